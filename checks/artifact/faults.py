@@ -16,7 +16,11 @@ from pallasc.checks.rules import (
     UNFINISHED_COPY,
     UNINITIALIZED,
 )
-from pallasc.checks.static.rules import ACCUMULATOR_BEFORE_WAIT, MISSING_PROXY_FENCE
+from pallasc.checks.static.rules import (
+    ACCUMULATOR_BEFORE_WAIT,
+    MEMORY_LIMIT,
+    MISSING_PROXY_FENCE,
+)
 from pallasc.emulator.machine.deadlocks import Deadlock
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.machine import Machine
@@ -31,18 +35,22 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "barrier-count": BARRIER_MISUSE,
         "barrier-number": BARRIER_MISUSE,
         "cluster-wait": BARRIER_MISUSE,
-        "cp-async-size": MISALIGNED,
         "deadlock": DEADLOCK,
+        "invalid-operand": INVALID_INSTRUCTION,
+        "lane-mask": INVALID_INSTRUCTION,
         "mbarrier-count": BARRIER_MISUSE,
         "misaligned": MISALIGNED,
         "no-mbarrier": BARRIER_MISUSE,
+        "no-tensor-map": INVALID_INSTRUCTION,
+        "not-uniform": INVALID_INSTRUCTION,
         "out-of-bounds": OUT_OF_BOUNDS,
+        "tensor-allocation": MEMORY_LIMIT,
         "too-many-arrivals": BARRIER_MISUSE,
         "transaction-overflow": BARRIER_MISUSE,
         "trap": FAILED_ASSERTION,
     }
 )
-"""By the rule of the fault; others are instructions that must not be executed like that."""
+"""By the rule of the fault."""
 
 _RACES: Mapping[str, Rule] = MappingProxyType(
     {
@@ -54,6 +62,7 @@ _RACES: Mapping[str, Rule] = MappingProxyType(
         "mbarrier-reinitialised": BARRIER_MISUSE,
         "missing-mbarrier-fence": BARRIER_MISUSE,
         "missing-proxy-fence": MISSING_PROXY_FENCE,
+        "missing-tensor-fence": ACCUMULATOR_BEFORE_WAIT,
         "uninitialised-read": UNINITIALIZED,
         "wgmma-not-awaited": UNFINISHED_COPY,
         "wgmma-registers": ACCUMULATOR_BEFORE_WAIT,
@@ -71,7 +80,7 @@ def fault_finding(fault: Fault, machine: Machine) -> Finding:
     told = fault.message.strip().rstrip(".")
     who = f"{fault.actor} " if fault.actor is not None else ""
     return Finding(
-        rule=_RULES.get(fault.rule, INVALID_INSTRUCTION).name,
+        rule=_RULES[fault.rule].name,
         message=f"{who}{told}",
         instruction=shown(instruction),
         kernel=running_kernel(machine),

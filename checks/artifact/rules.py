@@ -12,7 +12,11 @@ from pallasc.checks.rules import (
     UNINITIALIZED,
     WRONG_NUMBERS,
 )
-from pallasc.checks.static.rules import ACCUMULATOR_BEFORE_WAIT, MISSING_PROXY_FENCE
+from pallasc.checks.static.rules import (
+    ACCUMULATOR_BEFORE_WAIT,
+    MEMORY_LIMIT,
+    MISSING_PROXY_FENCE,
+)
 
 COMPILED_WRONGLY = Rule(
     "compiled-wrongly",
@@ -48,6 +52,7 @@ RULES: tuple[Rule, ...] = (
     UNFINISHED_COPY,
     DEADLOCK,
     BARRIER_MISUSE,
+    MEMORY_LIMIT,
     MISALIGNED,
     FAILED_ASSERTION,
     INVALID_INSTRUCTION,

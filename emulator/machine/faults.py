@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pallasc.emulator.ptx.syntax import Instruction
+from pallasc.emulator.tensors.misuse import OperandError
 from pallasc.errors import CheckError
 
 
@@ -42,3 +43,11 @@ class Fault(CheckError):
         self.instruction = instruction
         self.actor = actor
         self.place: int | None = None  # the number of the instruction in its kernel
+
+
+def fault_of(error: Fault | OperandError) -> Fault:
+    """Return what was raised as a fault, whose place the caller fills in."""
+    if isinstance(error, Fault):
+        return error
+    fault = Fault(error.rule, error.message, hint=error.hint)
+    return fault.with_traceback(error.__traceback__)

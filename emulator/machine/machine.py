@@ -17,11 +17,12 @@ import numpy as np
 
 from pallasc.emulator.machine.block import Block, Cluster, Dim3
 from pallasc.emulator.machine.deadlocks import explain
-from pallasc.emulator.machine.faults import Actor, Fault
+from pallasc.emulator.machine.faults import Actor, Fault, fault_of
 from pallasc.emulator.machine.memory import PARAMETERS, RESERVED, GlobalMemory, Region
 from pallasc.emulator.machine.tensor_maps import TensorMaps
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Instruction, Kernel
+from pallasc.emulator.tensors.misuse import OperandError
 from pallasc.emulator.tensors.tensor_memory import TensorMemory
 from pallasc.errors import CheckError
 
@@ -318,10 +319,11 @@ class Machine:
             self.observer.completing(operation)
         try:
             operation.complete()
-        except Fault as fault:
+        except (Fault, OperandError) as error:
+            fault = fault_of(error)
             fault.instruction = fault.instruction or operation.instruction
             fault.actor = fault.actor or operation.actor
-            raise
+            raise fault from None
         self.changed()
 
     def _start(self, launch: Launch) -> bool:

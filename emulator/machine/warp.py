@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pallasc.emulator.machine.faults import Actor, Fault
+from pallasc.emulator.machine.faults import Actor, Fault, fault_of
+from pallasc.emulator.tensors.misuse import OperandError
 
 LANES = 32
 _PATIENCE = 32  # how often one split may yield before the others of its warp go first
@@ -127,11 +128,12 @@ class Warp:
                     budget -= 1
                     if not alone:
                         break
-            except Fault as fault:
+            except (Fault, OperandError) as error:
                 split.place = place
+                fault = fault_of(error)
                 fault.actor = fault.actor or self.actor
                 fault.place = place
-                raise
+                raise fault from None
             if after == PARTED:
                 budget -= 1
                 continue

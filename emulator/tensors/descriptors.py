@@ -25,8 +25,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from pallasc.emulator.tensors.misuse import OperandError
 from pallasc.emulator.tensors.swizzles import PERIOD_BYTES, PIECE_BYTES, swizzled
-from pallasc.errors import CheckError, UnsupportedError
+from pallasc.errors import UnsupportedError
 
 _SWIZZLES = (0, 128, 64, 32)
 _UNIT = 16
@@ -98,13 +99,14 @@ def read_matrix(shared: np.ndarray, addresses: np.ndarray, element_bytes: int) -
     """Return the elements at `addresses` as unsigned integers of their size.
 
     Raises:
-        CheckError: an address lies outside of shared memory.
+        OperandError: an address lies outside of shared memory.
     """
     last = int(addresses.max()) + element_bytes
     if last > len(shared):
-        raise CheckError(
+        raise OperandError(
             f"a matrix operand reaches byte {last - 1:#x} of the {len(shared):#x} bytes of shared "
-            f"memory"
+            f"memory",
+            rule="out-of-bounds",
         )
     whole = shared[: len(shared) // element_bytes * element_bytes]
     found: np.ndarray = whole.view(f"u{element_bytes}")[addresses // element_bytes]

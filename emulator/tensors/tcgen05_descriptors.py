@@ -150,7 +150,8 @@ def read_chunks(shared: NDArray[np.uint8], chunks: NDArray[Any], user: str) -> N
     highest = int(chunks.max())
     if highest + CHUNK_BYTES > len(shared):
         raise TensorCoreError(
-            f"{user} reads shared memory at {highest:#x}, the block has {len(shared):#x} bytes"
+            f"{user} reads shared memory at {highest:#x}, the block has {len(shared):#x} bytes",
+            rule="out-of-bounds",
         )
     whole = len(shared) // CHUNK_BYTES * CHUNK_BYTES
     found: NDArray[np.uint8] = shared[:whole].reshape(-1, CHUNK_BYTES)[chunks >> 4]

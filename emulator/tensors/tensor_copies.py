@@ -8,9 +8,10 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from pallasc.emulator.tensors.misuse import OperandError
 from pallasc.emulator.tensors.swizzles import PERIOD_BYTES, PIECE_BYTES, piece_order
 from pallasc.emulator.tensors.tensor_maps import Box, element_bytes
-from pallasc.errors import CheckError, UnsupportedError
+from pallasc.errors import UnsupportedError
 from pallasc.specs.artifacts.plan import TensorMap
 from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
 
@@ -49,7 +50,7 @@ def load(
         shared: uint8[n], the shared memory of a block.
 
     Raises:
-        CheckError: the box leaves the allocation or shared memory.
+        OperandError: the box leaves the allocation or shared memory.
     """
     _target(box, shared)[...] = read_global(map, box, global_bytes, base_offset)
 
@@ -58,7 +59,7 @@ def read_global(map: TensorMap, box: Box, global_bytes: np.ndarray, base_offset:
     """Return uint8[box.bytes]: what a load writes to shared memory from `shared_address` on.
 
     Raises:
-        CheckError: the box leaves the allocation.
+        OperandError: the box leaves the allocation.
     """
     row_bytes = box.row_elements * box.element_bytes
     rows = len(box.row_offsets)
@@ -118,7 +119,7 @@ def reduce(
 
     Raises:
         UnsupportedError: there is no such operation on these elements, or elements overlap.
-        CheckError: the box leaves the allocation or shared memory.
+        OperandError: the box leaves the allocation or shared memory.
     """
     reduce_global(map, box, global_bytes, base_offset, _target(box, shared), operation=operation)
 
@@ -180,9 +181,10 @@ def _target(box: Box, shared: np.ndarray) -> np.ndarray:
     """Return the part of shared memory that a box takes."""
     end = box.shared_address + box.bytes
     if box.shared_address < 0 or end > len(shared):
-        raise CheckError(
+        raise OperandError(
             f"a tensor copy of {box.bytes} bytes at {box.shared_address:#x} leaves the "
-            f"{len(shared)} bytes of shared memory"
+            f"{len(shared)} bytes of shared memory",
+            rule="out-of-bounds",
         )
     return shared[box.shared_address : end]
 
@@ -203,9 +205,10 @@ def _view(box: Box, starts: np.ndarray, global_bytes: np.ndarray, base_offset: i
     width = box.global_row_bytes
     first, last = int(starts.min()) + base_offset, int(starts.max()) + base_offset + width
     if first < 0 or last > len(global_bytes):
-        raise CheckError(
+        raise OperandError(
             f"a tensor copy reaches bytes {first} to {last - 1} of an allocation of "
-            f"{len(global_bytes)} bytes"
+            f"{len(global_bytes)} bytes",
+            rule="out-of-bounds",
         )
     return np.ndarray(
         (len(global_bytes) - width + 1,), np.dtype((np.void, width)), global_bytes, 0, (1,)

@@ -18,8 +18,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from pallasc.emulator.tensors.misuse import OperandError
 from pallasc.emulator.tensors.swizzles import PIECE_BYTES, swizzled
-from pallasc.errors import CheckError, UnsupportedError
+from pallasc.errors import UnsupportedError
 from pallasc.specs.artifacts.plan import TensorMap
 from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
 
@@ -99,10 +100,10 @@ def tiled(map: TensorMap, coordinates: Sequence[int], shared_address: int) -> Bo
 
     Raises:
         UnsupportedError: a property of the map is not modelled.
-        CheckError: the address is misaligned, or the copy has another rank than the map.
+        OperandError: the address is misaligned, or the copy has another rank than the map.
     """
     if map.im2col is not None:
-        raise CheckError("a tensor copy in mode .tile uses a tensor map made for .im2col")
+        raise OperandError("a tensor copy in mode .tile uses a tensor map made for .im2col")
     shape = _checked(map, coordinates, shared_address)
     offset = coordinates[0] * shape.element_bytes
     inside: np.ndarray | None = None
@@ -132,15 +133,15 @@ def im2col(
 
     Raises:
         UnsupportedError: a property of the map is not modelled, or the first window is none.
-        CheckError: the address is misaligned, or the copy has another rank than the map.
+        OperandError: the address is misaligned, or the copy has another rank than the map.
     """
     if map.im2col is None:
-        raise CheckError("a tensor copy in mode .im2col uses a tensor map made for .tile")
+        raise OperandError("a tensor copy in mode .im2col uses a tensor map made for .tile")
     shape = _checked(map, coordinates, shared_address)
     spatial = len(map.dims) - 2
     offsets = tuple(offsets) or (0,) * spatial
     if len(offsets) != spatial:
-        raise CheckError(f"a tensor copy has {len(offsets)} offsets for {spatial} dimensions")
+        raise OperandError(f"a tensor copy has {len(offsets)} offsets for {spatial} dimensions")
     if map.element_strides[-1] != 1:
         raise UnsupportedError(f"im2col with a stride of {map.element_strides[-1]} images")
     lower, upper = map.im2col["lower"], map.im2col["upper"]
@@ -181,10 +182,10 @@ def gather4(map: TensorMap, column: int, rows: Sequence[int], shared_address: in
 
     Raises:
         UnsupportedError: a property of the map is not modelled.
-        CheckError: the address is misaligned, or the map is not of rank 2 with a box of one row.
+        OperandError: the address is misaligned, or the map is not of rank 2 with a box of one row.
     """
     if map.im2col is not None or len(map.dims) != 2 or map.box[1] != 1 or len(rows) != 4:
-        raise CheckError(
+        raise OperandError(
             f"a gather or scatter of {len(rows)} rows needs 4 rows, and a tensor map of a matrix "
             f"whose box is one row; got sizes {map.dims} with box {map.box}"
         )
@@ -226,13 +227,14 @@ class _Shape:
 
 def _checked(map: TensorMap, coordinates: Sequence[int], shared_address: int) -> _Shape:
     if len(coordinates) != len(map.dims):
-        raise CheckError(
+        raise OperandError(
             f"a tensor copy of rank {len(coordinates)} uses a tensor map of rank {len(map.dims)}"
         )
     if shared_address % SHARED_ALIGNMENT:
-        raise CheckError(
+        raise OperandError(
             f"a tensor copy's address in shared memory is misaligned: {shared_address:#x} is "
-            f"{shared_address % SHARED_ALIGNMENT} bytes past a {SHARED_ALIGNMENT}-byte boundary"
+            f"{shared_address % SHARED_ALIGNMENT} bytes past a {SHARED_ALIGNMENT}-byte boundary",
+            rule="misaligned",
         )
     counts = tuple(_count(map, n) for n in range(1, len(map.dims))) if map.im2col is None else ()
     inner = map.box[0] if map.im2col is None else map.im2col["channels_per_pixel"]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pallasc.errors import CheckError
+from pallasc.emulator.tensors.misuse import OperandError
 
 LANES = 128
 COLUMNS = 512
@@ -22,7 +22,7 @@ SMALLEST_ALLOCATION = 32
 POISON = 0xFFFFFFFF
 
 
-class TensorCoreError(CheckError):
+class TensorCoreError(OperandError):
     """A kernel uses tensor memory or a tensor core in a way that the hardware does not allow."""
 
 
@@ -67,6 +67,7 @@ class TensorMemory:
         if not self._may_allocate:
             raise TensorCoreError(
                 "tcgen05.alloc after tcgen05.relinquish_alloc_permit of the same block",
+                rule="tensor-allocation",
                 hint="Allocate everything before giving up the permit.",
             )
         for first in range(0, COLUMNS - columns + 1, SMALLEST_ALLOCATION):
@@ -88,7 +89,8 @@ class TensorMemory:
             live = ", ".join(f"{n} columns at {a:#010x}" for a, n in self._allocations.items())
             raise TensorCoreError(
                 f"tcgen05.dealloc of {columns} columns at {address:#010x} matches no allocation; "
-                f"allocated: {live or 'nothing'}"
+                f"allocated: {live or 'nothing'}",
+                rule="tensor-allocation",
             )
         del self._allocations[address]
         freed = slice(address, address + columns)
@@ -148,19 +150,22 @@ class TensorMemory:
         if lowest < 0 or highest >= LANES:
             raise TensorCoreError(
                 f"{user} reaches lane {highest if highest >= LANES else lowest} of tensor memory, "
-                f"which has lanes 0…{LANES - 1}"
+                f"which has lanes 0…{LANES - 1}",
+                rule="out-of-bounds",
             )
         first, last = int(columns.min()), int(columns.max())
         if first < 0 or last >= COLUMNS:
             raise TensorCoreError(
                 f"{user} reaches column {last if last >= COLUMNS else first} of tensor memory, "
-                f"which has columns 0…{COLUMNS - 1}"
+                f"which has columns 0…{COLUMNS - 1}",
+                rule="out-of-bounds",
             )
         inside = self._allocated[columns]
         if not inside.all():
             column = int(columns[~inside].min())
             raise TensorCoreError(
-                f"{user} reaches column {column} of tensor memory, which is not allocated"
+                f"{user} reaches column {column} of tensor memory, which is not allocated",
+                rule="out-of-bounds",
             )
 
 
@@ -168,5 +173,6 @@ def _check_count(opcode: str, columns: int) -> None:
     if columns.bit_count() != 1 or not SMALLEST_ALLOCATION <= columns <= COLUMNS:
         raise TensorCoreError(
             f"{opcode} of {columns} columns: the number must be a power of two in "
-            f"{SMALLEST_ALLOCATION}…{COLUMNS}"
+            f"{SMALLEST_ALLOCATION}…{COLUMNS}",
+            rule="tensor-allocation",
         )

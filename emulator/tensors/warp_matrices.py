@@ -16,7 +16,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from pallasc.errors import CheckError, UnsupportedError
+from pallasc.emulator.tensors.misuse import OperandError
+from pallasc.errors import UnsupportedError
 
 ROW_BYTES = 16
 """Bytes that the address of each lane stands for, and what it must be a multiple of."""
@@ -69,14 +70,15 @@ def row_addresses(move: MatrixMove, addresses: np.ndarray) -> np.ndarray:
         addresses: uint32[32], a lane's address in shared memory each.
 
     Raises:
-        CheckError: one is no multiple of 16.
+        OperandError: one is no multiple of 16.
     """
     rows = addresses[: 8 * move.count].astype(np.int64)
     if (rows % ROW_BYTES).any():
         lane = int(np.flatnonzero(rows % ROW_BYTES)[0])
-        raise CheckError(
+        raise OperandError(
             f"{move.opcode}: the address of lane {lane} is misaligned: {rows[lane]:#x} is "
-            f"{rows[lane] % ROW_BYTES} bytes past a {ROW_BYTES}-byte boundary"
+            f"{rows[lane] % ROW_BYTES} bytes past a {ROW_BYTES}-byte boundary",
+            rule="misaligned",
         )
     return rows
 
@@ -90,7 +92,7 @@ def ldmatrix(move: MatrixMove, shared: np.ndarray, addresses: np.ndarray) -> np.
         addresses: uint32[32], a lane's address each.
 
     Raises:
-        CheckError: an address is misaligned or outside of shared memory.
+        OperandError: an address is misaligned or outside of shared memory.
     """
     tiles = _rows(move, shared, addresses)
     found = tiles[0][tiles[1]]
@@ -114,7 +116,7 @@ def stmatrix(
         registers: uint32[count, 32].
 
     Raises:
-        CheckError: an address is misaligned or outside of shared memory.
+        OperandError: an address is misaligned or outside of shared memory.
     """
     tiles = _rows(move, shared, addresses)
     found = np.ascontiguousarray(registers)
@@ -136,8 +138,9 @@ def _rows(
     whole = len(shared) // ROW_BYTES
     if (rows >= whole * ROW_BYTES).any():
         lane = int(np.argmax(rows))
-        raise CheckError(
+        raise OperandError(
             f"{move.opcode}: the address of lane {lane}, {rows[lane]:#x}, is outside of the "
-            f"{len(shared):#x} bytes of shared memory"
+            f"{len(shared):#x} bytes of shared memory",
+            rule="out-of-bounds",
         )
     return shared[: whole * ROW_BYTES].view(_ROW), rows // ROW_BYTES

@@ -132,7 +132,7 @@ def read_operand(
     """Return float64[rows, k]: an operand from shared memory; the arguments of `operand_addresses`.
 
     Raises:
-        CheckError: the operand leaves shared memory.
+        OperandError: the operand leaves shared memory.
         UnsupportedError: as for `operand_addresses`.
     """
     dtype = w.a if which == "a" else w.b
