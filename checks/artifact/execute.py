@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pallasc.checks.artifact.faults import running_kernel
+from pallasc.emulator.machine.asynchronous import Asynchronous
 from pallasc.emulator.machine.faults import Actor
-from pallasc.emulator.machine.machine import Asynchronous, Launch, Machine, Policy
+from pallasc.emulator.machine.machine import Launch, Machine, Policy
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.program import Program
 from pallasc.emulator.ptx.syntax import Instruction

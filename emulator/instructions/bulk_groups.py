@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from pallasc.emulator.instructions.builder import refusal
+from pallasc.emulator.machine.asynchronous import Asynchronous
 from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.machine import Asynchronous
 from pallasc.emulator.machine.memory import RANK_SHIFT, Region
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Immediate, Instruction

@@ -14,9 +14,9 @@ from pallasc.emulator.instructions.bulk_groups import (
     put,
 )
 from pallasc.emulator.instructions.memory import lanes
+from pallasc.emulator.machine.asynchronous import Asynchronous
 from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.machine import Asynchronous
 from pallasc.emulator.machine.memory import RANK_SHIFT, SHARED
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.numbers.atomics import find as find_atomic

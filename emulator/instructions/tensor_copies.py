@@ -15,8 +15,8 @@ from pallasc.emulator.instructions.bulk_groups import (
     store_operation,
 )
 from pallasc.emulator.instructions.memory import lanes
+from pallasc.emulator.machine.asynchronous import Asynchronous, Range
 from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.machine import Asynchronous, Range
 from pallasc.emulator.machine.memory import RANK_SHIFT
 from pallasc.emulator.machine.tensor_maps import TensorMaps
 from pallasc.emulator.machine.warp import Step, Warp

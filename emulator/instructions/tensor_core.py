@@ -13,8 +13,8 @@ import numpy as np
 
 from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, refusal
 from pallasc.emulator.instructions.synchronisation import one_value
+from pallasc.emulator.machine.asynchronous import Asynchronous, Cells, Range
 from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.machine import Asynchronous, Cells, Range
 from pallasc.emulator.machine.memory import RANK_SHIFT
 from pallasc.emulator.machine.warp import BLOCKED, LANES, Step, Warp
 from pallasc.emulator.ptx.syntax import (

@@ -9,21 +9,22 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from pallasc.emulator.machine.asynchronous import Asynchronous
 from pallasc.emulator.machine.block import Block, Cluster, Dim3
 from pallasc.emulator.machine.deadlocks import explain
-from pallasc.emulator.machine.faults import Actor, Fault, fault_of
+from pallasc.emulator.machine.faults import Fault, fault_of
 from pallasc.emulator.machine.memory import PARAMETERS, RESERVED, GlobalMemory, Region
+from pallasc.emulator.machine.observer import Observer
 from pallasc.emulator.machine.tensor_maps import TensorMaps
 from pallasc.emulator.machine.warp import Step, Warp
-from pallasc.emulator.ptx.syntax import Instruction, Kernel
+from pallasc.emulator.ptx.syntax import Kernel
 from pallasc.emulator.tensors.misuse import OperandError
-from pallasc.emulator.tensors.tensor_memory import TensorMemory
 from pallasc.errors import CheckError
 
 _TURN = 20_000  # instructions that a warp runs before another has its turn
@@ -61,72 +62,6 @@ class Code(Protocol):
         """Complete what a warp that has ended left under way."""
 
 
-class Observer(Protocol):
-    """Is told what warps and the asynchronous units do, to find races."""
-
-    def started(self, block: Block) -> None:
-        """Take note of a new block."""
-
-    def ended(self, block: Block) -> None:
-        """Take note that a block has ended."""
-
-    def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
-        """Take note that lanes read `size` bytes at offsets of a region; no mask means all."""
-
-    def write(
-        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
-    ) -> None:
-        """Take note that lanes write."""
-
-    def atomic(
-        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
-    ) -> None:
-        """Take note of an atomic operation of lanes."""
-
-    def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
-        """Take note of an asynchronous operation that begins."""
-
-    def completing(self, operation: Asynchronous) -> None:
-        """Take note that an asynchronous operation is about to complete."""
-
-    def waited(
-        self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False
-    ) -> None:
-        """Take note that a warp has waited for what it issued, or for what that reads."""
-
-    def registers_fenced(self, w: Warp, place: int) -> None:
-        """Take note of wgmma.fence."""
-
-    def registers_used(
-        self, w: Warp, place: int, reads: Sequence[int], writes: Sequence[int]
-    ) -> None:
-        """Take note that an instruction uses registers that wgmma works with."""
-
-    def initialised(self, w: Warp, place: int, block: Block, offset: int) -> None:
-        """Take note that an mbarrier is about to be initialised."""
-
-    def leaving(self, w: Warp) -> None:
-        """Take note that a warp has ended; what it left under way is not complete yet."""
-
-    def arrived(
-        self, w: Warp, place: int, barrier: tuple[Any, ...], *, releases: bool = True
-    ) -> None:
-        """Take note that a warp is about to arrive at a barrier."""
-
-    def passed(self, w: Warp, place: int, barrier: tuple[Any, ...]) -> None:
-        """Take note that a wait for a barrier is over."""
-
-    def fenced(self, w: Warp, place: int) -> None:
-        """Take note of a fence."""
-
-
-Range = tuple[Region, "np.ndarray | int", int]
-"""Bytes of a region: where they start, and how many from each start."""
-
-Cells = tuple[TensorMemory, np.ndarray, "np.ndarray | range"]
-"""Cells of tensor memory: lanes and columns, which numpy broadcasts if both are arrays."""
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
     """How warps take turns and when asynchronous operations complete.
@@ -148,26 +83,6 @@ class Policy:
     shuffle: bool = False
     seconds: float | None = None
     busy: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Asynchronous:
-    """Something that was issued and completes later."""
-
-    complete: Callable[[], None]
-    what: str
-    instruction: Instruction
-    actor: Actor
-    lane: int = 0
-    read: Callable[[], None] | None = None  # the part that reads its source, where that is apart
-    done: bool = False
-    reads: Sequence[Range] = ()  # these four are for the observer
-    writes: Sequence[Range] = ()
-    cells_read: Sequence[Cells] = ()
-    cells_written: Sequence[Cells] = ()
-    registers: tuple[Sequence[int], Sequence[int]] = ((), ())  # that wgmma writes, and reads
-    signals: Sequence[tuple[Block, int]] = ()  # mbarriers, by their offsets
-    tag: Any = None  # the observer's
 
 
 @dataclass(slots=True, eq=False)

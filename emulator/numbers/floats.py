@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.emulator.numbers import exact
+from pallasc.emulator.numbers import ieee
 from pallasc.emulator.numbers.arithmetic import Arithmetic, Array
 from pallasc.emulator.numbers.mnemonic import (
     BF16,
@@ -26,207 +26,13 @@ from pallasc.emulator.numbers.mnemonic import (
 )
 from pallasc.emulator.numbers.quiet import quiet
 from pallasc.emulator.numbers.rounding import (
-    FORMATS,
     canonical,
-    directed_f32,
-    error_of_sum,
     flushed,
-    quantize,
     rectified,
     saturated,
-    to_odd,
 )
 
 Function = Callable[..., Array]
-
-_SMALLEST_F32 = np.array(2.0**-126, np.float32)
-_HALF_UNIT = np.array(0x10000000, np.uint64)
-_BELOW_F32 = np.array(0x1FFFFFFF, np.uint64)
-
-
-def _negative_zero_downwards(total: Array, a: Array, b: Array, mode: str) -> None:
-    """Give sums that are exactly zero the sign of the mode: - downwards, unless both are +0."""
-    if mode != "rm":
-        return
-    zero = total == 0
-    if 1 in zero.tobytes():
-        zero &= np.signbit(a) | np.signbit(b)
-        np.copyto(total, np.float64(-0.0), where=zero)
-
-
-def _sum_f32(a: Array, b: Array, mode: str) -> Array:
-    """Round the sum of two doubles, each of which is exact, to f32 in a directed mode."""
-    total = np.add(a, b)
-    error = error_of_sum(a, b, total)
-    _negative_zero_downwards(total, a, b, mode)
-    return directed_f32(total, error, mode)
-
-
-def _double(values: Array) -> Array:
-    return values.astype(np.float64)
-
-
-def _add(dtype: Any, mode: str) -> Function:
-    if dtype == F64:
-        return np.add if mode == "rn" else exact.over_lanes(exact.add, mode)
-    if mode != "rn":
-        return lambda a, b: _sum_f32(_double(a), _double(b), mode)
-    # f16 and bf16 are added in f32, whose 24 bits are more than twice theirs: rounding twice
-    # gives what rounding once does (Figueroa, 1995).
-    return np.add
-
-
-def _multiply(dtype: Any, mode: str) -> Function:
-    if dtype == F64:
-        return np.multiply if mode == "rn" else exact.over_lanes(exact.multiply, mode)
-    if mode != "rn":
-        return lambda a, b: directed_f32(_double(a) * _double(b), 0.0, mode)
-    # A product of two f16 is an f32; one of two bf16 is one wherever bf16 does not make it zero.
-    return np.multiply
-
-
-def _fused_f32(a: Array, b: Array, c: Array) -> Array:
-    """Return f32 a x b + c rounded once.
-
-    The product of two f32 is exact as a double. Rounding the sum to a double and then to f32 can
-    only be wrong where the double lies half-way between two f32: there it is rounded to odd first.
-    """
-    addend = _double(c)
-    product = _double(a) * _double(b)
-    total = product + addend
-    half_way = (total.view(np.uint64) & _BELOW_F32) == _HALF_UNIT
-    small = np.abs(total) < _SMALLEST_F32
-    if 1 in half_way.tobytes() or (1 in small.tobytes() and bool((total != 0)[small].any())):
-        total = to_odd(total, error_of_sum(product, addend, total))
-    return total.astype(np.float32)
-
-
-def _fused_directed(mode: str) -> Function:
-    return lambda a, b, c: _sum_f32(_double(a) * _double(b), _double(c), mode)
-
-
-# Which last bits of an f32 tell that it lies half-way between two numbers of 16 bits.
-_LAST_BITS = {
-    F16: (np.array(0x1FFF, np.uint32), np.array(0x1000, np.uint32)),
-    BF16: (np.array(0xFFFF, np.uint32), np.array(0x8000, np.uint32)),
-}
-_SMALLEST_F16 = np.array(2.0**-14, np.float32)
-_LAST_OF_F32 = np.array(1, np.uint32)
-_INFINITY = np.array(np.inf, np.float32)
-
-
-def _fused_half_directed(dtype: Any, mode: str) -> Function:
-    def apply(a: Array, b: Array, c: Array) -> Array:
-        product, addend = _double(a) * _double(b), _double(c)
-        total = product + addend
-        odd = to_odd(total, error_of_sum(product, addend, total))
-        _negative_zero_downwards(odd, product, addend, mode)
-        return quantize(odd, FORMATS[dtype], mode).astype(dtype)
-
-    return apply
-
-
-def _fused_half(dtype: Any, mode: str) -> Function:
-    """Return f16 or bf16 a x b + c rounded once.
-
-    As rounding is monotonic, rounding to a double, to f32 and to 16 bits can only be wrong where
-    the f32 lies half-way between two numbers of 16 bits, which its last bits tell; there the f32 is
-    rounded to odd. Subnormal numbers of f16 have fewer bits, those of bf16 the same last bits.
-    """
-    if mode != "rn":
-        return _fused_half_directed(dtype, mode)
-    last, half = _LAST_BITS[dtype]
-
-    def apply(a: Array, b: Array, c: Array) -> Array:
-        product, addend = _double(a) * _double(b), _double(c)
-        total = product + addend
-        single = total.astype(np.float32)
-        strange = (single.view(np.uint32) & last) == half
-        if dtype == F16:
-            strange |= np.abs(single) < _SMALLEST_F16
-        if 1 in strange.tobytes():
-            rest = (total - _double(single)) + error_of_sum(product, addend, total)
-            even = (rest != 0) & ((single.view(np.uint32) & _LAST_OF_F32) == 0)
-            if 1 in even.tobytes():
-                towards = np.copysign(_INFINITY, rest.astype(np.float32))
-                np.nextafter(single, towards, out=single, where=even)
-        return single.astype(dtype)
-
-    return apply
-
-
-_SPLIT = 134217729.0  # 2**27 + 1
-_fused_exactly = exact.over_lanes(exact.fused, "rn")
-
-
-def _halves(values: Array) -> tuple[Array, Array]:
-    """Split doubles into two of 26 bits (Veltkamp)."""
-    scaled = values * _SPLIT
-    high = scaled - (scaled - values)
-    return high, values - high
-
-
-def _fused_f64(a: Array, b: Array, c: Array) -> Array:
-    """Return f64 a x b + c rounded once (Boldo and Melquiond, 2008).
-
-    Lanes whose numbers are so large or small that a part could overflow or underflow go through
-    rational numbers.
-    """
-    product = a * b
-    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
-    low = a_low * b_low - (((product - a_high * b_high) - a_low * b_high) - a_high * b_low)
-    sum_low = c + low
-    rest_low = error_of_sum(c, low, sum_low)
-    sum_high = product + sum_low
-    rest_high = error_of_sum(product, sum_low, sum_high)
-    rest = rest_low + rest_high
-    rest = to_odd(rest, error_of_sum(rest_low, rest_high, rest))
-    result: Array = sum_high + rest
-    strange = np.zeros(a.shape, np.bool_)
-    for part in (a, b, c, product, result):
-        size = np.abs(part)
-        strange |= ~((size > 1e-120) & (size < 1e120))
-    if 1 in strange.tobytes():
-        result[strange] = _fused_exactly(a[strange], b[strange], c[strange])
-    return result
-
-
-def _fused(dtype: Any, mode: str) -> Function:
-    if dtype == F64:
-        return _fused_f64 if mode == "rn" else exact.over_lanes(exact.fused, mode)
-    if dtype == F32:
-        return _fused_f32 if mode == "rn" else _fused_directed(mode)
-    return _fused_half(dtype, mode)
-
-
-def _subtract(dtype: Any, mode: str) -> Function:
-    if mode == "rn":
-        return np.subtract
-    add = _add(dtype, mode)
-    return lambda a, b: add(a, np.negative(b))
-
-
-def _divide(dtype: Any, mode: str) -> Function:
-    """Return the quotient; no quotient of two f32 lies next to an f32 without being one."""
-    if mode == "rn":
-        return np.divide
-    if dtype == F64:
-        return exact.over_lanes(exact.divide, mode)
-    return lambda a, b: directed_f32(_double(a) / _double(b), 0.0, mode)
-
-
-def _root(dtype: Any, mode: str) -> Function:
-    if mode == "rn":
-        return np.sqrt
-    if dtype == F64:
-        return exact.over_lanes(exact.square_root, mode)
-    return lambda a: directed_f32(np.sqrt(_double(a)), 0.0, mode)
-
-
-def _reciprocal(dtype: Any, mode: str) -> Function:
-    divide = _divide(dtype, mode)
-    one = dtype.type(1)
-    return lambda a: divide(np.full(a.shape, one, dtype), a)
 
 
 def finished(
@@ -271,7 +77,12 @@ def element_of(name: str) -> np.dtype[Any]:
 
 
 _FLOAT_TYPES = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
-_SUMS = {"add": (_add, 2), "sub": (_subtract, 2), "mul": (_multiply, 2), "fma": (_fused, 3)}
+_SUMS = {
+    "add": (ieee.add, 2),
+    "sub": (ieee.subtract, 2),
+    "mul": (ieee.multiply, 2),
+    "fma": (ieee.fused, 3),
+}
 _SUMS["mad"] = _SUMS["fma"]
 
 
@@ -328,7 +139,9 @@ def build_division(mnemonic: Mnemonic) -> Arithmetic:
     ftz = name == "f32" and mnemonic.flag("ftz")
     mnemonic.finish()
     function = (
-        _divide_roughly if mode == "approx" else _divide(FLOATS[name], mode.replace("full", "rn"))
+        _divide_roughly
+        if mode == "approx"
+        else ieee.divide(FLOATS[name], mode.replace("full", "rn"))
     )
     return instruction(finished(function, ftz=ftz), name, 2)
 
@@ -339,7 +152,7 @@ def build_root(mnemonic: Mnemonic) -> Arithmetic:
     mode = mnemonic.choice(*ROUNDINGS)
     ftz = name == "f32" and mnemonic.flag("ftz")
     mnemonic.finish()
-    family = _root if mnemonic.base == "sqrt" else _reciprocal
+    family = ieee.root if mnemonic.base == "sqrt" else ieee.reciprocal
     return instruction(finished(family(FLOATS[name], mode), ftz=ftz), name, 1)
 
 

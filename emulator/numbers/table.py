@@ -13,6 +13,7 @@ from pallasc.emulator.numbers import (
     conversions,
     floats,
     integers,
+    logic,
     narrow_formats,
 )
 from pallasc.emulator.numbers.arithmetic import Arithmetic
@@ -73,6 +74,7 @@ _BUILDERS: dict[str, Builder] = {
     **floats.BUILDERS,
     **approximations.BUILDERS,
     **integers.BUILDERS,
+    **logic.BUILDERS,
     **bits.BUILDERS,
     **comparisons.BUILDERS,
     "add": _by_type(floats.build_sum, integers.build_sum),
@@ -120,6 +122,6 @@ def known_opcodes() -> list[tuple[str, str]]:
 
     In a pattern `[...]` may be absent and `(a|b)` is one of several.
     """
-    exact = (floats, approximations, integers, carry, bits)
+    exact = (floats, approximations, integers, carry, logic, bits)
     modules = (*exact, comparisons, conversions, narrow_formats)
     return [line for module in modules for line in module.KNOWN]

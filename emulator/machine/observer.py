@@ -1,0 +1,70 @@
+"""What an observer of a machine is told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from pallasc.emulator.machine.asynchronous import Asynchronous
+from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.memory import Region
+from pallasc.emulator.machine.warp import Warp
+
+
+class Observer(Protocol):
+    """Is told what warps and the asynchronous units do, to find races."""
+
+    def started(self, block: Block) -> None:
+        """Take note of a new block."""
+
+    def ended(self, block: Block) -> None:
+        """Take note that a block has ended."""
+
+    def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
+        """Take note that lanes read `size` bytes at offsets of a region; no mask means all."""
+
+    def write(
+        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
+    ) -> None:
+        """Take note that lanes write."""
+
+    def atomic(
+        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
+    ) -> None:
+        """Take note of an atomic operation of lanes."""
+
+    def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
+        """Take note of an asynchronous operation that begins."""
+
+    def completing(self, operation: Asynchronous) -> None:
+        """Take note that an asynchronous operation is about to complete."""
+
+    def waited(
+        self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False
+    ) -> None:
+        """Take note that a warp has waited for what it issued, or for what that reads."""
+
+    def registers_fenced(self, w: Warp, place: int) -> None:
+        """Take note of wgmma.fence."""
+
+    def registers_used(
+        self, w: Warp, place: int, reads: Sequence[int], writes: Sequence[int]
+    ) -> None:
+        """Take note that an instruction uses registers that wgmma works with."""
+
+    def initialised(self, w: Warp, place: int, block: Block, offset: int) -> None:
+        """Take note that an mbarrier is about to be initialised."""
+
+    def leaving(self, w: Warp) -> None:
+        """Take note that a warp has ended; what it left under way is not complete yet."""
+
+    def arrived(
+        self, w: Warp, place: int, barrier: tuple[Any, ...], *, releases: bool = True
+    ) -> None:
+        """Take note that a warp is about to arrive at a barrier."""
+
+    def passed(self, w: Warp, place: int, barrier: tuple[Any, ...]) -> None:
+        """Take note that a wait for a barrier is over."""
+
+    def fenced(self, w: Warp, place: int) -> None:
+        """Take note of a fence."""
