@@ -79,7 +79,7 @@ def put(shared: Region, offset: int, data: np.ndarray) -> None:
     if offset < 0 or offset + data.size > shared.size:
         raise Fault(
             "out-of-bounds",
-            f"an asynchronous copy of {data.size} bytes to offset {offset} leaves shared memory, "
+            f"a write of {data.size} bytes to offset {offset} leaves shared memory, "
             f"which has {shared.size} bytes",
         )
     shared.data[offset : offset + data.size] = data
