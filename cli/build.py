@@ -11,13 +11,13 @@ import click
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     BuildOptions,
+    annotations_option,
     compile_options,
     count_option,
     fail_on_warning_option,
-    file_option,
     frozen_options,
     json_option,
-    lock_option,
+    junit_option,
     require_store_option,
     selection_options,
     signed_store_option,
@@ -55,19 +55,14 @@ class _Options(BuildOptions):
     "--dry-run", is_flag=True, help="Compile nothing; say what would be compiled, and why."
 )
 @frozen_options
-@lock_option("The lock file of --frozen and --locked", "lock_path")
 @count_option(
     "--reproduce",
     "Afterwards compile N variants twice in fresh processes, and compare their bytes with each "
     "other and with the store's.",
 )
 @click.option("--explain", is_flag=True, help="Say why each miss was a miss, field by field.")
-@file_option("--junit", "Write the report as JUnit XML.")
-@click.option(
-    "--annotations",
-    type=click.Choice(["github"]),
-    help="Print failures, spills and warnings in a form that GitHub shows at their lines.",
-)
+@junit_option
+@annotations_option("failures, spills and warnings")
 @store_option
 @require_store_option
 @click.option(
@@ -84,7 +79,7 @@ def command(
     targets: tuple[str, ...],
     expression: str | None,
     store_root: Path | None,
-    lock_path: Path | None,
+    lock: Path | None,
     annotations: str | None,
     junit: Path | None,
     reproduce: int | None,
@@ -159,10 +154,10 @@ def command(
     outputs = Outputs(as_json=as_json, junit=junit, annotations=annotations)
     with outputs.reporting_errors():
         how = Options(**options, compile=not dry_run, frozen=frozen)
-        if frozen or locked or lock_path is not None:
+        if frozen or locked or lock is not None:
             from pallasc.compiler.builds.locked import load_locked
 
-            how = replace(how, locked=load_locked(lock_path, frozen=frozen, locked=locked))
+            how = replace(how, locked=load_locked(lock, frozen=frozen, locked=locked))
         store = open_store(store_root, require_signed=require_signed)
         reproduction = None
         with store_progress(store) as progress:

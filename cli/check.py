@@ -12,11 +12,13 @@ import click
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     LoadOptions,
+    annotations_option,
     checking_options,
     compile_options,
     count_option,
     file_option,
     json_option,
+    junit_option,
     require_store_option,
     selection_options,
     specs_argument,
@@ -78,13 +80,9 @@ class _Asked(NamedTuple):
 @selection_options
 @compile_options
 @checking_options
-@file_option("--junit", "Write the report as JUnit XML.")
+@junit_option
 @file_option("--sarif", "Write the findings as SARIF 2.1, which code hosts show at their lines.")
-@click.option(
-    "--annotations",
-    type=click.Choice(["github"]),
-    help="Print findings and failures in a form that GitHub shows at their lines.",
-)
+@annotations_option("findings and failures")
 @store_option
 @require_store_option
 @json_option("the report")

@@ -38,7 +38,7 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @click.command("lock", cls=Command, short_help="Compare specs with pallasc.lock, or write it.")
 @specs_argument()
 @click.option("--update", is_flag=True, help="Rewrite the lock file, building missing variants.")
-@lock_option("The lock file", "path")
+@lock_option("The lock file")
 @selection_options
 @compile_options
 @supervision_options
@@ -50,7 +50,7 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 def command(
     specs: tuple[str, ...],
     update: bool,
-    path: Path | None,
+    lock: Path | None,
     targets: tuple[str, ...],
     expression: str | None,
     store_root: Path | None,
@@ -107,7 +107,7 @@ def command(
             memory_bytes=options["memory_bytes"],
             on_tick=Reading(progress, keep_going=False).tick,
         )
-    run = _Run(variants, store, path or LOCK_FILE, whole=not targets and expression is None)
+    run = _Run(variants, store, lock or LOCK_FILE, whole=not targets and expression is None)
     code = run.update(Options(**options)) if update else run.check(options["ptxas"])
     if as_json and run.data is not None:
         echo(json_text(run.data))

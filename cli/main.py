@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from pallasc.cli.arguments.command import Group, Talk
+from pallasc.cli.arguments.command import ErrorOptions, Group
 from pallasc.cli.terminal.interrupts import as_interrupts
 from pallasc.errors import PallascError
 
@@ -140,31 +140,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: what follows the program's name; those of this process when left out.
     """
-    talk = Talk()
+    options = ErrorOptions()
     _replace_closed_streams()
     try:
         with as_interrupts():
-            code = root.main(arguments, prog_name="pallasc", standalone_mode=False, obj=talk)
+            code = root.main(arguments, prog_name="pallasc", standalone_mode=False, obj=options)
         sys.stdout.flush()
     except (PallascError, click.ClickException, click.Abort) as error:
-        return _end(error, talk)
+        return _end(error, options)
     except OSError as error:
         from pallasc.cli.render.failures import is_output_error
 
         if not is_output_error(error):
             raise
-        return _end(error, talk)
+        return _end(error, options)
     return int(code or 0)
 
 
-def _end(error: PallascError | click.ClickException | click.Abort | OSError, talk: Talk) -> int:
+def _end(
+    error: PallascError | click.ClickException | click.Abort | OSError, options: ErrorOptions
+) -> int:
     """Say why the run ends, where that can still be said, and return its exit code."""
     from pallasc.cli.render.failures import failure, output_failure
     from pallasc.cli.terminal.output import echo
 
     ending = output_failure(error) if isinstance(error, OSError) else failure(error)
     try:
-        if talk.traceback:
+        if options.traceback:
             import traceback
 
             echo("".join(traceback.format_exception(error)), err=True, nl=False)

@@ -1,7 +1,7 @@
-"""Commands as click has them, but for three things.
+"""Commands as click has them, with three additions.
 
-Help texts keep what is laid out by hand, every mistake of usage knows whose help to read, and each
-command takes `--traceback`.
+Help texts keep paragraphs that are laid out by hand, every usage error names the command whose help
+to read, and each command takes `--traceback`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import click
 
 
 @dataclass(slots=True)
-class Talk:
-    """What one run of the command line was asked to say about its errors."""
+class ErrorOptions:
+    """How this run of the command line reports an error."""
 
     traceback: bool = False
 
@@ -25,40 +25,7 @@ class Talk:
 class Command(click.Command):
     """A command whose help keeps examples and lists as its docstring has them."""
 
-    def __init__(
-        self,
-        *,
-        help: str | None = None,
-        params: Sequence[click.Parameter] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        params = [*(params or ()), _traceback_option(hidden=True)]
-        super().__init__(help=keep_layout(help or ""), params=params, **kwargs)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments."""
-        with _about(ctx):
-            return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        with _about(ctx):
-            return super().invoke(ctx)
-
-
-class Group(click.Group):
-    """A group of commands whose help keeps its layout too."""
-
     hide_traceback = True
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; without any, show the help as for a mistake of usage."""
-        if not args and not ctx.resilient_parsing:
-            from pallasc.cli.terminal.output import echo
-
-            echo(ctx.get_help(), err=True)
-            ctx.exit(2)
-        return super().parse_args(ctx, args)
 
     def __init__(
         self,
@@ -70,6 +37,29 @@ class Group(click.Group):
         params = [*(params or ()), _traceback_option(hidden=self.hide_traceback)]
         super().__init__(help=keep_layout(help or ""), params=params, **kwargs)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments."""
+        with _usage_errors_of(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _usage_errors_of(ctx):
+            return super().invoke(ctx)
+
+
+class Group(Command, click.Group):
+    """A group of commands whose help keeps its layout too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments; without any, show the help and end with exit code 2."""
+        if not args and not ctx.resilient_parsing:
+            from pallasc.cli.terminal.output import echo
+
+            echo(ctx.get_help(), err=True)
+            ctx.exit(2)
+        return super().parse_args(ctx, args)
+
 
 def _traceback_option(*, hidden: bool) -> click.Option:
     """Return the option `--traceback`, which works before and after the command's name."""
@@ -79,21 +69,21 @@ def _traceback_option(*, hidden: bool) -> click.Option:
         is_eager=True,
         expose_value=False,
         hidden=hidden,
-        callback=_want_traceback,
+        callback=_show_traceback,
         help="Show Python's traceback of an error that ends the command, for a bug report; kernels "
         "that fail to compile have none.",
     )
 
 
-def _want_traceback(ctx: click.Context, _: click.Parameter, flag: bool) -> None:
-    talk = ctx.find_object(Talk)
-    if flag and talk is not None:
-        talk.traceback = True
+def _show_traceback(ctx: click.Context, _: click.Parameter, flag: bool) -> None:
+    options = ctx.find_object(ErrorOptions)
+    if flag and options is not None:
+        options.traceback = True
 
 
 @contextmanager
-def _about(ctx: click.Context) -> Iterator[None]:
-    """Add to a mistake of usage which command it is about; click's parser leaves that out."""
+def _usage_errors_of(ctx: click.Context) -> Iterator[None]:
+    """Attach the command's context to usage errors; click's parser raises some without it."""
     try:
         yield
     except click.UsageError as error:
@@ -102,9 +92,9 @@ def _about(ctx: click.Context) -> Iterator[None]:
 
 
 def keep_layout(text: str) -> str:
-    """Return a docstring in which paragraphs with indented lines are marked as not to be wrapped.
+    """Return a docstring in which click does not rewrap paragraphs that have indented lines.
 
-    The mark is click's: a line with nothing but a backspace.
+    The mark for that is click's own: a line that holds only a backspace.
     """
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(f"\b\n{part}" if "\n  " in part else part for part in paragraphs)

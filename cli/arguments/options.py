@@ -17,17 +17,21 @@ _LEAST_MEMORY_BYTES = 64 << 20
 
 
 class ProcessLimits(TypedDict):
-    """What one process may take: see `supervision_options` and `reading_options`."""
+    """Limits of one process: see `supervision_options` and `reading_options`."""
 
     timeout_s: float | None
     memory_bytes: int | None
 
 
-class LoadOptions(ProcessLimits):
-    """Which variants of specs a command is about: see `selection_options`."""
+class Selection(TypedDict):
+    """Which variants a command works on: see `selection_options`."""
 
     targets: tuple[str, ...]
     expression: str | None
+
+
+class LoadOptions(ProcessLimits, Selection):
+    """Which variants of specs a command works on, and the limits for reading them."""
 
 
 class BuildOptions(ProcessLimits):
@@ -40,7 +44,7 @@ class BuildOptions(ProcessLimits):
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
-    """Return what adds several options, which the help lists in this order."""
+    """Return a decorator that adds several options, listed by the help in this order."""
 
     def add(function: F) -> F:
         for option in reversed(options):  # click lists first what is applied last
@@ -66,12 +70,10 @@ def json_option(what: str) -> Callable[[F], F]:
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
 
 
-def file_option(name: str, text: str, *, parameter: str | None = None) -> Callable[[F], F]:
-    """Return an option that takes the path of a file, which need not be there."""
+def file_option(name: str, text: str) -> Callable[[F], F]:
+    """Return an option that takes the path of a file, which need not exist."""
     path = click.Path(path_type=Path, dir_okay=False)
-    return click.option(
-        name, *([parameter] if parameter else []), type=path, metavar="FILE", help=text
-    )
+    return click.option(name, type=path, metavar="FILE", help=text)
 
 
 def count_option(
@@ -94,21 +96,28 @@ def count_option(
     )
 
 
-selection_options = together(
-    click.option(
-        "--target",
-        "targets",
-        multiple=True,
-        metavar="NAME",
-        help="A model or architecture in place of the spec's own targets; repeatable.",
-    ),
-    click.option(
-        "-k",
-        "expression",
-        metavar="EXPR",
-        help="Take only the variants that match EXPR: a part of a name, param=value, "
-        "target=sm_90a, with and, or, not and parentheses.",
-    ),
+def select_by(*, target: str, expression: str) -> Callable[[F], F]:
+    """Return the options `--target` and `-k`, described as `target` and `expression` say."""
+    return together(
+        click.option(
+            "--target",
+            "targets",
+            multiple=True,
+            metavar="NAME",
+            help=f"{target}; repeatable.",
+        ),
+        click.option(
+            "-k",
+            "expression",
+            metavar="EXPR",
+            help=f"Take only the variants that match EXPR{expression}.",
+        ),
+    )
+
+
+selection_options = select_by(
+    target="A model or architecture in place of the spec's own targets",
+    expression=": a part of a name, param=value, target=sm_90a, with and, or, not and parentheses",
 )
 
 store_option = click.option(
@@ -142,6 +151,12 @@ compile_options = together(
     ptxas_option,
 )
 
+
+def lock_option(what: str) -> Callable[[F], F]:
+    """Return the option `--lock`, which names the lock file that `what` describes."""
+    return file_option("--lock", f"{what}; pallasc.lock in the current folder when left out.")
+
+
 frozen_options = together(
     click.option(
         "--frozen", is_flag=True, help="Compile nothing; fail where something is missing."
@@ -149,7 +164,20 @@ frozen_options = together(
     click.option(
         "--locked", is_flag=True, help="Fail where something is not as the lock file says."
     ),
+    lock_option("The lock file of --frozen and --locked"),
 )
+
+junit_option = file_option("--junit", "Write the report as JUnit XML.")
+
+
+def annotations_option(what: str) -> Callable[[F], F]:
+    """Return the option `--annotations`, described as printing `what`."""
+    return click.option(
+        "--annotations",
+        type=click.Choice(["github"]),
+        help=f"Print {what} in a form that GitHub shows at their lines.",
+    )
+
 
 signed_store_option = click.option(
     "--require-signed-store",
@@ -160,14 +188,8 @@ signed_store_option = click.option(
 )
 
 
-def lock_option(what: str, parameter: str = "lock") -> Callable[[F], F]:
-    """Return the option `--lock`, which names the lock file that `what` describes."""
-    text = f"{what}; pallasc.lock in the current folder when left out."
-    return file_option("--lock", text, parameter=parameter)
-
-
 def _required(ctx: click.Context, _: click.Parameter, required: bool | None) -> bool:
-    """Return whether the store must be written, which is the default of CI services."""
+    """Return whether a store that cannot be written is an error; by default it is one in CI."""
     if required is not None:
         return required
     from pallasc.cli.terminal.workspace import is_ci
@@ -216,7 +238,7 @@ fail_on_warning_option = click.option(
 def size_option(
     name: str, parameter: str, text: str, *, least_bytes: int = 1, **settings: Any
 ) -> Callable[[F], F]:
-    """Return an option that takes a size, such as 4GiB; None is no limit."""
+    """Return an option that takes a size, such as 4GiB; its value is None without a limit."""
 
     def parse(ctx: click.Context, _: click.Parameter, size: str | None) -> int | None:
         if size is None or ctx.resilient_parsing:  # while a shell completes a command
@@ -261,7 +283,7 @@ def _seconds(ctx: click.Context, _: click.Parameter, text: str | None) -> float 
 
 
 def _process_limits(timeout: str, memory: str) -> Callable[[F], F]:
-    """Return the options `--timeout` and `--memory`, described as stopping these."""
+    """Return the options `--timeout` and `--memory`: `timeout` and `memory` say what they stop."""
     return together(
         click.option(
             "--timeout", "timeout_s", callback=_seconds, metavar="SECONDS", help=f"Stop {timeout}."
@@ -281,16 +303,16 @@ supervision_options = _process_limits(
     "a compiling process that holds more, such as 4GiB, at least 64MiB; by default its share of "
     "the machine",
 )
-"""What compiling a variant may take."""
+"""Limits for compiling a variant."""
 
 reading_options = _process_limits(
     "a Python spec that takes longer to execute",
     "a Python spec that holds more, such as 4GiB, at least 64MiB; by default what there is",
 )
-"""What executing a Python spec may take, where nothing is compiled."""
+"""Limits for executing a Python spec, where nothing is compiled."""
 
 checking_options = _process_limits(
     "a level, or a compilation, of a variant that takes longer",
     "a process that holds more, such as 4GiB, at least 64MiB; by default its share of the machine",
 )
-"""What compiling and checking a variant may take."""
+"""Limits for compiling and checking a variant."""

@@ -1,4 +1,4 @@
-"""From paths on the command line to the variants that a command is about, and to the store."""
+"""Open the store, and load the variants that a command line selects."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 def open_store(
     root: Path | None, *, check_folders: bool = True, require_signed: bool = False
 ) -> Store:
-    """Return the store, whose warnings go to the standard error output.
+    """Return the store; its warnings go to the standard error output.
 
     Args:
         root: its folder; by default as for `Store`.
-        check_folders: all of its folders must be its own.
-        require_signed: only what a trusted key signed counts.
+        check_folders: refuse a store in which something else is in the place of a folder.
+        require_signed: ignore entries that no trusted key signed.
 
     Raises:
-        CorruptError: a folder is not its own, and `check_folders` is set.
+        CorruptError: `check_folders` found such a place.
     """
     from pallasc.cache.store import Store
 
@@ -46,7 +46,7 @@ def load_variants(
     on_tick: Callable[[str, float], None] | None = None,
     **options: Unpack[LoadOptions],
 ) -> Sequence[Variant]:
-    """Return the variants that specs declare; errors as for `SpecReader.select`."""
+    """Return the variants of specs that the options select; errors as for `SpecReader.select`."""
     from pallasc.compiler.builds.collect import SpecReader
 
     reader = SpecReader(

@@ -14,7 +14,6 @@ from pallasc.cli.arguments.options import (
     fail_on_warning_option,
     frozen_options,
     json_option,
-    lock_option,
     require_store_option,
     selection_options,
     signed_store_option,
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     help="How hard to compress, 1 to 22.",
 )
 @frozen_options
-@lock_option("The lock file of --frozen and --locked")
 @selection_options
 @compile_options
 @supervision_options

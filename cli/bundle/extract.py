@@ -8,8 +8,8 @@ from typing import Unpack
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import json_option, size_option
-from pallasc.cli.bundle.options import Choice, choice_options, file_argument
+from pallasc.cli.arguments.options import Selection, json_option, size_option
+from pallasc.cli.bundle.options import bundle_selection_options, file_argument
 from pallasc.cli.terminal.output import echo
 
 
@@ -31,7 +31,7 @@ from pallasc.cli.terminal.output import echo
     default="4GiB",
     show_default=True,
 )
-@choice_options
+@bundle_selection_options
 @json_option("what was written")
 def command(
     file: Path,
@@ -39,7 +39,7 @@ def command(
     force: bool,
     most_bytes: int | None,
     as_json: bool,
-    **choice: Unpack[Choice],
+    **selection: Unpack[Selection],
 ) -> int:
     """Write cubins, launch plans and records of variants into files, and PTX where there is any.
 
@@ -56,13 +56,13 @@ def command(
       file    the bundle
       files   a list; of each: variant, path, bytes
     """
-    from pallasc.cli.bundle.options import chosen_entries
+    from pallasc.cli.bundle.options import selected_entries
     from pallasc.cli.terminal.output import count, json_text
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.unpack import unpack
 
     with open_bundle(file) as bundle:
-        entries = chosen_entries(bundle, **choice)
+        entries = selected_entries(bundle, **selection)
         written = unpack(bundle, entries, output, force=force, most_bytes=most_bytes)
     if as_json:
         files = [

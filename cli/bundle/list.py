@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import json_option
-from pallasc.cli.bundle.options import Choice, choice_options, file_argument
+from pallasc.cli.arguments.options import Selection, json_option
+from pallasc.cli.bundle.options import bundle_selection_options, file_argument
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @click.command("list", cls=Command, short_help="List the variants of a bundle.")
 @file_argument
-@choice_options
+@bundle_selection_options
 @json_option("the variants")
-def command(file: Path, as_json: bool, **choice: Unpack[Choice]) -> int:
+def command(file: Path, as_json: bool, **selection: Unpack[Selection]) -> int:
     """List the variants of a bundle, sorted by kernel, target and parameters.
 
     Examples:
@@ -36,12 +36,12 @@ def command(file: Path, as_json: bool, **choice: Unpack[Choice]) -> int:
       variants  a list; of each: id, name, params, target, arch, inputs, outputs, minimum_driver,
                 digest (of the artifact, as in store and lock), bytes (compressed)
     """
-    from pallasc.cli.bundle.options import chosen_entries
+    from pallasc.cli.bundle.options import selected_entries
     from pallasc.cli.terminal.output import json_text, table
     from pallasc.specs.bundle.bundle import open_bundle
 
     with open_bundle(file) as bundle:
-        entries = sorted(chosen_entries(bundle, **choice), key=_order)
+        entries = sorted(selected_entries(bundle, **selection), key=_order)
         if as_json:
             listed = [entry_json(bundle, entry) for entry in entries]
             head = {"file": str(file), "bytes": bundle.size, "digest": bundle.digest}

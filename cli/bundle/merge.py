@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import json_option
-from pallasc.cli.bundle.options import Choice, choice_options, files_argument, output_option
+from pallasc.cli.arguments.options import Selection, json_option
+from pallasc.cli.bundle.options import bundle_selection_options, files_argument, output_option
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
@@ -26,9 +26,11 @@ Chosen = tuple["Bundle", "Sequence[Entry]"]
 @click.command("merge", cls=Command, short_help="Put several bundles into one.")
 @files_argument
 @output_option
-@choice_options
+@bundle_selection_options
 @json_option("what was written")
-def command(files: tuple[Path, ...], output: Path, as_json: bool, **choice: Unpack[Choice]) -> int:
+def command(
+    files: tuple[Path, ...], output: Path, as_json: bool, **selection: Unpack[Selection]
+) -> int:
     """Write the variants of several bundles into one, whatever their order.
 
     A variant that several of them have is written once. Where they have different artifacts of a
@@ -52,7 +54,7 @@ def command(files: tuple[Path, ...], output: Path, as_json: bool, **choice: Unpa
         bundles = [stack.enter_context(open_bundle(file)) for file in files]
         for bundle in bundles:
             bundle.verify()
-        data = _merged(_choices(bundles, choice))
+        data = _merged(_selected(bundles, selection))
         for bundle in bundles:
             if bundle.signatures:
                 echo(f"{bundle.name} is signed, {output} will not be", err=True)
@@ -60,20 +62,20 @@ def command(files: tuple[Path, ...], output: Path, as_json: bool, **choice: Unpa
     return 0
 
 
-def _choices(bundles: Sequence[Bundle], choice: Choice) -> list[Chosen]:
+def _selected(bundles: Sequence[Bundle], selection: Selection) -> list[Chosen]:
     """Return each bundle that has variants which match, with these.
 
     Raises:
         SpecError: no bundle has any.
     """
-    from pallasc.cli.bundle.options import chosen_entries
+    from pallasc.cli.bundle.options import selected_entries
     from pallasc.errors import SpecError
 
     choices: list[Chosen] = []
     errors = []
     for bundle in bundles:
         try:
-            choices.append((bundle, chosen_entries(bundle, **choice)))
+            choices.append((bundle, selected_entries(bundle, **selection)))
         except SpecError as error:
             errors.append(error)
     if not choices:

@@ -1,15 +1,15 @@
-"""What the commands of `pallasc bundle` share: files, the choice of variants, keys."""
+"""Arguments and options that commands of `pallasc bundle` share: files, selections, keys."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pallasc.cli.arguments.options import together
+from pallasc.cli.arguments.options import select_by
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
@@ -43,37 +43,24 @@ def key_option(text: str) -> Callable[[F], F]:
     )
 
 
-class Choice(TypedDict):
-    """Which variants of a bundle a command is about: see `choice_options`."""
-
-    targets: tuple[str, ...]
-    expression: str | None
-
-
-choice_options = together(
-    click.option(
-        "--target",
-        "targets",
-        multiple=True,
-        metavar="NAME",
-        help="Take only variants for this model or architecture; repeatable.",
-    ),
-    click.option(
-        "-k",
-        "expression",
-        metavar="EXPR",
-        help="Take only the variants that match EXPR, as in pallasc build.",
-    ),
+bundle_selection_options = select_by(
+    target="Take only variants for this model or architecture",
+    expression=", as in pallasc build",
 )
 
 
-def chosen_entries(
+def selected_entries(
     bundle: Bundle, *, targets: Sequence[str] = (), expression: str | None = None
 ) -> list[Entry]:
-    """Return the entries of a bundle for these targets that match, in the order of their keys.
+    """Return the entries of a bundle that a command line selects, in the order of their keys.
+
+    Args:
+        bundle: an open bundle.
+        targets: models or architectures; without any, entries for all of them.
+        expression: what an entry must match.
 
     Raises:
-        SpecError: there is none for a target, or none that matches.
+        SpecError: a target has no entry, or none matches.
     """
     entries = list(bundle.entries())
     present = sorted({name for entry in entries for name in (entry.target, entry.arch)})
@@ -83,7 +70,7 @@ def chosen_entries(
             from pallasc.specs.spelling import suggestion
 
             raise SpecError(
-                f"{bundle.name} has nothing for {target}.",
+                f"{bundle.name} has no variant for {target}.",
                 hint=suggestion(target, present, otherwise="Targets"),
             )
     if targets:
@@ -109,6 +96,7 @@ def read_keys(keys: Sequence[str]) -> tuple[PublicKey, ...]:
     public_keys = trust.read_keys(named)
     if keys and not public_keys:
         raise SpecError(
-            f"there is no key in {', '.join(keys)}.", hint="Give what pallasc bundle keygen wrote."
+            f"no public key in {', '.join(keys)}.",
+            hint="Give a .pub file that pallasc bundle keygen wrote.",
         )
     return public_keys

@@ -157,7 +157,7 @@ def read_bundled(
         CorruptError: one is damaged, or not signed as this machine demands.
         ToolError: a signature is demanded, and the cryptography package is missing.
     """
-    from pallasc.cli.bundle.options import chosen_entries
+    from pallasc.cli.bundle.options import selected_entries
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.trust import read_policy
     from pallasc.specs.gpus import Target
@@ -167,7 +167,7 @@ def read_bundled(
     for file in files:
         bundle = open_bundle(file)
         policy.check(bundle)
-        for entry in chosen_entries(bundle, targets=targets, expression=expression):
+        for entry in selected_entries(bundle, targets=targets, expression=expression):
             artifact = bundle.artifact(entry)
             target = Target(**artifact.target)  # type: ignore[arg-type]
             pairs.append((_variant(file, entry, target), artifact))

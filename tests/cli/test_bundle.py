@@ -212,7 +212,7 @@ def test_a_list_is_a_table(run: RunCommand, bundle: Path) -> None:
     assert [line.split()[0] for line in some[1:]] == ["add[m=1024,dtype=f32]@h100-sxm"]
     none = run("bundle", "list", bundle, "--target", "sm_90")
     assert (none.code, none.out) == (2, "")
-    assert "has nothing for sm_90.\n  Did you mean 'sm_90a'?" in none.err
+    assert "has no variant for sm_90.\n  Did you mean 'sm_90a'?" in none.err
 
 
 def test_verify_says_that_all_is_well_and_what_is_not(run: RunCommand, bundle: Path) -> None:

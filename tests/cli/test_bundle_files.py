@@ -149,7 +149,7 @@ def test_files_are_extracted(run: RunCommand, bundle: Path, tmp_path: Path) -> N
     assert len(list(out.iterdir())) == 8
     wrong = run("bundle", "extract", bundle, "-o", out, "--target", "h20")
     assert wrong.code == 2
-    assert "has nothing for h20" in wrong.err
+    assert "has no variant for h20" in wrong.err
 
 
 def test_bundles_are_merged_in_any_order(run: RunCommand, bundle: Path, tmp_path: Path) -> None:
