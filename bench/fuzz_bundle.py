@@ -1,7 +1,7 @@
 """Fuzz the bundle's reader, guided by coverage: whatever it is given, it reads or refuses.
 
 An input is a bundle with nothing compressed, changed anywhere, whose digests are then made to fit
-(`tests/bundle/programs/repaired.py`), so that what lies behind the digests is reached; some are
+(`tests/bundle/programs/repaired.py`), so that the checks after the digests are reached; some are
 read without that. What may not happen:
 
 * a crash: the process ends, or any exception but a CorruptError

@@ -32,7 +32,7 @@ KEYS = 64
 
 
 class Ours:
-    """The store behind the interface of its rivals; every hit is verified."""
+    """The store with the interface of its rivals; every hit is verified."""
 
     name = "pallasc"
 

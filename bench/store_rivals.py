@@ -1,4 +1,4 @@
-"""Other caches of compiled kernels behind one small interface, for `bench/store.py`."""
+"""Other caches of compiled kernels with one small interface, for `bench/store.py`."""
 
 from __future__ import annotations
 

@@ -79,7 +79,8 @@ def read(folders: Folders, place: str, *, limit_bytes: int | None = None) -> Con
         if not stat.S_ISREG(status.st_mode):
             return Content(b"", identity(status), "not a regular file")
         if limit_bytes is not None and status.st_size > limit_bytes:
-            return Content(b"", identity(status), f"{status.st_size} bytes are too many")
+            fault = f"{status.st_size:,} bytes is over the limit of {limit_bytes:,}"
+            return Content(b"", identity(status), fault)
         return Content(_read_all(descriptor, status.st_size), identity(status))
     finally:
         os.close(descriptor)
@@ -132,7 +133,8 @@ def check_regular(descriptor: int, folders: Folders, place: str) -> None:
     """
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        raise OSError(errno.EINVAL, "not a file of the store alone", str(folders.path(place)))
+        path = str(folders.path(place))
+        raise OSError(errno.EINVAL, "not a regular file with a single hard link", path)
 
 
 @contextlib.contextmanager
@@ -151,7 +153,7 @@ def temporary(folders: Folders, data: bytes) -> Iterator[str]:
             os.fsync(descriptor)
             if os.fstat(descriptor).st_size != len(data):
                 path = str(folders.path(place))
-                raise OSError(errno.EIO, "the file is not as long as what was written", path)
+                raise OSError(errno.EIO, "the file's size differs from what was written", path)
         finally:
             os.close(descriptor)
         yield place
@@ -183,7 +185,7 @@ def _write_all(descriptor: int, data: bytes) -> None:
     while left:
         written = os.write(descriptor, left)
         if written <= 0:
-            raise OSError(errno.EIO, "a write wrote nothing")
+            raise OSError(errno.EIO, "write() wrote 0 bytes")
         left = left[written:]
 
 

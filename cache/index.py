@@ -141,7 +141,7 @@ class Index:
             if self.durable and self._dirty:
                 self._save(database.conn.serialize())
         except (sqlite3.Error, OSError) as error:
-            self.notes.append(f"the index was not kept: {error}")
+            self.notes.append(f"the index was not saved: {error}")
             self.throw_away()
         finally:
             with contextlib.suppress(sqlite3.Error):
@@ -180,10 +180,10 @@ class Index:
 
     def _recover(self, error: Exception) -> None:
         """Begin again: the first time with a new file, then in memory."""
-        self.notes.append(f"the index was thrown away: {error}")
+        self.notes.append(f"the index was discarded: {error}")
         self.rebuilt = True
         if not self.durable:
-            raise ToolError(f"no index, not even in memory: {error}") from error
+            raise ToolError(f"no index can be made, not even in memory: {error}") from error
         self.throw_away()
         self.durable = not self._started_over
         self._started_over = True
@@ -240,7 +240,7 @@ def open_index(store: Store, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[I
                 store.folders,
                 f"{single_flight.FOLDER}/index",
                 timeout_s=timeout_s,
-                on_error=lambda error: notes.append(f"the index works without its file: {error}"),
+                on_error=lambda error: notes.append(f"the index is used without its file: {error}"),
             )
         )
         index = Index(store.folders, bool(held), lambda index: refresh(index, store.folders), notes)
@@ -257,10 +257,10 @@ def _prepare(connection: sqlite3.Connection) -> tuple[Database, bool]:
     # What a stranger put into the file must not run: a trigger could bring removed rows back.
     odd = "SELECT count(*) FROM sqlite_master WHERE type NOT IN ('table', 'index')"
     if connection.execute(odd).fetchone() != (0,):
-        raise sqlite3.DatabaseError("it has more than tables")
+        raise sqlite3.DatabaseError("it holds views or triggers")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if not 0 <= version <= len(MIGRATIONS):
-        raise sqlite3.DatabaseError(f"its schema is {version}, not {len(MIGRATIONS)}")
+        raise sqlite3.DatabaseError(f"unknown schema version {version}")
     for number, migrate in enumerate(MIGRATIONS[version:], start=version + 1):
         migrate(database)
         connection.execute(f"PRAGMA user_version={number}")

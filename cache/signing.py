@@ -214,7 +214,7 @@ def secret_file() -> Path:
         return config_folder() / "store.secret"
     except RuntimeError as error:
         raise SpecError(
-            f"there is no folder for the secret that stores are signed with: {error}",
+            f"the secret that stores are signed with has no folder: {error}",
             hint="Set XDG_CONFIG_HOME to an absolute path, or PALLASC_STORE_KEY to a key.",
         ) from error
 
@@ -250,7 +250,7 @@ def _read_secret(path: Path, *, required: bool) -> bytes:
     """Return the secret in a file, b"" if there is none, or it is not required and unreadable.
 
     Raises:
-        SpecError: it is required and cannot be read, others could have, or it is no secret.
+        SpecError: it is required and cannot be read, others could have, or it is not a secret.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -265,7 +265,7 @@ def _read_secret(path: Path, *, required: bool) -> bytes:
         data = file.read(1000) if stat.S_ISREG(status.st_mode) else b""
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise SpecError(
-            f"{path} is a secret, and others can read or write it.",
+            f"{path} is a secret, but other users can read or write it.",
             hint=f"If no one else can have read it, run chmod 600 {path}; otherwise delete it.",
         )
     with contextlib.suppress(ValueError):
@@ -273,7 +273,7 @@ def _read_secret(path: Path, *, required: bool) -> bytes:
         if len(secret) == _SECRET_BYTES:
             return secret
     raise SpecError(
-        f"{path} holds no secret: expected {2 * _SECRET_BYTES} hexadecimal digits.",
+        f"{path} is not a secret of pallasc: expected {2 * _SECRET_BYTES} hexadecimal digits.",
         hint="Remove it; another one is made where signatures are required.",
     )
 

@@ -67,7 +67,7 @@ class FileDigests:
         """Return the SHA-256 of a file's bytes; symbolic links are followed.
 
         Raises:
-            ToolError: if it cannot be read, or is no regular file.
+            ToolError: if it cannot be read, or is not a regular file.
         """
         is_absolute = isinstance(path, str) and path.startswith(os.sep)
         place = str(path) if is_absolute else os.path.abspath(path)  # thousands in every build
@@ -80,13 +80,13 @@ class FileDigests:
             return self._hash(place)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise ToolError(f"{place}: no digest: {reason}") from error
+            raise ToolError(f"{place}: cannot be hashed: {reason}") from error
 
     def digests(self, paths: Iterable[Path | str]) -> dict[str, str]:
         """Return the digest of each path, in the order given, under the path as given.
 
         Raises:
-            ToolError: if one cannot be read, or is no regular file.
+            ToolError: if one cannot be read, or is not a regular file.
         """
         return {str(path): self.digest(path) for path in paths}
 

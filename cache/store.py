@@ -47,7 +47,7 @@ def default_root() -> Path:
         return (Path(xdg) if os.path.isabs(xdg) else Path.home() / ".cache") / "pallasc"
     except RuntimeError as error:
         raise ToolError(
-            f"no folder for the store: {error}", hint="Set PALLASC_CACHE_DIR to a folder."
+            f"the store has no folder: {error}", hint="Set PALLASC_CACHE_DIR to a folder."
         ) from error
 
 
@@ -222,7 +222,7 @@ class Store:
                 if first is not None and published and first.digest == digest:
                     return PutResult(stored=True, digest=digest)
                 if first is not None and replace and first.digest != digest:
-                    self.put_away(ARTIFACTS, action_key, "nobody who is trusted signed it", None)
+                    self.put_away(ARTIFACTS, action_key, "it is not signed by a trusted key", None)
                 elif first is not None:
                     return answer_second(action_key, first.digest, digest)
                 self._publish_blobs(by_digest)
@@ -231,7 +231,7 @@ class Store:
                     published = files.publish_first(self.folders, place, to) or published
         except OSError as error:
             return self._not_stored(digest, error)
-        return self._not_stored(digest, "what was written cannot be read back")
+        return self._not_stored(digest, "it was written, but cannot be read back")
 
     def put_manifest(self, request_key: str, manifest: Manifest) -> PutResult:
         """Sign a manifest and publish it in the place of an older one: the last one wins.
@@ -373,7 +373,7 @@ class Store:
     def _not_stored(self, digest: str, error: OSError | str) -> PutResult:
         reason = error if isinstance(error, str) else _words(error)
         self.not_stored = reason
-        self._warn_once("write", f"cannot be written, so nothing is kept: {reason}")
+        self._warn_once("write", f"cannot be written, so nothing is stored: {reason}")
         return PutResult(stored=False, digest=digest, reason=reason)
 
     def _without_lock(self, error: OSError) -> None:

@@ -262,7 +262,7 @@ def decode_events(name: str, data: bytes) -> list[Event]:
     """Return the events that the bytes of `uses/` name say.
 
     Raises:
-        CorruptError: if they are no such record.
+        CorruptError: if they are not such a record.
     """
     body, _ = format.decode(format.USES, name, data)
     try:
@@ -291,7 +291,7 @@ def decode_totals(data: bytes) -> tuple[Totals, frozenset[str]]:
     """Return what the bytes of `stat/totals` say: the totals, the names of the files they count.
 
     Raises:
-        CorruptError: if they are no such record.
+        CorruptError: if they are not such a record.
     """
     body, _ = format.decode(format.TOTALS, _NAME, data)
     fields = {field.name for field in dataclass_fields(Totals)}

@@ -1,7 +1,7 @@
 """One text for one value: canonical JSON, labelled keys, SHA-256 digests.
 
 A key is the SHA-256 over a schema line and then, for each field in order of its label,
-`len(label):label len(value):value`, lengths in ASCII decimal of the bytes behind them. So no two
+`len(label):label len(value):value`, lengths in ASCII decimal of the bytes after them. So no two
 different sets of fields give the same input.
 """
 

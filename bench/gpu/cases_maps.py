@@ -71,7 +71,7 @@ _RULES: dict[str, dict[str, Any]] = {
 
 
 class _Map:
-    """128 bytes at a multiple of 128, with room behind them."""
+    """128 bytes at a multiple of 128, with room after them."""
 
     def __init__(self) -> None:
         self._memory = ctypes.create_string_buffer(512)

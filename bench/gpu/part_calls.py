@@ -176,7 +176,7 @@ def driver_graph(desk: Desk) -> Row:
 
 
 def torch_streams(desk: Desk) -> Row:
-    """Launch in eight streams of torch, each behind copies of its own."""
+    """Launch in eight streams of torch, each after copies of its own."""
     torch = need_torch()
     kernel = _open(desk)
     pairs = [_pair(seed) for seed in range(8)]

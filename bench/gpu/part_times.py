@@ -237,7 +237,7 @@ class Timed:
         return {**found, "pallasc_to_jax": warm[0] / warm[1]}
 
     def in_a_row(self) -> Row:
-        """Return times of many launches one behind the other, where the GPU is the slower part."""
+        """Return times of launches in a row, where the GPU is the slower part."""
         self._theirs(1)
         if (least_us := min(self._events(cold=False))) < _SHORTEST_US:
             raise MissingError(f"one launch takes {least_us:.1f} us: this process is slower")

@@ -114,7 +114,7 @@ def decode(key: str, data: bytes) -> Pin:
     """Return the pin that the bytes of `pins/` key say.
 
     Raises:
-        CorruptError: if they are no such record.
+        CorruptError: if they are not such a record.
     """
     body, _ = format.decode(format.PIN, format.check_name(key), data)
     label, created = body.get("label"), body.get("created")

@@ -114,7 +114,7 @@ def prune(
 
     Raises:
         SpecError: a variable of the environment is not a size or age.
-        CorruptError: something lies where a folder of the store should; nothing is touched then.
+        CorruptError: something is in the place of a folder of the store; nothing is touched then.
         ToolError: the store cannot be listed.
     """
     limits = read_limits() if limits is None else limits
@@ -171,7 +171,7 @@ def clear(store: Store, *, dry_run: bool = False, now_ns: int | None = None) -> 
     """Remove everything but what pins name and running builds hold; statistics begin anew.
 
     Raises:
-        CorruptError: something lies where a folder of the store should; nothing is touched then.
+        CorruptError: something is in the place of a folder of the store; nothing is touched then.
         ToolError: the store cannot be listed.
     """
     store.folders.check()

@@ -143,7 +143,7 @@ class _Verification:
             self._find(UNREADABLE, "", error.message, False)
             return
         for place, kind in refused:
-            self._foreign(place, f"{kind} lies where a folder of the store should")
+            self._foreign(place, f"{kind} is in the place of a folder of the store")
             self._refused.add(place)
 
     def _verify_blob(self, digest: str, seen: files.Identity) -> None:
@@ -162,7 +162,7 @@ class _Verification:
         self._result.blobs += 1
 
     def _look_into(self, digest: str, data: bytes) -> None:
-        with contextlib.suppress(CorruptError):  # it is no cubin
+        with contextlib.suppress(CorruptError):  # it is not a cubin
             self._tools[digest] = tools_of(data)
 
     def _verify_record(self, key: str) -> None:
@@ -194,7 +194,7 @@ class _Verification:
                 tools = self._tools.get(body["blobs"][kernel["cubin"]]["digest"])
                 if tools is not None and (maker := other_maker(tools, ptxas)):
                     name = kernel["name"]
-                    return f"it says that ptxas {ptxas} made {name}, which {maker} assembled"
+                    return f"it says that ptxas {ptxas} assembled {name}, but {maker} did"
         return ""
 
     def _lacks(self, body: StoredRecord) -> Iterator[str]:
@@ -304,7 +304,7 @@ class _Verification:
         self._find(kind, format.relative_path(area, name), reason, self._repair)
 
     def _foreign(
-        self, place: str, reason: str = "no file in a store has this name or type"
+        self, place: str, reason: str = "a store has no file of this name or type"
     ) -> None:
         done = False
         if self._repair:
@@ -333,8 +333,8 @@ def _verify_index(
     """Compare what the index says of records with the records themselves."""
     for key, listed in index.read("SELECT key, blobs FROM artifacts"):
         if packed.get(key, listed) != listed and not _is_right(store, key, listed):
-            finding = Finding(INDEX, index.path.name, f"it is wrong about {key}", repair)
-            result.findings.append(finding)
+            reason = f"its entry for {key} does not match the record"
+            result.findings.append(Finding(INDEX, index.path.name, reason, repair))
             if repair:
                 index.throw_away()
             return

@@ -149,8 +149,8 @@ def earliest(traces: list[Trace]) -> int:
     if not traces:
         return 0
     first = traces[0].start_ns
-    behind = [(trace.start_ns - first + _HALF // 2) % _HALF for trace in traces]
-    return (first + min(behind) - _HALF // 2) % _HALF
+    after = [(trace.start_ns - first + _HALF // 2) % _HALF for trace in traces]
+    return (first + min(after) - _HALF // 2) % _HALF
 
 
 @dataclass(slots=True)

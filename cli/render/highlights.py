@@ -41,7 +41,7 @@ class _Section:
     title: str
     results: Sequence[VariantResult]
     front: Callable[[VariantResult], str] = lambda result: ""
-    behind: Callable[[VariantResult], str] = lambda result: ""
+    remark: Callable[[VariantResult], str] = lambda result: ""
 
     def lines(self, room: int | None) -> list[str]:
         """Return the section, nothing where it has no results; each line fits into `room`."""
@@ -56,11 +56,11 @@ class _Section:
 
     def _line(self, result: VariantResult, widest: int, room: int | None) -> str:
         front = f"  {self.front(result):>{widest}}  " if widest else "  "
-        name, behind = one_line(result.variant.id), self.behind(result)
+        name, remark = one_line(result.variant.id), self.remark(result)
         if room is not None:
-            behind = cut(behind, max(room - len(front) - width(name), (room - len(front)) // 2))
-            name = shorten(name, room - len(front) - width(behind))
-        return f"{front}{name}{behind}"
+            remark = cut(remark, max(room - len(front) - width(name), (room - len(front)) // 2))
+            name = shorten(name, room - len(front) - width(remark))
+        return f"{front}{name}{remark}"
 
 
 def _stands_out(report: Report) -> list[_Section]:
@@ -83,7 +83,7 @@ def _stands_out(report: Report) -> list[_Section]:
 def _failures(report: Report, *, short: bool) -> _Section:
     """Return the failures again where they may be out of sight, a line each."""
     failed = report.failed if len(report.results) > _FEW_RESULTS else ()
-    return _Section("failed", failed, behind=lambda result: _why(result, short=short))
+    return _Section("failed", failed, remark=lambda result: _why(result, short=short))
 
 
 def _left(report: Report) -> _Section:

@@ -4,7 +4,7 @@ https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html. One run; its d
 of the levels that were asked for, found or not, so that a host can tell a fixed finding from one
 that is no longer looked for. Files below the repository are named relative to it (`%SRCROOT%`),
 others by their whole path. What could not be checked, and what did not compile, is a notification
-of the invocation: it is no result, but the run is not successful where the check was stopped.
+of the invocation: it is not a result, but the run is not successful where the check was stopped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find the user's lines behind the PTX of compiled variants."""
+"""Find the user's source lines of the PTX of compiled variants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def find_lines(
     jobs: int = 1,
     timeout_s: float | None = None,
 ) -> list[Tables]:
-    """Return the lines behind the kernels of variants, each with the PTX that ships, by name.
+    """Return the source lines of the kernels of variants, each with the PTX that ships, by name.
 
     A variant is compiled once more for it. One whose lines cannot be found has no tables: its code
     was changed, or takes too long.

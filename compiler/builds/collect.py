@@ -90,7 +90,7 @@ class SpecReader:
         timeout_s: time limit of executing one file; None for no limit.
         memory_bytes: memory limit of its process; None for the machine's memory, 0 for no limit.
         frozen: whether executing a file is an error.
-        frozen_by: the option or setting behind it, for messages.
+        frozen_by: the option or setting that asked for it, for messages.
         on_tick: called about twice a second while a file is executed.
         broken: called with the error of a file whose process died or exceeded a limit, and the
             other files are read; None raises it.

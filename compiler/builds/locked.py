@@ -78,7 +78,7 @@ class Locked:
         file: path of the lock file, for messages.
         lock: the lock; None if there is none, and every variant must be in the store.
         frozen: whether nothing may be compiled.
-        frozen_by: the option or setting behind it, for messages.
+        frozen_by: the option or setting that asked for it, for messages.
     """
 
     file: str
@@ -96,7 +96,7 @@ def load_locked(
         path: the lock file; `pallasc.lock` in the current folder by default.
         frozen: whether nothing may be compiled.
         locked: whether all variants must match the lock.
-        frozen_by: the option or setting behind `frozen`, for messages.
+        frozen_by: the option or setting that asked for `frozen`, for messages.
 
     Raises:
         SpecError: the lock file is damaged, or named without `frozen` and `locked`.

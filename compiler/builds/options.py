@@ -23,7 +23,7 @@ class Options:
         memory_bytes: memory limit of one compiling process; None for its share of the machine.
         compile: whether to compile misses; otherwise they are `missing`.
         frozen: whether misses fail instead of being compiled.
-        frozen_by: the option or setting behind `frozen`, for messages.
+        frozen_by: the option or setting that asked for `frozen`, for messages.
         explain: whether to compare each miss with the nearest entry of the store.
         locked: lock that all variants must match; see `locked`.
         require_store: whether a variant fails if it cannot be stored.

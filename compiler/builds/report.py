@@ -43,7 +43,7 @@ class VariantResult:
         manifest_key: key of the manifest that lists its inputs, "" if unknown.
         diagnostics: warnings of tracing, lowering and compiling, also of an earlier build.
         missed: variables and files that its code requested but could not see (`hidden_inputs`).
-        request: its look-up keys, None if it has none or is no hit.
+        request: its look-up keys, None if it has none or is not a hit.
     """
 
     variant: Variant

@@ -4,7 +4,7 @@ Format (https://github.com/google/riegeli, doc/riegeli_records_file_format.md), 
 serialiser uses it; everything else is refused by name::
 
     file   := block*                    blocks of 64 KiB, each starting with a 24-byte block header
-    chunk  := header data padding       a chunk goes on behind the block headers it meets
+    chunk  := header data padding       a chunk goes on after the block headers it meets
     header := header_hash:8 data_size:8 data_hash:8 type:1 records:7 decoded_size:8   (40 bytes)
     data   := compression:1 varint(sizes_size) sizes values          for type 'r', simple chunk
     sizes, values := raw bytes, or varint(raw size) compressed bytes  as compression says

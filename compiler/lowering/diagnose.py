@@ -177,7 +177,7 @@ def _places(text: str) -> list[tuple[str, int]]:
 
 
 def frames(error: BaseException) -> list[tuple[str, int]]:
-    """Return (file, line) of the Python frames behind `error`, innermost first.
+    """Return (file, line) of the Python frames that led to `error`, innermost first.
 
     The frames that called the compiler, such as those of `pallasc.compile`, are left out.
     """

@@ -49,7 +49,7 @@ def source_locations(*, enabled: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def numbered_stacks(number: Callable[[PythonStack, int], int]) -> Iterator[None]:
-    """Make the line of each source location a number for the Python stack behind it.
+    """Make the line of each source location the number of its Python stack.
 
     Mosaic hands a single frame to LLVM (`mosaic-gpu-resolve-trivial-locations`), and JAX leaves out
     those of kernels that ship with it. The columns differ from one use to the next, since XLA does

@@ -1,7 +1,7 @@
 """A kernel's output for `pallasc inspect`: while it is traced and lowered, and when it runs.
 
 `debug=True` makes Pallas print the traced kernel and its MLIR module. Paths and lines of source are
-in there, so it is no part of an artifact, which is the same everywhere; a manifest carries it,
+in there, so it is not part of an artifact, which is the same everywhere; a manifest carries it,
 compressed. What `pl.debug_print` prints at each launch is in the PTX: calls of `vprintf` with
 formats in memory (CUDA C++ Programming Guide, "Formatted Output").
 """

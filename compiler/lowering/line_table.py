@@ -1,4 +1,4 @@
-"""The user's lines behind the PTX of a kernel, as `line_tables` finds them."""
+"""The user's source lines of the PTX of a kernel, as `line_tables` finds them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pallasc.errors import Location
 
 @dataclass(frozen=True, slots=True)
 class LineTable:
-    """The user's lines behind a kernel's PTX.
+    """The user's source lines of a kernel's PTX.
 
     Attributes:
         stacks: stacks of the user's frames, the innermost first.
@@ -20,10 +20,10 @@ class LineTable:
     numbers: tuple[int, ...]
 
     def stack(self, line: int) -> tuple[Location, ...]:
-        """Return the user's frames behind a line of the PTX, the innermost first."""
+        """Return the user's frames for a line of the PTX, the innermost first."""
         number = self.numbers[line - 1] if 0 < line <= len(self.numbers) else 0
         return self.stacks[number - 1] if number else ()
 
     def place(self, line: int) -> Location | None:
-        """Return the user's innermost line behind a line of the PTX."""
+        """Return the user's innermost source line for a line of the PTX."""
         return next(iter(self.stack(line)), None)

@@ -1,6 +1,6 @@
-"""Find the user's lines behind the PTX of a kernel.
+"""Find the user's source lines of the PTX of a kernel.
 
-The PTX that ships knows none: locations are off, so that one kernel has one module wherever it lies
+The PTX that ships has none: locations are off, so that one kernel has one module wherever it lies
 (`lower`). So the function is compiled once more with locations, each the number of a Python stack
 (`numbered_stacks`). Mosaic prints the PTX that it gives to the assembler, with these numbers as
 lines of `.loc` directives (PTX ISA 9.0, 11.5.3); the assembler leaves them out of the PTX in a
@@ -51,7 +51,7 @@ def line_tables(job: Job, tools: Tools, ptx: Mapping[str, str]) -> dict[str, Lin
             text = output()
     except Exception as error:
         raise CompileError(
-            f"the lines of its kernels cannot be found: recompiling it failed: "
+            "the source lines of its kernels cannot be found: compiling it again failed: "
             f"{type(error).__name__}: {error}",
             location=definition(job.function),
         ) from error
@@ -64,11 +64,11 @@ def line_tables(job: Job, tools: Tools, ptx: Mapping[str, str]) -> dict[str, Lin
 
 def _number(stack: tuple[Location, ...], outer: int, stacks: list[tuple[Location, ...]]) -> int:
     """Return the number of a stack that continues the stack with the number `outer`, 0 for none."""
-    behind = stacks[outer - 1] if outer else ()
-    if stack[-1:] == behind[:1]:
+    callers = stacks[outer - 1] if outer else ()
+    if stack[-1:] == callers[:1]:
         stack = stack[:-1]
-    if stack[len(stack) - len(behind) :] != behind:
-        stack += behind
+    if stack[len(stack) - len(callers) :] != callers:
+        stack += callers
     if not stack:
         return 0
     if stack not in stacks:
@@ -114,10 +114,10 @@ def matched(shipped: str, located: str, count: int) -> tuple[int, ...]:
             stack = int(loc["line"])
     if [each for each, _ in ours] != [each for each, _ in theirs]:
         pairs = zip(ours, theirs, strict=False)
-        different = next((a for (a, _), (b, _) in pairs if a != b), "its end")
+        different = next((f"instruction {a!r}" for (a, _), (b, _) in pairs if a != b), "its end")
         raise CompileError(
-            f"the lines of its kernels cannot be found: with locations, its PTX is another one "
-            f"from {different!r} on.",
+            "the source lines of its kernels cannot be found: compiled again with source "
+            f"locations, its PTX differs from what ships at {different}.",
         )
     numbers = [0] * len(shipped.splitlines())
     for (_, at), (_, stack) in zip(ours, theirs, strict=True):

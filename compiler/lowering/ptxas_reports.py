@@ -83,5 +83,5 @@ def first_on_path(*folders: Path) -> Iterator[None]:
         yield
     finally:
         with _path_lock:
-            before, _, behind = os.environ.get("PATH", "").partition(front)
-            os.environ["PATH"] = before + behind
+            before, _, after = os.environ.get("PATH", "").partition(front)
+            os.environ["PATH"] = before + after

@@ -241,7 +241,7 @@ def _file_digest(place: Path | str) -> str:
         with Path(place).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise ToolError(f"{place}: no digest: {error}") from error
+        raise ToolError(f"{place}: cannot be hashed: {error.strerror}") from error
 
 
 def _folder_digest(folder: Path) -> str:

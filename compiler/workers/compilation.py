@@ -103,7 +103,7 @@ class Session:
                 return replace(Failed.because_of(error, missed=missed), compiling=compiling)
 
     def find_lines(self, request: FindLines) -> LinesFound:
-        """Find the user's lines behind the PTX of a variant's kernels.
+        """Find the user's source lines of the PTX of a variant's kernels.
 
         Raises:
             PallascError: it is compiled to other PTX now, or not at all.

@@ -329,7 +329,7 @@ class Compile(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindLines(Request):
-    """Find the user's lines behind the PTX of a variant's kernels.
+    """Find the user's source lines of the PTX of a variant's kernels.
 
     Attributes:
         variant: the variant.

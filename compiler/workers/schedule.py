@@ -84,7 +84,8 @@ class Queue:
     ) -> Group | None:
         """Choose the group that is served next, None if starting a worker does not pay.
 
-        A group that an idle worker serves comes first, then the group that is most behind.
+        A group that an idle worker serves comes first, then the group with the most tasks for each
+        of its workers.
 
         Args:
             idle: the groups of idle workers, None for a worker that may serve any.
@@ -97,10 +98,10 @@ class Queue:
         busy: dict[Group | None, list[float]] = {}
         for group, seconds in serving:
             busy.setdefault(group, []).append(seconds)
-        behind = sorted(
+        by_need = sorted(
             self._waiting, key=lambda g: -len(self._waiting[g]) / (1 + len(busy.get(g, ())))
         )
-        for group in behind:
+        for group in by_need:
             if None in idle or pace.pays(len(self._waiting[group]), busy.get(group, ())):
                 return group
         return None

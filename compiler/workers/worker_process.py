@@ -40,7 +40,7 @@ _END_S = 15.0
 
 
 class Worker:
-    """A worker process behind its warden.
+    """A worker process under its warden.
 
     Args:
         environment: its environment variables.

@@ -1,4 +1,4 @@
-"""Variants that may be launched: what decides whether they can be, and the artifact behind it.
+"""Variants that may be launched: what decides whether they can be, and the artifact of each.
 
 A signature says what the caller passes: which arrays, in which order, where they may lie. Arguments
 bind what a call writes, by position and by name, to these arrays.

@@ -10,7 +10,7 @@ A cubin is an ELF file for machine 190 (EM_CUDA). What is read from it:
   front that the system keeps for itself.
 * `.note.nv.tkinfo`: a note for each tool that made the file: `namesz descsz type "NVIDIA Corp"`,
   then `version:4` and five offsets of 4 bytes (object, tool, version, build, options) into the
-  strings behind them. What ptxas made has one; nvlink and libnvJitLink ("nvlink", "nvJIT API") put
+  strings after them. What ptxas made has one; nvlink and libnvJitLink ("nvlink", "nvJIT API") put
   one of their own in front. CUDA 12 writes them from sm_100 on.
 * `.nv_debug_ptx_txt`: the PTX, its lines separated by zero bytes.
 """
@@ -34,7 +34,7 @@ _KPARAM_INFO = 0x17
 _REGCOUNT = 0x2F
 _KPARAM_INFO_V2 = 0x45
 _NUM_BARRIERS = 0x4C
-_FMT_SVAL = 4  # the 16 bits behind the attribute are the length of a payload, else a value
+_FMT_SVAL = 4  # the 16 bits after the attribute are the length of a payload, else a value
 
 _TOOL_NOTES = ".note.nv.tkinfo"
 _NOTE, _TOOL = struct.Struct("<III"), struct.Struct("<IIIIII")

@@ -62,7 +62,7 @@ class Elf:
 
 
 def parse_elf(data: bytes) -> Elf:
-    """Parse the ELF file that `data` starts with; bytes behind it are ignored.
+    """Parse the ELF file that `data` starts with; bytes after it are ignored.
 
     Raises:
         CorruptError: it is not such a file, or it ends too early.

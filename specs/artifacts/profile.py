@@ -8,7 +8,7 @@ word   holds
 ====== ==========================================================================
 0      the global timer when the kernel began, nanoseconds, its lower half
 1      the multiprocessor that it ran on
-2      how many of the words behind are used
+2      how many of the words after it are used
 3 …    in pairs: the region, with the highest bit set where it was left, then the
        multiprocessor's clock, cycles, its lower half
 ====== ==========================================================================

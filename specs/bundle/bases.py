@@ -97,7 +97,7 @@ def choose_bases(contents: Sequence[Content]) -> list[int | None]:
 
 
 def in_order(bases: Sequence[int | None]) -> list[int]:
-    """Return the indices so that each comes behind its base, and near it."""
+    """Return the indices in an order in which each comes soon after its base."""
     children: list[list[int]] = [[] for _ in bases]
     for item, base in enumerate(bases):
         if base is not None:

@@ -48,7 +48,7 @@ class BlobRow:
 
 
 def pack_rows(rows: Sequence[BlobRow]) -> bytes:
-    """Return a page of the table, before it is compressed; the blobs lie one behind the other."""
+    """Return a page of the table, before it is compressed; the blobs lie one after the other."""
     count = len(rows)
     numbers = struct.Struct(f"<{count}I")
     return b"".join(

@@ -113,7 +113,7 @@ def decompress(stored: bytes, size: int, dictionary: bytes = b"") -> bytes:
     try:
         decompressor = _small_decompressor() if small else _decompressor(size, dictionary)
         content = decompressor.decompress(
-            # zstd passes over bytes behind a frame unless told not to.
+            # zstd ignores bytes after a frame unless told not to.
             _MAGIC + stored,
             max_output_size=size,
             allow_extra_data=False,

@@ -21,7 +21,7 @@ and 64 lower-case hexadecimal digits in JSON. JSON is canonical (`specs/canonica
     blob       = raw bytes, or a zstd frame without magic number, content size and checksum (RFC
                  8878, descriptor 00), whose dictionary is the content of its bases, outermost first
     page       = a zstd frame as above: first the pages of the blob table, then those of entries,
-                 each behind the other
+                 one after the other
 
     catalog    = entries blobs info_bytes u32           three counts and one that is 0
                  { row }                                of each page of the blob table
@@ -70,8 +70,8 @@ with digests in place of numbers in `about`: bundles with the same content have 
 whatever compressed them.
 
 **Determinism.** The body follows from the set of entries, the level and the version of the zstd
-library, which stand in `info`, and from the provenance, which lies behind everything else and is no
-part of `content`. Neither order, time, folder nor machine is in it.
+library, which stand in `info`, and from the provenance, which comes last and is not part of
+`content`. Neither order, time, folder nor machine is in it.
 
     provenance = nothing, or a JSON array of objects, see `specs/bundle/provenance.py`
     signatures = { algorithm key_id root signature }

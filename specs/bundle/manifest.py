@@ -1,12 +1,12 @@
 """The manifest of a bundle: an entry for each variant, found by its key.
 
-`about` of an entry, behind its key:
+`about` of an entry, which follows its key:
 
 * `arch`: the architecture with its suffix, `sm_90a`
 * `record`: number of the artifact's record among the blobs
 * `blobs`: for each blob of the record, in the order of their digests, its number, or null
 * `driver`: `cuda` and `linux` of the minimum driver, as in the record
-* `inputs`, `outputs`: `[path, dtype, shape]` of each array, as in the plan; behind them its layout,
+* `inputs`, `outputs`: `[path, dtype, shape]` of each array, as in the plan; after them its layout,
   where it is not row-major
 * `order`: the parameters' names in the order of the matrix
 

@@ -1,6 +1,6 @@
 """Provenance: from what a bundle was made, with what.
 
-It lies behind everything else in the file, and the `content` digest does not cover it: the same
+It is the last part of the file, and the `content` digest does not cover it: the same
 kernels have the same digest, whoever built them from whichever commit. Signatures cover
 it. Neither times, folders nor machines are in it, so the same sources give the same bytes.
 

@@ -1,6 +1,6 @@
 """Signatures of bundles: Ed25519 over the root, which covers all that a bundle holds.
 
-A public key is written `ed25519:` and its 32 bytes in Base64, one a line, words behind it are a
+A public key is written `ed25519:` and its 32 bytes in Base64, one a line; words after it are a
 comment, lines that begin with `#` are too. A private key is PKCS #8 in PEM, which `openssl` reads.
 """
 

@@ -54,7 +54,7 @@ class MemorySource:
 class OpenFile:
     """A file that is read in part; only what is asked for comes from the disk.
 
-    It is not mapped: a process that touches a mapped page behind the end of its file is killed, and
+    It is not mapped: a process that touches a mapped page after the end of its file is killed, and
     a file can be cut off at any moment. Replace bundles by renaming; those who have the old one
     open keep it. Several threads may read at once, and so may a process and those that it forks.
     """

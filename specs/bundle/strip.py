@@ -1,6 +1,6 @@
 """Take the debug sections out of a cubin.
 
-A debug section is one whose name begins with `.debug_` or `.nv_debug_`, also behind `.nv.merc`, and
+A debug section is one whose name begins with `.debug_` or `.nv_debug_`, also after `.nv.merc`, and
 the relocations of one; a section that the loader puts into memory (SHF_ALLOC) is not one.
 
 Symbols, relocations and attributes of a cubin refer to sections and to each other by number, so

@@ -7,7 +7,7 @@
     FOLDER/VARIANT/DIGEST.constant   16 digits of it
 
 Names in a bundle are data from strangers: in a name, what is not a letter, a digit or one of
-`-_=,@+[]` or a dot within it becomes `_`, and the first digits of a digest go behind it where that
+`-_=,@+[]` or a dot within it becomes `_`, and the first digits of a digest follow it where that
 changed anything, or where two names differ in upper and lower case alone.
 
 Sizes are data from strangers, too: many variants may share a blob that is tiny while it is
@@ -125,7 +125,7 @@ def _file_names(artifact: Artifact) -> dict[str, str]:
 
 
 def _distinct(labels: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """Return the names of blobs; kernels of one name in several cubins get digits behind it."""
+    """Return the names of blobs; kernels of one name in several cubins get digits after it."""
     safe = safe_names(label for label, _ in labels.values())
     names: dict[str, str] = {}
     for key, (label, ending) in sorted(labels.items()):

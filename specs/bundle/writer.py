@@ -1,6 +1,6 @@
 """Write a bundle: the same items give the same bytes, whatever their order.
 
-Contents lie in the order record, cubin, PTX, constant, each behind its base, so that what is read
+Contents lie in the order record, cubin, PTX, constant, each after its base, so that what is read
 for one kernel lies close together.
 """
 
@@ -151,7 +151,7 @@ class _Body:
         self._rows: list[BlobRow] = []
 
     def add_blobs(self, blobs: Mapping[str, Blob]) -> None:
-        """Append all blobs, each behind its base."""
+        """Append all blobs, each after its base."""
         keys = list(blobs)
         contents = [Content(blob.kind, blob.data) for blob in blobs.values()]
         bases = choose_bases(contents)

@@ -191,13 +191,13 @@ class MatrixKind:
 
 
 SEED_KEY, TOLERANCE_KEY = "$seed", "$tolerance"
-"""The keys of `check` that are no parameters."""
+"""The keys of `check` that are not parameters."""
 
 
 class CheckKind(NamedTuple):
     """What a check runs: values of parameters, a seed, a tolerance.
 
-    `special` has the kinds of the keys that are no parameters.
+    `special` has the kinds of the keys that are not parameters.
     """
 
     special: tuple[Field, ...]

@@ -17,7 +17,7 @@ from pallasc.specs.templates import Value
 
 
 def points_of(spec: Spec, at: Place) -> list[Point]:
-    """Return every point of a spec: rows slowest, the last parameter fastest, `include` behind.
+    """Return every point of a spec: rows slowest, the last parameter fastest, `include` at the end.
 
     Raises:
         SpecError: a point is wrong or repeated, or none is left.

@@ -113,7 +113,7 @@ def test_a_missing_data_file_fails_one_variant_at_its_place(project: Any, result
     (project.folder / "table.txt").unlink()
     found = results(building.build(variants, store=project.store, options=Options(jobs=1)))
     assert (found["reads"].status, found["other"].status) == ("failed", "compiled")
-    assert "table.txt: no digest" in str(found["reads"].error)
+    assert "table.txt: cannot be hashed" in str(found["reads"].error)
     assert found["reads"].error.location == found["reads"].variant.location
 
 
@@ -169,8 +169,8 @@ def _check_uncached(project: Any, store: Store, note: str) -> None:
     assert [(r.status, str(r.error)) for r in report.results] == [("compiled", "None")] * 2
     assert all(r.artifact.cubin() and r.artifact.plan.steps for r in report.results)
     assert report.exit_code == 0
-    (found,) = [text for text in report.notes if "nothing is kept" in text]
-    assert found.startswith(f"the store {store.root} cannot be written, so nothing is kept:")
+    (found,) = [text for text in report.notes if "nothing is stored" in text]
+    assert found.startswith(f"the store {store.root} cannot be written, so nothing is stored:")
     assert note in found
     again = project.build(store=Store(store.root), compile=False)
     assert [result.status for result in again.results] == ["missing"] * 2

@@ -52,7 +52,7 @@ def test_a_read_only_store_serves_hits_and_stores_nothing(run_program: Callable[
     assert "Permission denied" in told["reason"]
     assert told["locked"] is False
     (warning,) = told["warnings"]
-    assert "nothing is kept" in warning
+    assert "nothing is stored" in warning
     assert (told["entries"], told["pruned"], told["sound"]) == (1, 0, True)
 
 

@@ -32,7 +32,7 @@ def test_read_refuses_a_file_beyond_the_limit_without_reading_it(
         file.truncate(2**40)
     found = files.read(folders, "large", limit_bytes=1000)
     assert found is not None
-    assert (found.data, found.fault) == (b"", f"{2**40} bytes are too many")
+    assert (found.data, found.fault) == (b"", f"{2**40:,} bytes is over the limit of 1,000")
 
 
 def test_read_continues_after_a_short_read(

@@ -137,9 +137,9 @@ def test_a_machine_that_trusts_the_public_key_believes_and_does_not_sign_with_it
     [
         ("00" * 32, 0o640, "others can read or write it"),
         ("00" * 32, 0o602, "others can read or write it"),
-        ("00" * 31, 0o600, "holds no secret"),
-        ("", 0o600, "holds no secret"),
-        ("zz" * 32, 0o600, "holds no secret"),
+        ("00" * 31, 0o600, "is not a secret of pallasc"),
+        ("", 0o600, "is not a secret of pallasc"),
+        ("zz" * 32, 0o600, "is not a secret of pallasc"),
     ],
 )
 def test_a_secret_that_is_none_is_an_error(
@@ -166,7 +166,7 @@ def test_the_hint_for_an_open_secret_names_its_file(settings: Path) -> None:
 def test_a_pipe_in_the_place_of_the_secret_blocks_nobody(settings: Path) -> None:
     settings.parent.mkdir(parents=True)
     os.mkfifo(settings, 0o600)
-    with pytest.raises(SpecError, match="holds no secret"):
+    with pytest.raises(SpecError, match="is not a secret of pallasc"):
         required()
 
 
@@ -219,7 +219,7 @@ def test_who_replaces_puts_away_what_nobody_vouches_for(tmp_path: Path) -> None:
     assert found is not None
     assert (found.artifact, found.blob("cubin")) == ({"forged": False}, b"good")
     (reason,) = (store.folder / "quarantine").glob("ac-*.reason")
-    assert "nobody who is trusted signed it" in reason.read_text()
+    assert "it is not signed by a trusted key" in reason.read_text()
 
 
 def test_what_the_store_remembers_of_files_is_signed_too(tmp_path: Path) -> None:

@@ -345,7 +345,7 @@ def test_a_write_error_stores_nothing_and_says_why(
     refused = [result for result in results if not result.stored]
     assert len(refused) == (1 if call == "link" else 2)
     assert all(os.strerror(number) in result.reason for result in refused)
-    assert sum("nothing is kept" in text for text in store.warnings) == 1
+    assert sum("nothing is stored" in text for text in store.warnings) == 1
     assert files_in(store, "tmp") == []
     assert put(store).stored
     assert store.get_artifact(KEY, verify=True) is not None

@@ -285,7 +285,7 @@ def test_a_record_that_names_another_assembler_than_the_cubin_is_reported(
         (
             "corrupt",
             format.relative_path(format.ARTIFACTS, OTHER),
-            f"it says that ptxas 13.99.1 made k, which ptxas {version} assembled",
+            f"it says that ptxas 13.99.1 assembled k, but ptxas {version} did",
         )
     ]
     assert verify(store, repair=True).ok

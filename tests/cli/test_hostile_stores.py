@@ -1,4 +1,4 @@
-"""What lies where a folder of the store should is refused by name, and not touched."""
+"""What is in the place of a folder of the store is refused by name, and not touched."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_every_command_refuses_it_and_touches_nothing(
             finding for finding in json.loads(told.out)["findings"]
             if (finding["kind"], finding["path"]) == ("foreign", area)
         )  # fmt: skip
-        assert found["reason"] == f"{kind} lies where a folder of the store should"
+        assert found["reason"] == f"{kind} is in the place of a folder of the store"
         told = run("cache", "verify", "--repair", "--store", root)
         assert snapshot(victim) == before
         assert told.code == (5 if kind == "a mount" else 0), told.out

@@ -56,7 +56,7 @@ def end(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_a_command_that_needs_a_store_says_how_to_name_one(command: str, tmp_path: Path) -> None:
     done = end(command, tmp_path)
     assert (done.returncode, "Traceback" in done.stderr) == (4, False)
-    assert "no folder for the store" in done.stderr
+    assert "the store has no folder" in done.stderr
     assert "Set PALLASC_CACHE_DIR to a folder." in done.stderr
 
 

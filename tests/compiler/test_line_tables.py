@@ -92,12 +92,12 @@ def test_a_number_without_a_stack_is_none() -> None:
 
 @pytest.mark.parametrize("other", ["bar.sync 1;", "", "bar.sync 0;\nbar.sync 0;"])
 def test_other_instructions_are_refused(other: str) -> None:
-    with pytest.raises(CompileError, match="with locations, its PTX is another one from '"):
+    with pytest.raises(CompileError, match="its PTX differs from what ships at instruction '"):
         matched(SHIPPED, LOCATED.replace("bar.sync 0;", other, 1), 6)
 
 
 def test_what_was_not_printed_is_refused() -> None:
-    with pytest.raises(CompileError, match="its PTX is another one"):
+    with pytest.raises(CompileError, match="its PTX differs from what ships at its end"):
         matched(SHIPPED, "", 6)
 
 
