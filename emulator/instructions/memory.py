@@ -27,6 +27,7 @@ from pallasc.emulator.machine.memory import (
     load,
     store,
 )
+from pallasc.emulator.machine.waits import MemoryWait
 from pallasc.emulator.machine.warp import LANES, YIELDED, Step, Warp
 from pallasc.emulator.numbers.atomics import find as find_atomic
 from pallasc.emulator.ptx.syntax import Address, Instruction, Symbol
@@ -228,20 +229,33 @@ def _ld(
         addresses = address(w)
         observer = w.block.machine.observer
         values = None
+        read = []
         for region, offsets, mask in places(w, space, addresses, size):
             if observer is not None:
                 observer.read(w, place, region, offsets, mask, size)
             words = load(region, offsets, mask, width, count)
             values = words if values is None or mask is None else _merged(mask, words, values)
+            if again:
+                read.append(_held(region, offsets, mask, width, count))
         for write, value in zip(writes, values or (), strict=False):
             write(w, value.view(kind))
         if again:
             w.split.place = place + 1
-            w.split.waits = "a change in memory"
+            w.split.waits = MemoryWait(place, read)
             return YIELDED
         return place + 1
 
     return run
+
+
+def _held(
+    region: Region, offsets: Addresses, mask: npt.NDArray[np.bool_] | None, width: int, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+    """Return which words lanes have read, and what they hold, as `MemoryWait` has it."""
+    used = np.unique(offsets if mask is None else offsets[mask]) // width
+    index = used if count == 1 else (used[:, None] + np.arange(count)).ravel()
+    view = region.views[width]
+    return view, index, view[index], region.label
 
 
 def _merged(mask: np.ndarray, new: list[np.ndarray], old: list[np.ndarray]) -> list[np.ndarray]:
@@ -328,6 +342,7 @@ def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Ste
         machine = w.block.machine
         values = [read(w) for read in reads]
         result = np.zeros(LANES, kind)
+        read = []
         for region, offsets, mask in places(w, space, addresses, width):
             if machine.observer is not None:
                 machine.observer.atomic(w, place, region, offsets, mask, width)
@@ -340,10 +355,11 @@ def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Ste
                 if new.tobytes() != old.tobytes():
                     view[index[lane]] = new
                     machine.changed()
+            read.append(_held(region, offsets, mask, width, 1))
         if write is not None:
             write(w, result)
         w.split.place = place + 1
-        w.split.waits = "a change in memory"
+        w.split.waits = MemoryWait(place, read)
         return YIELDED
 
     return run

@@ -10,6 +10,7 @@ import numpy as np
 from pallasc.emulator.instructions.builder import Builder, dtype_of, refusal, storage_of
 from pallasc.emulator.instructions.memory import lanes
 from pallasc.emulator.machine.memory import GlobalMemory
+from pallasc.emulator.machine.waits import MemoryWait
 from pallasc.emulator.machine.warp import LANES, YIELDED, Step, Warp
 from pallasc.emulator.numbers.atomics import find as find_atomic
 from pallasc.emulator.ptx.syntax import Instruction
@@ -47,6 +48,20 @@ def _elements(name: str) -> tuple[np.dtype[np.generic], np.dtype[np.generic]]:
 def _view(memory: GlobalMemory, address: int, size: int) -> np.ndarray:
     region = memory.find(address, size)
     return region.data[address - region.base :][:size]
+
+
+def _held(
+    memory: GlobalMemory, address: int, size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+    """Return bytes that a lane has read, as `MemoryWait` has them."""
+    region = memory.find(address, size)
+    offset = address - region.base
+    return (
+        region.data,
+        np.arange(offset, offset + size),
+        region.data[offset:][:size].copy(),
+        (region.label),
+    )
 
 
 def _st(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
@@ -110,8 +125,10 @@ def _ld_reduce(instruction: Instruction, builder: Builder, parts: list[str]) -> 
         memory: GlobalMemory = w.block.machine.memory
         addresses = address(w)
         result = np.zeros((LANES, size), np.uint8)
+        read = []
         for lane in lanes(w):
             members = memory.members(int(addresses[lane]))
+            read += [_held(memory, member, size) for member in members]
             found = [_view(memory, member, size).view(elements) for member in members]
             total = found[0].astype(np.float32) if wide else found[0]
             with np.errstate(all="ignore"):
@@ -122,7 +139,7 @@ def _ld_reduce(instruction: Instruction, builder: Builder, parts: list[str]) -> 
         for number, write in enumerate(writes):
             write(w, np.ascontiguousarray(values[:, number]))
         w.split.place = place + 1
-        w.split.waits = "a change in memory"
+        w.split.waits = MemoryWait(place, read)
         return YIELDED
 
     return run

@@ -9,9 +9,9 @@ import numpy as np
 from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, refusal
 from pallasc.emulator.machine.barriers import Mbarrier
 from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.deadlocks import MbarrierWait
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.memory import RANK_SHIFT
+from pallasc.emulator.machine.waits import BarrierWait, ClusterWait, MbarrierWait
 from pallasc.emulator.machine.warp import BLOCKED, LANES, YIELDED, Step, Warp
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Sink
 
@@ -81,7 +81,7 @@ def _bar_first(w: Warp, place: int, number: Read, count: Read | None, waits: boo
     if which >= len(block.named):
         raise Fault("barrier-number", f"there is no barrier {which}; a block has 16")
     barrier = block.named[which]
-    expected = _everyone(block) if count is None else one_value(w, count(w), "the count")
+    expected = block.live_threads if count is None else one_value(w, count(w), "the count")
     if expected % LANES or not expected:
         raise Fault("barrier-count", f"{expected} threads at a barrier: not whole warps")
     generation = barrier.generation
@@ -96,23 +96,16 @@ def _bar_first(w: Warp, place: int, number: Read, count: Read | None, waits: boo
     return _bar_again(w, place)
 
 
-def _everyone(block: Block) -> int:
-    return LANES * block.live_warps
-
-
 def _bar_again(w: Warp, place: int) -> int:
     which, generation, everyone = w.split.token
     barrier = w.block.named[which]
-    if barrier.generation == generation and everyone and barrier.threads >= _everyone(w.block):
+    if barrier.generation == generation and everyone and barrier.threads >= w.block.live_threads:
         barrier.generation += 1
         barrier.threads = 0
         barrier.arrived = []
         w.block.machine.changed()
     if barrier.generation == generation:
-        w.split.waits = (
-            f"barrier {which} of the block ({barrier.threads} of {barrier.expected} threads are "
-            "there)"
-        )
+        w.split.waits = BarrierWait(w.block, which, generation, everyone)
         return BLOCKED
     w.split.token = None
     observer = w.block.machine.observer
@@ -158,8 +151,7 @@ def _cluster_wait(w: Warp, place: int) -> int:
     if cluster.generation == w.cluster_phase:
         cluster.check_arrivals()
     if cluster.generation == w.cluster_phase:
-        live = sum(not warp.ended for warp in cluster.warps)
-        w.split.waits = f"the cluster's barrier ({len(cluster.arrived)} of {live} warps are there)"
+        w.split.waits = ClusterWait(cluster, cluster.generation)
         return BLOCKED
     observer = w.block.machine.observer
     if observer is not None:

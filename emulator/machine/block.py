@@ -58,6 +58,11 @@ class Block:
         """How many warps have not ended."""
         return sum(not warp.ended for warp in self.warps)
 
+    @property
+    def live_threads(self) -> int:
+        """How many threads the warps have that have not ended."""
+        return LANES * self.live_warps
+
     def mbarrier(self, address: int) -> Mbarrier:
         """Return the mbarrier at an address in shared memory, of this block or its cluster.
 

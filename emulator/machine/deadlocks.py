@@ -5,29 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pallasc.emulator.machine.barriers import Mbarrier
 from pallasc.emulator.machine.block import Cluster
 from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.warp import LANES, Warp
+from pallasc.emulator.machine.waits import MbarrierWait, MemoryWait
+from pallasc.emulator.machine.warp import LANES, Split, Warp
 from pallasc.emulator.ptx.syntax import Instruction
 
 _MOST_GROUPS = 8
 _MOST_BLOCKS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class MbarrierWait:
-    """What a wait for an mbarrier waits for."""
-
-    barrier: Mbarrier
-    offset: int
-    parity: int
-
-    def __str__(self) -> str:
-        return (
-            f"the phase of parity {self.parity} of the mbarrier at shared {self.offset:#x} "
-            f"({self.barrier})"
-        )
 
 
 class Deadlock(Fault):
@@ -59,10 +44,10 @@ def explain(clusters: Sequence[Cluster]) -> Deadlock:
         for warp in cluster.warps:
             for split in [] if warp.ended else warp.splits:
                 reason = str(split.waits or "a change in memory")
-                waiting.append((warp, split.place, reason))
-                instruction = _instruction(warp, split.place)
+                place = _place(split)
+                waiting.append((warp, place, reason))
                 group = groups.setdefault(
-                    (split.place, reason), _Group(instruction, reason, split.waits)
+                    (place, reason), _Group(_instruction(warp, place), reason, split.waits)
                 )
                 block = (warp.block.device, warp.block.index)
                 group.warps.setdefault(block, []).append(warp.index)
@@ -72,6 +57,12 @@ def explain(clusters: Sequence[Cluster]) -> Deadlock:
     if len(groups) > _MOST_GROUPS:
         lines.append(f"  … and {len(groups) - _MOST_GROUPS} more such groups")
     return Deadlock("\n".join(lines), waiting)
+
+
+def _place(split: Split) -> int:
+    """Return where lanes wait: at the load, where they go round a loop with one."""
+    waits = split.waits
+    return waits.place if isinstance(waits, MemoryWait) and not split.stuck else split.place
 
 
 def _instruction(warp: Warp, place: int) -> Instruction:

@@ -212,7 +212,7 @@ class Machine:
         for launch in self.launches:
             self._start(launch)
         while self.clusters:
-            if not (self._turn() or self._complete_one() or self._start_more()):
+            if not (self._turn() or self._complete_one() or self._start_more() or self._look()):
                 raise explain(self.clusters)
         for operation in tuple(self.pending):
             self.finish(operation)
@@ -283,6 +283,16 @@ class Machine:
             raise CheckError(f"the emulation takes longer than {self.policy.seconds:g} s")
         return ran
 
+    def _look(self) -> bool:
+        """Let every warp look itself for what it waits for; return whether that changed anything.
+
+        A loop may read more than the words that its warp was parked for.
+        """
+        for cluster in self.clusters:
+            for warp in cluster.warps:
+                warp.parked = ()
+        return self._turn()
+
     def _order(self) -> Iterator[Warp]:
         warps = [w for cluster in self.clusters for w in cluster.warps if not w.ended]
         if self.policy.shuffle:
@@ -291,7 +301,7 @@ class Machine:
 
     def _run(self, warp: Warp) -> bool:
         """Let a warp run; return whether it did anything but spin."""
-        if warp.ended:
+        if warp.ended or warp.is_parked():
             return False
         before = self.progress
         budget = self.random.randint(1, 200) if self.policy.shuffle else self.policy.turn
@@ -309,6 +319,9 @@ class Machine:
             return False
         if self.progress != before:
             warp.idle = 0
+            warp.rounds.forget()
+        elif warp.yielded and warp.ends_round():
+            return False
         else:
             warp.idle += 1 if warp.yielded else budget / _TURN
         return warp.idle < _IDLE_TURNS

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pallasc.emulator.machine.faults import Actor, Fault, fault_of
+from pallasc.emulator.machine.rounds import Rounds
+from pallasc.emulator.machine.waits import LanesWait, Wait
 from pallasc.emulator.tensors.misuse import OperandError
 
 LANES = 32
@@ -62,7 +64,9 @@ class Warp:
         "index",
         "live",
         "mask",
+        "parked",
         "registers",
+        "rounds",
         "split",
         "splits",
         "tensor_loads",
@@ -88,6 +92,8 @@ class Warp:
         self.full = self.split.full
         self.ended = False
         self.yielded = False  # whether its last turn ended in reading memory once more
+        self.parked: Sequence[Wait] = ()  # nothing goes on before one of these is over
+        self.rounds = Rounds()
         self.idle = 0.0  # turns without anything having changed in the machine
         self.clock = 0
         self.actor = Actor(block.device, block.index, index)
@@ -114,6 +120,7 @@ class Warp:
         while budget > 0 and not self.ended:
             chosen = self._choose()
             if chosen is None:
+                self._park()
                 break
             split = chosen
             self.split, self.mask, self.full = split, split.mask, split.full
@@ -161,6 +168,32 @@ class Warp:
         self.clock += start - budget
         return budget < start
 
+    def is_parked(self) -> bool:
+        """Tell whether running it would change nothing: all that it waits for is as it was."""
+        for wait in self.parked:
+            if wait.is_over():
+                self.parked = ()
+                return False
+        return bool(self.parked)
+
+    def ends_round(self) -> bool:
+        """Take note of a turn that changed nothing; tell whether all others will be like it."""
+        if not self.rounds.is_same_again(self.splits, self.registers, self.split.waits):
+            return False
+        self._park(self.split)
+        return bool(self.parked)
+
+    def _park(self, round_of: Split | None = None) -> None:
+        """Let the warp wait, unless somebody has to look after what its lanes wait for."""
+        found = list(self.rounds.watched) if round_of is not None else []
+        for split in self.splits:
+            if split is round_of:
+                continue
+            if not (split.stuck and isinstance(split.waits, Wait)):
+                return
+            found.append(split.waits)
+        self.parked = found
+
     def _choose(self) -> Split | None:
         """Return the split that is farthest back of those that can go on.
 
@@ -205,7 +238,7 @@ class Warp:
         missing = self.live & ~self.mask
         if not (missing if named is None else missing & named).any():
             return True
-        self.split.waits = f"the other lanes of its warp at {what}"
+        self.split.waits = LanesWait(what)
         return False
 
 

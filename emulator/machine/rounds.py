@@ -1,0 +1,64 @@
+"""Finds warps that go round a loop in which nothing changes: they wait for others.
+
+A warp that comes back to the same place with the same registers, and has changed nothing on its
+way, does so again until something that it has read is another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pallasc.emulator.machine.waits import Wait
+
+
+class Rounds:
+    """The rounds of one warp: each ends where it reads memory that others may change."""
+
+    __slots__ = ("_count", "_limit", "_registers", "_splits", "watched")
+
+    def __init__(self) -> None:
+        self.watched: list[Wait] = []  # what was read since the state was taken down
+        self._registers: list[np.ndarray] | None = None
+        self._splits: tuple[Any, ...] = ()
+        self._count = 0
+        self._limit = 1
+
+    def forget(self) -> None:
+        """Begin anew: the warp has changed something."""
+        self._registers = None
+        self._limit = 1
+
+    def is_same_again(
+        self, splits: Sequence[Any], registers: list[np.ndarray], waits: object
+    ) -> bool:
+        """Take note of the end of a round; tell whether everything is as it was once before.
+
+        Args:
+            splits: the splits of the warp.
+            registers: its registers.
+            waits: what it has read at the end of this round.
+        """
+        if not isinstance(waits, Wait):
+            self.forget()
+            return False
+        places = tuple((split.place, split.mask.tobytes(), split.stuck) for split in splits)
+        if self._registers is not None:
+            self.watched.append(waits)
+            self._count += 1
+            if places == self._splits and _equal(self._registers, registers):
+                return True
+            if self._count < self._limit:
+                return False
+        # It may take several rounds until the state is the same: each time twice as many.
+        self._limit = 1 if self._registers is None else 2 * self._limit
+        self._registers, self._splits, self._count = list(registers), places, 0
+        self.watched = []
+        return False
+
+
+def _equal(some: list[np.ndarray], others: list[np.ndarray]) -> bool:
+    changed = [pair for pair in zip(some, others, strict=True) if pair[0] is not pair[1]]
+    return all(a.tobytes() == b.tobytes() for a, b in changed)

@@ -1,0 +1,123 @@
+"""What warps wait for. Whether it is over can be told without letting them look themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from pallasc.emulator.machine.barriers import Mbarrier, NamedBarrier
+
+
+@runtime_checkable
+class Wait(Protocol):
+    """Something that lanes wait for; str() puts it into words, after "for"."""
+
+    def is_over(self) -> bool:
+        """Tell whether it may be over: the lanes have to look."""
+
+
+@dataclass(frozen=True, slots=True)
+class LanesWait:
+    """Lanes wait for the others of their warp, which wait themselves or would run."""
+
+    what: str
+
+    def is_over(self) -> bool:
+        """Tell that the lanes themselves change nothing about it."""
+        return False
+
+    def __str__(self) -> str:
+        return f"the other lanes of its warp at {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class MbarrierWait:
+    """A wait for a phase of an mbarrier."""
+
+    barrier: Mbarrier
+    offset: int
+    parity: int
+
+    def is_over(self) -> bool:
+        """Tell whether the phase is over."""
+        return self.barrier.has_passed(self.parity)
+
+    def __str__(self) -> str:
+        return (
+            f"the phase of parity {self.parity} of the mbarrier at shared {self.offset:#x} "
+            f"({self.barrier})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierWait:
+    """A wait at a barrier of a block; `everyone`, where all warps that are left take part."""
+
+    block: Any  # a `Block`
+    number: int
+    generation: int
+    everyone: bool
+
+    @property
+    def barrier(self) -> NamedBarrier:
+        """The barrier."""
+        found: NamedBarrier = self.block.named[self.number]
+        return found
+
+    def is_over(self) -> bool:
+        """Tell whether enough threads have arrived."""
+        barrier = self.barrier
+        if barrier.generation != self.generation:
+            return True
+        return self.everyone and barrier.threads >= self.block.live_threads
+
+    def __str__(self) -> str:
+        barrier = self.barrier
+        return (
+            f"barrier {self.number} of the block ({barrier.threads} of {barrier.expected} threads "
+            "are there)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterWait:
+    """A wait at the barrier of a cluster."""
+
+    cluster: Any  # a `Cluster`
+    generation: int
+
+    def is_over(self) -> bool:
+        """Tell whether all warps have arrived."""
+        return bool(self.cluster.generation != self.generation)
+
+    def __str__(self) -> str:
+        live = sum(not warp.ended for warp in self.cluster.warps)
+        return f"the cluster's barrier ({len(self.cluster.arrived)} of {live} warps are there)"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWait:
+    """Lanes have read memory and may read it again until it has changed.
+
+    `words` are what they read: an array, the indices in it, what was there, and what the array is.
+    """
+
+    place: int
+    words: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, str]]
+
+    def is_over(self) -> bool:
+        """Tell whether any of the words is another now."""
+        return any(bool((view[index] != held).any()) for view, index, held, _ in self.words)
+
+    def __str__(self) -> str:
+        if not self.words:
+            return "a change in memory"
+        view, index, held, label = self.words[0]
+        offset = int(index.flat[0]) * view.itemsize
+        return (
+            f"a change of {view.itemsize} bytes at offset {offset} of {label or 'global memory'}, "
+            f"which hold {int(held.flat[0])}"
+        )
