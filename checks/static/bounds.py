@@ -7,6 +7,7 @@ and its indices are multiples of the block's index, of threads and of iterations
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from pallasc.checks.static.evaluation import Step
 from pallasc.checks.static.events import BulkCopy
@@ -14,12 +15,20 @@ from pallasc.checks.static.facts import Facts
 from pallasc.checks.static.found import Found
 from pallasc.checks.static.read_facts import access_bytes
 from pallasc.checks.static.values import Value
-from pallasc.specs.artifacts.plan import LaunchPlan
+from pallasc.specs.artifacts.plan import Binding, Buffer, LaunchPlan
 
 _GLOBAL = ("ld.global", "st.global", "red.global", "atom.global")
 
 
-def check_bounds(facts: Facts, plan: LaunchPlan) -> Iterator[Found]:
+class Arrays(NamedTuple):
+    """The arrays of a launch plan, and the buffers that they lie in."""
+
+    buffers: tuple[Buffer, ...]
+    inputs: tuple[Binding, ...]
+    outputs: tuple[Binding, ...]
+
+
+def check_bounds(facts: Facts, arrays: Arrays) -> Iterator[Found]:
     """Yield accesses of a kernel that leave what they belong to."""
     reach = _Reach(facts)
     yield from _shared(facts)
@@ -28,7 +37,7 @@ def check_bounds(facts: Facts, plan: LaunchPlan) -> Iterator[Found]:
             yield from _coordinates(copy, reach)
     for step in facts.evaluation.steps:
         if _is_global(step):
-            yield from _pointer(step, facts, plan, reach)
+            yield from _pointer(step, facts, arrays, reach)
 
 
 def _is_global(step: Step) -> bool:
@@ -133,7 +142,7 @@ def _coordinates(copy: BulkCopy, reach: _Reach) -> Iterator[Found]:
             return
 
 
-def _pointer(step: Step, facts: Facts, plan: LaunchPlan, reach: _Reach) -> Iterator[Found]:
+def _pointer(step: Step, facts: Facts, arrays: Arrays, reach: _Reach) -> Iterator[Found]:
     is_store = step.instruction.parts[0] in ("st", "red")
     address = step.operands[0 if is_store else 1]
     if not isinstance(address, Value):
@@ -146,21 +155,22 @@ def _pointer(step: Step, facts: Facts, plan: LaunchPlan, reach: _Reach) -> Itera
     found = reach.last(rest, step)
     if found is None:
         return
-    size = plan.buffers[parameter.buffer].size - parameter.offset
+    size = arrays.buffers[parameter.buffer].size - parameter.offset
     least, most = found[0], found[1] + access_bytes(step)
     if most > size or least < 0:
         end = most if most > size else least
         yield Found(
             "out-of-bounds",
-            f"it reaches byte {end} of {name_of(plan, parameter.buffer)}, which has {size} bytes.",
+            f"it reaches byte {end} of {name_of(arrays, parameter.buffer)}, which has {size} "
+            "bytes.",
             step.instruction,
         )
 
 
-def name_of(plan: LaunchPlan, buffer: int) -> str:
+def name_of(arrays: Arrays | LaunchPlan, buffer: int) -> str:
     """Return what a user calls a buffer."""
-    for arrays, kind in ((plan.inputs, "the input"), (plan.outputs, "the output")):
-        for binding in arrays:
+    for bindings, kind in ((arrays.inputs, "the input"), (arrays.outputs, "the output")):
+        for binding in bindings:
             if binding.buffer == buffer:
                 return f"{kind} {binding.path}".rstrip()
     return f"buffer {buffer}"

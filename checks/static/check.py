@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from pallasc.checks.findings import Finding, Place
 from pallasc.checks.static.asynchrony import check_asynchrony
 from pallasc.checks.static.banks import check_banks
 from pallasc.checks.static.barriers import check_barriers
-from pallasc.checks.static.bounds import check_bounds, name_of, written_buffers
+from pallasc.checks.static.bounds import Arrays, check_bounds, name_of, written_buffers
 from pallasc.checks.static.control_flow import Graph, graph_of
 from pallasc.checks.static.evaluate import evaluate
-from pallasc.checks.static.facts import Facts
 from pallasc.checks.static.found import Found
 from pallasc.checks.static.read_facts import facts_of
-from pallasc.checks.static.resources import check_maps, check_memory, check_spills, occupancy
+from pallasc.checks.static.resources import (
+    check_maps,
+    check_memory,
+    check_spills,
+    check_tensor_memory,
+    occupancy,
+)
 from pallasc.emulator.ptx.parse import parse
-from pallasc.emulator.ptx.syntax import Instruction, Kernel, Module
+from pallasc.emulator.ptx.syntax import Instruction, Module
 from pallasc.specs.artifacts.artifact import KernelResources
 from pallasc.specs.artifacts.plan import Copy, Fill, Launch, LaunchPlan
 from pallasc.specs.garbage import collector_paused
 from pallasc.specs.gpus import Target
 
-_MOST_MODULES = 256
+_MOST_MODULES = 16
+_MOST_KERNELS = 4096
 
 
 def check(
@@ -54,14 +61,22 @@ def _found_in(
     target: Target,
 ) -> list[Finding]:
     resources = {(kernel.cubin, kernel.name): kernel for kernel in kernels}
+    arrays = Arrays(tuple(plan.buffers), tuple(plan.inputs), tuple(plan.outputs))
     found: dict[Finding, None] = {}
     written: set[int] | None = set()
     for launch in plan.launches:
         kernel = resources.get((launch.cubin, launch.kernel))
-        facts = _facts(launch, ptx)
-        for each in _check_launch(plan, launch, kernel, facts, target):
+        for each in check_maps(plan, launch):
             found[_finding(each, launch)] = None
-        buffers = written_buffers(facts) if facts is not None else None
+        for each in _check_resources(kernel, target) if kernel is not None else ():
+            found[_finding(each, launch)] = None
+        text = ptx.get((launch.cubin, launch.kernel))
+        if text is None:
+            written = None
+            continue
+        told, buffers = _check_launch(_Case(text, repr(launch), arrays, launch))
+        for each in told:
+            found[_finding(each, launch)] = None
         written = None if written is None or buffers is None else written | buffers
     if written is not None:
         found.update((_finding(each, None), None) for each in _outputs(plan, written))
@@ -82,15 +97,42 @@ def notes_of(
     return tuple(notes)
 
 
-def _facts(launch: Launch, ptx: Mapping[tuple[str, str], str]) -> Facts | None:
-    text = ptx.get((launch.cubin, launch.kernel))
-    if text is None:
-        return None
+def _check_resources(kernel: KernelResources, target: Target) -> Iterator[Found]:
+    yield from check_memory(kernel, target)
+    yield from check_spills(kernel)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A launch with the PTX of its kernel: variants for several models of a GPU share it.
+
+    Launches are compared by their `description`: tensor maps have no hash.
+    """
+
+    text: str
+    description: str
+    arrays: Arrays
+    launch: Launch = field(compare=False)
+
+
+@lru_cache(_MOST_KERNELS)
+def _check_launch(case: _Case) -> tuple[tuple[Found, ...], frozenset[int] | None]:
+    """Return what is wrong with a kernel, and the buffers that it writes to, None if not known."""
+    text, launch, arrays = case.text, case.launch, case.arrays
     module = _parsed(text)
     kernel = next((k for k in module.kernels if k.name == launch.kernel), None)
     if kernel is None or not kernel.instructions:
-        return None
-    return facts_of(evaluate(kernel, _graph(text, kernel.name), launch.block, launch.grid), launch)
+        return (), None
+    facts = facts_of(evaluate(kernel, _graph(text, kernel.name), launch.block, launch.grid), launch)
+    found = (
+        *check_tensor_memory(facts),
+        *check_barriers(facts),
+        *check_asynchrony(facts),
+        *check_bounds(facts, arrays),
+        *check_banks(facts),
+    )
+    buffers = written_buffers(facts)
+    return found, None if buffers is None else frozenset(buffers)
 
 
 @lru_cache(_MOST_MODULES)
@@ -100,27 +142,7 @@ def _parsed(text: str) -> Module:
 
 @lru_cache(_MOST_MODULES)
 def _graph(text: str, name: str) -> Graph:
-    kernel: Kernel = _parsed(text).kernel(name)
-    return graph_of(kernel)
-
-
-def _check_launch(
-    plan: LaunchPlan,
-    launch: Launch,
-    kernel: KernelResources | None,
-    facts: Facts | None,
-    target: Target,
-) -> Iterator[Found]:
-    yield from check_maps(plan, launch)
-    if kernel is not None:
-        yield from check_memory(kernel, facts, target)
-        yield from check_spills(kernel)
-    if facts is None:
-        return
-    yield from check_barriers(facts)
-    yield from check_asynchrony(facts)
-    yield from check_bounds(facts, plan)
-    yield from check_banks(facts)
+    return graph_of(_parsed(text).kernel(name))
 
 
 def _outputs(plan: LaunchPlan, written: set[int]) -> Iterator[Found]:

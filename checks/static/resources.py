@@ -44,7 +44,7 @@ def _end(tensor: TensorMap) -> int:
     return tensor.offset + last + element
 
 
-def check_memory(kernel: KernelResources, facts: Facts | None, target: Target) -> Iterator[Found]:
+def check_memory(kernel: KernelResources, target: Target) -> Iterator[Found]:
     """Yield what a kernel asks for beyond what the device has."""
     if kernel.smem_bytes > target.smem_optin_bytes:
         yield Found(
@@ -52,8 +52,12 @@ def check_memory(kernel: KernelResources, facts: Facts | None, target: Target) -
             f"a block has {kernel.smem_bytes} bytes of shared memory, and {target.name} gives it "
             f"{target.smem_optin_bytes}.",
         )
+
+
+def check_tensor_memory(facts: Facts) -> Iterator[Found]:
+    """Yield what a kernel asks for of tensor memory that it is not given."""
     columns = 0
-    for step in facts.evaluation.steps if facts else ():
+    for step in facts.evaluation.steps:
         if not step.instruction.opcode.startswith(("tcgen05.alloc", "tcgen05.dealloc")):
             continue
         if (count := step.operands[-1].number) is None:
