@@ -152,16 +152,16 @@ def _emulated(artifact: Artifact) -> float:
 
 
 def _static(store: Store) -> list[Figure]:
-    """Time the static level for what the store holds."""
+    """Time the static level for what the store holds, in processor time."""
     keys = [path.name for path in (store.folder / "ac").rglob("?" * 64)]
-    began_s = time.perf_counter()
+    began_s = time.process_time()
     for key in keys:
         held = store.get_artifact(key)
         if held is not None:
             artifact = Artifact(held.artifact, blob_reader(store.get_blob))
             static.run(Subject(key, artifact), Options())
-    rate = len(keys) / (time.perf_counter() - began_s)
-    return [Figure("static level", rate, "variants/s", STATIC, at_least=True)]
+    rate = len(keys) / (time.process_time() - began_s)
+    return [Figure("static level, a core", rate, "variants/s", STATIC, at_least=True)]
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

@@ -10,11 +10,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import lru_cache
 
+import numpy as np
+
 from pallasc.checks.static.events import Access
 from pallasc.checks.static.facts import Facts
 from pallasc.checks.static.found import Found
 
-_BANKS, _BANK_BYTES = 32, 4
+_LANES, _BANKS, _BANK_BYTES = 32, 32, 4
 _LEAST = 4
 """Fewer threads in a bank are not worth a word."""
 
@@ -40,26 +42,30 @@ def conflict_degree(access: Access) -> int:
     offset, threads = access.place.offset, access.step.threads
     if isinstance(offset, int) or threads is None:
         return 1
-    executing = threads.nonzero()[0]
-    warp = executing[0] // 32 * 32
-    lanes = [int(each) - warp for each in executing if each < warp + 32]
-    if access.is_matrix:
-        lanes = [lane for lane in lanes if lane < 8 * _matrices(access)]
-    starts = tuple((offset[warp:][lanes] - offset[warp + lanes[0]]).tolist())
-    first = int(offset[warp + lanes[0]]) % (_BANKS * _BANK_BYTES)
-    return _turns(tuple(lanes), starts, first, access.width)
+    warp = int(threads.argmax()) // _LANES * _LANES
+    lanes, starts = threads[warp : warp + _LANES], offset[warp : warp + _LANES]
+    first = int(starts[0])
+    used = 8 * _matrices(access) if access.is_matrix else _LANES
+    return _turns(
+        lanes[:used].tobytes(),
+        (starts - first).astype(np.int64).tobytes(),
+        first % (_BANKS * _BANK_BYTES),
+        access.width,
+    )
 
 
 @lru_cache(4096)
-def _turns(lanes: tuple[int, ...], starts: tuple[int, ...], first: int, width: int) -> int:
-    """Return the turns of an access at `first + starts` by lanes of a warp."""
+def _turns(executing: bytes, starts: bytes, first: int, width: int) -> int:
+    """Return the turns of an access at `first + starts` by lanes of a warp, int64 each."""
+    lanes = np.frombuffer(executing, bool).nonzero()[0].tolist()
+    begins = (np.frombuffer(starts, np.int64) + first).tolist()
     turn = max(1, 32 * _BANK_BYTES // max(_BANK_BYTES, width))
     by_turn: dict[int, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for lane, start in zip(lanes, starts, strict=True):
-        begin = first + start
+    for lane in lanes:
+        begin = begins[lane]
         for word in range(begin // _BANK_BYTES, -(-(begin + width) // _BANK_BYTES)):
             by_turn[lane // turn][word % _BANKS].add(word)
-    return max(len(words) for banks in by_turn.values() for words in banks.values())
+    return max((len(words) for banks in by_turn.values() for words in banks.values()), default=1)
 
 
 def _matrices(access: Access) -> int:

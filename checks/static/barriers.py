@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 from pallasc.checks.static.events import Arrival, BulkCopy, Place, Wait
@@ -172,6 +172,8 @@ def _arrival_text(arrival: Arrival) -> str:
 
 
 def _reads(facts: Facts) -> Iterator[Found]:
+    if not facts.loads:
+        return
     awaited = _Awaited(facts)
     told: set[int] = set()
     for step, places, what in _consumers(facts):
@@ -179,7 +181,7 @@ def _reads(facts: Facts) -> Iterator[Found]:
             if load.place is None or load.bytes is None or load.step.number in told:
                 continue
             array = facts.array(load.barrier)
-            if array is None or not any(_touches(place, step, load) for place in places):
+            if array is None or not _touches(places, load):
                 continue
             if awaited.may_be(array, step):
                 continue
@@ -193,23 +195,28 @@ def _reads(facts: Facts) -> Iterator[Found]:
             )
 
 
-def _consumers(facts: Facts) -> Iterator[tuple[Any, list[Place], str]]:
+def _consumers(facts: Facts) -> Iterator[tuple[Any, list[tuple[Place, list[int]]], str]]:
+    """Yield what reads shared memory: places, each with the offsets that threads begin at."""
     for product in facts.products:
-        name = product.step.instruction.parts[0]
-        yield product.step, product.operands, f"{name} reads"
+        name, threads = product.step.instruction.parts[0], product.step.threads
+        places = [(place, place.starts(threads)) for place in product.operands]
+        yield product.step, places, f"{name} reads"
     for read in facts.reads:
-        yield read.step, [read.place], "a load reads"
+        yield read.step, [(read.place, read.place.starts(read.step.threads))], "a load reads"
 
 
-def _touches(place: Place, step: Any, load: BulkCopy) -> bool:
+def _touches(places: Sequence[tuple[Place, list[int]]], load: BulkCopy) -> bool:
     """Tell whether a read begins within what a copy fills, or in another slot of its buffer."""
     filled = load.place
-    if filled is None or load.bytes is None or filled.symbol != place.symbol:
+    if filled is None or load.bytes is None or (start := filled.exact) is None:
         return False
-    start = filled.exact
-    if start is None or bool(filled.rest) != bool(place.rest):
-        return False
-    return any(start <= offset < start + load.bytes for offset in place.starts(step.threads))
+    end = start + load.bytes
+    return any(
+        filled.symbol == place.symbol
+        and bool(filled.rest) == bool(place.rest)
+        and any(start <= offset < end for offset in offsets)
+        for place, offsets in places
+    )
 
 
 class _Awaited:
@@ -259,6 +266,9 @@ def _refills(facts: Facts) -> Iterator[Found]:
     evaluation = facts.evaluation
     graph, masks = evaluation.graph, evaluation.masks
     told = set()
+    if not facts.loads or not graph.loops:
+        return
+    consumers = list(_consumers(facts))
     for load in facts.loads:
         header = graph.loop_of[load.step.block]
         if header is None or header in told or load.place is None or load.bytes is None:
@@ -269,11 +279,7 @@ def _refills(facts: Facts) -> Iterator[Found]:
         inside = [s for s in evaluation.steps if members >> s.block & 1]
         if any(_holds_back(step, evaluation.thread_count) for step in inside):
             continue
-        readers = [
-            (step, what)
-            for step, places, what in _consumers(facts)
-            if any(_touches(place, step, load) for place in places)
-        ]
+        readers = [(step, what) for step, places, what in consumers if _touches(places, load)]
         if not readers or any((masks[s.block] & masks[header]).any() for s, _ in readers):
             continue
         told.add(header)

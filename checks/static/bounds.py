@@ -17,7 +17,7 @@ from pallasc.checks.static.read_facts import access_bytes
 from pallasc.checks.static.values import Value
 from pallasc.specs.artifacts.plan import Binding, Buffer, LaunchPlan
 
-_GLOBAL = ("ld.global", "st.global", "red.global", "atom.global")
+_ACCESSES = ("ld.", "st.", "red.", "atom.")
 
 
 class Arrays(NamedTuple):
@@ -41,8 +41,7 @@ def check_bounds(facts: Facts, arrays: Arrays) -> Iterator[Found]:
 
 
 def _is_global(step: Step) -> bool:
-    base, *parts = step.instruction.parts
-    return base in ("ld", "st", "red", "atom") and "global" in parts
+    return "global" in step.instruction.parts and step.instruction.opcode.startswith(_ACCESSES)
 
 
 def _shared(facts: Facts) -> Iterator[Found]:

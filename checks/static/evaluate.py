@@ -7,13 +7,14 @@ to is a multiple of the iteration's number; others that change are atoms of the 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pallasc.checks.static.control_flow import Graph
 from pallasc.checks.static.evaluation import Evaluation, Step
-from pallasc.checks.static.operations import FLOATS, HANDLERS, registers_of
+from pallasc.checks.static.operations import FLOATS, HANDLERS, Handler, registers_of
 from pallasc.checks.static.values import (
     Atoms,
     Value,
@@ -41,6 +42,30 @@ _WATCHED = frozenset(
         "mma",
     }
 )  # fmt: skip
+
+
+_WITHOUT_RESULT = (
+    "st", "bar", "bra", "ret", "fence", "cp.", "wgmma", "mbarrier.init", "red", "prefetch",
+    "setmaxnreg", "tcgen05.mma", "tcgen05.commit", "tcgen05.alloc", "tcgen05.st", "call",
+)  # fmt: skip
+
+
+class _Role(NamedTuple):
+    """What an opcode means for an evaluation."""
+
+    is_watched: bool
+    is_product: bool
+    has_result: bool
+    handler: Handler | None
+
+
+@cache
+def _role(opcode: str) -> _Role:
+    base, _, rest = opcode.partition(".")
+    is_product = opcode.startswith("wgmma.mma")
+    has_result = not is_product and not opcode.startswith(_WITHOUT_RESULT)
+    handler = None if rest.endswith(FLOATS) else HANDLERS.get(base)
+    return _Role(base in _WATCHED, is_product, has_result, handler)
 
 
 def evaluate(
@@ -138,17 +163,13 @@ class _Evaluator:
         for number, instruction in enumerate(self.kernel.instructions):
             if not instruction.operands:
                 continue
-            if instruction.opcode.startswith("wgmma.mma"):
-                vector = instruction.operands[0]
-                if isinstance(vector, Vector):
-                    accumulators.update(
-                        e.number for e in vector.elements if isinstance(e, Register)
-                    )
-                continue
-            if instruction.opcode.startswith(_WITHOUT_RESULT):
-                continue
-            for register in registers_of(instruction.operands[0]):
-                definitions[register.number].append(number)
+            role = _role(instruction.opcode)
+            if role.is_product:
+                accumulators.update(r.number for r in registers_of(instruction.operands[0]))
+            elif role.has_result:
+                target = instruction.operands[0]
+                for register in (target,) if type(target) is Register else registers_of(target):
+                    definitions[register.number].append(number)
         changing = {
             register
             for register, places in definitions.items()
@@ -217,18 +238,15 @@ class _Evaluator:
 
     def _step(self, index: int, block: int, mask: Any) -> None:
         instruction = self.kernel.instructions[index]
-        base, _, rest = instruction.opcode.partition(".")
-        if base in _WATCHED:
+        role = _role(instruction.opcode)
+        if role.is_watched:
             self._watch(index, instruction, block, mask)
-        handler = HANDLERS.get(base)
-        if handler is None or rest.endswith(FLOATS):
-            if not self.changing or instruction.opcode.startswith(_WITHOUT_RESULT):
-                return
-            for register in registers_of(instruction.operands[0]) if instruction.operands else ():
+        if role.handler is not None:
+            role.handler(self, instruction, index)
+        elif self.changing and role.has_result and instruction.operands:
+            for register in registers_of(instruction.operands[0]):
                 if register.number in self.changing:
                     self.env[register.number] = self.atoms.value("result", index, register.number)
-            return
-        handler(self, instruction, index)
 
     def _watch(self, index: int, instruction: Instruction, block: int, mask: Any) -> None:
         threads = mask
@@ -307,12 +325,6 @@ class _Evaluator:
             name = name.rstrip("0123456789")  # of any width
         value = self.atoms.value(name, operands=tuple(values))
         self.set(instruction.operands[0], value)
-
-
-_WITHOUT_RESULT = (
-    "st", "bar", "bra", "ret", "fence", "cp.", "wgmma", "mbarrier.init", "red", "prefetch",
-    "setmaxnreg", "tcgen05.mma", "tcgen05.commit", "tcgen05.alloc", "tcgen05.st", "call",
-)  # fmt: skip
 
 
 def _union(masks: list[Any]) -> Any:

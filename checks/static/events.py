@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from pallasc.checks.static.evaluation import Step
 from pallasc.checks.static.values import Terms
 from pallasc.specs.artifacts.plan import TensorMap
@@ -35,8 +33,7 @@ class Place(NamedTuple):
         if isinstance(self.offset, int):
             return [self.offset]
         chosen = self.offset if threads is None else self.offset[threads]
-        found: list[int] = np.unique(chosen).tolist()
-        return found
+        return sorted(set(chosen.tolist()))
 
     def is_like(self, other: Place) -> bool:
         """Tell whether two places differ by a known number of bytes."""

@@ -72,7 +72,7 @@ def _width(opcode: str) -> int:
     return int(digits) if digits.isdigit() else 32
 
 
-_Handler = Callable[[State, Instruction, int], None]
+Handler = Callable[[State, Instruction, int], None]
 
 
 def _move(state: State, instruction: Instruction, index: int) -> None:
@@ -336,7 +336,7 @@ def _invert(state: State, instruction: Instruction, index: int) -> None:
         state.unknown(instruction, index)
 
 
-HANDLERS: dict[str, _Handler] = {
+HANDLERS: dict[str, Handler] = {
     "mov": _move, "cvt": _convert, "cvta": _cvta, "add": _add, "sub": _add, "mul": _multiply,
     "mad": _multiply, "shl": _shift_left, "shr": _bitwise, "and": _bitwise, "or": _bitwise,
     "xor": _bitwise, "min": _bitwise, "max": _bitwise, "div": _bitwise, "rem": _bitwise,

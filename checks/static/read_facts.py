@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from pallasc.checks.static.evaluation import Evaluation, Step, plain_address
@@ -229,8 +230,12 @@ class _Reader:
 
 def access_bytes(step: Step) -> int:
     """Return how many bytes a load or store moves for each thread."""
-    parts = step.instruction.parts
-    digits = parts[-1].lstrip("bsuf")
+    return _access_bytes(step.instruction.opcode)
+
+
+@cache
+def _access_bytes(opcode: str) -> int:
+    *parts, last = opcode.split(".")
+    digits = last.lstrip("bsuf")
     size = int(digits) // 8 if digits.isdigit() else 4
-    vector = next((int(p[1:]) for p in parts if p[:1] == "v" and p[1:].isdigit()), 1)
-    return size * vector
+    return size * next((int(p[1:]) for p in parts if p[:1] == "v" and p[1:].isdigit()), 1)

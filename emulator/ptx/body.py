@@ -37,6 +37,7 @@ _PLAIN = re.compile(
 _OPERANDS = re.compile(r"\[[^\]]*\]|\{[^}]*\}|\([^)]*\)|[^,\s\[{(][^,]*")
 _DECLARATION = re.compile(r"\.reg\s+\.(?P<type>\w+)\s+(?P<name>[%$_A-Za-z][\w$]*)")
 _NAME = re.compile(r"[%$_A-Za-z][\w$]*(?:\.[\w$]+)*")
+_DIGITS = "0123456789"
 _DECIMAL = re.compile(r"-?(?:0|[1-9]\d*)")
 _SIMPLE_ADDRESS = re.compile(r"\[(?P<base>%\w+)(?:\+(?P<offset>-?(?:0|[1-9]\d*)))?\]")
 _SPECIAL = re.compile(
@@ -138,19 +139,25 @@ class Body:
 
     def _plain(self, match: re.Match[str], text: str, scope: _Scope, number: int) -> None:
         """Take in an instruction that stands in a line."""
+        negated, name, opcode, rest = match.groups()
         guard = None
-        if (name := match["guard"]) is not None:
+        if name is not None:
             operand = self._named(name, scope)
             if not isinstance(operand, Register):
                 raise UnsupportedError(f"PTX line {number}: {name!r} is not understood here")
-            guard = replace(operand, negated=match["negated"] is not None)
-        opcode = match["opcode"]
-        texts = _OPERANDS.findall(match["operands"] or "")
-        operands = tuple([self._known(each, scope, number) for each in texts])
+            guard = replace(operand, negated=negated is not None)
+        known = scope.operands
+        operands = []
+        for each in _OPERANDS.findall(rest) if rest else ():
+            if (found := known.get(each)) is None:
+                found = known[each] = self._from_text(each.rstrip(), scope, number)
+            operands.append(found)
         if opcode.startswith(("bra", "brx")):
             self._branches.append((len(self._instructions), scope))
         joined = " ".join(text.split())
-        self._instructions.append(Instruction(opcode, operands, guard, number, joined, self._place))
+        self._instructions.append(
+            Instruction(opcode, tuple(operands), guard, number, joined, self._place)
+        )
 
     def _known(self, text: str, scope: _Scope, number: int) -> Operand:
         """Return an operand by its text; each is read once in a scope."""
@@ -160,20 +167,25 @@ class Body:
         return operand
 
     def _from_text(self, text: str, scope: _Scope, number: int) -> Operand:
-        if text.isidentifier() or (text[0] == "%" and text[1:].isidentifier()):
-            return self._named(text, scope)
-        if _NAME.fullmatch(text):
-            return self._named(text, scope)
-        if _DECIMAL.fullmatch(text):
-            return Immediate(int(text))
-        if (address := _SIMPLE_ADDRESS.fullmatch(text)) is not None:
-            base = self._known(address["base"], scope, number)
-            if isinstance(base, Register):
-                return Address(base, int(address["offset"] or 0))
-        if text[0] == "{":
+        first = text[0]
+        if first == "%":
+            prefix = text.rstrip(_DIGITS)
+            if prefix in scope.ranges and prefix != text and text not in scope.names:
+                register = scope.names[text] = self._new(text, scope.ranges[prefix])
+                return register
+        if first == "[":
+            if (address := _SIMPLE_ADDRESS.fullmatch(text)) is not None:
+                base = self._known(address["base"], scope, number)
+                if isinstance(base, Register):
+                    return Address(base, int(address["offset"] or 0))
+        elif first == "{":
             parts = text[1:-1].split(",")
             if all(map(_NAME.fullmatch, map(str.strip, parts))):
                 return Vector(tuple([self._known(part.strip(), scope, number) for part in parts]))
+        elif _DECIMAL.fullmatch(text):
+            return Immediate(int(text))
+        elif _NAME.fullmatch(text):
+            return self._named(text, scope)
         return self._of_tokens(text, scope, number)
 
     def _of_tokens(self, text: str, scope: _Scope, number: int) -> Operand:
@@ -309,7 +321,7 @@ class Body:
         if name == "WARP_SZ":
             return Immediate(32)
         found: _Scope | None = scope
-        prefix = name.rstrip("0123456789")
+        prefix = name.rstrip(_DIGITS)
         while found is not None:
             if name in found.names:
                 return found.names[name]

@@ -7,6 +7,7 @@ numbers of their own. PTX ISA 9.0, chapters 4 and 5.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,11 @@ class Place:
     column: int = 0
 
 
+@cache
+def _parts(opcode: str) -> tuple[str, ...]:
+    return tuple(opcode.split("."))
+
+
 @dataclass(frozen=True, slots=True)
 class Instruction:
     """One instruction; `line` is its line in the text, from 1, and `text` what stands there."""
@@ -114,7 +120,7 @@ class Instruction:
     @property
     def parts(self) -> tuple[str, ...]:
         """The opcode taken apart at its dots."""
-        return tuple(self.opcode.split("."))
+        return _parts(self.opcode)
 
 
 @dataclass(frozen=True, slots=True)

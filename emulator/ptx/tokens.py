@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pallasc.errors import UnsupportedError
 
@@ -21,8 +21,7 @@ _TOKEN = re.compile(
 _BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """A piece of text: its kind, and where it stands."""
 
     kind: str
@@ -39,7 +38,7 @@ def _tokens(text: str, line: int) -> list[Token]:
             raise UnsupportedError(f"PTX line {line}: cannot read {text[position]!r}")
         kind = match.lastgroup or ""
         if kind != "space":
-            tokens.append(Token(kind, match.group(), position, line))
+            tokens.append(Token(kind, match[0], position, line))
         position = match.end()
     return tokens
 
