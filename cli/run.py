@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import click
+from click.core import ParameterSource
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     compile_options,
     file_option,
     json_option,
+    launching_options,
     require_store_option,
     selection_options,
     specs_argument,
@@ -19,10 +21,27 @@ from pallasc.cli.arguments.options import (
 )
 from pallasc.cli.launching.launching import CollectOptions, launch_options
 from pallasc.cli.terminal.output import echo
+from pallasc.errors import DeviceError
+
+if TYPE_CHECKING:
+    from pallasc.cli.launching.chip import DeviceRow
+    from pallasc.cli.launching.launching import Chosen
+    from pallasc.cli.launching.outcomes import Execute
+    from pallasc.cli.launching.profile_trace import TraceFile
+    from pallasc.cli.launching.request import Request
+    from pallasc.runtime.device.devices import Device
+
+_WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 
 
 @click.command("run", cls=Command, short_help="Launch kernels and compare with their references.")
 @specs_argument()
+@click.option(
+    "--emulate",
+    "emulated",
+    is_flag=True,
+    help="Execute the PTX on the CPU instead of launching on a GPU, which need not be there.",
+)
 @launch_options
 @click.option(
     "-o",
@@ -34,11 +53,13 @@ from pallasc.cli.terminal.output import echo
 @file_option("--profile", "Write what profiled kernels measured into FILE, for Perfetto.")
 @selection_options
 @compile_options
+@launching_options
 @store_option
 @require_store_option
 @json_option("the results")
 def command(
     specs: tuple[str, ...],
+    emulated: bool,
     inputs: tuple[str, ...],
     seed: int,
     ordinal: int,
@@ -50,7 +71,7 @@ def command(
     as_json: bool,
     **options: Unpack[CollectOptions],
 ) -> int:
-    """Launch one variant of each kernel of SPECS on the GPU of this machine.
+    """Launch one variant of each kernel of SPECS on the GPU of this machine, or emulate it.
 
     SPECS are specs, or bundles; nothing of a bundle is compiled, and it has no references.
 
@@ -65,50 +86,120 @@ def command(
     have the array's shape and type; types that numpy lacks are stored as their bits: bf16 as
     uint16, fp8 as uint8, i4 as int8.
 
+    With --emulate no GPU is needed: the PTX that ships is executed on the CPU, with the plan that
+    ships, XLA's kernels included. That is slow, so choose small arrays. Of variants that differ in
+    their target only, the first is emulated; --target chooses another. An access out of bounds, a
+    deadlock or a failed assertion ends the command with exit code 1 and the line of your source.
+    Neither --device nor --profile has a meaning then: no time is measured.
+
     Examples:
       pallasc run kernels.yaml
       pallasc run kernels.yaml -k "matmul and m=4096" --seed 7
       pallasc run kernels.yaml -k softmax --input x=x.npy --output results/
+      pallasc run kernels.yaml -k "softmax and m=16" --emulate --timeout 60
       pallasc run specs/ --all --json > report.json
       pallasc run kernels.pallasc -k "matmul and m=4096"
       pallasc run kernels.yaml -k profiled --profile trace.json
 
     --json prints one object:
-      schema   1
-      device   ordinal, name, arch, driver
-      results  a list; of each: id, name, params, target, digest (of the artifact), seed,
-               reference (its entry, or null), same (as the reference, or null),
-               inputs (path, dtype, shape, file or null),
-               outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
-               rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
+      schema    1
+      device    ordinal, name, arch, driver; null with --emulate
+      emulated  whether the CPU executed it
+      results   a list; of each: id, name, params, target, digest (of the artifact), seed,
+                reference (its entry, or null), same (as the reference, or null),
+                inputs (path, dtype, shape, file or null),
+                outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
+                rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
-    from pallasc.cli.launching.launching import check_single, collect, parse_inputs
+    from pallasc.cli.launching.launching import check_single, parse_inputs
     from pallasc.cli.launching.outcome_text import outcome_json, outcome_text
     from pallasc.cli.launching.outcomes import Launcher, check, launch_all
     from pallasc.cli.launching.profile_trace import TraceFile
     from pallasc.cli.launching.request import read_request
-    from pallasc.runtime.device.devices import get_device
 
     files = parse_inputs(inputs)
+    if emulated:
+        _refuse_without_meaning()
     request = read_request(specs, targets=targets, expression=expression, store_root=store_root)
     request.check_inputs(files)
-    device = get_device(ordinal)
-    chosen = collect(request, device, **options)
-    if isinstance(chosen, int):
-        return chosen
-    check_single(files, chosen)
     traces = TraceFile(profile) if profile is not None else None
-    launcher = Launcher(device, seed, files, output, many=len(chosen) > 1, traces=traces)
-    outcomes = launch_all(chosen, launcher)
+    if emulated:
+        way = _emulated(request, options)
+    else:
+        way = _launched(request, _device(ordinal), traces, options)
+    if isinstance(way, int):
+        return way
+    check_single(files, way.chosen)
+    launcher = Launcher(way.execute, seed, files, output, many=len(way.chosen) > 1)
+    outcomes = launch_all(way.chosen, launcher)
     if traces is not None:
         traces.write()
     if as_json:
-        from pallasc.cli.launching.chip import device_json
         from pallasc.cli.terminal.output import json_text
 
         results = [outcome_json(outcome, seed) for outcome in outcomes]
-        echo(json_text({"device": device_json(device), "results": results}))
+        echo(json_text({"device": way.device, "emulated": emulated, "results": results}))
     else:
-        echo("\n\n".join(outcome_text(outcome, device, seed) for outcome in outcomes))
+        echo("\n\n".join(outcome_text(outcome, way.place, seed) for outcome in outcomes))
     check(outcomes)
     return 0
+
+
+class _Way(NamedTuple):
+    """What runs, by what and where; `device` is what `--json` prints of the GPU."""
+
+    chosen: list[Chosen]
+    execute: Execute
+    place: str
+    device: DeviceRow | None
+
+
+def _emulated(request: Request, options: CollectOptions) -> _Way | int:
+    """Return what is emulated, or the exit status where a build failed."""
+    from pallasc.cli.launching.emulation import collect_emulated
+
+    found = collect_emulated(request, **options)
+    return found if isinstance(found, int) else _Way(*found, "an emulated GPU", None)
+
+
+def _launched(
+    request: Request, device: Device, traces: TraceFile | None, options: CollectOptions
+) -> _Way | int:
+    """Return what is launched on a GPU, or the exit status where a build failed."""
+    from pallasc.cli.launching.chip import device_json
+    from pallasc.cli.launching.launching import collect
+    from pallasc.cli.launching.on_gpu import OnGpu
+
+    chosen = collect(request, device, **options)
+    if isinstance(chosen, int):
+        return chosen
+    return _Way(chosen, OnGpu(device, traces), str(device), device_json(device))
+
+
+def _refuse_without_meaning() -> None:
+    """Refuse options that are about a GPU.
+
+    Raises:
+        click.UsageError: the command line has one.
+    """
+    context = click.get_current_context()
+    for parameter, why in (("ordinal", "no GPU is used"), ("profile", "no time is measured")):
+        if context.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
+            name = next(p.opts[0] for p in context.command.params if p.name == parameter)
+            raise click.UsageError(f"{name} has no meaning with --emulate: {why}.")
+
+
+def _device(ordinal: int) -> Device:
+    """Return the GPU.
+
+    Raises:
+        ArgumentError: there is no GPU of that number.
+        DeviceError: the driver cannot be used; the hint tells what works without.
+    """
+    from pallasc.runtime.device.devices import get_device
+
+    try:
+        return get_device(ordinal)
+    except DeviceError as error:
+        error.hint = f"{error.hint}\n  {_WITHOUT_GPU}" if error.hint else _WITHOUT_GPU
+        raise

@@ -311,6 +311,13 @@ reading_options = _process_limits(
 )
 """Limits for executing a Python spec, where nothing is compiled."""
 
+launching_options = _process_limits(
+    "a compilation or an emulation that takes longer",
+    "a process that compiles or emulates and holds more, such as 4GiB, at least 64MiB; by default "
+    "its share of the machine",
+)
+"""What compiling and emulating a variant may take; what runs on the GPU is not stopped."""
+
 checking_options = _process_limits(
     "a level, or a compilation, of a variant that takes longer",
     "a process that holds more, such as 4GiB, at least 64MiB; by default its share of the machine",

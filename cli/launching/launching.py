@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
 import click
 
@@ -26,15 +26,17 @@ if TYPE_CHECKING:
 _MOST_LISTED = 20
 
 
-class _CompileOptions(TypedDict):
+class CompileOptions(TypedDict):
     """How what is launched is compiled; nothing of it counts for a bundle."""
 
     jobs: int | None
     ptxas: Path | None
     require_store: bool
+    timeout_s: NotRequired[float | None]
+    memory_bytes: NotRequired[int | None]
 
 
-class CollectOptions(_CompileOptions):
+class CollectOptions(CompileOptions):
     """How what is launched is chosen and compiled; `every`: all points of a kernel."""
 
     every: bool
@@ -133,7 +135,7 @@ def fitting(variants: Sequence[Variant], device: Device, *, every: bool) -> list
         fit = _fitting_of_kernel(kernel, device)
         points = {variant.params: variant for variant in reversed(fit)}
         if len(points) > 1 and not every:
-            raise _several([*reversed(points.values())], device)
+            raise several([*reversed(points.values())], f"launched on {device}")
         all_fitting += fit
     return all_fitting
 
@@ -167,8 +169,13 @@ def _target_hint(device: Device) -> str | None:
     return f"Compile for it: --target {names[0]}." if names else None
 
 
-def _several(points: Sequence[Variant], device: Device) -> SpecError:
-    """Return the error for points between which only the user can choose."""
+def several(points: Sequence[Variant], how: str) -> SpecError:
+    """Return the error for points between which only the user can choose.
+
+    Args:
+        points: a variant of each.
+        how: what can be done with each: "emulated".
+    """
     from pallasc.specs.canonical import plain
 
     first = dict(points[0].params)
@@ -177,10 +184,10 @@ def _several(points: Sequence[Variant], device: Device) -> SpecError:
     ]
     example = " and ".join(f"{name}={plain(first[name])}" for name in differing)
     return SpecError(
-        f"{len(points)} variants of {points[0].name} can be launched on {device}:"
+        f"{len(points)} variants of {points[0].name} can be {how}:"
         f"{_listed([point.id for point in points])}",
         location=points[0].location,
-        hint=f'Choose one, such as -k "{example}", or launch all with --all.',
+        hint=f'Choose one, such as -k "{example}", or run all with --all.',
     )
 
 
@@ -189,7 +196,7 @@ def _listed(rows: Sequence[str]) -> str:
     return "".join(f"\n  {row}" for row in [*rows[:_MOST_LISTED], *more])
 
 
-def _build_missing(variants: Sequence[Variant], store: Store, options: Options) -> Report:
+def build_missing(variants: Sequence[Variant], store: Store, options: Options) -> Report:
     """Compile what is not in the store yet, and say so on the standard error output.
 
     Raises:
@@ -208,7 +215,7 @@ def _build_missing(variants: Sequence[Variant], store: Store, options: Options) 
 
 
 def collect(
-    request: Request, device: Device, *, every: bool, **options: Unpack[_CompileOptions]
+    request: Request, device: Device, *, every: bool, **options: Unpack[CompileOptions]
 ) -> list[Chosen] | int:
     """Return what is launched on a device, or the exit status where a build failed.
 
@@ -222,7 +229,7 @@ def collect(
         return choose([pair for pair in pairs if id(pair[0]) in fitting_ids], device)
     from pallasc.compiler.builds.options import Options
 
-    report = _build_missing(fit, request.store, Options(**options))
+    report = build_missing(fit, request.store, Options(**options))
     if report.exit_code:
         return report.exit_code
     results = [(result.variant, result.artifact) for result in report.results]

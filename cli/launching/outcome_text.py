@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pallasc.cli.launching.operands import Value
     from pallasc.cli.launching.outcomes import Comparison, Outcome
-    from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.plan import Binding
 
 _SHOWN_DIGITS = 16
 
 
-def outcome_text(outcome: Outcome, device: Device, seed: int) -> str:
-    """Return the id of what was launched, then a line for each of its arrays."""
+def outcome_text(outcome: Outcome, place: str, seed: int) -> str:
+    """Return the id of what was launched and where, then a line for each of its arrays."""
     rows = [(_array(value.binding), _source(value, seed)) for value in outcome.inputs]
     for number, value in enumerate(outcome.outputs):
         facts = [_verdict(outcome, number), f"sha256 {outcome.digests[number][:_SHOWN_DIGITS]}"]
@@ -24,7 +23,7 @@ def outcome_text(outcome: Outcome, device: Device, seed: int) -> str:
     type_width = max((len(kind) for (_, kind), _ in rows), default=0)
     return "\n".join(
         [
-            f"{outcome.chosen.variant.id} on {device}",
+            f"{outcome.chosen.variant.id} on {place}",
             *(f"  {p:<{name_width}}  {kind:<{type_width}}  {fact}" for (p, kind), fact in rows),
         ]
     )

@@ -5,20 +5,18 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pallasc.cli.launching.operands import Operands, Value, make_inputs
+from pallasc.cli.launching.operands import Value, make_inputs
 from pallasc.cli.terminal.output import echo, refusing
 from pallasc.errors import CheckError
 
 if TYPE_CHECKING:
     from pallasc.cli.launching.launching import Chosen
-    from pallasc.cli.launching.profile_trace import TraceFile
     from pallasc.compiler.references.reference import LaunchFiles
-    from pallasc.runtime.device.devices import Device
 
 _UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
 
@@ -74,25 +72,27 @@ class Outcome:
         self.outputs = [replace(value, data=b"") for value in self.outputs]
 
 
+Execute = Callable[["Chosen", list[Value]], list[Value]]
+"""Runs a variant on inputs, and returns its outputs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Launcher:
     """Launches variants.
 
     Attributes:
-        device: where.
+        execute: runs a variant once.
         seed: chooses random inputs.
         files: those of other inputs, by path of the array.
         folder: where outputs are written to, if they are.
         many: each variant gets a folder of its own in there.
-        traces: keeps what profiled kernels write, if that is asked for.
     """
 
-    device: Device
+    execute: Execute
     seed: int
     files: Mapping[str, Path]
     folder: Path | None
     many: bool
-    traces: TraceFile | None = None
 
     def launch(self, chosen: Chosen) -> Outcome:
         """Launch a variant, and wait for its outputs.
@@ -100,19 +100,11 @@ class Launcher:
         Raises:
             ArgumentError: a file does not fit.
             SpecError: a file cannot be read or written.
-            DeviceError: the launch fails.
+            PallascError: the launch fails.
         """
-        from pallasc.cli.launching.launching import naming
-
         signature, name = chosen.route.signature, chosen.variant.id
         inputs = make_inputs(signature, seed=self.seed, files=self.files, name=name)
-        with naming(chosen.variant):
-            operands = Operands(signature, inputs, self.device)
-            if self.traces is None:
-                chosen.route.enqueue(0, self.device.ordinal, operands.pointers)
-            else:
-                self.traces.enqueue(chosen, self.device, operands.pointers)
-            outputs = operands.read_outputs()
+        outputs = self.execute(chosen, inputs)
         digests = [hashlib.sha256(value.data).hexdigest() for value in outputs]
         outcome = Outcome(chosen, inputs, outputs, digests)
         if self.folder is not None:

@@ -55,7 +55,7 @@ def test_several_points_are_refused_unless_all_are_wanted() -> None:
     assert str(caught.value) == (
         "kernels.yaml:4:5: 2 variants of f can be launched on GPU 0 (NVIDIA H200 141GB HBM3e, "
         "sm_90):\n  f[m=1,n=1]@h100-sxm\n  f[m=2,n=1]@h100-sxm\n"
-        '  Choose one, such as -k "m=1", or launch all with --all.'
+        '  Choose one, such as -k "m=1", or run all with --all.'
     )
     assert fitting(variants, H200, every=True) == variants
 

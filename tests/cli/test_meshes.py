@@ -69,6 +69,17 @@ def test_a_launch_is_refused_in_one_sentence(
     assert (result.out, gpu.launches) == ("", [])
 
 
+def test_an_emulation_is_refused_with_what_executes_it(
+    run: Callable[..., Any], gathered: Any
+) -> None:
+    result = run("run", gathered.spec, "--store", gathered.store, "--emulate")
+    assert (result.code, result.out) == (1, "")
+    assert result.err == (
+        "error: all_gather@h100-sxm runs on 4 devices together, and one is emulated here.\n"
+        "  pallasc check and pallasc.emulate execute it on all of them.\n"
+    )
+
+
 def test_a_bundle_carries_it_and_does_not_launch_it(
     gpu: Any, run: Callable[..., Any], gathered: Any, tmp_path: Path
 ) -> None:

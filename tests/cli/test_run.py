@@ -92,6 +92,7 @@ def test_all_points_are_launched_and_reported_as_json(gpu: Any, launch: RunComma
     assert report["device"] == {
         "ordinal": 0, "name": "NVIDIA H100 80GB HBM3", "arch": "sm_90", "driver": "13.0",
     }  # fmt: skip
+    assert report["emulated"] is False
     assert [row["id"] for row in report["results"]] == [F32, BF16]
     row = report["results"][1]
     shape = [1024, 4096]
@@ -209,7 +210,7 @@ def test_several_variants_are_listed_and_not_launched(gpu: Any, launch: RunComma
     assert (result.code, result.out, gpu.launches) == (2, "", [])
     assert result.err.partition(": 2 variants")[2] == (
         f" of add can be launched on {GPU}:\n  {F32}\n  {BF16}\n"
-        '  Choose one, such as -k "dtype=f32", or launch all with --all.\n'
+        '  Choose one, such as -k "dtype=f32", or run all with --all.\n'
     )
 
 
@@ -232,6 +233,10 @@ def test_without_a_gpu_the_driver_is_quoted(gpu: Any, launch: RunCommand) -> Non
     assert result.err.startswith(
         "error: the NVIDIA driver does not start: cuInit answers CUDA_ERROR_NO_DEVICE (100), "
     )
+    assert result.err.splitlines()[1:] == [
+        "  Run nvidia-smi; in a container, start it with --gpus all.",
+        "  Without a GPU, --emulate executes the kernels on the CPU.",
+    ]
 
 
 @pytest.mark.parametrize(

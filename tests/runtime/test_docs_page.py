@@ -65,7 +65,7 @@ def test_every_command_and_program_of_the_page_runs(tmp_path: Path, warm_store: 
     if control.compiler() is None:
         pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
     commands = [command for command in _commands() if not _needs_torch(command)]
-    assert len(commands) == 10
+    assert len(commands) == 11
     shutil.copytree(warm_store.root, tmp_path / "store")
     _run(commands, tmp_path, _environment(control.environment(devices="9.0"), tmp_path))
 

@@ -1,0 +1,1 @@
+"""A plan executed once, in a worker, for `pallasc run --emulate`."""

@@ -1,0 +1,170 @@
+"""Emulate compiled variants in a worker, with the build's limits on time and memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from pallasc.checks.artifact.rules import RULES
+from pallasc.checks.emulation.messages import Emulate, Emulated
+from pallasc.checks.findings import Finding, from_findings
+from pallasc.checks.locate import Locator
+from pallasc.checks.subject import Subject
+from pallasc.compiler.again.find_ptx import find_ptx, without_ptx
+from pallasc.compiler.toolchain.environment import settled
+from pallasc.compiler.toolchain.setup import prepare
+from pallasc.compiler.workers.capacity import find_capacity
+from pallasc.compiler.workers.messages import Failed
+from pallasc.compiler.workers.pool import Pool, Task
+from pallasc.errors import CheckError, PallascError, ToolError, UnsupportedError
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.compiler.builds.options import Options
+    from pallasc.specs.artifacts.artifact import Artifact
+    from pallasc.specs.spec import Variant
+
+PROGRAM = "pallasc.checks.emulation.worker"
+_HELP = {rule.name: rule.help for rule in RULES}
+
+
+def check_installed() -> None:
+    """Check that what the emulator imports is installed.
+
+    Raises:
+        ToolError: it is not.
+    """
+    lacking = [name for name in ("numpy", "ml_dtypes") if find_spec(name) is None]
+    if lacking:
+        raise ToolError(
+            f"emulation requires {' and '.join(lacking)}, which this Python lacks.",
+            hint="Run pip install pallasc[emulate].",
+        )
+
+
+def subjects_of(
+    compiled: Sequence[tuple[Variant, Artifact]], *, store: Store | None, limits: Options
+) -> list[Subject]:
+    """Return what is to be emulated, with the PTX of XLA's kernels, found by compiling once more.
+
+    Args:
+        compiled: variants, and what they were compiled into.
+        store: that of the build; None where there is no source, as for bundles.
+        limits: how many processes compile, and for how long.
+
+    Raises:
+        UnsupportedError: a plan runs on several devices, or the PTX of a kernel cannot be had.
+        ToolError: there is no compiler here, and it is needed.
+    """
+    for variant, artifact in compiled:
+        _check_single(variant, artifact)
+    if store is None:
+        for variant, artifact in compiled:
+            _check_complete(variant, artifact)
+        return [Subject(variant.id, artifact) for variant, artifact in compiled]
+    if not any(without_ptx(artifact) for _, artifact in compiled):
+        return [Subject(variant.id, artifact, variant) for variant, artifact in compiled]
+    jobs = limits.jobs or find_capacity().jobs(len(compiled))
+    with prepare(limits.ptxas) as setup:
+        found = find_ptx(compiled, setup, store, jobs=jobs, timeout_s=limits.timeout_s)
+    subjects = []
+    for (variant, artifact), texts in zip(compiled, found, strict=True):
+        if isinstance(texts, PallascError):
+            raise texts
+        subjects.append(Subject(variant.id, artifact, variant, texts))
+    return subjects
+
+
+def _check_single(variant: Variant, artifact: Artifact) -> None:
+    devices = artifact.plan.device_count
+    if devices > 1:
+        raise UnsupportedError(
+            f"{variant.id} runs on {devices} devices together, and one is emulated here.",
+            hint="pallasc check and pallasc.emulate execute it on all of them.",
+        )
+
+
+def _check_complete(variant: Variant, artifact: Artifact) -> None:
+    """Check that the artifact of a bundle has the PTX of each kernel."""
+    lacking = without_ptx(artifact)
+    if not lacking:
+        return
+    own = [kernel for kernel in artifact.kernels if kernel.origin == "mosaic"]
+    if any(kernel.ptx is None for kernel in own):
+        hint = "Write the bundle with pallasc bundle create --keep-ptx, or name the spec instead."
+    else:
+        hint = "XLA made it; name the spec instead of the bundle, and its PTX is found."
+    raise UnsupportedError(
+        f"{variant.id}: the bundle has no PTX of the kernel {next(iter(lacking))}.", hint=hint
+    )
+
+
+def emulate(
+    subject: Subject, inputs: Sequence[bytes], *, store: Store | None, limits: Options
+) -> Emulated:
+    """Run the plan of a variant in a worker; a fault has the lines of the user's source.
+
+    Args:
+        subject: the variant, with all PTX.
+        inputs: the bytes of each input as in device memory.
+        store: that of the build, None where there is no source.
+        limits: time and memory.
+
+    Raises:
+        UnsupportedError: a kernel has an instruction that the emulator does not know.
+        CompileError: the worker was stopped at a limit, or has died.
+    """
+    request = Emulate(
+        record=subject.artifact.record,
+        blobs=subject.artifact.blobs(),
+        xla_ptx=subject.xla_ptx,
+        inputs=tuple(inputs),
+    )
+    task = Task(0, ("", "", ()), request, f"the process that emulates {subject.id}")
+    emulated = _answer(task, limits)
+    if emulated.fault is None or store is None:
+        return emulated
+    result = from_findings("artifact", (emulated.fault,))
+    locator = Locator(store, limits.timeout_s)
+    (located,) = locator.located(result, subject.artifact, subject.variant).findings
+    return replace(emulated, fault=located)
+
+
+def _answer(task: Task, limits: Options) -> Emulated:
+    memory = limits.memory_bytes
+    memory = find_capacity().memory_bytes(1) if memory is None else memory
+    with Pool(
+        1,
+        settled(os.environ),
+        timeout_s=limits.timeout_s,
+        memory_bytes=memory or None,
+        tick_s=None,
+        program=PROGRAM,
+    ) as pool:
+        for kind, _, answer in pool.run([task]):
+            if kind != "done" or answer is None:
+                continue
+            if isinstance(answer.reply, Failed):
+                raise answer.reply.error
+            if isinstance(answer.reply, Emulated):
+                return answer.reply
+            if answer.error is not None:
+                raise answer.error
+    raise PallascError(f"{task.doing} sent no answer.")
+
+
+def fault_error(subject: Subject, fault: Finding) -> CheckError:
+    """Return the error that tells what a kernel did, and what to do about it."""
+    at = f" (at {fault.instruction})" if fault.instruction else ""
+    places = [
+        f"\n  {f'{place.location}: ' if place.location else ''}{place.text}"
+        for place in fault.places
+    ]
+    return CheckError(
+        f"{subject.id}: {fault.message}{at} [{fault.rule}]{''.join(places)}",
+        location=fault.location,
+        hint=fault.hint or _HELP[fault.rule],
+    )

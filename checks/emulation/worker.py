@@ -1,0 +1,58 @@
+"""The process that executes plans, one after the other.
+
+Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are those of
+`checks.emulation.messages`. It runs none of the user's code, and imports no JAX.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+
+from pallasc.checks.artifact.faults import fault_finding
+from pallasc.checks.emulation.messages import Emulate, Emulated
+from pallasc.compiler.workers.channel import Channel, decode
+from pallasc.compiler.workers.messages import Failed, Reply
+from pallasc.emulator.arrays import from_bytes, to_bytes
+from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.machine import Machine
+from pallasc.emulator.run_plan import PlanRun
+from pallasc.errors import PallascError
+from pallasc.specs.artifacts.artifact import Artifact
+
+
+def main(arguments: list[str], channel: Channel) -> int:
+    """Serve requests until there are no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    with os.fdopen(int(arguments[0]), "rb") as source:
+        for line in source:
+            request = Emulate.from_json(decode(line))
+            try:
+                reply: Reply = _emulate(request)
+            except PallascError as error:
+                reply = Failed.because_of(error)
+            channel.send(replace(reply, task=request.task).to_json())
+    return 0
+
+
+def _emulate(request: Emulate) -> Emulated:
+    """Run a plan, until its end or that of the kernel that fails.
+
+    Raises:
+        UnsupportedError: a kernel has an instruction that the emulator does not know.
+    """
+    artifact = Artifact(request.record, request.blobs.__getitem__)
+    plan, machine = artifact.plan, Machine()
+    arrays = [
+        from_bytes(np.frombuffer(data, np.uint8), binding)
+        for data, binding in zip(request.inputs, plan.inputs, strict=True)
+    ]
+    try:
+        (results,) = PlanRun(artifact, machine, request.xla_ptx).run([arrays])
+    except Fault as fault:
+        return Emulated(printed="".join(machine.printed), fault=fault_finding(fault, machine))
+    outputs = [to_bytes(array, b).tobytes() for array, b in zip(results, plan.outputs, strict=True)]
+    return Emulated(outputs=tuple(outputs), printed="".join(machine.printed))

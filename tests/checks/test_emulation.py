@@ -1,0 +1,222 @@
+"""`pallasc run --emulate` on real kernels: numbers, faults with the user's line, limits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+MORE = """
+
+def beside(x):
+    return sound(x * 2) / 2
+
+
+def far_away(x):
+    def body(x, o, bar, smem):
+        place = (jax.lax.axis_index("g") + 1) * (1 << 28)
+        o[pl.ds(place, 128)] = x[...]  # outside of all memory
+
+    return kernel(body)(x)
+
+
+def says(x):
+    def body(x, o, bar, smem):
+        pl.debug_print("element {}", 7)
+        o[...] = x[...]
+
+    return kernel(body)(x)
+
+
+def softmax_reference(x):
+    return jax.nn.softmax(x, axis=1)
+
+
+def row_sum_reference(x):
+    return x.sum(1)
+"""
+NAMES = ("sound", "doubled", "waits_twice", "beside", "says")
+
+
+class Project:
+    """A folder with a spec, and its store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def pallasc(self, *words: str | Path, **variables: str) -> Any:
+        """Run the command line in the folder, in a process of its own."""
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "pallasc", *map(str, words), "--store", "store"],
+            cwd=self.folder, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    def emulate(self, name: str, *words: str | Path, spec: str = "spec.yaml") -> Any:
+        """Emulate a kernel of the spec."""
+        return self.pallasc("run", spec, "--emulate", "-k", f"name={name}", *words)
+
+    def line(self, text: str) -> int:
+        """Return the only line of the kernels with a text."""
+        lines = (self.folder / "kernels.py").read_text().splitlines()
+        (number,) = [n for n, each in enumerate(lines, 1) if text in each]
+        return number
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Project:
+    folder = tmp_path_factory.mktemp("emulation")
+    (folder / "kernels.py").write_text(checking.KERNELS + MORE)
+    kernels: list[dict[str, object]] = [{"name": name} for name in NAMES]
+    kernels += [
+        {
+            "name": "softmax",
+            "entry": "pallasc.specs.library.softmax:softmax",
+            "reference": "kernels.py:softmax_reference",
+            "args": {"x": "f32[{m}, 512]"},
+            "matrix": {"m": [8, 16]},
+            "targets": ["sm_90a", "sm_100a"],
+        },
+        {
+            "name": "row_sum",
+            "entry": "pallasc.specs.library.reduction:row_sum",
+            "reference": "kernels.py:row_sum_reference",
+            "tolerance": {"rtol": 1e-5, "atol": 1e-5},
+            "args": {"x": "f32[16, 1024]"},
+        },
+    ]
+    (folder / "spec.yaml").write_text(checking.spec_of(*kernels))
+    (folder / "far.yaml").write_text(checking.spec_of({"name": "far_away"}))
+    made = Project(folder)
+    built = made.pallasc("build", "spec.yaml")
+    assert built.returncode == 0, built.stderr
+    return made
+
+
+def test_a_kernel_of_the_library_agrees_with_its_reference(project: Project) -> None:
+    ran = project.emulate("row_sum")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    head, x, out = ran.stdout.splitlines()
+    assert head == "row_sum@h100-sxm on an emulated GPU"
+    assert x == "  x    f32[16, 1024]  random, seed 0"
+    assert re.match(r"  out  f32\[16\] +as the reference: largest absolute error ", out)
+
+
+def test_the_report_has_no_device(project: Project, tmp_path: Path) -> None:
+    x = np.random.default_rng(1).uniform(-2, 2, (8, 512)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    words = ("--json", "-k", "softmax and m=8", "--input", f"x={tmp_path / 'x.npy'}")
+    ran = project.emulate("softmax", *words, "--output", tmp_path / "out")
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout)
+    assert (report["schema"], report["device"], report["emulated"]) == (1, None, True)
+    (result,) = report["results"]
+    # Of two targets the first is emulated.
+    assert (result["id"], result["same"]) == ("softmax[m=8]@h100-sxm", True)
+    assert result["inputs"][0]["file"] == str(tmp_path / "x.npy")
+    found = np.load(tmp_path / "out" / "out.npy")
+    assert result["outputs"][0]["sha256"] == hashlib.sha256(found.tobytes()).hexdigest()
+    powers = np.exp(x - x.max(1, keepdims=True))
+    np.testing.assert_allclose(found, powers / powers.sum(1, keepdims=True), rtol=1e-5)
+
+
+def test_another_target_is_chosen_by_its_name(project: Project) -> None:
+    ran = project.emulate("softmax", "--target", "sm_100a", "--all")
+    heads = [line for line in ran.stdout.splitlines() if line.startswith("softmax")]
+    assert heads == [f"softmax[m={m}]@b200 on an emulated GPU" for m in (8, 16)]
+    assert (ran.returncode, ran.stdout.count("as the reference")) == (0, 2)
+
+
+def test_several_points_are_for_the_user_to_choose_from(project: Project) -> None:
+    ran = project.emulate("softmax")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "2 variants of softmax can be emulated:\n  softmax[m=8]@h100-sxm\n" in ran.stderr
+    assert 'Choose one, such as -k "m=8", or run all with --all.' in ran.stderr
+
+
+def test_what_xla_makes_around_a_kernel_runs_too(project: Project) -> None:
+    ran = project.emulate("beside")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "as the reference: largest absolute error 0, " in ran.stdout
+
+
+def test_other_numbers_than_the_reference_end_with_1(project: Project) -> None:
+    ran = project.emulate("doubled")
+    assert ran.returncode == 1
+    assert "differs in 128 of 128 elements, first at [0]: " in ran.stdout
+    assert ran.stderr == "error: doubled@h100-sxm differs from its reference.\n"
+
+
+def test_a_deadlock_ends_with_the_users_line(project: Project) -> None:
+    ran = project.emulate("waits_twice")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    place = f"{project.folder / 'kernels.py'}:{project.line('nobody arrives again')}"
+    head, who, hint = ran.stderr.splitlines()
+    assert head.startswith(f"error: {place}")
+    assert "waits_twice@h100-sxm: no warp can go on: " in head
+    assert "0 of 128 arrivals seen" in head
+    assert re.search(r"\(at mbarrier\.try_wait.* \(line \d+ of the PTX\)\) \[deadlock\]$", head)
+    assert who.startswith(f"  {place}")
+    assert "and 3 more wait for the phase of parity" in who
+    assert hint.startswith("  On a GPU the kernel hangs for ever.")
+
+
+def test_an_access_outside_of_memory_ends_with_the_users_line(project: Project) -> None:
+    ran = project.emulate("far_away", spec="far.yaml")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    place = f"{project.folder / 'kernels.py'}:{project.line('outside of all memory')}"
+    assert f"error: {place}" in ran.stderr
+    assert re.search(r"warp \d of block \(0, 0, 0\) .*\[out-of-bounds\]", ran.stderr)
+
+
+def test_what_a_kernel_prints_goes_to_the_error_output(project: Project) -> None:
+    ran = project.emulate("says", "--json")
+    assert json.loads(ran.stdout)["results"][0]["same"] is True
+    assert "element 7" in ran.stderr
+
+
+def test_a_limit_stops_the_worker(project: Project) -> None:
+    ran = project.emulate("sound", "--timeout", "0.01")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr == (
+        "error: the process that emulates sound@h100-sxm took longer than 0.01 s (--timeout) and "
+        "was stopped\n  If it needs more time, raise --timeout.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--device", "0"], "--device has no meaning with --emulate: no GPU is used."),
+        (["--profile", "t.json"], "--profile has no meaning with --emulate: no time is measured."),
+    ],
+)
+def test_what_is_about_a_gpu_is_refused(words: list[str], text: str, project: Project) -> None:
+    ran = project.emulate("sound", *words)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith(f"error: {text}\n")
+
+
+def test_a_bundle_is_emulated_where_it_has_the_ptx(project: Project) -> None:
+    create = ["bundle", "create", "spec.yaml", "-k", "name=sound or name=beside"]
+    for options in ([], ["--keep-ptx"]):
+        name = f"kernels{len(options)}.pallasc"
+        made = project.pallasc(*create, "-o", name, *options)
+        assert made.returncode == 0, made.stderr
+    ran = project.emulate("sound", spec="kernels1.pallasc")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "not compared, as the spec names no reference" in ran.stdout
+    ran = project.emulate("sound", spec="kernels0.pallasc")
+    assert ran.returncode == 1
+    assert re.search(
+        r"the bundle has no PTX of the kernel \w+\.\n  Write .* --keep-ptx", ran.stderr
+    )
+    ran = project.emulate("beside", spec="kernels1.pallasc")
+    assert ran.returncode == 1
+    assert "XLA made it; name the spec instead of the bundle" in ran.stderr
