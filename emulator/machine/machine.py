@@ -21,6 +21,7 @@ from pallasc.emulator.machine.deadlocks import explain
 from pallasc.emulator.machine.faults import Fault, fault_of
 from pallasc.emulator.machine.memory import PARAMETERS, RESERVED, GlobalMemory, Region
 from pallasc.emulator.machine.observer import Observer
+from pallasc.emulator.machine.rounds import goes_in_circles
 from pallasc.emulator.machine.tensor_maps import TensorMaps
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Kernel
@@ -301,7 +302,7 @@ class Machine:
 
     def _run(self, warp: Warp) -> bool:
         """Let a warp run; return whether it did anything but spin."""
-        if warp.ended or warp.is_parked():
+        if warp.ended or warp.is_parked() or (warp.circles and self._circles(warp)):
             return False
         before = self.progress
         budget = self.random.randint(1, 200) if self.policy.shuffle else self.policy.turn
@@ -317,14 +318,30 @@ class Machine:
             return True
         if not ran:
             return False
+        return self._has_advanced(warp, before, budget)
+
+    def _has_advanced(self, warp: Warp, before: int, budget: int) -> bool:
+        """Tell whether a warp that has had its turn did anything but spin."""
         if self.progress != before:
             warp.idle = 0
             warp.rounds.forget()
         elif warp.yielded and warp.ends_round():
             return False
+        elif warp.yielded:
+            warp.idle += 1
         else:
-            warp.idle += 1 if warp.yielded else budget / _TURN
+            idle = warp.idle
+            warp.idle += budget / _TURN
+            if int(idle).bit_length() < int(warp.idle).bit_length():
+                return not self._circles(warp)
         return warp.idle < _IDLE_TURNS
+
+    def _circles(self, warp: Warp) -> bool:
+        """Tell whether a warp goes round a loop without any effect; it goes on if not."""
+        warp.circles = goes_in_circles(warp, _TURN)
+        if warp.circles:
+            warp.park_in_loop()
+        return warp.circles
 
     def _end(self, cluster: Cluster) -> None:
         for warp in cluster.warps:

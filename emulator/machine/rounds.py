@@ -13,6 +13,12 @@ import numpy as np
 
 from pallasc.emulator.machine.waits import Wait
 
+_EFFECTS = {
+    "atom", "bar", "barrier", "call", "clusterlaunchcontrol", "cp", "mbarrier", "multimem", "red",
+    "st", "stmatrix", "tcgen05", "wgmma",
+}  # fmt: skip
+"""Opcodes of what others may notice."""
+
 
 class Rounds:
     """The rounds of one warp: each ends where it reads memory that others may change."""
@@ -44,7 +50,7 @@ class Rounds:
         if not isinstance(waits, Wait):
             self.forget()
             return False
-        places = tuple((split.place, split.mask.tobytes(), split.stuck) for split in splits)
+        places = _places(splits)
         if self._registers is not None:
             self.watched.append(waits)
             self._count += 1
@@ -57,6 +63,34 @@ class Rounds:
         self._registers, self._splits, self._count = list(registers), places, 0
         self.watched = []
         return False
+
+
+def goes_in_circles(warp: Any, most: int) -> bool:
+    """Let a warp execute up to `most` instructions; tell whether it comes back to where it was.
+
+    It does not where one of the instructions has an effect that others may notice.
+    """
+    machine, program = warp.block.machine, warp.block.launch.program
+    before, limit, left = machine.progress, 1, most
+    while left > 0:
+        splits, registers = _places(warp.splits), list(warp.registers)
+        for _ in range(limit):
+            places = {id(split): split.place for split in warp.splits}
+            ran = warp.run(program.code, 1)
+            if not ran or warp.ended or warp.yielded or machine.progress != before:
+                return False
+            place = places.get(id(warp.split))
+            if place is None or program.kernel.instructions[place].parts[0] in _EFFECTS:
+                return False
+            if _places(warp.splits) == splits and _equal(registers, warp.registers):
+                return True
+        left -= limit
+        limit *= 2
+    return False
+
+
+def _places(splits: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple((split.place, split.mask.tobytes(), split.stuck) for split in splits)
 
 
 def _equal(some: list[np.ndarray], others: list[np.ndarray]) -> bool:

@@ -99,6 +99,18 @@ class ClusterWait:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopWait:
+    """Lanes go round a loop that has no effect."""
+
+    def is_over(self) -> bool:
+        """Tell that the loop itself does not end."""
+        return False
+
+    def __str__(self) -> str:
+        return "the end of a loop that changes nothing and has no end"
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryWait:
     """Lanes have read memory and may read it again until it has changed.
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pallasc.emulator.machine.faults import Actor, Fault, fault_of
 from pallasc.emulator.machine.rounds import Rounds
-from pallasc.emulator.machine.waits import LanesWait, Wait
+from pallasc.emulator.machine.waits import LanesWait, LoopWait, Wait
 from pallasc.emulator.tensors.misuse import OperandError
 
 LANES = 32
@@ -54,6 +54,7 @@ class Warp:
         "block",
         "bulk_groups",
         "bulk_open",
+        "circles",
         "clock",
         "cluster_phase",
         "copies",
@@ -94,6 +95,7 @@ class Warp:
         self.yielded = False  # whether its last turn ended in reading memory once more
         self.parked: Sequence[Wait] = ()  # nothing goes on before one of these is over
         self.rounds = Rounds()
+        self.circles = False  # it goes round a loop without any effect
         self.idle = 0.0  # turns without anything having changed in the machine
         self.clock = 0
         self.actor = Actor(block.device, block.index, index)
@@ -182,6 +184,11 @@ class Warp:
             return False
         self._park(self.split)
         return bool(self.parked)
+
+    def park_in_loop(self) -> None:
+        """Let the warp wait, which goes round a loop without any effect."""
+        self.split.waits = LoopWait()
+        self.parked = [self.split.waits]
 
     def _park(self, round_of: Split | None = None) -> None:
         """Let the warp wait, unless somebody has to look after what its lanes wait for."""

@@ -87,6 +87,21 @@ class Run:
         self.machine.run([launch])
         return np.array(self.out.data[: self.out.size]).view(f"u{self.width}")
 
+    def run_on_two_devices(self) -> None:
+        """Run on two devices; `outs` is memory of the own one, %a0 the second word of the other."""
+        program = assemble(parse(self.text), "k")
+        signals = [
+            self.machine.memory.allocate(256, label=f"the signals of device {device}")
+            for device in range(2)
+        ]
+        launches = []
+        for device, (own, other) in enumerate((signals, signals[::-1])):
+            data = b"".join(address.to_bytes(8, "little") for address in (own.base, other.base + 4))
+            parameters = self.machine.parameters(data)
+            sizes = ((self.blocks, 1, 1), (self.threads, 1, 1), (self.cluster, 1, 1))
+            launches.append(Launch(program, *sizes, 0, parameters, device))
+        self.machine.run(launches)
+
 
 def run(body: str, *arrays: np.ndarray, **options: Any) -> np.ndarray:
     """Run lines on arrays and return the result: what each thread has stored at %out."""

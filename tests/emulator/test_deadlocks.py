@@ -1,0 +1,157 @@
+"""Every deadlock and every loop without an end is told within ten seconds, with its reason."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from small_kernels import Run, run
+
+from pallasc.emulator.machine.deadlocks import Deadlock
+from pallasc.emulator.machine.machine import Policy
+
+POLICIES = [Policy(), Policy(seed=1, shuffle=True, eagerness=0.5)]
+SHARED = ".shared .align 16 .b8 s[1024]; .shared .align 8 .b64 m;"
+INIT = "setp.eq.u32 %p1, %t, 0; @%p1 mbarrier.init.shared::cta.b64 [m], 2; bar.sync 0;"
+
+
+@pytest.fixture(autouse=True)
+def _within_ten_seconds() -> Iterator[None]:
+    began_s = time.process_time()
+    yield
+    assert time.process_time() - began_s < 10
+
+
+def told(lines: str, **options: object) -> str:
+    """Return what is told of a deadlock."""
+    with pytest.raises(Deadlock) as caught:
+        run(lines, **options)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("load", ["ld.acquire.sys.global", "ld.volatile.global", "ld.relaxed.gpu"])
+def test_a_semaphore_that_nobody_signals(load: str, policy: Policy) -> None:
+    text = told(
+        f"POLL:\n {load}.u32 %r1, [%outs]; setp.ne.u32 %p1, %r1, 7; nanosleep.u32 20;"
+        "@%p1 bra POLL;",
+        blocks=8,
+        threads=128,
+        policy=policy,
+    )
+    assert "no warp can go on" in text
+    assert "for a change of 4 bytes at offset 0 of array 4096, which hold 0" in text
+    assert f"{load}.u32 %r1, [%outs]" in text
+    assert "warps 0-3 of blocks (0, 0, 0), (1, 0, 0), (2, 0, 0) and 5 more" in text
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_one_lane_polls_with_an_atomic_while_the_others_wait(policy: Policy) -> None:
+    text = told(
+        "setp.ne.u32 %p1, %t, 0; @%p1 bra MEET;\nPOLL:\n"
+        "atom.global.cas.b32 %r1, [%outs], 1, 0; setp.ne.u32 %p2, %r1, 1; @%p2 bra POLL;\nMEET:\n"
+        "bar.warp.sync -1;",
+        policy=policy,
+    )
+    assert "for a change of 4 bytes at offset 0 of array 128, which hold 0" in text
+    assert "for the other lanes of its warp at bar.warp.sync" in text
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("wait", ["try_wait", "test_wait"])
+def test_a_wait_with_a_sleep_for_a_phase_that_does_not_end(wait: str, policy: Policy) -> None:
+    text = told(
+        INIT + "@%p1 mbarrier.arrive.shared::cta.b64 _, [m];\nWAIT:\n"
+        f"mbarrier.{wait}.parity.shared::cta.b64 %p2, [m], 0; nanosleep.u32 32; @!%p2 bra WAIT;",
+        threads=64,
+        variables=SHARED,
+        policy=policy,
+    )
+    assert "warps 0-1 of block (0, 0, 0)" in text
+    assert "phase 0: 1 of 2 arrivals seen" in text
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_two_warps_each_at_the_barrier_of_the_other(policy: Policy) -> None:
+    text = told(
+        "shr.u32 %r1, %t, 5; setp.eq.u32 %p1, %r1, 0; @%p1 bra FIRST; bar.sync 2, 64;"
+        "bar.sync 1, 64; bra END;\nFIRST:\n bar.sync 1, 64; bar.sync 2, 64;\nEND:\n",
+        threads=64,
+        policy=policy,
+    )
+    assert "for barrier 1 of the block (32 of 64 threads are there)" in text
+    assert "for barrier 2 of the block (32 of 64 threads are there)" in text
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_cluster_one_block_of_which_waits_elsewhere(policy: Policy) -> None:
+    text = told(
+        "mov.u32 %r1, %cluster_ctarank; setp.eq.u32 %p1, %r1, 1; @%p1 bra ELSE;"
+        "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; bra END;\nELSE:\n"
+        "bar.sync 3, 64;\nEND:\n",
+        blocks=4,
+        cluster=2,
+        policy=policy,
+    )
+    assert "for the cluster's barrier (1 of 2 warps are there)" in text
+    assert "for barrier 3 of the block (32 of 64 threads are there)" in text
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_two_devices_that_wait_for_a_signal_of_each_other(policy: Policy) -> None:
+    """Each signals the other one only when it has got the signal of the other."""
+    text = """
+      add.u64 %rd1, %outs, 4;
+    POLL:
+      ld.acquire.sys.global.u32 %r1, [%rd1]; setp.eq.u32 %p1, %r1, 0; @%p1 bra POLL;
+      st.release.sys.global.u32 [%a0], 1;
+    """
+    with pytest.raises(Deadlock) as caught:
+        Run(text, np.zeros(1, "u8"), policy=policy).run_on_two_devices()
+    told = str(caught.value)
+    assert "warp 0 of block (0, 0, 0); warp 0 of block (0, 0, 0) on device 1" not in told
+    assert "offset 4 of the signals of device 0, which hold 0" in told
+    assert "warp 0 of block (0, 0, 0) on device 1" in told
+    assert "offset 4 of the signals of device 1, which hold 0" in told
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "bra LOOP;",
+        "ld.global.u32 %r1, [%outs]; setp.eq.u32 %p1, %r1, 0; @%p1 bra LOOP;",
+        "add.u32 %r1, %r1, 1; and.b32 %r1, %r1, 15; setp.lt.u32 %p1, %r1, 16; @%p1 bra LOOP;",
+    ],
+)
+def test_a_loop_without_an_end_that_has_no_effect(loop: str, policy: Policy) -> None:
+    text = told(f"LOOP:\n {loop}", threads=128, blocks=4, policy=policy)
+    assert "for the end of a loop that changes nothing and has no end" in text
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_long_loop_that_ends_is_none_without_an_end(policy: Policy) -> None:
+    found = run(
+        "mov.u32 %r1, 0;\nLOOP:\n add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 100000;"
+        "@%p1 bra LOOP; st.global.u32 [%out], %r1;",
+        policy=policy,
+    )
+    assert set(found.tolist()) == {100_000}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_who_polls_learns_of_what_others_write_late(policy: Policy) -> None:
+    """A warp counts to a hundred thousand before it writes what the others poll for."""
+    found = run(
+        "shr.u32 %r2, %t, 5; setp.ne.u32 %p1, %r2, 0; @%p1 bra POLL; mov.u32 %r1, 0;\nLOOP:\n"
+        "add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 100000; @%p1 bra LOOP;"
+        "st.volatile.global.u32 [%a0], %r1; bra END;\nPOLL:\n"
+        "ld.volatile.global.u32 %r1, [%a0]; setp.eq.u32 %p1, %r1, 0; @%p1 bra POLL;\nEND:\n"
+        "st.global.u32 [%out], %r1;",
+        np.zeros(4, "u4"),
+        threads=128,
+        policy=policy,
+    )
+    assert set(found.tolist()) == {100_000}
