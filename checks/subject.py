@@ -59,5 +59,5 @@ class Options:
 
     seed: int = 0
     seed_given: bool = False
-    schedules: int = 1
+    schedules: int = 3
     inputs: Path | None = None

@@ -76,7 +76,7 @@ class _Asked(NamedTuple):
     metavar="N",
     help="Choose the random inputs; by default 0, or what the spec says.",
 )
-@count_option("--schedules", "Try N interleavings, where a level has several.", default=1)
+@count_option("--schedules", "Try N interleavings, where a level has several.", default=3)
 @selection_options
 @compile_options
 @checking_options
@@ -121,8 +121,8 @@ def command(
 
     The artifact level executes the PTX that ships with the plan that ships, XLA's kernels included,
     and compares the results with the reference. What is asynchronous is held back for as long as
-    nothing waits for it; --schedules adds runs in other orders. It needs no source: bundles are
-    searched for faults, deadlocks and uninitialized results.
+    nothing waits for it; then come runs in other orders, as many as --schedules says. It needs no
+    source: bundles are searched for faults, deadlocks and uninitialized results.
 
     Examples:
       pallasc check kernels.yaml

@@ -30,24 +30,24 @@ def policies(count: int, seed: int) -> list[Policy]:
     """Return the schedules of a check.
 
     In the first, what is asynchronous is held back for as long as nothing waits for it. In the
-    others warps take turns at random, and asynchronous operations complete at once, or at random;
-    in every second one of these a cluster gets all the work that it asks others for.
+    others warps take turns at random, and asynchronous operations complete at once, or at random.
+    In every second one, the first among them, a cluster gets all the work that it asks others for.
     """
     others = [
         Policy(
             seed=seed + number,
             shuffle=True,
             eagerness=1.0 if number % 2 else 0.5,
-            busy=bool(number % 2),
+            busy=not number % 2,
         )
         for number in range(1, count)
     ]
-    return [Policy(seed=seed), *others]
+    return [Policy(seed=seed, busy=True), *others]
 
 
 def eager() -> Policy:
     """Return the schedule in which nothing asynchronous is ever late."""
-    return Policy(eagerness=1.0)
+    return Policy(eagerness=1.0, busy=True)
 
 
 class Element(NamedTuple):

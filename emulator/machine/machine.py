@@ -274,7 +274,8 @@ class Machine:
         self.still = self.still + 1 if self.progress == before else 0
         if self.still == _STILL_TURNS:
             self.still = 0
-            self._start_more()
+            if not any(launch.cancelled for launch in self.launches):
+                self._start_more()
         for cluster in [cluster for cluster in self.clusters if cluster.ended]:
             self._end(cluster)
             ran = True

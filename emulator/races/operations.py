@@ -165,7 +165,7 @@ class Operations(Registers):
                 tag.waited = True
             if operation.what == "wgmma":
                 self._give_registers_back(thread, operation, tag)
-        if "bulk" in instruction_at(w, place).parts:
+        if reads_only and "bulk" in instruction_at(w, place).parts:
             for operation in thread.asynchronous:
                 operation.tag.was_left = True
         if any(o.tag.waited for o in operations):

@@ -37,6 +37,14 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"^jax_attention_gradients/_compute_thread:511:", _TWO_WAITS),
     (r"^(dequant|fused)_matmul/\w+:(104|122):earlier barrier_wait$", _TWO_WAITS),
     (r"^jax_attention_gradients/kv_pipeline:454:later", "it gives the buffer back later"),
+    (
+        r"^jax_attention_gradients/kv_pipeline:454:earlier",
+        "the warp that copies waits for the other buffer first, which is given back afterwards",
+    ),
+    (
+        r"^jax_blackwell_matmul/_:200:later",
+        "it still waits before it asks for its next tile, and who multiplies waits for that, too",
+    ),
     (r"^jax_ragged_dot/acc_scope:154:count", "at these sizes no buffer is filled twice"),
     (r"^jax_causal_attention/epilogue_kv_loop:", _EPILOGUE),
 )

@@ -15,6 +15,7 @@ import pytest
 from pallasc.checks.artifact.execute import Element, policies
 from pallasc.checks.artifact.faults import fault_finding
 from pallasc.checks.artifact.rules import RULES
+from pallasc.checks.subject import Options
 from pallasc.emulator.machine.faults import Actor, Fault
 from pallasc.emulator.machine.machine import Machine
 from pallasc.specs.artifacts.plan import Binding
@@ -189,6 +190,14 @@ def test_schedules_begin_with_the_one_that_holds_everything_back() -> None:
     assert (first.seed, first.eagerness, first.shuffle) == (7, 0.0, False)
     assert (second.seed, second.eagerness, second.shuffle) == (8, 1.0, True)
     assert (third.seed, third.eagerness, third.shuffle) == (9, 0.5, True)
+
+
+def test_a_default_check_tries_each_kind_of_schedule() -> None:
+    chosen = policies(Options().schedules, 0)
+    assert {policy.eagerness for policy in chosen} == {0.0, 0.5, 1.0}
+    assert {policy.shuffle for policy in chosen} == {False, True}
+    assert {policy.busy for policy in chosen} == {False, True}
+    assert chosen[0].busy
 
 
 @pytest.mark.parametrize(

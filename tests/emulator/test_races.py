@@ -167,6 +167,20 @@ def test_a_copy_that_outlives_its_block_is_found(compiled: Callable[[str], Artif
     assert found & {"copy-not-awaited", "async-write-not-awaited"}
 
 
+def test_a_bulk_store_that_the_last_wait_leaves_is_told(
+    compiled: Callable[[str], Artifact],
+) -> None:
+    artifact = compiled("hopper")
+    text = text_of(artifact)
+    pattern = r"cp\.async\.bulk\.wait_group(\.read)?\s+0;"
+    assert re.search(pattern, text)
+    for kind, is_warning in ((" 1;", False), (".read 1;", True)):
+        changed = re.sub(pattern, f"cp.async.bulk.wait_group{kind}", text)
+        (finding,) = {f.is_warning: f for f in observe(artifact, text=changed)}.values()
+        assert finding.rule == "bulk-store-not-awaited"
+        assert finding.is_warning == is_warning
+
+
 def test_a_finding_names_both_instructions_and_what_is_missing(
     compiled: Callable[[str], Artifact],
 ) -> None:
