@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
 from pallasc.compiler.builds.arrays import array_tree, to_notation, with_calls_resolved
 from pallasc.compiler.lowering.ptxas_reports import Reports, first_on_path
 from pallasc.compiler.toolchain.setup import Setup, prepare
-from pallasc.errors import SpecError, ToolError
+from pallasc.errors import PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.gpus import Target
 from pallasc.specs.loading.decorator import spec_of
@@ -28,7 +28,10 @@ from pallasc.specs.spelling import show
 from pallasc.specs.targets import resolve_target
 
 if TYPE_CHECKING:
+    from pallasc.compiler.lowering.compile import Tools
     from pallasc.compiler.workers.xla_process import XlaProcess
+
+T = TypeVar("T")
 
 
 def compile(
@@ -61,6 +64,7 @@ def compile(
 
     Returns:
         The artifact; `artifact.plan`, `artifact.cubin()`, `artifact.ptx()`, `artifact.kernels`.
+        `pallasc.emulate` can execute all of its kernels.
 
     Raises:
         SpecError: an array or the target is invalid, the arrays do not match the function, or it
@@ -101,9 +105,6 @@ def _compile_here(
     store: Store | None,
 ) -> Artifact:
     from pallasc.compiler.lowering.compile import Job, Tools, compile_job, lower_job
-    from pallasc.compiler.lowering.device_library import other_library
-    from pallasc.compiler.lowering.makers import OtherAssemblerError
-    from pallasc.compiler.toolchain import nvjitlink
 
     # `JAX_PLATFORMS` is not set: the process may use devices of its own.
     name = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
@@ -114,7 +115,7 @@ def _compile_here(
     trees = [with_calls_resolved(item, str(Path.cwd())) for item in args]
     job = Job(function, trees, static, target, mesh)
 
-    def run(tools: Tools) -> Artifact:
+    def compiled(tools: Tools) -> Artifact:
         if store is not None:
             from pallasc.compiler.builds.compile_stored import compile_with_store
 
@@ -123,16 +124,39 @@ def _compile_here(
         return Artifact(result, blobs.__getitem__)
 
     tools = Tools(record, setup.toolchain.ptxas, {}, {}, setup.toolkit)
+    artifact = _with_xla(compiled, tools, setup, target)
+
+    @cache
+    def find() -> Mapping[str, str]:
+        from pallasc.compiler.again.find_ptx import without_ptx
+        from pallasc.compiler.lowering.xla_ptx import xla_ptx
+
+        lacking = without_ptx(artifact)
+        return _with_xla(lambda used: xla_ptx(job, used, lacking), tools, setup, target)
+
+    artifact.find_ptx = find
+    return artifact
+
+
+def _with_xla(action: Callable[[Tools], T], tools: Tools, setup: Setup, target: Target) -> T:
+    """Return what `action` does with tools that use the assembler of the setup.
+
+    This process compiles, or another where XLA would find another assembler here.
+    """
+    from pallasc.compiler.lowering.device_library import other_library
+    from pallasc.compiler.lowering.makers import OtherAssemblerError
+    from pallasc.compiler.toolchain import nvjitlink
+
     ptxas = setup.toolchain.ptxas
     if ptxas not in _other_assemblers and not (nvjitlink.hide() or other_library(setup.toolkit)):
         reports = _reports(ptxas)
         try:
             with first_on_path(reports.folder, setup.toolkit / "bin"):
-                return run(replace(tools, reports=reports))
+                return action(replace(tools, reports=reports))
         except OtherAssemblerError:
             _other_assemblers.add(ptxas)
     process = _process(setup, target)
-    return run(replace(tools, reports=process.reports, process=process))
+    return action(replace(tools, reports=process.reports, process=process))
 
 
 _other_assemblers: set[Path] = set()
@@ -192,7 +216,8 @@ def _compile_isolated(
     notation = [to_notation(item, f"array {index}") for index, item in enumerate(args)]
     spec = spec_of(function, args=notation, static=static, target=target.name, mesh=dict(mesh))
     variant = replace(expand([spec])[0], target=target)
-    report = build([variant], store=store or Store(), options=Options(jobs=1, ptxas=ptxas))
+    used = store or Store()
+    report = build([variant], store=used, options=Options(jobs=1, ptxas=ptxas))
     if report.interrupted:
         raise KeyboardInterrupt
     result = report.results[0]
@@ -200,6 +225,18 @@ def _compile_isolated(
         raise result.error
     for diagnostic in result.diagnostics:
         warnings.warn(str(diagnostic), stacklevel=3)
-    if result.artifact is None:
+    artifact = result.artifact
+    if artifact is None:
         raise SpecError(f"{variant.name} was not compiled.")
-    return result.artifact
+
+    @cache
+    def find() -> Mapping[str, str]:
+        from pallasc.compiler.again.find_ptx import find_ptx
+
+        (found,) = find_ptx([(variant, artifact)], _setup(ptxas), used)
+        if isinstance(found, PallascError):
+            raise found
+        return found
+
+    artifact.find_ptx = find
+    return artifact

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pallasc.emulator.machine.machine import Machine
 from pallasc.emulator.run_plan import PlanRun
-from pallasc.errors import ArgumentError
+from pallasc.errors import ArgumentError, UnsupportedError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import LaunchPlan
 
@@ -21,6 +21,9 @@ def emulate(artifact: Artifact, *arrays: Any, **named: Any) -> Any:
     Arguments are those of the compiled function, as NumPy arrays, or lists and dicts of them; None
     where the function was compiled with None. What a kernel prints is written to the standard
     output when it has ended.
+
+    The kernels that XLA makes around Mosaic's come without PTX. Where `pallasc.compile` returned
+    the artifact, it is found by compiling once more, at the first call that needs it.
 
     Where the plan runs on several devices, each array has one more dimension in front, the device,
     and so have the results.
@@ -38,12 +41,13 @@ def emulate(artifact: Artifact, *arrays: Any, **named: Any) -> Any:
         CheckError: a kernel does what no GPU would do rightly: it reaches outside of its memory,
             waits for ever, fails an assertion.
         UnsupportedError: a kernel has an instruction that the emulator does not know, or comes
-            without PTX.
+            without PTX, as in bundles and entries of the store.
+        CompileError: what the artifact was compiled from has changed, so the PTX cannot be found.
     """
     plan = artifact.plan
     leaves = inputs_of(plan, arrays, named)
     machine = Machine()
-    run = PlanRun(artifact, machine)
+    run = PlanRun(artifact, machine, _missing_ptx(artifact))
     if plan.device_count > 1:
         per_device = [[_of_device(a, d, plan) for a in leaves] for d in range(plan.device_count)]
         found = run.run(per_device)
@@ -52,6 +56,23 @@ def emulate(artifact: Artifact, *arrays: Any, **named: Any) -> Any:
         (results,) = run.run([leaves])
     print("".join(machine.printed), end="")
     return _tree(plan.output_tree, results)
+
+
+def _missing_ptx(artifact: Artifact) -> Mapping[str, str]:
+    """Return the PTX of the kernels that come without, by the digest of their cubin."""
+    lacking = [kernel for kernel in artifact.kernels if kernel.ptx is None]
+    if not lacking:
+        return {}
+    if artifact.find_ptx is not None:
+        return artifact.find_ptx()
+    if any(kernel.origin == "mosaic" for kernel in lacking):
+        hint = "Write the bundle with pallasc bundle create --keep-ptx."
+    else:
+        hint = (
+            "XLA made it, and its PTX can be had where pallasc.compile has just returned the "
+            "artifact, and with pallasc run SPECS --emulate."
+        )
+    raise UnsupportedError(f"the kernel {lacking[0].name} comes without PTX.", hint=hint)
 
 
 def _of_device(array: Any, device: int, plan: LaunchPlan) -> Any:

@@ -47,7 +47,7 @@ def other_library(toolkit: Path) -> str:
     """Return the device library that Mosaic would take instead of `toolkit`'s, "" for none."""
     for root in _roots():
         place = root / _LIBRARY
-        if place.parent.is_dir():
+        if os.path.isdir(place.parent):  # the text of `python -c` is no path, and may be too long
             return "" if _contents(place) == _contents(toolkit / _LIBRARY) else str(place)
     return ""
 

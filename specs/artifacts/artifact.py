@@ -91,6 +91,10 @@ class Artifact:
         record: the artifact's JSON, which is checked as far as `ArtifactRecord` says.
         read_blob: returns the bytes with a digest. They are checked here.
 
+    Attributes:
+        find_ptx: finds the PTX of the kernels that come without, by the digest of their cubin; None
+            where nothing is known of how it was compiled, as of a bundle or an entry of the store.
+
     Raises:
         CorruptError: the record has another schema, or lacks a field.
     """
@@ -101,6 +105,7 @@ class Artifact:
         self._record: ArtifactRecord | None = _checked(record)
         self._read_blob = read_blob
         self._load: Callable[[], Mapping[str, object]] | None = None
+        self.find_ptx: Callable[[], Mapping[str, str]] | None = None
 
     def __repr__(self) -> str:
         return f"<Artifact {self.digest[:12]} for {self.target['name']}>"
@@ -119,6 +124,7 @@ class Artifact:
         """
         other = Artifact.__new__(Artifact)
         other._record, other._read_blob, other._load = None, self._read_blob, load
+        other.find_ptx = self.find_ptx
         other.__dict__["kernels"] = self.kernels
         other.__dict__["cubin_bytes"] = self.cubin_bytes
         other.__dict__["digest"] = digest or self.digest

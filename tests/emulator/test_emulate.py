@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +17,7 @@ import pytest
 import pallasc
 from pallasc.cache.store import Store
 from pallasc.emulator.emulate import inputs_of
-from pallasc.errors import ArgumentError
+from pallasc.errors import ArgumentError, CompileError, UnsupportedError
 from pallasc.specs.library.elementwise import add
 
 
@@ -32,6 +37,72 @@ def x() -> np.ndarray:
 
 def test_results_are_those_of_the_function(artifact: pallasc.Artifact, x: np.ndarray) -> None:
     np.testing.assert_array_equal(pallasc.emulate(artifact, x, x), x + x)
+
+
+AROUND = """
+from pallasc.specs.library.elementwise import add
+
+def around(x):
+    return add(x * 2, x, block_size=1024) + 1
+"""
+
+
+@pytest.fixture
+def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a module with a function that XLA makes kernels of, too."""
+    (tmp_path / "around_add.py").write_text(AROUND)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "around_add", raising=False)
+    return import_module("around_add")
+
+
+def test_what_xla_makes_around_a_kernel_is_found_once_and_executed(
+    around: Any, x: np.ndarray, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "store")
+    made = pallasc.compile(around.around, "f32[2, 1024]", isolated=True, store=store)
+    assert "xla" in {kernel.origin for kernel in made.kernels}
+    np.testing.assert_array_equal(pallasc.emulate(made, x), x * 3 + 1)
+    (tmp_path / "around_add.py").write_text(AROUND.replace("x * 2", "x * 5"))
+    np.testing.assert_array_equal(pallasc.emulate(made, x), x * 3 + 1)
+
+
+def test_source_that_has_changed_is_told(around: Any, x: np.ndarray, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    made = pallasc.compile(around.around, "f32[2, 1024]", isolated=True, store=store)
+    (tmp_path / "around_add.py").write_text(AROUND.replace("x * 2", "jnp.sin(x)"))
+    with pytest.raises(CompileError, match="the PTX of XLA's kernels cannot be had"):
+        pallasc.emulate(made, x)
+
+
+CLOSURE = """
+import numpy
+import pallasc
+from pallasc.specs.library.elementwise import add
+
+factor = 3.0
+x = numpy.arange(2048, dtype=numpy.float32).reshape(2, 1024)
+made = pallasc.compile(lambda x: add(x * factor, x, block_size=1024) + 1, x)
+assert "xla" in {kernel.origin for kernel in made.kernels}
+numpy.testing.assert_array_equal(pallasc.emulate(made, x), x * (factor + 1) + 1)
+"""
+
+
+def test_a_closure_that_this_process_compiled_is_executed(tmp_path: Path) -> None:
+    environment = {**os.environ, "PALLASC_CACHE_DIR": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    subprocess.run([sys.executable, "-P", "-c", CLOSURE], check=True, env=environment)
+
+
+def test_what_the_store_holds_lacks_the_ptx_of_xla(
+    around: Any, x: np.ndarray, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "store")
+    made = pallasc.compile(around.around, "f32[2, 1024]", isolated=True, store=store)
+    stored = pallasc.Artifact(made.record, made.blob)
+    with pytest.raises(UnsupportedError, match=r"the kernel \w+ comes without PTX") as told:
+        pallasc.emulate(stored, x)
+    assert told.value.hint is not None
+    assert "XLA made it" in told.value.hint
 
 
 def test_arguments_of_another_shape_or_dtype_are_refused(
