@@ -25,10 +25,12 @@ from pallasc.specs.spec import Tolerance, Variant
 from pallasc.specs.spelling import suggestion
 
 
-def input_arrays(subject: Subject, options: Options) -> dict[str, Any]:
-    """Return the inputs of a variant as numpy arrays by path, in the order of its signature.
+def input_arrays(subject: Subject, options: Options) -> list[dict[str, Any]]:
+    """Return the inputs of each device as numpy arrays by path, in the order of the signature.
 
     They are those of the file of `options`, and otherwise the random numbers of `pallasc run`.
+    Where there are several devices, each has numbers of its own, and arrays of the file have one
+    dimension more in front: the device.
 
     Raises:
         SpecError: the file cannot be read.
@@ -36,7 +38,9 @@ def input_arrays(subject: Subject, options: Options) -> dict[str, Any]:
     """
     bindings = subject.plan.inputs
     named = _names(subject, options)
-    return {binding.path: _array(subject.id, binding, options, named) for binding in bindings}
+    arrays = {b.path: _of_devices(subject, b, options, named) for b in bindings}
+    count = max(subject.plan.device_count, 1)
+    return [{path: own[device] for path, own in arrays.items()} for device in range(count)]
 
 
 def _names(subject: Subject, options: Options) -> list[str]:
@@ -52,33 +56,53 @@ def _names(subject: Subject, options: Options) -> list[str]:
     return named
 
 
-def _array(name: str, binding: Binding, options: Options, named: Sequence[str]) -> Any:
+def _of_devices(
+    subject: Subject, binding: Binding, options: Options, named: Sequence[str]
+) -> Sequence[Any]:
+    """Return an input of each device."""
     dtype, shape, path = binding.dtype, binding.shape, binding.path
+    count = subject.plan.device_count
     if options.inputs is not None and path in named:
-        data = read_named(options.inputs, path, dtype, shape, f"{name}: {path}")
-        return array_of(np.frombuffer(data, np.uint8), dtype, shape)
-    data = random_bytes(dtype, ArraySpec(dtype, shape).nbytes, seed=options.seed, name=path)
-    return array_of(np.frombuffer(data, np.uint8), dtype, shape, binding.layout)
+        shape = (count, *shape) if count > 1 else shape
+        data = read_named(options.inputs, path, dtype, shape, f"{subject.id}: {path}")
+        array = array_of(np.frombuffer(data, np.uint8), dtype, shape)
+        return list(array) if count > 1 else [array]
+    size = ArraySpec(dtype, shape).nbytes
+    names = [path, *(f"{path} of device {device}" for device in range(1, count))]
+    drawn = [random_bytes(dtype, size, seed=options.seed, name=name) for name in names]
+    return [array_of(np.frombuffer(d, np.uint8), dtype, shape, binding.layout) for d in drawn]
+
+
+def stacked(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the inputs of several devices as arrays with one dimension more: the device."""
+    return {path: np.stack([own[path] for own in inputs]) for path in inputs[0]}
 
 
 def expected_results(
-    variant: Variant, outputs: Sequence[Binding], inputs: Mapping[str, Any]
-) -> list[Any]:
-    """Return what the reference of a variant gives, an array for each result.
+    variant: Variant, outputs: Sequence[Binding], inputs: Sequence[Mapping[str, Any]]
+) -> list[list[Any]]:
+    """Return what the reference of a variant gives: of each device, an array for each result.
+
+    The reference of a variant for several devices is called with the arrays of all of them, which
+    have one dimension more in front, the device; so have its results.
 
     Raises:
         SpecError: it fails, or gives other results than the kernel.
     """
-    results = leaves_of(run_reference(variant, inputs))
+    count = len(inputs)
+    results = leaves_of(run_reference(variant, stacked(inputs) if count > 1 else inputs[0]))
     shapes = [list(result.shape) for result in results]
-    if shapes != [list(output.shape) for output in outputs]:
+    front = [count] if count > 1 else []
+    needed = [[*front, *output.shape] for output in outputs]
+    if shapes != needed:
+        of_all = f", the first dimension being the {count} devices" if count > 1 else ""
         raise SpecError(
             f"the reference {variant.reference} of {variant.name} gives arrays of the shapes "
-            f"{shapes}, and the kernel {[list(output.shape) for output in outputs]}.",
+            f"{shapes}, and the kernel {needed}{of_all}.",
             location=variant.location,
             hint="It must return arrays like the kernel's.",
         )
-    return results
+    return [[result[d] for result in results] for d in range(count)] if count > 1 else [results]
 
 
 def difference(

@@ -119,7 +119,7 @@ class _Watching(Machine):
 def find_writer(
     artifact: Artifact,
     texts: Mapping[str, str],
-    inputs: Sequence[Any],
+    inputs: Sequence[Sequence[Any]],
     policy: Policy,
     element: Element,
 ) -> Writer | None:
@@ -134,5 +134,5 @@ def find_writer(
         return region.data[begin:end].tobytes()
 
     machine.watched = watched
-    run.run([inputs] * max(artifact.plan.device_count, 1))
+    run.run(inputs)
     return machine.writer

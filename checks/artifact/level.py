@@ -46,7 +46,7 @@ def run(subject: Subject, options: Options) -> LevelResult:
     if not subject.plan.launches:
         return not_checked(NAME, "it launches no kernel")
     arrays = input_arrays(subject, options)
-    check = _Check(subject, options, list(arrays.values()))
+    check = _Check(subject, options, [list(own.values()) for own in arrays])
     try:
         result = check.run(_expected(subject, arrays))
     except UnsupportedError as error:
@@ -60,7 +60,7 @@ def _why_unsupported(error: UnsupportedError, subject: Subject) -> str:
     return f"{told}: {lacking}" if lacking else told
 
 
-def _expected(subject: Subject, arrays: dict[str, Any]) -> list[Any] | None:
+def _expected(subject: Subject, arrays: Sequence[dict[str, Any]]) -> Results | None:
     variant = subject.variant
     if variant is None or variant.reference is None:
         return None
@@ -75,13 +75,13 @@ def _notes(subject: Subject) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Check:
-    """A check of one variant on these inputs, the same on each device."""
+    """A check of one variant on the inputs of each device."""
 
     subject: Subject
     options: Options
-    inputs: Sequence[Any]
+    inputs: Sequence[Sequence[Any]]
 
-    def run(self, expected: Sequence[Any] | None) -> LevelResult:
+    def run(self, expected: Results | None) -> LevelResult:
         """Run the schedules, until one shows that something is wrong."""
         for number, policy in enumerate(policies(self.options.schedules, self.options.seed)):
             found = self._schedule(policy, expected, first=not number)
@@ -89,15 +89,13 @@ class _Check:
                 return from_findings(NAME, tuple(_in_schedule(each, number) for each in found))
         return from_findings(NAME, ())
 
-    def _schedule(
-        self, policy: Policy, expected: Sequence[Any] | None, *, first: bool
-    ) -> list[Finding]:
+    def _schedule(self, policy: Policy, expected: Results | None, *, first: bool) -> list[Finding]:
         """Return what is wrong in one schedule."""
         races = Races()
         machine = Machine(policy, observer=races)
         run = self._run(machine)
         try:
-            results = run.run(self._arrays())
+            results = run.run(self.inputs)
         except Fault as fault:
             return [fault_finding(fault, machine), *race_findings(races.findings, run)]
         raced = race_findings(races.findings, run)
@@ -108,13 +106,10 @@ class _Check:
     def _run(self, machine: Machine, poison: int = POISONS[0]) -> PlanRun:
         return PlanRun(self.subject.artifact, machine, self.subject.xla_ptx, poison=poison)
 
-    def _arrays(self) -> list[Sequence[Any]]:
-        return [self.inputs] * max(self.subject.plan.device_count, 1)
-
     def _unwritten(self, results: Results) -> list[Finding]:
         """Return which outputs depend on what was in memory before."""
         machine = Machine(Policy(seed=self.options.seed))
-        others = self._run(machine, POISONS[1]).run(self._arrays())
+        others = self._run(machine, POISONS[1]).run(self.inputs)
         found = []
         for device, pairs in enumerate(zip(results, others, strict=True)):
             for output, one, other in zip(self.subject.plan.outputs, *pairs, strict=True):
@@ -131,7 +126,7 @@ class _Check:
         return found
 
     def _wrong(
-        self, results: Results, expected: Sequence[Any], policy: Policy, raced: Sequence[Finding]
+        self, results: Results, expected: Results, policy: Policy, raced: Sequence[Finding]
     ) -> list[Finding]:
         found = self._differences(results, expected)
         if not found:
@@ -144,16 +139,14 @@ class _Check:
             told.append(self._with_writer(replace(finding, hint=hint), element, policy))
         return told
 
-    def _differences(
-        self, results: Results, expected: Sequence[Any]
-    ) -> list[tuple[Finding, Element]]:
+    def _differences(self, results: Results, expected: Results) -> list[tuple[Finding, Element]]:
         """Return what is wrong with each output, on the first device where it is."""
         variant = self.subject.variant
         tolerance = variant.tolerance if variant is not None else None
         found = []
         for number, output in enumerate(self.subject.plan.outputs):
-            for device, outputs in enumerate(results):
-                got, right = outputs[number], expected[number]
+            for device, (outputs, rights) in enumerate(zip(results, expected, strict=True)):
+                got, right = outputs[number], rights[number]
                 finding = difference(output, got, right, tolerance)
                 if finding is not None:
                     where = f" on device {device}" if device else ""
@@ -166,9 +159,8 @@ class _Check:
     def _kind(self, results: Results, raced: Sequence[Finding]) -> tuple[str, str]:
         """Return the rule of wrong numbers, and what to do about them."""
         try:
-            prompt = self._run(Machine(eager())).run(self._arrays())
-            late = zip(prompt, results, strict=True)
-            if any(self._differences([one], other) for one, other in late):
+            prompt = self._run(Machine(eager())).run(self.inputs)
+            if self._differences(prompt, results):
                 return WRONG_NUMBERS.name, _LATE
         except Fault:
             return WRONG_NUMBERS.name, ""

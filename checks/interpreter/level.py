@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pallasc.checks.arrays import difference, expected_results, input_arrays
+from pallasc.checks.arrays import difference, expected_results, input_arrays, stacked
 from pallasc.checks.findings import Finding, LevelResult, Place, from_findings, not_checked
 from pallasc.checks.interpreter.interpret import Heard, forget, interpreting, why_missing
 from pallasc.checks.interpreter.messages import failure_finding, race_findings, raised_text
@@ -46,16 +46,16 @@ def run(subject: Subject, options: Options) -> LevelResult:
     if reason := why_missing() or _too_many_devices(variant):
         return not_checked(NAME, reason)
     inputs = input_arrays(subject, options)
-    call = kernel_call(variant, inputs)
+    call = _call(variant, inputs)
     place = definition(import_function(variant.entry, variant.base_dir)) or variant.location
     outcome, heard = _Outcome(), Heard()
-    waits = _watched(lambda: outcome.run(_on_devices(call, variant), heard))
+    waits = _watched(lambda: outcome.run(call, heard))
     races = race_findings(heard.races)
     if waits:
         return from_findings(NAME, (*races, _deadlock(waits)))
     if outcome.error is not None:
         return _failed(outcome.error, heard, races, place)
-    results = leaves_of(outcome.result)
+    results = _of_each(leaves_of(outcome.result), len(inputs))
     found = [*races, *_wrong_numbers(subject, variant, inputs, results, place)]
     result = from_findings(NAME, tuple(found))
     return result if variant.reference else _noted(result)
@@ -70,19 +70,22 @@ def _noted(result: LevelResult) -> LevelResult:
 def _wrong_numbers(
     subject: Subject,
     variant: Variant,
-    inputs: dict[str, Any],
-    results: list[Any],
+    inputs: list[dict[str, Any]],
+    results: list[list[Any]],
     place: Location,
 ) -> list[Finding]:
     outputs = subject.plan.outputs
     if variant.reference is None:
         return []
     expected = expected_results(variant, outputs, inputs)
-    return [
-        found
-        for output, got, right in zip(outputs, results, expected, strict=True)
-        if (found := difference(output, got, right, variant.tolerance, location=place))
-    ]
+    findings = []
+    for device, (own, rights) in enumerate(zip(results, expected, strict=True)):
+        for output, got, right in zip(outputs, own, rights, strict=True):
+            found = difference(output, got, right, variant.tolerance, location=place)
+            if found is not None:
+                where = f" on device {device}" if device else ""
+                findings.append(replace(found, message=f"{found.message}{where}"))
+    return findings
 
 
 @dataclass(slots=True)
@@ -119,14 +122,31 @@ def _watched(call: Callable[[], None]) -> list[Waiting]:
             return waits
 
 
-def _on_devices(call: Callable[[], Any], variant: Variant) -> Callable[[], Any]:
-    """Return the call as it is made on the devices of a variant's mesh, if it has one."""
+def _call(variant: Variant, inputs: list[dict[str, Any]]) -> Callable[[], Any]:
+    """Return what calls the function, on the devices of a variant's mesh if it has one.
+
+    Results of several devices have one dimension more in front, as the arguments have then.
+    """
+    call = kernel_call(variant, inputs[0])
     if not variant.mesh:
         return call
     import jax
 
     mesh = jax_mesh(variant.mesh, jax.devices())
-    return lambda: on_one_device(lambda _: call(), mesh)(())
+    together = stacked(inputs)
+
+    def own(arrays: list[Any]) -> Any:
+        parts = {path: array[0] for path, array in zip(together, arrays, strict=True)}
+        return jax.tree.map(lambda leaf: leaf[None], kernel_call(variant, parts)())
+
+    return lambda: on_one_device(own, mesh, split=True)(list(together.values()))
+
+
+def _of_each(results: list[Any], devices: int) -> list[list[Any]]:
+    """Return the results of each device."""
+    if devices == 1:
+        return [results]
+    return [[result[device] for result in results] for device in range(devices)]
 
 
 def _too_many_devices(variant: Variant) -> str:

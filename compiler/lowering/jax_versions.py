@@ -120,14 +120,22 @@ def jax_mesh(mesh: Mesh, devices: Sequence[Any]) -> Any:
     return jax.sharding.Mesh(np.array(devices).reshape(shape), names)
 
 
-def on_one_device(function: Callable[..., Any], mesh: Any) -> Callable[..., Any]:
+def on_one_device(
+    function: Callable[..., Any], mesh: Any, *, split: bool = False
+) -> Callable[..., Any]:
     """Return `function` as each device of a mesh runs it, on arrays of its own.
 
     The axes of the mesh have names inside it, and the executable is one device's.
+
+    Args:
+        function: what a device runs.
+        mesh: JAX's mesh.
+        split: whether arrays are given for all devices together, in their first dimension, of which
+            each device gets its part; else each gets whole arrays.
     """
     import jax
 
-    own = jax.sharding.PartitionSpec()
+    own = jax.sharding.PartitionSpec(*([mesh.axis_names] if split else []))
     jax_module: Any = jax
     wrapped: Callable[..., Any] = jax_module.shard_map(
         function, mesh=mesh, in_specs=own, out_specs=own, check_vma=False
