@@ -1,0 +1,162 @@
+"""`pallasc check` of kernels over several devices: their numbers, references and deadlocks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+KERNELS = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+
+
+def kernel(body, semaphores):
+    shape = jax.ShapeDtypeStruct((128,), jnp.float32)
+    old = tuple(map(int, jax.__version__.split(".")[:2])) < (0, 11)
+    out, scratch = ("out_shape", "scratch_shapes") if old else ("out_type", "scratch_types")
+    memory = [plgpu.SemaphoreType.REGULAR(())] * semaphores
+    return plgpu.kernel(body, **{out: shape, scratch: memory})
+
+
+def swapped(x):
+    def body(x, o, semaphore):
+        other = 1 - lax.axis_index("d")
+        plgpu.remote_ref(o, other)[...] = x[...]
+        pl.semaphore_signal(semaphore, 1, device_id=other)
+        pl.semaphore_wait(semaphore)
+
+    return kernel(body, 1)(x)
+
+
+def unsignalled(x):
+    def body(x, o, semaphore):
+        other = 1 - lax.axis_index("d")
+        pl.semaphore_wait(semaphore)  # the other one signals behind its own wait
+        plgpu.remote_ref(o, other)[...] = x[...]
+        pl.semaphore_signal(semaphore, 1, device_id=other)
+
+    return kernel(body, 1)(x)
+
+
+def numbered(x):
+    def body(x, o):
+        o[...] = x[...] + lax.axis_index("d").astype(jnp.float32)
+
+    return kernel(body, 0)(x)
+
+
+def of_the_other(x):
+    return np.stack([x[1], x[0]])
+
+
+def with_its_number(x):
+    return x + np.arange(2, dtype="f")[:, None]
+
+
+def of_one_device(x):
+    return x[0]
+
+
+def gathered(x, **static):
+    return np.stack([np.concatenate(list(x))] * len(x))
+"""
+
+
+def kernel(name: str, reference: str, **fields: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "entry": f"kernels.py:{name}",
+        "reference": f"kernels.py:{reference}",
+        "args": {"x": "f32[128]"},
+        "mesh": {"d": 2},
+        **fields,
+    }
+
+
+SPEC = [
+    kernel("swapped", "of_the_other"),
+    kernel("kept", "with_its_number", entry="kernels.py:swapped"),
+    kernel("unsignalled", "of_the_other"),
+    kernel("numbered", "with_its_number"),
+    kernel("too_few", "of_one_device", entry="kernels.py:numbered"),
+    *(
+        kernel(
+            f"gather_{devices}",
+            "gathered",
+            entry="jax.experimental.pallas.ops.gpu.all_gather_mgpu:all_gather",
+            args={"x": "f32[64, 128]"},
+            static={"axis_name": "x", "gather_dimension": 0, "num_blocks": 2},
+            mesh={"x": devices},
+        )
+        for devices in (2, 4)
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Path:
+    made = tmp_path_factory.mktemp("devices")
+    (made / "kernels.py").write_text(KERNELS)
+    (made / "spec.yaml").write_text(checking.spec_of(*SPEC))
+    return made
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path, checking: Any) -> Any:
+    arguments = ("spec.yaml", "--json", "--level", "artifact", "--schedules", "2")
+    ran = checking.check(folder, *arguments)
+    return ran.results
+
+
+@pytest.mark.parametrize("name", ["swapped", "numbered", "gather_2", "gather_4"])
+def test_each_device_has_its_own_numbers(name: str, results: Any) -> None:
+    assert (results[name]["status"], results[name]["reason"]) == ("passed", ""), results[name]
+
+
+def test_wrong_numbers_of_a_device_are_found(results: Any) -> None:
+    (finding,) = results["kept"]["findings"]
+    assert finding["rule"] == "wrong-numbers"
+    assert "128 of 128 elements differ" in finding["message"]
+    assert finding["location"]["file"].endswith("kernels.py")
+
+
+def test_devices_that_wait_for_each_other_are_a_deadlock(results: Any) -> None:
+    finding = results["unsignalled"]["findings"][0]
+    assert finding["rule"] == "deadlock"
+    told = json.dumps(finding)
+    assert "on device 1" in told
+    (line,) = [n for n, text in enumerate(KERNELS.splitlines(), 1) if "behind its own wait" in text]
+    assert finding["location"]["line"] == line
+
+
+def test_a_reference_of_one_device_is_refused(results: Any) -> None:
+    reason = results["too_few"]["reason"]
+    assert results["too_few"]["status"] == "not checked"
+    assert "arrays of the shapes [[128]], and the kernel [[2, 128]]" in reason
+    assert "the first dimension being the 2 devices" in reason
+
+
+def test_inputs_of_a_file_have_the_devices_in_front(folder: Path, checking: Any) -> None:
+    x = np.arange(256, dtype="f").reshape(2, 128)
+    np.savez(folder / "inputs.npz", x=x)
+    words = ("spec.yaml", "--json", "--inputs", "inputs.npz", "-k", "name=swapped")
+    ran = checking.check(folder, *words, "--level", "artifact")
+    assert ran.results["swapped"]["status"] == "passed", ran.out
+    np.savez(folder / "inputs.npz", x=x[0])
+    ran = checking.check(folder, *words, "--level", "artifact")
+    assert "[2, 128]" in ran.results["swapped"]["reason"]
+
+
+def test_the_interpreter_gives_each_device_its_inputs(folder: Path, checking: Any) -> None:
+    chosen = ("-k", "name=numbered")
+    ran = checking.check(folder, "spec.yaml", "--json", *chosen, "--level", "interpreter")
+    result = ran.results["numbered"]
+    assert (result["status"], result["reason"]) == ("passed", "")
