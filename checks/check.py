@@ -128,8 +128,7 @@ class Checking:
         self._look_up(asking, asking, own, self._options, _NO_NOTES)
         if small is not None:
             executing = [level for level in self._levels if level.executes]
-            notes = (f"for {small.id}",) if small.id != asking.id else _NO_NOTES
-            self._look_up(asking, small, executing, self._seeded(asking), notes)
+            self._look_up(asking, small, executing, self._seeded(asking), _sizes(asking, small))
 
     def _look_up(
         self,
@@ -307,6 +306,16 @@ class Checking:
         if error is not None:
             self._errors[id(asking), level.name] = error
         self._events.on_result(asking, result, from_store)
+
+
+def _sizes(asking: Candidate, small: Candidate) -> tuple[str, ...]:
+    """Return the note that tells which sizes a result holds for."""
+    if asking.variant is None or asking.variant.check is None or small.variant is None:
+        return _NO_NOTES
+    if asking.variant.check.names_args:
+        arrays = ", ".join(f"{path}: {array}" for path, array in small.variant.arrays())
+        return (f"for {small.id} with {arrays}",)
+    return (f"for {small.id}",) if small.id != asking.id else _NO_NOTES
 
 
 def _own_context(store: Store) -> Context:

@@ -70,6 +70,7 @@ class Check:
     Attributes:
         params, args, static, mesh, tolerance: as in `Variant`.
         seed: of the inputs, None where the spec does not say.
+        names_args: the spec names arguments of a check, so that its parameters do not tell all.
     """
 
     params: tuple[tuple[str, Scalar], ...]
@@ -78,6 +79,7 @@ class Check:
     mesh: Mesh
     tolerance: Tolerance | None
     seed: int | None = None
+    names_args: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,8 @@ class Spec:
         files: data files that the kernel reads while it is traced, relative to `base_dir`.
         env: names of environment variables that it gets to see.
         mesh: axes of the devices that run the kernel together, with sizes, numbers or templates.
-        check: values of parameters that `pallasc check` takes instead, `$seed`, `$tolerance`.
+        check: values of parameters that `pallasc check` takes instead, `$args`, `$seed`,
+            `$tolerance`.
         location: where it is declared.
         base_dir: absolute folder of the spec file; no part of any key.
         locations: places of the fields, by dotted path (`args.a`, `exclude.0`).

@@ -94,6 +94,7 @@ def _check_to_json(check: Check) -> dict[str, object]:
         "mesh": [list(axis) for axis in check.mesh],
         "tolerance": asdict(check.tolerance) if check.tolerance else None,
         "seed": check.seed,
+        "names_args": check.names_args,
     }
 
 
@@ -105,6 +106,7 @@ def _check_from_json(data: Mapping[str, Any]) -> Check:
         tuple((name, size) for name, size in data["mesh"]),
         Tolerance(**data["tolerance"]) if data["tolerance"] else None,
         data["seed"],
+        data["names_args"],
     )
 
 

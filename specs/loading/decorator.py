@@ -109,7 +109,8 @@ def kernel(
         files: data files that the kernel reads while it is traced.
         env: names of environment variables that the kernel gets to see.
         mesh: axes and sizes of the devices that run it together: `{"x": 4}`.
-        check: values of parameters that `pallasc check` takes instead, `$seed` and `$tolerance`.
+        check: values of parameters that `pallasc check` takes instead, `$args`, `$seed` and
+            `$tolerance`.
 
     Raises:
         SpecError: when the function is decorated while its file is being collected, and a field

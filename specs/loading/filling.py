@@ -53,13 +53,13 @@ class Trees:
         self._entries: dict[str, str] = {}
         self._characters = 0
 
-    def args(self, tree: Value) -> Filler:
-        """Return the filler of the arguments.
+    def args(self, tree: Value, path: PathParts = ("args",)) -> Filler:
+        """Return the filler of the arguments at a path of the spec.
 
         Raises:
             SpecError: what no parameter changes is wrong.
         """
-        return self._args(tree, ("args",))
+        return self._args(tree, path)
 
     def static(self, tree: Value) -> Filler:
         """Return the filler of the static arguments."""

@@ -21,6 +21,7 @@ from pallasc.specs.fields import (
 from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
 from pallasc.specs.loading.entry_fields import IDENTIFIER, NODES, EntryKind
 from pallasc.specs.loading.parameter_fields import (
+    ARGS_KEY,
     PARAMETER,
     SEED_KEY,
     TOLERANCE_KEY,
@@ -243,6 +244,7 @@ TOLERANCE_FIELDS = (
     Field("atol", DIFFERENCE, "Absolute difference that is allowed."),
 )
 CHECK_FIELDS = (
+    Field(ARGS_KEY, ArgsKind(), "Arguments in place of those of the same name or position."),
     Field(SEED_KEY, Number(whole=True), "The seed of the inputs."),
     Field(TOLERANCE_KEY, Record(TOLERANCE_FIELDS), "The tolerance of these sizes."),
 )

@@ -12,7 +12,7 @@ from pallasc.specs.gpus import Target
 from pallasc.specs.loading.filling import Params, Trees
 from pallasc.specs.loading.kernel_fields import AXIS_SIZE, DIFFERENCE, LIMIT
 from pallasc.specs.loading.limits import check_expansion
-from pallasc.specs.loading.parameter_fields import SEED_KEY, TOLERANCE_KEY
+from pallasc.specs.loading.parameter_fields import ARGS_KEY, SEED_KEY, TOLERANCE_KEY
 from pallasc.specs.loading.points import points_of, source_of
 from pallasc.specs.meshes import Mesh, check_devices
 from pallasc.specs.parameters import (
@@ -26,7 +26,7 @@ from pallasc.specs.parameters import (
 from pallasc.specs.spec import Budget, Check, Spec, Tolerance, Variant, sorted_value
 from pallasc.specs.spelling import shortened, show, suggestion
 from pallasc.specs.targets import resolve_target
-from pallasc.specs.templates import parse_template
+from pallasc.specs.templates import Value, parse_template
 
 LONGEST_ID = 2000
 """Characters of an id: as many as an expression may have that chooses it."""
@@ -104,8 +104,8 @@ def _check_parameters(spec: Spec, point: Point, at: Place) -> None:
 def _texts(spec: Spec, at: Place) -> Iterator[tuple[Place, str]]:
     for name in ("args", "static", "tolerance", "budget", "mesh"):
         yield from _texts_in(getattr(spec, name), at.child(name))
-    tolerance = spec.check.get(TOLERANCE_KEY)
-    yield from _texts_in(tolerance, at.child("check").child(TOLERANCE_KEY))
+    for name in (ARGS_KEY, TOLERANCE_KEY):
+        yield from _texts_in(spec.check.get(name), at.child("check").child(name))
 
 
 def _texts_in(value: Any, at: Place) -> Iterator[tuple[Place, str]]:
@@ -148,6 +148,8 @@ class _Filled:
         self._static = trees.static(sorted_value(spec.static))
         self._files = tuple(sorted(spec.files))
         self._env = tuple(sorted({*spec.env}))
+        own = _check_args(spec, at)
+        self._check_args = None if own is None else trees.args(own, ("check", ARGS_KEY))
 
     def variants(self, point: Point, targets: Iterable[Target]) -> Iterator[Variant]:
         """Yield the variants of a point, which differ in the target alone."""
@@ -195,11 +197,13 @@ class _Filled:
         """Return what is checked in the place of a point's variants."""
         at, given = self._at.child("check"), dict(self._spec.check)
         seed, tolerance = given.pop(SEED_KEY, None), given.pop(TOLERANCE_KEY, None)
+        given.pop(ARGS_KEY, None)
         for name in given:
             if name not in point:
                 raise at.unknown("parameter", name, list(point))
+        small = {**point, **{name: choice_of(v) for name, v in given.items()}}
         try:
-            made = self._made({**point, **{name: choice_of(v) for name, v in given.items()}})
+            made = self._made(small)
         except SpecError as error:
             sizes = point_text({name: label_of(value) for name, value in given.items()})
             raise at.error(f"with {sizes}: {error.message}", error.hint) from None
@@ -208,7 +212,38 @@ class _Filled:
             made["tolerance"] = Tolerance(
                 **_numbers(tolerance, DIFFERENCE, contents(point), place)  # type: ignore[arg-type]
             )
-        return Check(**made, seed=seed if isinstance(seed, int) else None)
+        if self._check_args is not None:
+            own = self._check_args(contents(small))
+            made["args"] = {**made["args"], **own} if isinstance(own, dict) else own
+        return Check(
+            **made,
+            seed=seed if isinstance(seed, int) else None,
+            names_args=self._check_args is not None,
+        )
+
+
+def _check_args(spec: Spec, at: Place) -> Value:
+    """Return the arguments of a check, None where it names none.
+
+    Raises:
+        SpecError: they are not like those of the kernel.
+    """
+    own: Any = spec.check.get(ARGS_KEY)
+    if own is None:
+        return None
+    place = at.child("check").child(ARGS_KEY)
+    if isinstance(own, dict) and isinstance(spec.args, dict):
+        for name in own:
+            if name not in spec.args:
+                raise place.unknown("argument", name, list(spec.args))
+    elif not (isinstance(own, list) and isinstance(spec.args, list)):
+        kind = "a mapping, by name" if isinstance(spec.args, dict) else "a list, by position"
+        raise place.error(f"the arguments of {spec.name} are {kind}.", "Write those of a check so.")
+    elif len(own) != len(spec.args):
+        raise place.error(
+            f"{len(own)} arguments, and {spec.name} takes {len(spec.args)}.", "Give all of them."
+        )
+    return own
 
 
 def _budget(limits: Mapping[str, int | float]) -> Budget:

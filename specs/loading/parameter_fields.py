@@ -190,12 +190,12 @@ class MatrixKind:
         return {**axes, "propertyNames": names, "properties": {FILE_KEY: table}}
 
 
-SEED_KEY, TOLERANCE_KEY = "$seed", "$tolerance"
+SEED_KEY, TOLERANCE_KEY, ARGS_KEY = "$seed", "$tolerance", "$args"
 """The keys of `check` that are not parameters."""
 
 
 class CheckKind(NamedTuple):
-    """What a check runs: values of parameters, a seed, a tolerance.
+    """What a check runs: values of parameters, arguments, a seed, a tolerance.
 
     `special` has the kinds of the keys that are not parameters.
     """

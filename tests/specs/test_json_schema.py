@@ -61,7 +61,15 @@ def test_the_library_is_valid(name: str) -> None:
         {"matrix": {"$file": {"path": "r.json", "where": {"a": [1, 2]}, "skip": ["x"]}}},
         {"static": {"a": {"$ref": "m:Enum.{mode}"}, "b": {"$call": "{f}", "x": "{t.m}"}}},
         {"budget": {"registers": "{r}", "spill_bytes": 0}, "tolerance": {"rtol": 0.1}},
-        {"check": {"m": 128, "dtype": "f32", "$seed": 7, "$tolerance": {"atol": "{m}"}}},
+        {
+            "check": {
+                "m": 128,
+                "dtype": "f32",
+                "$seed": 7,
+                "$tolerance": {"atol": "{m}"},
+                "$args": {"x": "f32[{m}]"},
+            }
+        },
     ],
 )
 def test_the_schema_accepts_what_the_loader_accepts(kernel: dict[str, Any]) -> None:

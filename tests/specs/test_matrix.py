@@ -122,6 +122,40 @@ def test_a_check_takes_other_values_of_parameters_and_no_budget() -> None:
     assert (small[0].tolerance, small[0].budget.registers) == (Tolerance(atol=0.5), None)
 
 
+def test_a_check_takes_arguments_of_the_same_name_with_its_parameters() -> None:
+    body = 'matrix: {m: [4096, 8192]}\ncheck: {m: 16, $args: {x: "f32[2, {m}]"}}'
+    found = expand(parse_yaml(HEAD + kernel(body, args='{x: "f32[64, {m}]", y: "f32[{m}]"}')))
+    for variant in found:
+        small = variant.for_check()
+        assert variant.check is not None
+        assert variant.check.names_args
+        assert {name: str(array) for name, array in small.arrays()} == {
+            "x": "f32[2, 16]", "y": "f32[16]",
+        }  # fmt: skip
+        assert str(variant.args["x"]).startswith("f32[64, ")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("check", "args", "place", "words"),
+    [
+        ('{$args: {z: "f32[2]"}}', '{x: "f32[4]"}', 7, "unknown argument 'z'"),
+        ('{$args: ["f32[2]"]}', '{x: "f32[4]"}', 7, "the arguments of k are a mapping, by name"),
+        ('{$args: {x: "f32[2]"}}', '["f32[4]"]', 7, "the arguments of k are a list, by position"),
+        ('{$args: ["f32[2]"]}', '["f32[4]", "f32[4]"]', 7, "1 arguments, and k takes 2"),
+        ('{$args: {x: "f32[{n}]"}}', '{x: "f32[4]"}', 7, "unknown parameter 'n'"),
+        ('{$args: {x: "f32[2"}}', '{x: "f32[4]"}', 7, "f32[2"),
+    ],
+)
+def test_arguments_of_a_check_that_do_not_fit_are_told(
+    check: str, args: str, place: int, words: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        expand(parse_yaml(HEAD + kernel(f"check: {check}", args=args)))
+    assert words in caught.value.message
+    assert caught.value.location is not None
+    assert caught.value.location.line == place
+
+
 def test_without_sizes_a_check_is_of_the_variant_itself() -> None:
     (variant,) = expand(parse_yaml(HEAD + kernel("matrix: {m: [4]}")))
     assert variant.for_check() is variant

@@ -30,7 +30,7 @@ kernels:
     mesh: {y: "{m}", x: 4}
     env: [KERNEL_TILE]
     reference: json:dumps
-    check: {m: 1, $seed: 3, $tolerance: {atol: 0.5}}
+    check: {m: 1, $args: {z: "f32[2]"}, $seed: 3, $tolerance: {atol: 0.5}}
 """
 
 
