@@ -13,7 +13,7 @@ import numpy as np
 from pallasc.checks.findings import Finding
 from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
 from pallasc.checks.subject import Options, Subject
-from pallasc.compiler.references.compare import array_of, compare_arrays, settle_tolerance
+from pallasc.compiler.references.compare import array_of, compare_arrays, epsilon, settle_tolerance
 from pallasc.compiler.references.input_values import random_bytes
 from pallasc.compiler.references.npy import names_in, read_named
 from pallasc.compiler.references.user_calls import leaves_of, run_reference
@@ -23,6 +23,10 @@ from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.spec import Tolerance, Variant
 from pallasc.specs.spelling import suggestion
+
+_NO_TOLERANCE = (
+    "The spec names no tolerance, and sums in another order differ by as much: give it a tolerance."
+)
 
 
 def input_arrays(subject: Subject, options: Options) -> list[dict[str, Any]]:
@@ -137,12 +141,21 @@ def difference(
             f"reference gives {first['wanted']}. {count:,} of {of:,} elements differ",
             location=location,
         )
+    is_close = tolerance is None and _is_close(output.dtype, got, expected)
     return Finding(
         rule=WRONG_NUMBERS.name,
         message=f"{element} is {first['got']}, and the reference gives {first['wanted']}; "
         f"{count:,} of {of:,} elements differ by more than rtol {rtol:g} and atol {atol:g}",
+        severity="note" if is_close else "error",
         location=location,
+        hint=_NO_TOLERANCE if is_close else "",
     )
+
+
+def _is_close(dtype: str, got: Any, expected: Any) -> bool:
+    """Tell whether sums in another order may explain a difference: half of the digits agree."""
+    half = epsilon(dtype) ** 0.5
+    return not compare_arrays(got, expected, rtol=half, atol=half)["mismatches"]
 
 
 def _is_unwritten(dtype: str, got: Any, expected: Any, index: tuple[int, ...]) -> bool:

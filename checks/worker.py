@@ -83,12 +83,13 @@ class _Session:
         if self._before is not None:
             return
         import jax
+        from jax.experimental.mosaic.gpu import core  # sets variables of this process
 
         from pallasc.compiler.inputs.imports import read_sources_afresh, record_imports
         from pallasc.compiler.inputs.process_state import ProcessState
         from pallasc.compiler.workers import compilation
 
-        del compilation  # knows when this process began
+        del core, compilation  # which knows when this process began
         record_imports()
         read_sources_afresh()
         devices = math.prod(size for _, size in variant.mesh)

@@ -92,13 +92,18 @@ def settle_tolerance(tolerance: Tolerance | None, dtype: str) -> tuple[float, fl
     """
     if tolerance is not None:
         return tolerance.rtol or 0.0, tolerance.atol or 0.0
+    limit = _ULPS * epsilon(dtype)
+    return limit, limit
+
+
+def epsilon(dtype: str) -> float:
+    """Return the distance from 1 to the next number of a type, 0 where all numbers are whole."""
     if dtype == "bool" or dtype[0] in "iu":
-        return 0.0, 0.0
+        return 0.0
     from jax import numpy as jnp
 
     limits: Any = jnp.finfo
-    eps = _ULPS * float(limits(numpy_dtype(dtype)).eps)
-    return eps, eps
+    return float(limits(numpy_dtype(dtype)).eps)
 
 
 def compare_arrays(actual: Any, expected: Any, *, rtol: float, atol: float) -> dict[str, object]:

@@ -13,11 +13,12 @@ def matmul(a: jax.Array, b: jax.Array, c: jax.Array | None = None) -> jax.Array:
 
 
 def attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    """Return attention in which every query sees every key; groups of heads share a key.
+    """Return attention in which every query sees every key.
 
     Args:
         q: `[batch, sequence, heads, size]`.
-        k, v: `[batch, sequence, fewer heads, size]`.
+        k: `[batch, sequence, fewer heads, size]`: groups of heads share a key.
+        v: like `k`.
     """
     return _attention(q, k, v, causal=False)
 

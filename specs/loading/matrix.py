@@ -222,13 +222,13 @@ class _Filled:
         )
 
 
-def _check_args(spec: Spec, at: Place) -> Value:
+def _check_args(spec: Spec, at: Place) -> dict[str, Value] | list[Value] | None:
     """Return the arguments of a check, None where it names none.
 
     Raises:
         SpecError: they are not like those of the kernel.
     """
-    own: Any = spec.check.get(ARGS_KEY)
+    own = spec.check.get(ARGS_KEY)
     if own is None:
         return None
     place = at.child("check").child(ARGS_KEY)
@@ -236,10 +236,11 @@ def _check_args(spec: Spec, at: Place) -> Value:
         for name in own:
             if name not in spec.args:
                 raise place.unknown("argument", name, list(spec.args))
-    elif not (isinstance(own, list) and isinstance(spec.args, list)):
+        return own
+    if not (isinstance(own, list) and isinstance(spec.args, list)):
         kind = "a mapping, by name" if isinstance(spec.args, dict) else "a list, by position"
         raise place.error(f"the arguments of {spec.name} are {kind}.", "Write those of a check so.")
-    elif len(own) != len(spec.args):
+    if len(own) != len(spec.args):
         raise place.error(
             f"{len(own)} arguments, and {spec.name} takes {len(spec.args)}.", "Give all of them."
         )

@@ -1,0 +1,64 @@
+"""How results are held against those of a reference."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pallasc.checks.arrays import difference
+from pallasc.checks.artifact.rules import COMPILED_WRONGLY
+from pallasc.checks.findings import from_findings
+from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
+from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.spec import Tolerance
+
+X = np.random.default_rng(5).standard_normal((4, 4096)).astype(np.float32)
+IN_ORDER = np.cumsum(X, axis=1, dtype=np.float32)[:, -1]
+IN_PAIRS = X.sum(axis=1)
+
+
+def output(dtype: str) -> Binding:
+    return Binding("out", dtype, (4,), 0)
+
+
+def test_sums_in_another_order_differ_by_more_than_four_units() -> None:
+    assert (np.abs(IN_ORDER - IN_PAIRS) > 4 * 2**-23).any()
+
+
+def test_without_a_tolerance_what_another_order_explains_is_a_note() -> None:
+    found = difference(output("f32"), IN_ORDER, IN_PAIRS, None)
+    assert found is not None
+    assert (found.rule, found.severity) == (WRONG_NUMBERS.name, "note")
+    assert "give it a tolerance" in found.hint
+    assert not from_findings("artifact", (found,)).fails
+
+
+def test_a_tolerance_is_taken_at_its_word() -> None:
+    found = difference(output("f32"), IN_ORDER, IN_PAIRS, Tolerance(rtol=1e-7))
+    assert found is not None
+    assert (found.severity, found.hint) == ("error", "")
+    assert difference(output("f32"), IN_ORDER, IN_PAIRS, Tolerance(atol=1e-3)) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kind", "off"),
+    [("f32", np.float32, 1e-3), ("bf16", ml_dtypes.bfloat16, 0.25), ("i32", np.int32, 1)],
+)
+def test_what_no_order_explains_is_an_error_without_a_tolerance(
+    dtype: str, kind: type, off: float
+) -> None:
+    right = np.ones(4, kind)
+    wrong = (right + np.asarray([0, 0, off, 0])).astype(kind)
+    found = difference(output(dtype), wrong, right, None)
+    assert found is not None
+    assert (found.rule, found.severity) == (WRONG_NUMBERS.name, "error")
+    assert "out[2] is" in found.message
+
+
+def test_memory_that_nothing_wrote_is_never_a_note() -> None:
+    got = np.asarray([1, np.nan, 1, 1], np.float32)
+    found = difference(output("f32"), got, np.ones(4, np.float32), None)
+    assert found is not None
+    assert (found.rule, found.severity) == (UNINITIALIZED.name, "error")
+    assert found.rule != COMPILED_WRONGLY.name
