@@ -29,6 +29,9 @@ from pallasc.cache.upkeep.verify import verify
 from pallasc.cache.uses import Session
 from pallasc.errors import PallascError
 
+# Two hundred processes, and no store knows of JAX.
+pytestmark = pytest.mark.once
+
 RunCommand = Callable[..., Any]
 
 KEY = "ab" * 32

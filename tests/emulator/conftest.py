@@ -1,9 +1,11 @@
-"""Modules that the tests of the emulator share."""
+"""Modules that the tests of the emulator share, and which of them need one Python only."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -14,3 +16,22 @@ import small_kernels  # noqa: F401  (as blackwell)
 import steps_of_xla  # noqa: F401  (as blackwell)
 
 sys.path.pop(0)
+
+ARITHMETIC = (
+    "test_block_scales",
+    "test_instructions_",
+    "test_mma",
+    "test_numbers_",
+    "test_tcgen05",
+    "test_tensor_",
+    "test_warp_matrices",
+    "test_wgmma",
+)
+"""Files that hold instructions to arithmetic: they say the same with every JAX and Python."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what one of the Pythons is enough for."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.path.name.startswith(ARITHMETIC):
+            item.add_marker("once")
