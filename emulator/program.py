@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,6 +44,7 @@ class Program:
     static_shared: int
     local_bytes: int
     globals: Mapping[str, Variable]
+    module: Hashable  # programs with the same one share its variables in global memory
 
     def registers(self, block: Block, first: int) -> list[np.ndarray]:
         """Return the registers of a warp at its start; `first` is its first thread's number."""
@@ -57,7 +58,7 @@ class Program:
 
     def _address(self, name: str, block: Block) -> int:
         if name in self.globals:
-            return _global(block, self.globals[name]).base
+            return _global(block, self.module, self.globals[name]).base
         offset = self.offsets[name]
         if name in {v.name for v in self.kernel.variables if v.space == "shared"}:
             return block.base + offset
@@ -78,20 +79,30 @@ class Program:
             left.clear()
 
 
-def _global(block: Block, variable: Variable) -> Region:
-    """Return a variable of the module in global memory; each device has its own."""
-    label = f"{variable.name} of device {block.device}"
-    memory: GlobalMemory = block.machine.memory
-    for region in memory.regions:
-        if region.label == label:
-            return region
-    region = memory.allocate(variable.size, variable.alignment, label)
-    region.data[: len(variable.data)] = bytearray(variable.data)
-    return region
+def _global(block: Block, module: Hashable, variable: Variable) -> Region:
+    """Return a variable of the module in global memory; each device has its own.
+
+    It belongs to the module as it is loaded: all its kernels and launches share it, and variables
+    of the same name in other modules are others (PTX ISA 9.0, 5.1.4).
+    """
+    known: dict[object, Region] = block.machine.variables
+    key = (module, block.device, variable.name)
+    if key not in known:
+        memory: GlobalMemory = block.machine.memory
+        label = f"{variable.name} of device {block.device}"
+        region = memory.allocate(variable.size, variable.alignment, label)
+        region.data[: len(variable.data)] = bytearray(variable.data)
+        known[key] = region
+    return known[key]
 
 
-def assemble(module: Module, name: str) -> Program:
+def assemble(module: Module, name: str, *, identity: Hashable = None) -> Program:
     """Make the entry `name` of a module ready to run.
+
+    Args:
+        module: what was parsed.
+        name: the entry.
+        identity: tells which module it is; None for one that no other program shares.
 
     Raises:
         UnsupportedError: it has an instruction, or a part of one, that the emulator does not know.
@@ -121,6 +132,7 @@ def assemble(module: Module, name: str) -> Program:
         shared,
         local,
         module_variables,
+        object() if identity is None else identity,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -36,7 +37,8 @@ _POISON = 0xFF  # NaN in every format of floats
 @lru_cache(maxsize=64)
 def program(ptx: str, kernel: str) -> Program:
     """Return the entry `kernel` of a PTX text, ready to run."""
-    return assemble(parse(ptx), kernel)
+    identity = hashlib.sha256(ptx.encode()).digest()
+    return assemble(parse(ptx), kernel, identity=identity)
 
 
 @dataclass(slots=True)

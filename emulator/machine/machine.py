@@ -171,6 +171,7 @@ class Machine:
     random: random.Random = field(init=False)
     deadline: float | None = None
     fetched: dict[tuple[int, Dim3], int] = field(default_factory=dict)
+    variables: dict[object, Region] = field(default_factory=dict)  # of modules, in global memory
 
     def __post_init__(self) -> None:
         """Seed the order of turns."""

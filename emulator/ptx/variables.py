@@ -35,7 +35,9 @@ def read_variable(tokens: Tokens, space: str) -> Variable:
 
 
 def _initial(tokens: Tokens, width: int) -> bytes:
-    tokens.expect("{")
+    """Read what a variable begins with: a number, or a list of them (PTX ISA 9.0, 5.4.4)."""
+    if not tokens.accept("{"):
+        return (tokens.integer() % (1 << 8 * width)).to_bytes(width, "little")
     values = []
     while not tokens.accept("}"):
         values.append(tokens.integer() % (1 << 8 * width))
