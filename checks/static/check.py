@@ -68,7 +68,7 @@ def _found_in(
         kernel = resources.get((launch.cubin, launch.kernel))
         for each in check_maps(plan, launch):
             found[_finding(each, launch)] = None
-        for each in _check_resources(kernel, target) if kernel is not None else ():
+        for each in _check_resources(kernel, launch, target) if kernel is not None else ():
             found[_finding(each, launch)] = None
         text = ptx.get((launch.cubin, launch.kernel))
         if text is None:
@@ -97,8 +97,8 @@ def notes_of(
     return tuple(notes)
 
 
-def _check_resources(kernel: KernelResources, target: Target) -> Iterator[Found]:
-    yield from check_memory(kernel, target)
+def _check_resources(kernel: KernelResources, launch: Launch, target: Target) -> Iterator[Found]:
+    yield from check_memory(kernel, launch, target)
     yield from check_spills(kernel)
 
 

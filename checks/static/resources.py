@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from pallasc.checks.static.facts import Facts
 from pallasc.checks.static.found import Found
 from pallasc.specs.artifacts.artifact import KernelResources
+from pallasc.specs.artifacts.occupancy import REGISTERS_PER_SM, blocks_by_limit, registers_of_block
 from pallasc.specs.artifacts.plan import Bytes, Launch, LaunchPlan, TensorMap
 from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES, broken_rule
-from pallasc.specs.gpus import ARCHITECTURES, MOST_BLOCKS_PER_SM, Target, capability
+from pallasc.specs.gpus import Target
 
 _TENSOR_COLUMNS = 512
-_REGISTERS_PER_SM = 65536
-_REGISTER_UNIT = 256
-"""Registers are given to warps in units of this many (CUDA Occupancy Calculator)."""
-_RESERVED_BYTES = 1024
-"""Shared memory that each block of compute capability 8.0 and later takes for the system."""
 
 
 def check_maps(plan: LaunchPlan, launch: Launch) -> Iterator[Found]:
@@ -44,13 +40,19 @@ def _end(tensor: TensorMap) -> int:
     return tensor.offset + last + element
 
 
-def check_memory(kernel: KernelResources, target: Target) -> Iterator[Found]:
+def check_memory(kernel: KernelResources, launch: Launch, target: Target) -> Iterator[Found]:
     """Yield what a kernel asks for beyond what the device has."""
     if kernel.smem_bytes > target.smem_optin_bytes:
         yield Found(
             "memory-limit",
             f"a block has {kernel.smem_bytes} bytes of shared memory, and {target.name} gives it "
             f"{target.smem_optin_bytes}.",
+        )
+    if (registers := registers_of_block(launch, kernel)) > REGISTERS_PER_SM:
+        yield Found(
+            "memory-limit",
+            f"a block of {math.prod(launch.block)} threads with {kernel.registers} registers each "
+            f"takes {registers}, and a multiprocessor has {REGISTERS_PER_SM}.",
         )
 
 
@@ -115,17 +117,13 @@ class Occupancy:
 
 def occupancy(kernel: KernelResources, launch: Launch, target: Target) -> Occupancy | None:
     """Return how a launch fills a device; None if a block does not fit."""
-    threads = math.prod(launch.block)
-    warps = -(-threads // 32)
-    registers = -(-kernel.registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
-    smem = kernel.static_smem_bytes + launch.dynamic_smem_bytes + _RESERVED_BYTES
-    row = ARCHITECTURES.get(capability(target.arch))
-    limits = {
-        "registers": _REGISTERS_PER_SM // (registers * warps) if registers else 1 << 30,
-        "shared memory": target.smem_per_sm_bytes // smem,
-        "threads": target.threads_per_sm // (32 * warps),
-        "blocks": row.blocks_per_sm if row else MOST_BLOCKS_PER_SM,
-    }
+    limits = blocks_by_limit(
+        launch,
+        kernel,
+        arch=target.arch,
+        threads_per_sm=target.threads_per_sm,
+        smem_per_sm_bytes=target.smem_per_sm_bytes,
+    )
     limit = min(limits, key=lambda name: limits[name])
     blocks = limits[limit]
     if blocks < 1:

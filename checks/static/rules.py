@@ -48,7 +48,7 @@ BULK_STORE_SOURCE = Rule(
 )
 MEMORY_LIMIT = Rule(
     "memory-limit",
-    "A kernel asks for more shared or tensor memory than the device has, or not as it gives it.",
+    "A kernel asks for more memory or registers than the device has, or not as it gives them.",
     "Use smaller tiles or fewer stages.",
 )
 TENSOR_MAP = Rule(

@@ -29,13 +29,11 @@ from pallasc.runtime.matching.candidates import (
 from pallasc.runtime.matching.mismatches import MOST_LISTED, cut, nearest_to_arrays
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.occupancy import blocks_by_limit
 from pallasc.specs.artifacts.plan import Launch
 from pallasc.specs.canonical import plain
-from pallasc.specs.gpus import ARCH, ARCHITECTURES, MOST_BLOCKS_PER_SM
+from pallasc.specs.gpus import ARCH, ARCHITECTURES
 from pallasc.specs.templates import Scalar
-
-_REGISTERS = 65536
-_RESERVED_SMEM_BYTES = 1024
 
 
 def select(
@@ -211,24 +209,14 @@ def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
 
 def blocks_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> int:
     """Return how many blocks of a launch one multiprocessor of a model holds."""
-    threads = -(-math.prod(launch.block) // 32) * 32
-    registers = threads * -(-max(kernel.registers, 1) // 8) * 8
-    smem = launch.dynamic_smem_bytes + kernel.static_smem_bytes + _RESERVED_SMEM_BYTES
-    return max(
-        1,
-        min(
-            _most_blocks(str(target.get("arch"))),
-            int(target["threads_per_sm"]) // threads,
-            _REGISTERS // registers,
-            int(target["smem_per_sm_bytes"]) // smem,
-        ),
+    limits = blocks_by_limit(
+        launch,
+        kernel,
+        arch=str(target.get("arch")),
+        threads_per_sm=int(target["threads_per_sm"]),
+        smem_per_sm_bytes=int(target["smem_per_sm_bytes"]),
     )
-
-
-def _most_blocks(arch: str) -> int:
-    match = ARCH.fullmatch(arch)
-    row = ARCHITECTURES.get((int(match[1]), int(match[2]))) if match else None
-    return row.blocks_per_sm if row else MOST_BLOCKS_PER_SM
+    return max(1, min(limits.values()))
 
 
 def _point(candidate: Candidate) -> tuple[Any, ...]:

@@ -407,6 +407,14 @@ def test_a_block_that_asks_for_too_much_shared_memory() -> None:
     assert "232448" in finding.message
 
 
+def test_a_block_that_takes_more_registers_than_there_are() -> None:
+    large = dataclasses.replace(RESOURCES, registers=168)
+    (finding,) = check(plan_of("", block=(512, 1, 1)), [large], ptx_of(""), H100)
+    assert finding.rule == "memory-limit"
+    assert "512 threads with 168 registers each takes 86016" in finding.message
+    assert check(plan_of("", block=(384, 1, 1)), [large], ptx_of(""), H100) == []
+
+
 @pytest.mark.parametrize(
     ("registers", "threads", "smem", "grid", "text"),
     [

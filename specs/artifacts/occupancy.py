@@ -1,0 +1,61 @@
+"""How many blocks of a launch a multiprocessor holds at once, and what limits them.
+
+From the CUDA Occupancy Calculator: registers are given to warps in units of 256, and from compute
+capability 8.0 on each block takes 1,024 bytes of shared memory for the system.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pallasc.specs.gpus import ARCH, ARCHITECTURES, MOST_BLOCKS_PER_SM
+
+if TYPE_CHECKING:
+    from pallasc.specs.artifacts.artifact import KernelResources
+    from pallasc.specs.artifacts.plan import Launch
+
+REGISTERS_PER_SM = 65536
+_WARP_THREADS = 32
+_REGISTER_UNIT = 256
+_RESERVED_SMEM_BYTES = 1024
+
+
+def blocks_by_limit(
+    launch: Launch,
+    kernel: KernelResources,
+    *,
+    arch: str,
+    threads_per_sm: int,
+    smem_per_sm_bytes: int,
+) -> dict[str, int]:
+    """Return how many blocks of a launch each resource of a multiprocessor suffices for.
+
+    The resources are "registers", "shared memory", "threads" and "blocks"; the least is what fits.
+
+    Args:
+        launch: the launch.
+        kernel: what its kernel takes.
+        arch: the architecture, `sm_90a`; of one that is not known, the most blocks of any count.
+        threads_per_sm: resident threads of a multiprocessor.
+        smem_per_sm_bytes: shared memory of a multiprocessor.
+    """
+    smem = launch.dynamic_smem_bytes + kernel.static_smem_bytes + _RESERVED_SMEM_BYTES
+    match = ARCH.fullmatch(arch)
+    row = ARCHITECTURES.get((int(match[1]), int(match[2]))) if match else None
+    return {
+        "registers": REGISTERS_PER_SM // registers_of_block(launch, kernel),
+        "shared memory": smem_per_sm_bytes // smem,
+        "threads": threads_per_sm // (_WARP_THREADS * _warps(launch)),
+        "blocks": row.blocks_per_sm if row else MOST_BLOCKS_PER_SM,
+    }
+
+
+def registers_of_block(launch: Launch, kernel: KernelResources) -> int:
+    """Return how many registers a block of a launch takes."""
+    of_warp = -(-max(kernel.registers, 1) * _WARP_THREADS // _REGISTER_UNIT) * _REGISTER_UNIT
+    return _warps(launch) * of_warp
+
+
+def _warps(launch: Launch) -> int:
+    return -(-math.prod(launch.block) // _WARP_THREADS)
