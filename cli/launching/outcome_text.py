@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pallasc.cli.launching.operands import Value
-    from pallasc.cli.launching.outcomes import Comparison, Outcome
+    from pallasc.cli.launching.outcomes import Outcome
+    from pallasc.compiler.references.reference import Comparison
     from pallasc.specs.artifacts.plan import Binding
 
 _SHOWN_DIGITS = 16
@@ -54,8 +55,8 @@ def difference_text(compared: Comparison) -> str:
         return f"as the reference: {end}"
     wrong = f"{compared.mismatches:,} of {compared.count:,} elements"
     return (
-        f"differs in {wrong}, first at {first['index']}: {first['got']}, and the reference "
-        f"{first['wanted']}; {end}"
+        f"differs in {wrong}, first at {list(first.index)}: {first.got}, and the reference "
+        f"{first.wanted}; {end}"
     )
 
 

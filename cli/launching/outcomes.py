@@ -16,30 +16,9 @@ from pallasc.errors import CheckError
 
 if TYPE_CHECKING:
     from pallasc.cli.launching.launching import Chosen
-    from pallasc.compiler.references.reference import LaunchFiles
+    from pallasc.compiler.references.reference import Comparison, LaunchFiles
 
 _UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """How far an output is from the reference's, as `--json` prints it.
-
-    Attributes:
-        count: of its elements.
-        mismatches: how many elements differ by more than is allowed.
-        rtol, atol: what is allowed.
-        max_abs, max_rel: the largest differences, None where no numbers are finite.
-        first: index, element and expected element of the first mismatch, None where there is none.
-    """
-
-    count: int
-    mismatches: int
-    rtol: float
-    atol: float
-    max_abs: float | None
-    max_rel: float | None
-    first: Mapping[str, object] | None
 
 
 @dataclass(slots=True)
@@ -51,7 +30,7 @@ class Outcome:
         inputs, outputs: its arrays.
         digests: SHA-256 of each output.
         files: where the outputs were written to, if they were.
-        compared: the comparison of each output, None where there is no reference.
+        compared: the comparison of each output, None without a reference.
     """
 
     chosen: Chosen
@@ -59,11 +38,11 @@ class Outcome:
     outputs: list[Value]
     digests: list[str]
     files: list[Path] = field(default_factory=list)
-    compared: list[Comparison] | None = None
+    compared: tuple[Comparison, ...] | None = None
 
     @property
     def same(self) -> bool | None:
-        """Whether all outputs are as the reference's, None where there is no reference."""
+        """Whether all outputs match the reference's, None without a reference."""
         return None if self.compared is None else not any(o.mismatches for o in self.compared)
 
     def forget_bytes(self) -> None:
@@ -169,10 +148,7 @@ def _compared(chosen: Sequence[Chosen], launcher: Launcher) -> Iterator[tuple[in
 
         for number, outputs in compare([launchable.variant for launchable in chosen], launch):
             outcome = launched.pop(number)
-            outcome.compared = [
-                Comparison(**{name: value for name, value in output.items() if name != "path"})
-                for output in outputs
-            ]
+            outcome.compared = outputs
             yield number, outcome
 
 

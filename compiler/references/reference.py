@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pallasc.compiler.toolchain.environment import declared_values, settled
 from pallasc.compiler.workers.messages import Failed, Reply, Request
@@ -39,11 +39,41 @@ class LaunchFiles:
     outputs: tuple[ArrayFile, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The index of an element, its value, and the reference's, both as text."""
+
+    index: tuple[int, ...]
+    got: str
+    wanted: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How an output differs from the reference's, as `--json` prints it; see `compare_arrays`.
+
+    Attributes:
+        count: number of elements.
+        mismatches: number of elements that differ by more than is allowed.
+        rtol, atol: the allowed difference.
+        max_abs, max_rel: the largest differences, None without finite numbers.
+        first: the first mismatch, None without any.
+    """
+
+    count: int
+    mismatches: int
+    rtol: float
+    atol: float
+    max_abs: float | None
+    max_rel: float | None
+    first: Mismatch | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared(Reply):
-    """The comparison of each output, from `compare_arrays`."""
+    """The comparison of each output."""
 
-    outputs: tuple[Mapping[str, object], ...]
+    outputs: tuple[Comparison, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +93,7 @@ Launch = Callable[[int], LaunchFiles]
 
 def compare(
     variants: Sequence[Variant], launch: Launch
-) -> Iterator[tuple[int, list[dict[str, Any]]]]:
+) -> Iterator[tuple[int, tuple[Comparison, ...]]]:
     """Launch and compare one variant after the other; yield its number and comparisons.
 
     Args:
@@ -92,9 +122,9 @@ def _request(number: int, variant: Variant, launch: Launch) -> Compare:
     return Compare(variant=variant, env=declared_values(variant.env), launched=launch(number))
 
 
-def _outputs(answer: Answer) -> list[dict[str, Any]]:
+def _outputs(answer: Answer) -> tuple[Comparison, ...]:
     if isinstance(answer.reply, Failed):
         raise answer.reply.error
     if not isinstance(answer.reply, Compared):
         raise answer.error or CompileError("the process that runs references sent no answer")
-    return [dict(output) for output in answer.reply.outputs]
+    return answer.reply.outputs

@@ -18,7 +18,7 @@ from pallasc.compiler.references.compare import (
     read_array,
     settle_tolerance,
 )
-from pallasc.compiler.references.reference import ArrayFile, Compare, Compared
+from pallasc.compiler.references.reference import ArrayFile, Compare, Compared, Comparison, Mismatch
 from pallasc.compiler.references.user_calls import leaves_of, run_reference
 from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.messages import Failed, Reply
@@ -42,7 +42,7 @@ def main(arguments: list[str], channel: Channel) -> int:
     return 0
 
 
-def _compare(request: Compare) -> list[dict[str, object]]:
+def _compare(request: Compare) -> list[Comparison]:
     """Return the comparison of each output.
 
     Raises:
@@ -66,9 +66,7 @@ def _read(folder: Path, file: ArrayFile) -> Any:
     return read_array(folder / file.name, file.array.dtype, file.array.shape, file.array.layout)
 
 
-def _compare_output(
-    variant: Variant, output: ArrayFile, expected: Any, folder: Path
-) -> dict[str, object]:
+def _compare_output(variant: Variant, output: ArrayFile, expected: Any, folder: Path) -> Comparison:
     array = output.array
     if tuple(expected.shape) != array.shape:
         raise _wrong(
@@ -77,8 +75,9 @@ def _compare_output(
             f"{list(array.shape)}",
         )
     rtol, atol = settle_tolerance(variant.tolerance, array.dtype)
-    compared = compare_arrays(_read(folder, output), expected, rtol=rtol, atol=atol)
-    return {"path": array.path, **compared}
+    found: Any = compare_arrays(_read(folder, output), expected, rtol=rtol, atol=atol)
+    first = found.pop("first")
+    return Comparison(**found, first=first and Mismatch(**first | {"index": (*first["index"],)}))
 
 
 def _wrong(variant: Variant, what: str) -> SpecError:
