@@ -27,20 +27,20 @@ class PutResult(NamedTuple):
         stored: the store holds it now, through this call or an earlier one.
         digest: SHA-256 of what was offered.
         existed: an equal one was already there.
-        kept: digest of what the store holds under the same key, if that is something else.
+        stored_digest: digest of what the store holds under the same key, if that differs.
         reason: why it is not stored.
     """
 
     stored: bool
     digest: str
     existed: bool = False
-    kept: str = ""
+    stored_digest: str = ""
     reason: str = ""
 
     @property
     def conflict(self) -> bool:
         """Tell whether something else is stored under the key: compiling is not deterministic."""
-        return bool(self.kept)
+        return bool(self.stored_digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ class StoredArtifact:
         return data
 
 
-def answer_second(key: str, kept: str, offered: str) -> PutResult:
-    """Return the answer to an offer under a key that holds something already."""
-    if kept == offered:
+def answer_second(key: str, stored: str, offered: str) -> PutResult:
+    """Return the answer to an offer under a key that has an artifact already."""
+    if stored == offered:
         return PutResult(stored=True, digest=offered, existed=True)
-    reason = f"action key {key} gave {kept} before and {offered} now: it is not deterministic"
-    return PutResult(stored=False, digest=offered, kept=kept, reason=reason)
+    reason = f"action key {key} gave {stored} before and {offered} now: it is not deterministic"
+    return PutResult(stored=False, digest=offered, stored_digest=stored, reason=reason)

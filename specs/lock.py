@@ -192,9 +192,9 @@ def merged(lock: Lock, new: Lock, *, whole: bool) -> Lock:
 
     Where the toolchain is the same by its digests, the words for it stay too.
     """
-    kept = {} if whole else lock.variants
+    retained = {} if whole else lock.variants
     same = not differing(lock.toolchain, new.toolchain)
-    return Lock(lock.toolchain if same else new.toolchain, {**kept, **new.variants})
+    return Lock(lock.toolchain if same else new.toolchain, {**retained, **new.variants})
 
 
 def differing(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:

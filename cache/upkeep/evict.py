@@ -63,8 +63,8 @@ class Plan:
         orphans: blobs that no record names.
         dangling: manifests that lead to no record, or were not made again for too long.
         bytes_before, bytes_after: the size of the store.
-        kept: what stays although a limit asks for it, by reason.
-        excess_bytes: how much the store stays larger than its limit; what is kept explains all
+        retained: what stays although a limit asks for it, by reason.
+        excess_bytes: how much the store stays larger than its limit; what is retained explains all
             that is left then.
         complete: nothing was overlooked; if something was, nothing goes.
     """
@@ -74,14 +74,14 @@ class Plan:
     dangling: tuple[str, ...] = ()
     bytes_before: int = 0
     bytes_after: int = 0
-    kept: tuple[Retained, ...] = ()
+    retained: tuple[Retained, ...] = ()
     excess_bytes: int = 0
     complete: bool = True
 
     @property
     def held(self) -> int:
         """Return how many records stay only because they are pinned or in use."""
-        return sum(retained.records for retained in self.kept)
+        return sum(retained.records for retained in self.retained)
 
 
 def decide(
@@ -147,8 +147,8 @@ class _Decision:
         self.leading: dict[str, list[str]] = {}
         for request, manifest in inventory.manifests.items():
             self.leading.setdefault(manifest.action, []).append(request)
-        self.kept_entries: list[tuple[str, Entry]] = []
-        self.kept_blobs: list[str] = []
+        self.retained_entries: list[tuple[str, Entry]] = []
+        self.retained_blobs: list[str] = []
 
     def plan(self) -> Plan:
         """Decide."""
@@ -159,9 +159,9 @@ class _Decision:
         self.total -= sum(self.inventory.manifests[name].identity[2] for name in dangling)
         evictions = self._evictions()
         dangling += self._last_manifests(set(dangling))
-        kept = self._kept(set(loose) - set(orphans), set(dangling))
+        retained = self._retained(set(loose) - set(orphans), set(dangling))
         excess = _excess(self.total, self.limits)
-        return Plan(evictions, orphans, dangling, self.before, self.total, kept, excess)
+        return Plan(evictions, orphans, dangling, self.before, self.total, retained, excess)
 
     def _evictions(self) -> tuple[Eviction, ...]:
         evictions = []
@@ -170,9 +170,9 @@ class _Decision:
             if not reason:
                 break
             if entry.key in self.pinned:
-                self.kept_entries.append((PINNED, entry))
+                self.retained_entries.append((PINNED, entry))
             elif self.held.holds(entry.key, entry.last_use_ns):
-                self.kept_entries.append((IN_USE, entry))
+                self.retained_entries.append((IN_USE, entry))
             else:
                 evictions.append(self._evict(entry, reason))
         return tuple(evictions)
@@ -194,7 +194,7 @@ class _Decision:
             self.references[name] -= 1
             if self.references[name]:
                 continue
-            (gone if self._may_go(name) else self.kept_blobs).append(name)
+            (gone if self._may_go(name) else self.retained_blobs).append(name)
         manifests = tuple(self.leading.get(entry.key, ()))
         freed = entry.identity[2] + sum(self.inventory.blobs[name][2] for name in gone)
         freed += sum(self.inventory.manifests[name].identity[2] for name in manifests)
@@ -233,7 +233,7 @@ class _Decision:
                 taken.append(request)
         return tuple(taken)
 
-    def _kept(self, loose: set[str], dangling: set[str]) -> tuple[Retained, ...]:
+    def _retained(self, loose: set[str], dangling: set[str]) -> tuple[Retained, ...]:
         """Return the entries over the limit that are retained.
 
         Args:
@@ -241,13 +241,13 @@ class _Decision:
             dangling: manifests that go.
         """
         tally = _Tally()
-        for reason, entry in self.kept_entries:
+        for reason, entry in self.retained_entries:
             tally.add_record(reason, entry.identity)
             for name in entry.blobs:
                 tally.add(reason, name, self.inventory.blobs.get(name))
             for request in self.leading.get(entry.key, ()):
                 tally.add(reason, request, self.inventory.manifests[request].identity)
-        for name in self.kept_blobs:
+        for name in self.retained_blobs:
             self._add_young(tally, name, self.inventory.blobs.get(name))
         if self._is_too_large():
             led = {entry.key for entry in self.inventory.entries}
@@ -256,7 +256,7 @@ class _Decision:
             for request, manifest in self.inventory.manifests.items():
                 if manifest.action not in led and request not in dangling:
                     self._add_young(tally, request, manifest.identity)
-        return tally.kept
+        return tally.retained
 
     def _add_young(self, tally: _Tally, name: str, identity: Identity | None) -> None:
         if identity is not None:
@@ -271,7 +271,7 @@ class _Tally:
         self._seen: set[str] = set()
 
     @property
-    def kept(self) -> tuple[Retained, ...]:
+    def retained(self) -> tuple[Retained, ...]:
         """Return the sums of the reasons that something stays for."""
         return tuple(Retained(reason, *sums) for reason, sums in self._sums.items() if sums[1])
 

@@ -78,7 +78,7 @@ class Pruned:
             "blobs": self.blobs,
             "manifests": self.manifests,
             "held": plan.held,
-            "kept": [retained.to_json() for retained in plan.kept],
+            "kept": [retained.to_json() for retained in plan.retained],
             "complete": plan.complete,
             "evicted": [self._evicted(eviction) for eviction in self.evictions],
             "leftovers": self.leftovers.to_json(),

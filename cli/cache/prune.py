@@ -90,12 +90,12 @@ def _show_pruned(pruned: Pruned, as_json: bool) -> int:
 
 
 def _lines(pruned: Pruned) -> Iterator[str]:
-    """Give a line for each artifact that went, for each reason to keep some, and the sums."""
+    """Give a line for each artifact that went, for each reason to retain some, and the sums."""
     would = "would remove" if pruned.dry_run else "removed"
     for eviction in pruned.evictions:
         names = ", ".join(pruned.names.get(eviction.entry.key, [])) or eviction.entry.key[:12]
         yield f"{would} {names}: {_REASONS[eviction.reason]}{eviction.bytes:,} bytes"
-    yield from _kept_lines(pruned)
+    yield from _retained_lines(pruned)
     yield (
         f"{would} {count(pruned.records, 'record')}, {count(pruned.blobs, 'blob')}, "
         f"{count(pruned.manifests, 'manifest')}: "
@@ -104,14 +104,14 @@ def _lines(pruned: Pruned) -> Iterator[str]:
     yield from _excess_lines(pruned)
 
 
-def _kept_lines(pruned: Pruned) -> Iterator[str]:
+def _retained_lines(pruned: Pruned) -> Iterator[str]:
     reasons = {
         "pinned": "pinned",
         "in use": "held by a running build",
         "young": f"made less than {pruned.limits.grace_s:.0f} s ago",
     }
     would = "would keep" if pruned.dry_run else "kept"
-    for retained in pruned.plan.kept:
+    for retained in pruned.plan.retained:
         what = count(retained.files, "file")
         if retained.records:
             what = count(retained.records, "artifact")

@@ -182,7 +182,7 @@ class _Compilation:
         put = store.put_artifact(key, record, blobs, replace=doubt)
         return Compiled(
             action=key, status="compiled", seconds=0.0, warnings=(), uncached="",
-            digest=put.kept or put.digest, conflict=put.reason if put.conflict else None,
+            digest=put.stored_digest or put.digest, conflict=put.reason if put.conflict else None,
             stored=put.stored, record=record, blobs=blobs, diagnostics=diagnostics,
         )  # fmt: skip
 

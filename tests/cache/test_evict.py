@@ -220,7 +220,7 @@ def test_what_stays_over_a_limit_is_told_with_its_reason(
     pinned: set[str], held: Held, limits: dict[str, Any], kept: list[Retained]
 ) -> None:
     found = plan(FOUR, held, pinned=frozenset(pinned), **limits)
-    assert list(found.kept) == kept
+    assert list(found.retained) == kept
     if limits == {"size": 0}:
         assert sum(retained.bytes for retained in kept) == found.bytes_after == found.excess_bytes
 
@@ -238,7 +238,7 @@ def test_what_specs_declared_goes_last_where_the_size_asks_for_it() -> None:
     assert plan(declared, size=20).dangling == ("old",)
     least = plan(declared, size=1)
     assert (least.dangling, least.excess_bytes) == (("old", "new"), 9)
-    assert least.kept == (Retained("young", 0, 1, 10),)
+    assert least.retained == (Retained("young", 0, 1, 10),)
     aged = plan(declared, size=1, age_s=100)
     assert (aged.dangling, aged.bytes_after) == (("new", "old"), 10)
 

@@ -116,8 +116,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self._check_pruned(pruned, left, expected)
         assert pruned.excess_bytes == max(0, expected - size)
         if pruned.excess_bytes:
-            assert sum(retained.bytes for retained in pruned.plan.kept) == expected
-            told = [(retained.reason, retained.records) for retained in pruned.plan.kept]
+            assert sum(retained.bytes for retained in pruned.plan.retained) == expected
+            told = [(retained.reason, retained.records) for retained in pruned.plan.retained]
             held = [("pinned", len(self.pinned & left)), ("in use", len(in_use - self.pinned))]
             assert told == [(reason, records) for reason, records in held if records]
 

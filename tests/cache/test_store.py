@@ -142,7 +142,7 @@ def test_a_different_second_artifact_is_a_conflict_and_the_first_one_stays(store
     second = store.put_artifact(KEY, ARTIFACT, {**BLOBS, "cubin": b"other"})
     assert second.conflict
     assert not second.stored
-    assert (second.kept, second.digest != first.digest) == (first.digest, True)
+    assert (second.stored_digest, second.digest != first.digest) == (first.digest, True)
     assert "not deterministic" in second.reason
     found = store.get_artifact(KEY, verify=True)
     assert found is not None
@@ -391,7 +391,7 @@ def test_a_file_system_without_links_keeps_the_first_one_too(
     first = put(store)
     assert first.stored
     assert put(store).existed
-    assert store.put_artifact(KEY, {}, {}).kept == first.digest
+    assert store.put_artifact(KEY, {}, {}).stored_digest == first.digest
     assert files_in(store, "tmp") == []
     assert store.warnings == []
 
