@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 PROGRAM = "pallasc.checks.worker"
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+_GRACE_S = 5.0
+"""Levels that keep to their time themselves say how far they came; others are stopped then."""
 _NO_NOTES: tuple[str, ...] = ()
 
 
@@ -189,13 +191,14 @@ class Checking:
         if memory is None:
             memory = capacity.memory_bytes(count)
         self._find_ptx(jobs, count)
-        tasks = [_task(number, job) for number, job in enumerate(jobs)]
+        tasks = [_task(number, job, limits.timeout_s, memory) for number, job in enumerate(jobs)]
         done = 0
         with Pool(
             count,
             {**settled(os.environ), **_ONE_THREAD},
             timeout_s=limits.timeout_s,
             memory_bytes=memory or None,
+            grace_s=_GRACE_S,
             program=PROGRAM,
         ) as pool:
             for kind, task, answer in pool.run(tasks):
@@ -326,7 +329,7 @@ def _own_context(store: Store) -> Context:
     return Context({}, {}, FileDigests(store.root, trust=store.trust))
 
 
-def _task(label: int, job: _Job) -> Task:
+def _task(label: int, job: _Job, timeout_s: float | None, memory_bytes: int) -> Task:
     from pallasc.checks.messages import Check
     from pallasc.compiler.toolchain.environment import declared_values
     from pallasc.compiler.workers.tasks import Task
@@ -349,6 +352,8 @@ def _task(label: int, job: _Job) -> Task:
             inputs=options.inputs,
             xla_ptx=job.xla_ptx,
             why_no_ptx=job.why_no_ptx,
+            timeout_s=timeout_s,
+            memory_bytes=memory_bytes or None,
             env=env,
         )
 

@@ -39,6 +39,7 @@ class Check(Request):
         blobs: what the record names, by digest.
         xla_ptx, why_no_ptx: see `subject.Subject`.
         seed, schedules, inputs: see `subject.Options`.
+        timeout_s, memory_bytes: what the level may take, None for no limit.
         env: the values of the variables that the variant declares, None if not set.
     """
 
@@ -54,4 +55,6 @@ class Check(Request):
     inputs: Path | None
     xla_ptx: Mapping[str, str] = field(default_factory=dict)
     why_no_ptx: str = ""
+    timeout_s: float | None = None
+    memory_bytes: int | None = None
     env: Mapping[str, str | None] = field(default_factory=dict)

@@ -55,9 +55,15 @@ class Options:
         seed_given: the command named the seed, which replaces that of a spec.
         schedules: how many interleavings are tried, where a level has more than one.
         inputs: a .npz file with arrays by the path of the input; other inputs are random.
+        timeout_s: how long a level may take, None for no limit.
+        deadline_s: when, on the monotonic clock of this process, that is over.
+        memory_bytes: what this process may hold, None for no limit.
     """
 
     seed: int = 0
     seed_given: bool = False
     schedules: int = 3
     inputs: Path | None = None
+    timeout_s: float | None = None
+    deadline_s: float | None = None
+    memory_bytes: int | None = None

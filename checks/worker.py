@@ -18,6 +18,7 @@ from typing import Any
 from pallasc.checks.findings import LevelResult
 from pallasc.checks.levels import LEVELS, Level, run_level
 from pallasc.checks.messages import Check, Checked
+from pallasc.checks.room import check_room, without_memory
 from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.messages import Failed, Reply
@@ -39,6 +40,8 @@ def main(arguments: list[str], channel: Channel) -> int:
                 reply: Reply = session.check(request)
             except PallascError as error:
                 reply = Failed.because_of(error)
+            except MemoryError as error:
+                reply = Failed.because_of(without_memory(request.id, error))
             # A kernel that waits for ever has left its threads behind.
             tainted = session.is_tainted() or threading.active_count() > threads
             channel.send(replace(reply, task=request.task, tainted=tainted).to_json())
@@ -57,12 +60,22 @@ class _Session:
         Raises:
             PallascError: a mistake of the user's.
         """
-        level = LEVELS[request.level]
+        level, timeout_s = LEVELS[request.level], request.timeout_s
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         artifact = Artifact(request.record, request.blobs.__getitem__)
         subject = Subject(
             request.id, artifact, request.variant, request.xla_ptx, request.why_no_ptx
         )
-        options = Options(seed=request.seed, schedules=request.schedules, inputs=request.inputs)
+        options = Options(
+            seed=request.seed,
+            schedules=request.schedules,
+            inputs=request.inputs,
+            timeout_s=timeout_s,
+            deadline_s=deadline_s,
+            memory_bytes=request.memory_bytes,
+        )
+        if level.executes:
+            check_room(subject, options)
         variant = request.variant if level.calls_user else None
         if variant is None:
             return Checked(result=_timed(level, subject, options))

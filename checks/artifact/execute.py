@@ -10,7 +10,7 @@ import numpy as np
 
 from pallasc.checks.artifact.faults import running_kernel
 from pallasc.emulator.machine.asynchronous import Asynchronous
-from pallasc.emulator.machine.faults import Actor
+from pallasc.emulator.machine.faults import Actor, EmulationTimeout
 from pallasc.emulator.machine.machine import Launch, Machine, Policy
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.program import Program
@@ -122,9 +122,13 @@ def find_writer(
     inputs: Sequence[Sequence[Any]],
     policy: Policy,
     element: Element,
+    deadline_s: float | None = None,
 ) -> Writer | None:
-    """Run a plan once more; return what wrote an element last, None where no kernel changed it."""
-    machine = _Watching(policy)
+    """Run a plan once more; return what wrote an element last.
+
+    None where no kernel changed it, or where the time is over before.
+    """
+    machine = _Watching(policy, deadline=deadline_s)
     # Other memory than in the run before: NaN that is written there changes it.
     run = PlanRun(artifact, machine, texts, poison=POISONS[1])
     begin, end = element.bytes()
@@ -134,5 +138,8 @@ def find_writer(
         return region.data[begin:end].tobytes()
 
     machine.watched = watched
-    run.run(inputs)
+    try:
+        run.run(inputs)
+    except EmulationTimeout:
+        return None
     return machine.writer

@@ -18,11 +18,11 @@ from pallasc.checks.findings import Finding, LevelResult, from_findings, not_che
 from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
 from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.references.compare import compare_arrays, settle_tolerance
-from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.faults import EmulationTimeout, Fault
 from pallasc.emulator.machine.machine import Machine, Policy
 from pallasc.emulator.races.observer import Races
 from pallasc.emulator.run_plan import PlanRun
-from pallasc.errors import Location, UnsupportedError
+from pallasc.errors import CheckError, Location, UnsupportedError
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.spec import Variant
 
@@ -85,16 +85,34 @@ class _Check:
         """Run the schedules, until one shows that something is wrong."""
         notes: list[Finding] = []
         for number, policy in enumerate(policies(self.options.schedules, self.options.seed)):
-            found = self._schedule(policy, expected, first=not number)
+            try:
+                found = self._schedule(policy, expected, first=not number)
+            except EmulationTimeout as error:
+                raise self._too_slow(number) from error
             if any(each.severity != "note" for each in found):
                 return from_findings(NAME, tuple(_in_schedule(each, number) for each in found))
             notes = notes or found
         return from_findings(NAME, tuple(notes))
 
+    def _too_slow(self, number: int) -> CheckError:
+        """Return the error of a check whose time was over in a schedule."""
+        before = {0: "", 1: "; schedule 0 found nothing"}.get(
+            number, f"; schedules 0 to {number - 1} found nothing"
+        )
+        return CheckError(
+            f"it took longer than {self.options.timeout_s:g} s (--timeout) in schedule {number} of "
+            f"{self.options.schedules}{before}",
+            hint="Raise --timeout, name small sizes under check in the spec, or ask for fewer "
+            "--schedules.",
+        )
+
+    def _machine(self, policy: Policy, observer: Races | None = None) -> Machine:
+        return Machine(policy, observer=observer, deadline=self.options.deadline_s)
+
     def _schedule(self, policy: Policy, expected: Results | None, *, first: bool) -> list[Finding]:
         """Return what is wrong in one schedule."""
         races = Races()
-        machine = Machine(policy, observer=races)
+        machine = self._machine(policy, races)
         run = self._run(machine)
         try:
             results = run.run(self.inputs)
@@ -110,7 +128,7 @@ class _Check:
 
     def _unwritten(self, results: Results) -> list[Finding]:
         """Return which outputs depend on what was in memory before."""
-        machine = Machine(Policy(seed=self.options.seed))
+        machine = self._machine(Policy(seed=self.options.seed))
         others = self._run(machine, POISONS[1]).run(self.inputs)
         found = []
         for device, pairs in enumerate(zip(results, others, strict=True)):
@@ -164,10 +182,10 @@ class _Check:
     def _kind(self, results: Results, raced: Sequence[Finding]) -> tuple[str, str]:
         """Return the rule of wrong numbers, and what to do about them."""
         try:
-            prompt = self._run(Machine(eager())).run(self.inputs)
+            prompt = self._run(self._machine(eager())).run(self.inputs)
             if self._differences(prompt, results):
                 return WRONG_NUMBERS.name, _LATE
-        except Fault:
+        except (Fault, EmulationTimeout):
             return WRONG_NUMBERS.name, ""
         if not any(race.severity == "error" for race in raced) and self._interpreter_agrees():
             return COMPILED_WRONGLY.name, ""
@@ -183,7 +201,10 @@ class _Check:
     def _with_writer(self, finding: Finding, element: Element, policy: Policy) -> Finding:
         """Return a finding with the instruction that wrote its element, where one did."""
         subject = self.subject
-        writer = find_writer(subject.artifact, subject.xla_ptx, self.inputs, policy, element)
+        deadline_s = self.options.deadline_s
+        writer = find_writer(
+            subject.artifact, subject.xla_ptx, self.inputs, policy, element, deadline_s
+        )
         if writer is None:
             return replace(finding, location=_definition(subject.variant))
         of_mosaic = any(name == writer.kernel for _, name in subject.ptx)

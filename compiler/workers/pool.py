@@ -43,6 +43,7 @@ class Pool:
         context: the request that every worker gets first, None until it is known.
         timeout_s: how long a task may take, without the start of its worker.
         memory_bytes: what a worker and its descendants may hold.
+        grace_s: how much longer than `timeout_s` a task may take whose worker keeps to it itself.
         tick_s: how often `run` yields a tick, None for never.
         program: the module that the workers run.
     """
@@ -52,6 +53,7 @@ class Pool:
     context: Request | None = None
     timeout_s: float | None = field(default=None, kw_only=True)
     memory_bytes: int | None = field(default=None, kw_only=True)
+    grace_s: float = field(default=0.0, kw_only=True)
     tick_s: float | None = field(default=1.0, kw_only=True)
     program: str = field(default=PROGRAM, kw_only=True)
     _workers: list[Worker] = field(default_factory=list, init=False)
@@ -224,7 +226,7 @@ class Pool:
             self._ending.remove(worker)
 
     def _limits(self) -> Limits:
-        return Limits(self.timeout_s, self.memory_bytes)
+        return Limits(self.timeout_s, self.memory_bytes, self.grace_s)
 
 
 def _went_well(event: Event) -> bool:

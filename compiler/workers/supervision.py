@@ -36,10 +36,12 @@ class Limits:
     Attributes:
         timeout_s: time for a task, None for no limit.
         memory_bytes: memory that it and its descendants may hold, None for no limit.
+        grace_s: how much longer a worker may take that keeps to the time itself.
     """
 
     timeout_s: float | None = None
     memory_bytes: int | None = None
+    grace_s: float = 0.0
 
     def data_bytes(self) -> int:
         """Return the limit that the kernel sets on each process (RLIMIT_DATA), 0 for none.
@@ -107,7 +109,7 @@ class Watch:
         task, limits = worker.task, self.limits
         if task is None:
             return None
-        late = limits.timeout_s is not None and _is_late(worker, limits.timeout_s)
+        late = limits.timeout_s is not None and _is_late(worker, limits.timeout_s + limits.grace_s)
         if limits.memory_bytes is not None and held > limits.memory_bytes:
             error = failures.too_large(task.doing, held, limits.memory_bytes)
         elif late and limits.timeout_s is not None:

@@ -23,6 +23,10 @@ class Actor:
         return f"warp {self.warp} of block ({x}, {y}, {z}){device}"
 
 
+class EmulationTimeout(CheckError):
+    """The emulation was given up because it took too long."""
+
+
 class Fault(CheckError):
     """A kernel does what it must not; `rule` names the kind, as in `docs/check.md`.
 

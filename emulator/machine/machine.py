@@ -18,7 +18,7 @@ import numpy as np
 from pallasc.emulator.machine.asynchronous import Asynchronous
 from pallasc.emulator.machine.block import Block, Cluster, Dim3
 from pallasc.emulator.machine.deadlocks import explain
-from pallasc.emulator.machine.faults import Fault, fault_of
+from pallasc.emulator.machine.faults import EmulationTimeout, Fault, fault_of
 from pallasc.emulator.machine.memory import PARAMETERS, RESERVED, GlobalMemory, Region
 from pallasc.emulator.machine.observer import Observer
 from pallasc.emulator.machine.rounds import goes_in_circles
@@ -26,7 +26,6 @@ from pallasc.emulator.machine.tensor_maps import TensorMaps
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Kernel
 from pallasc.emulator.tensors.misuse import OperandError
-from pallasc.errors import CheckError
 
 _TURN = 20_000  # instructions that a warp runs before another has its turn
 _IDLE_TURNS = 200  # turns of reading memory again without any change: it spins
@@ -73,7 +72,7 @@ class Policy:
             nothing waits for it: 0 holds everything back, 1 completes it at once.
         turn: how many instructions a warp runs at most before the next has its turn.
         shuffle: whether warps take turns in random order, for a random number of instructions.
-        seconds: after how long the emulation is given up.
+        seconds: after how long the emulation is given up, all launches together.
         busy: whether other kernels leave room for no more than what runs, so that a cluster gets
             the work of others by `clusterlaunchcontrol`, however many a GPU has room for.
     """
@@ -154,8 +153,9 @@ class Launch:
 class Machine:
     """Devices that share an address space, and what runs on them.
 
-    `fetched` counts the bytes that bulk and tensor copies and prefetches of each block ask of
-    global memory, by device and block.
+    `deadline` is the time, of the monotonic clock, when it is given up. `fetched` counts the bytes
+    that bulk and tensor copies and prefetches of each block ask of global memory, by device and
+    block.
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -205,11 +205,11 @@ class Machine:
         Raises:
             Fault: one did what it must not.
             Deadlock: none can go on.
-            CheckError: `Policy.seconds` are over.
+            EmulationTimeout: the time is over.
         """
         self.launches = list(launches)
         self.clusters = []
-        if self.policy.seconds is not None:
+        if self.policy.seconds is not None and self.deadline is None:
             self.deadline = time.monotonic() + self.policy.seconds
         for launch in self.launches:
             self._start(launch)
@@ -272,6 +272,8 @@ class Machine:
         before = self.progress
         for warp in self._order():
             ran = self._run(warp) or ran
+            if self.deadline is not None and time.monotonic() > self.deadline:
+                raise EmulationTimeout("the emulation takes longer than it may")
         self.still = self.still + 1 if self.progress == before else 0
         if self.still == _STILL_TURNS:
             self.still = 0
@@ -282,8 +284,6 @@ class Machine:
             ran = True
         if self.pending and self.random.random() < self.policy.eagerness:
             ran = self._complete_one() or ran
-        if self.deadline is not None and time.monotonic() > self.deadline:
-            raise CheckError(f"the emulation takes longer than {self.policy.seconds:g} s")
         return ran
 
     def _look(self) -> bool:
@@ -308,19 +308,22 @@ class Machine:
             return False
         before = self.progress
         budget = self.random.randint(1, 200) if self.policy.shuffle else self.policy.turn
+        if not self.execute(warp, budget):
+            return False
+        return warp.ended or self._has_advanced(warp, before, budget)
+
+    def execute(self, warp: Warp, most: int) -> bool:
+        """Let a warp execute up to `most` instructions; return whether it completed any."""
         try:
-            ran = warp.run(warp.block.launch.program.code, budget)
+            ran = warp.run(warp.block.launch.program.code, most)
         except Fault as fault:
             if fault.instruction is None and fault.place is not None:
                 fault.instruction = warp.block.launch.program.kernel.instructions[fault.place]
             raise
-        if not warp.splits:
+        if warp.ended:
             self.changed()
             warp.block.cluster.check_arrivals()
-            return True
-        if not ran:
-            return False
-        return self._has_advanced(warp, before, budget)
+        return ran
 
     def _has_advanced(self, warp: Warp, before: int, budget: int) -> bool:
         """Tell whether a warp that has had its turn did anything but spin."""

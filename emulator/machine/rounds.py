@@ -70,17 +70,17 @@ def goes_in_circles(warp: Any, most: int) -> bool:
 
     It does not where one of the instructions has an effect that others may notice.
     """
-    machine, program = warp.block.machine, warp.block.launch.program
+    machine, instructions = warp.block.machine, warp.block.launch.program.kernel.instructions
     before, limit, left = machine.progress, 1, most
     while left > 0:
         splits, registers = _places(warp.splits), list(warp.registers)
         for _ in range(limit):
             places = {id(split): split.place for split in warp.splits}
-            ran = warp.run(program.code, 1)
+            ran = machine.execute(warp, 1)
             if not ran or warp.ended or warp.yielded or machine.progress != before:
                 return False
             place = places.get(id(warp.split))
-            if place is None or program.kernel.instructions[place].parts[0] in _EFFECTS:
+            if place is None or instructions[place].parts[0] in _EFFECTS:
                 return False
             if _places(warp.splits) == splits and _equal(registers, warp.registers):
                 return True

@@ -1,0 +1,51 @@
+"""Whether there is memory to execute a variant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pallasc.checks.subject import Options, Subject
+from pallasc.compiler.workers.failures import size
+from pallasc.errors import CompileError
+from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.artifacts.plan import Binding
+
+_HINT = (
+    "Name small sizes under check in the spec, or raise --memory, with fewer --jobs where memory "
+    "is short."
+)
+
+
+def check_room(subject: Subject, options: Options) -> None:
+    """Look whether the arrays of a variant fit into the memory of this process.
+
+    Inputs are held twice, as they are given and where the kernel reads them.
+
+    Raises:
+        CompileError: they do not.
+    """
+    plan, limit = subject.plan, options.memory_bytes
+    given, made = _bytes(plan.inputs), _bytes(plan.outputs)
+    needed = (2 * given + made) * max(plan.device_count, 1)
+    if limit is None or needed <= limit:
+        return
+    on = f" on {plan.device_count} devices" if plan.device_count > 1 else ""
+    raise CompileError(
+        f"to execute {subject.id}{on} takes at least {size(needed)} of memory for its arrays, more "
+        f"than the {size(limit)} that one process may hold (--memory)",
+        hint=_HINT,
+    )
+
+
+def without_memory(name: str, error: MemoryError) -> CompileError:
+    """Return the error for a variant for which there was not enough memory."""
+    told = str(error).partition("\n")[0].rstrip(".")
+    lacking = CompileError(
+        f"there is not enough memory to execute {name}{f': {told}' if told else ''}", hint=_HINT
+    )
+    lacking.__cause__ = error
+    return lacking
+
+
+def _bytes(bindings: Iterable[Binding]) -> int:
+    return sum(ArraySpec(binding.dtype, binding.shape).nbytes for binding in bindings)

@@ -1,0 +1,99 @@
+"""`--timeout` and `--memory` of `pallasc check`: what a level may take, and how it says so."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pallasc.checks.room import check_room, without_memory
+from pallasc.checks.subject import Options
+from pallasc.compiler.workers.messages import Failed
+from pallasc.errors import CompileError
+from pallasc.specs.artifacts.plan import Binding
+
+MORE = """
+
+def lasting(x):
+    def body(x, o, bar, smem):
+        def again(i, _):
+            o[...] = x[...] + i.astype(jnp.float32)
+        jax.lax.fori_loop(0, 100_000_000, again, None)
+
+    return kernel(body)(x)
+
+
+def a_row(x):
+    def body(x, o, bar, smem):
+        plgpu.copy_gmem_to_smem(x.at[0, pl.ds(0, 128)], smem, bar)
+        plgpu.barrier_wait(bar)
+        o[...] = smem[...]
+
+    return kernel(body)(x)
+
+
+def first(x):
+    return x[0, :128]
+"""
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Any:
+    folder = tmp_path_factory.mktemp("limits")
+    (folder / "kernels.py").write_text(checking.KERNELS + MORE)
+    large = {"args": ["f32[32768, 32768]"], "reference": "kernels.py:first"}
+    kernels = [{"name": "sound"}, {"name": "lasting"}, {"name": "a_row", **large}]
+    (folder / "spec.yaml").write_text(checking.spec_of(*kernels))
+    limits = ("--timeout", "40", "--memory", "3GiB", "--schedules", "2")
+    return checking.check(folder, "spec.yaml", "--json", "--level", "artifact", *limits)
+
+
+def test_a_level_that_takes_too_long_says_in_which_schedule(ran: Any) -> None:
+    result = ran.results["lasting"]
+    assert (result["status"], result["stopped"]) == ("not checked", True)
+    assert result["reason"] == "it took longer than 40 s (--timeout) in schedule 0 of 2"
+    assert not result["from_store"]
+    assert ran.code == 1
+
+
+def test_arrays_that_no_process_may_hold_are_refused_before_it_tries(ran: Any) -> None:
+    result = ran.results["a_row"]
+    assert (result["status"], result["stopped"]) == ("not checked", True)
+    assert "takes at least 8.6 GB of memory for its arrays" in result["reason"]
+    assert "more than the 3.2 GB that one process may hold (--memory)" in result["reason"]
+    assert result["seconds"] == 0
+
+
+def test_the_others_are_checked_all_the_same(ran: Any) -> None:
+    assert ran.results["sound"]["status"] == "passed", ran.results["sound"]
+
+
+def subject(devices: int) -> Any:
+    x = Binding(path="x", buffer=0, dtype="f32", shape=(1024,), layout=None)
+    plan = SimpleNamespace(inputs=[x], outputs=[x], device_count=devices)
+    return SimpleNamespace(id="k[m=1]", plan=plan)
+
+
+@pytest.mark.parametrize(
+    ("devices", "limit", "fits"),
+    [(0, None, True), (0, 12_288, True), (1, 12_287, False), (2, 12_288, False), (2, 24_576, True)],
+)
+def test_inputs_take_their_size_twice_on_each_device(
+    devices: int, limit: int | None, fits: bool
+) -> None:
+    options = Options(memory_bytes=limit)
+    if fits:
+        check_room(subject(devices), options)
+        return
+    with pytest.raises(CompileError, match=r"to execute k\[m=1\].* at least") as caught:
+        check_room(subject(devices), options)
+    assert caught.value.hint is not None
+    assert "--memory" in caught.value.hint
+
+
+def test_memory_that_runs_out_is_told_as_such() -> None:
+    error = without_memory("k", MemoryError("Unable to allocate 4.00 GiB"))
+    told = "there is not enough memory to execute k: Unable to allocate 4.00 GiB"
+    assert error.message == told
+    assert Failed.because_of(error).out_of_memory
