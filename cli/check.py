@@ -111,7 +111,7 @@ def command(
 
     Where a spec names small sizes under "check", levels that execute run those, and say so.
 
-    The static level reads the launch plan and the PTX that ships, and runs nothing: it looks for
+    The static level reads plan, PTX and machine code as they ship, and runs nothing: it looks for
     barriers whose bytes and arrivals do not add up, waits and fences that are missing, and accesses
     outside of what they belong to.
 

@@ -1,1 +1,1 @@
-"""The static level: what plan and PTX of a kernel tell without running it."""
+"""The static level: what plan, PTX and machine code of a kernel tell without running it."""

@@ -1,8 +1,8 @@
-"""Check a launch plan and the PTX of its kernels without running them."""
+"""Check a launch plan, and the PTX and machine code of its kernels, without running them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -14,6 +14,7 @@ from pallasc.checks.static.bounds import Arrays, check_bounds, name_of, written_
 from pallasc.checks.static.control_flow import Graph, graph_of
 from pallasc.checks.static.evaluate import evaluate
 from pallasc.checks.static.found import Found
+from pallasc.checks.static.machine_code import LocalAccess, local_accesses
 from pallasc.checks.static.read_facts import facts_of
 from pallasc.checks.static.resources import (
     check_maps,
@@ -38,6 +39,7 @@ def check(
     kernels: Sequence[KernelResources],
     ptx: Mapping[tuple[str, str], str],
     target: Target,
+    read_cubin: Callable[[str], bytes] | None = None,
 ) -> list[Finding]:
     """Return what is wrong with the kernels of a plan, as far as that can be decided.
 
@@ -46,12 +48,13 @@ def check(
         kernels: the resources of its kernels.
         ptx: the PTX of kernels by the digest of their cubin and their name; others are left out.
         target: the device.
+        read_cubin: returns the cubin with a digest, for kernels whose machine code tells more.
 
     Raises:
         UnsupportedError: something in the PTX is not understood.
     """
     with collector_paused():
-        return _found_in(plan, kernels, ptx, target)
+        return _found_in(plan, kernels, ptx, target, read_cubin)
 
 
 def _found_in(
@@ -59,6 +62,7 @@ def _found_in(
     kernels: Sequence[KernelResources],
     ptx: Mapping[tuple[str, str], str],
     target: Target,
+    read_cubin: Callable[[str], bytes] | None,
 ) -> list[Finding]:
     resources = {(kernel.cubin, kernel.name): kernel for kernel in kernels}
     arrays = Arrays(tuple(plan.buffers), tuple(plan.inputs), tuple(plan.outputs))
@@ -68,9 +72,12 @@ def _found_in(
         kernel = resources.get((launch.cubin, launch.kernel))
         for each in check_maps(plan, launch):
             found[_finding(each, launch)] = None
-        for each in _check_resources(kernel, launch, target) if kernel is not None else ():
-            found[_finding(each, launch)] = None
         text = ptx.get((launch.cubin, launch.kernel))
+        if kernel is not None:
+            for each in check_memory(kernel, launch, target):
+                found[_finding(each, launch)] = None
+            for each in check_spills(kernel, *_lines_of_spills(kernel, text, read_cubin)):
+                found[_finding(each, launch)] = None
         if text is None:
             written = None
             continue
@@ -97,9 +104,15 @@ def notes_of(
     return tuple(notes)
 
 
-def _check_resources(kernel: KernelResources, launch: Launch, target: Target) -> Iterator[Found]:
-    yield from check_memory(kernel, launch, target)
-    yield from check_spills(kernel)
+def _lines_of_spills(
+    kernel: KernelResources, text: str | None, read_cubin: Callable[[str], bytes] | None
+) -> tuple[Sequence[LocalAccess] | None, Sequence[Instruction]]:
+    """Return the lines that a kernel spills at, None if not known, and its instructions."""
+    if not kernel.spill_bytes or text is None or read_cubin is None:
+        return None, ()
+    module = _parsed(text)
+    instructions = next((k.instructions for k in module.kernels if k.name == kernel.name), ())
+    return local_accesses(read_cubin(kernel.cubin), kernel.name), instructions
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The static level: plan and PTX, nothing executed.
+"""The static level: plan, PTX and machine code, nothing executed.
 
 What cannot be decided is not reported: `docs/check.md` has the rules.
 """
@@ -23,7 +23,7 @@ def run(subject: Subject, options: Options) -> LevelResult:
         return not_checked(NAME, "its kernels come without PTX")
     target = Target(**artifact.target)  # type: ignore[arg-type]
     try:
-        found = check(artifact.plan, artifact.kernels, subject.ptx, target)
+        found = check(artifact.plan, artifact.kernels, subject.ptx, target, artifact.blob)
     except UnsupportedError as error:
         return not_checked(NAME, error.message.rstrip("."))
     notes = notes_of(artifact.plan, artifact.kernels, target)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pallasc.checks.static.facts import Facts
 from pallasc.checks.static.found import Found
+from pallasc.checks.static.machine_code import LocalAccess
+from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.specs.artifacts.artifact import KernelResources
 from pallasc.specs.artifacts.occupancy import REGISTERS_PER_SM, blocks_by_limit, registers_of_block
 from pallasc.specs.artifacts.plan import Bytes, Launch, LaunchPlan, TensorMap
@@ -15,6 +17,8 @@ from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES, broken_rule
 from pallasc.specs.gpus import Target
 
 _TENSOR_COLUMNS = 512
+_MOST_LINES = 4
+"""Lines that are shown with spills."""
 
 
 def check_maps(plan: LaunchPlan, launch: Launch) -> Iterator[Found]:
@@ -79,15 +83,41 @@ def check_tensor_memory(facts: Facts) -> Iterator[Found]:
             )
 
 
-def check_spills(kernel: KernelResources) -> Iterator[Found]:
-    """Yield what a kernel spills."""
-    if kernel.spill_bytes:
-        yield Found(
-            "spills",
-            f"each thread spills: it stores {kernel.spill_store_bytes} bytes to local memory and "
-            f"loads {kernel.spill_load_bytes}.",
-            severity="note",
-        )
+def check_spills(
+    kernel: KernelResources,
+    lines: Sequence[LocalAccess] | None,
+    instructions: Sequence[Instruction],
+) -> Iterator[Found]:
+    """Yield what a kernel spills, at the instruction where it accesses local memory most.
+
+    Args:
+        kernel: what the assembler says of it.
+        lines: the lines of its PTX that access local memory, most accesses first; None where the
+            machine code does not tell.
+        instructions: those of its PTX.
+    """
+    if not kernel.spill_bytes:
+        return
+    at = [(each, found) for each in lines or () if (found := _at(each.ptx_line, instructions))]
+    unknown = "" if at else " At which lines cannot be read from its machine code."
+    yield Found(
+        "spills",
+        f"each thread spills: it stores {kernel.spill_store_bytes} bytes to local memory and "
+        f"loads {kernel.spill_load_bytes}.{unknown}",
+        at[0][1] if at else None,
+        tuple((_spill_text(each), instruction) for each, instruction in at[:_MOST_LINES]),
+        severity="note",
+    )
+
+
+def _at(line: int, instructions: Sequence[Instruction]) -> Instruction | None:
+    return next((each for each in instructions if each.line == line), None)
+
+
+def _spill_text(access: LocalAccess) -> str:
+    counts = ((access.stores, "store", "stores"), (access.loads, "load", "loads"))
+    told = [f"{n} {one if n == 1 else more}" for n, one, more in counts if n]
+    return f"{' and '.join(told)} of local memory"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,9 +16,12 @@ import pytest
 from pallasc.checks.findings import Finding, LevelResult
 from pallasc.checks.static.check import check, notes_of
 from pallasc.checks.static.level import run
+from pallasc.checks.static.machine_code import local_accesses
 from pallasc.checks.static.resources import occupancy
 from pallasc.checks.static.rules import RULES
 from pallasc.checks.subject import Options, Subject
+from pallasc.compiler.lowering.resources import parse_report
+from pallasc.compiler.toolchain.toolchain import find_disassembler, find_toolchain
 from pallasc.specs.artifacts.artifact import KernelResources
 from pallasc.specs.artifacts.plan import (
     Binding,
@@ -112,16 +116,14 @@ def examples() -> dict[str, list[tuple[str, str]]]:
 
 
 EXAMPLES = examples()
-WITHOUT = {"operand-overwritten", "spills"}
-"""They have no example in PTX, and tests of their own."""
 
 
 def test_every_rule_has_a_section_and_two_examples() -> None:
     assert list(EXAMPLES) == [rule.name for rule in RULES]
-    assert {rule for rule, found in EXAMPLES.items() if len(found) != 2} == WITHOUT
+    assert {rule for rule, found in EXAMPLES.items() if len(found) != 2} == set()
 
 
-@pytest.mark.parametrize("rule", [rule for rule in EXAMPLES if rule not in WITHOUT])
+@pytest.mark.parametrize("rule", [rule for rule in EXAMPLES if rule != "spills"])
 def test_the_wrong_example_breaks_its_rule_alone_and_the_right_one_none(rule: str) -> None:
     (language, wrong), (_, right) = EXAMPLES[rule]
     if language == "json":
@@ -388,15 +390,74 @@ def test_threads_that_meet_in_a_bank_are_counted(shift: int, access: str, degree
     assert messages == ([expected] if degree >= 4 else [])
 
 
-def test_spills_are_a_note_with_both_numbers() -> None:
-    spilling = dataclasses.replace(
-        RESOURCES, stack_bytes=64, spill_store_bytes=48, spill_load_bytes=52
+def assembled(body: str, folder: Path) -> tuple[KernelResources, bytes]:
+    """Assemble a kernel with a body and 32 registers; return what it takes and its cubin."""
+    (text,) = ptx_of(body).values()
+    text = text.replace(".maxntid 128, 1, 1", ".maxntid 128, 1, 1 .minnctapersm 16")
+    source, cubin = folder / "kernel.ptx", folder / "kernel.cubin"
+    source.write_text(text)
+    ran = subprocess.run(
+        [find_toolchain().ptxas, "-v", "-lineinfo", "-arch=sm_90a", source, "-o", cubin],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    (spills,) = parse_report(ran.stdout + ran.stderr).values()
+    resources = dataclasses.replace(
+        RESOURCES, spill_store_bytes=spills.store_bytes, spill_load_bytes=spills.load_bytes
     )
-    (finding,) = check(plan_of(""), [spilling], ptx_of(""), H100)
+    return resources, cubin.read_bytes()
+
+
+def test_spills_are_a_note_with_both_numbers_and_the_lines_of_the_machine_code(
+    tmp_path: Path,
+) -> None:
+    (_, wrong), (_, right) = EXAMPLES["spills"]
+    resources, cubin = assembled(wrong, tmp_path)
+    (finding,) = check(plan_of(wrong), [resources], ptx_of(wrong), H100, lambda digest: cubin)
     assert (finding.rule, finding.severity) == ("spills", "note")
-    assert "stores 48 bytes to local memory and loads 52" in finding.message
-    unknown = dataclasses.replace(spilling, spill_store_bytes=None, spill_load_bytes=None)
-    assert check(plan_of(""), [unknown], ptx_of(""), H100) == []
+    stored, loaded = resources.spill_store_bytes, resources.spill_load_bytes
+    assert finding.message == (
+        f"each thread spills: it stores {stored} bytes to local memory and loads {loaded}."
+    )
+    lines = ptx_of(wrong)["0" * 64, "kernel"].splitlines()
+    assert "volatile.global" in lines[finding.ptx_line - 1]
+    assert 2 <= len(finding.places) <= 4
+    assert all("volatile.global" in lines[place.ptx_line - 1] for place in finding.places)
+    assert re.match(r"\d+ (stores?|loads?)\b.* of local memory: ", finding.places[0].text)
+    resources, cubin = assembled(right, tmp_path)
+    assert check(plan_of(right), [resources], ptx_of(right), H100, lambda digest: cubin) == []
+
+
+def test_spills_of_a_cubin_without_lines_are_told_without_them(tmp_path: Path) -> None:
+    (_, wrong), _ = EXAMPLES["spills"]
+    resources, cubin = assembled(wrong, tmp_path)
+    cubin = cubin.replace(b".nv_debug_line_sass", b".nv_debug_line_gone")
+    (finding,) = check(plan_of(wrong), [resources], ptx_of(wrong), H100, lambda digest: cubin)
+    assert (finding.ptx_line, finding.places) == (0, ())
+    assert "lines cannot be read from its machine code" in finding.message
+    unknown = dataclasses.replace(resources, spill_store_bytes=None, spill_load_bytes=None)
+    assert check(plan_of(wrong), [unknown], ptx_of(wrong), H100) == []
+
+
+def test_local_memory_is_found_where_the_disassembler_finds_it(tmp_path: Path) -> None:
+    disassembler = find_disassembler()
+    if disassembler is None:
+        pytest.skip("nvdisasm is not installed")
+    (_, wrong), _ = EXAMPLES["spills"]
+    _, cubin = assembled(wrong, tmp_path)
+    shown = subprocess.run(
+        [disassembler, "-c", "-gp", tmp_path / "kernel.cubin"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    line, counts = 0, {}
+    for text in shown.splitlines():
+        if (place := re.search(r'File "\.nv_debug_ptx_txt[^"]*", line (\d+)', text)) is not None:
+            line = int(place[1])
+        if (access := re.search(r"\b(STL|LDL)\b", text)) is not None:
+            counts.setdefault(line, [0, 0])[access[1] == "LDL"] += 1
+    found = local_accesses(cubin, "kernel")
+    assert found is not None
+    assert {each.ptx_line: [each.stores, each.loads] for each in found} == counts
+    assert counts
 
 
 def test_a_block_that_asks_for_too_much_shared_memory() -> None:
