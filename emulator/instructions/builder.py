@@ -47,8 +47,10 @@ def storage(register_type: str) -> DType:
     return _WORDS[64 if width == 128 else width]
 
 
-def dtype_of(type_name: str) -> DType:
+def dtype_of(type_name: str, *, floats: bool = False) -> DType:
     """Return the dtype of an integer or untyped PTX type such as "s32" or "b64".
+
+    Types of floats give the words that hold them, or with `floats` themselves.
 
     Raises:
         UnsupportedError: it is no such type.
@@ -57,7 +59,8 @@ def dtype_of(type_name: str) -> DType:
     if type_name == "pred":
         return PREDICATE
     if kind in "bufs" and width in ("8", "16", "32", "64"):
-        return np.dtype(("i" if kind == "s" else "u") + str(int(width) // 8))
+        letter = {"s": "i", "f": "f" if floats else "u"}.get(kind, "u")
+        return np.dtype(letter + str(int(width) // 8))
     raise UnsupportedError(f"the type .{type_name} is not known here")
 
 

@@ -13,7 +13,7 @@ from pallasc.emulator.instructions.builder import (
 )
 from pallasc.emulator.instructions.synchronisation import named_lanes
 from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, SHARED
+from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, RANK_SHIFT, SHARED
 from pallasc.emulator.machine.warp import BLOCKED, EXITED, LANES, Step, Warp
 from pallasc.emulator.numbers.table import find
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Label, Pair, Register, Vector
@@ -351,21 +351,21 @@ def setmaxnreg(instruction: Instruction, builder: Builder) -> Step:
 
 
 def isspacep(instruction: Instruction, builder: Builder) -> Step:
-    """`isspacep.space p, a` (9.7.9.19)."""
-    space = instruction.parts[1].split("::")[0]
+    """`isspacep.space p, a` (9.7.9.19); `.shared` is that of the block itself."""
+    space = instruction.parts[1]
     target, source = instruction.operands
     low, high = {
-        "shared": (SHARED, SHARED + (1 << 32)),
+        "shared::cluster": (SHARED, SHARED + (1 << 32)),
         "local": (LOCAL, SHARED),
         "param": (PARAMETERS, LOCAL),
+        "param::entry": (PARAMETERS, LOCAL),
         "global": (0, PARAMETERS),
-    }.get(space, (0, 0))
-    if not high:
-        raise refusal(instruction)
+    }.get(space, (SHARED, SHARED + (1 << RANK_SHIFT)))
+    is_own = space in ("shared", "shared::cta")
     read, write = builder.read(source, np.dtype("i8")), builder.write(target, PREDICATE)
 
     def run(w: Warp, place: int) -> int:
-        value = read(w)
+        value = read(w) - (w.block.base if is_own else 0)
         write(w, (value >= low) & (value < high))
         return place + 1
 

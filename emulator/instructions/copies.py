@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import ml_dtypes
 import numpy as np
 
-from pallasc.emulator.instructions.builder import Builder, refusal
+from pallasc.emulator.instructions.builder import Builder, dtype_of, refusal
 from pallasc.emulator.instructions.bulk_groups import (
     add_to_group,
     announce,
@@ -25,6 +26,7 @@ from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.memory import RANK_SHIFT
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Instruction
+from pallasc.emulator.tensors.tensor_copies import combined
 
 _LOW = (1 << RANK_SHIFT) - 1
 _U4 = np.dtype("u4")
@@ -56,11 +58,7 @@ def _bulk(
     instruction: Instruction, builder: Builder, parts: Sequence[str], *, reduces: bool
 ) -> Step:
     spaces = [part.split("::")[0] for part in parts[:2]]
-    known = {"bulk_group", "mbarrier::complete_tx::bytes", "L2::cache_hint", "multicast::cluster"}
-    if spaces not in (["shared", "global"], ["global", "shared"], ["shared", "shared"]):
-        raise refusal(instruction)
-    if reduces or set(parts[2:]) - known or "multicast::cluster" in parts:
-        raise refusal(instruction)
+    change = _reduction(parts) if reduces else None
     operands = instruction.operands[: -1 if "L2::cache_hint" in parts else None]
     target, source, size, *barrier = operands
     to, start = builder.address(target), builder.address(source)
@@ -75,7 +73,7 @@ def _bulk(
                 raise Fault("misaligned", "a bulk copy needs addresses and sizes of 16 bytes")
             if signal is None:
                 block = w.block.cluster.blocks_by_rank(begin >> RANK_SHIFT)
-                write = _byte_writer(w, at, length)
+                write = _byte_writer(w, at, length, change)
                 offset = begin & _LOW
                 found = store_operation(w, place, lane, block, offset, length, write)
                 found.writes = _bytes(w, at, length)
@@ -94,13 +92,30 @@ def _bytes(w: Warp, address: int, size: int) -> list[Range]:
     return [(region, target - region.base, size) for region, target in found]
 
 
-def _byte_writer(w: Warp, address: int, size: int) -> Callable[[np.ndarray], None]:
+Change = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def _reduction(parts: Sequence[str]) -> Change:
+    """Return what `cp.reduce.async.bulk` makes of bytes of memory and bytes that come to them."""
+    *_, operation, kind = [part for part in parts if part != "noftz"]
+    dtype = np.dtype(ml_dtypes.bfloat16) if kind == "bf16" else dtype_of(kind, floats=True)
+
+    def change(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+        return combined(operation, old.view(dtype), new.view(dtype)).view(np.uint8)
+
+    return change
+
+
+def _byte_writer(
+    w: Warp, address: int, size: int, change: Change | None
+) -> Callable[[np.ndarray], None]:
     memory = w.block.machine.memory
 
     def write(data: np.ndarray) -> None:
         for target in memory.targets(address):
             region = memory.find(target, size)
-            region.data[target - region.base :][:size] = data
+            held = region.data[target - region.base :][:size]
+            held[:] = data if change is None else change(held, data)
 
     return write
 

@@ -31,7 +31,7 @@ def prefetch(instruction: Instruction, builder: Builder, parts: Sequence[str]) -
     source, *more = instruction.operands[: -1 if "L2::cache_hint" in parts else None]
     if parts[0] == "L2":
         return _prefetch_bytes(builder.address(source), builder.read(more[0], _U4))
-    box_of = boxes(parts, None)
+    box_of = boxes(parts)
     im2col = "im2col" in parts
     offsets = scalars(builder, more.pop(0), np.dtype("u2")) if im2col and more else None
     if more:

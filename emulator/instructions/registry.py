@@ -20,6 +20,7 @@ from pallasc.emulator.instructions import (
     warpgroup,
 )
 from pallasc.emulator.instructions.builder import Build, Builder, refusal
+from pallasc.emulator.instructions.forms import form_of
 from pallasc.emulator.machine.warp import Step
 from pallasc.emulator.ptx.syntax import Instruction
 
@@ -75,10 +76,12 @@ def build(instruction: Instruction, builder: Builder) -> Step:
         UnsupportedError: the emulator does not know it, or a part of it.
     """
     parts = instruction.parts
-    if parts[0] in ("st", "red") and parts[1] == "async":
-        return cluster_memory.st_async(instruction, builder)
     known = BUILDERS.get(parts[0])
     if known is not None:
+        if form_of(instruction.opcode) is None:
+            raise refusal(instruction)
+        if parts[0] in ("st", "red") and parts[1] == "async":
+            known = cluster_memory.st_async
         return known(instruction, builder)
     step = arithmetic.build(instruction, builder)
     if step is None:

@@ -56,10 +56,12 @@ def tensor(
 Boxes = Callable[[TensorMap, Sequence[int], int], Box]
 
 
-def boxes(parts: Sequence[str], offsets: Callable[[Warp, int], Sequence[int]] | None) -> Boxes:
+def boxes(parts: Sequence[str]) -> Boxes:
     """Return the function that makes the box of a copy of this mode."""
     if "tile::gather4" in parts or "tile::scatter4" in parts:
         return lambda m, c, s: tensor_maps.gather4(m, c[0], c[1:], s)
+    if "im2col" in parts or "im2col_no_offs" in parts:
+        return lambda m, c, s: tensor_maps.im2col(m, c, (), s)
     return tensor_maps.tiled
 
 
@@ -67,7 +69,7 @@ def _tensor_load(
     instruction: Instruction, builder: Builder, parts: Sequence[str], operands: tuple[Operand, ...]
 ) -> Step:
     target, source, barrier, *more = operands
-    box_of = boxes(parts, None)
+    box_of = boxes(parts)
     im2col = "im2col" in parts
     lanes_offsets = scalars(builder, more.pop(0), np.dtype("u2")) if im2col and more else None
     multicast = builder.read(more.pop(0), np.dtype("u2")) if "multicast::cluster" in parts else None
@@ -164,7 +166,7 @@ def _tensor_store(
     if "bulk_group" not in parts:
         raise refusal(instruction)
     target, source = operands
-    box_of = boxes(parts, None)
+    box_of = boxes(parts)
     map_at, coordinates = map_and_coordinates(instruction, builder, target)
     start = builder.address(source)
 

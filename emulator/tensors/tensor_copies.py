@@ -146,7 +146,7 @@ def reduce_global(
     dtype = NUMPY_TYPES[map.dtype]
     old = windows[at].view(np.uint8).view(dtype)
     new = np.ascontiguousarray(_inner(box, data)).view(np.uint8).view(dtype)
-    result = _combined(operation, old, new)
+    result = combined(operation, old, new)
     windows[at] = result.view(np.uint8).view(windows.dtype).reshape(at.shape)
 
 
@@ -167,14 +167,15 @@ _UFUNCS = {
 }  # fmt: skip
 
 
-def _combined(operation: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+def combined(operation: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """Return what a reduction makes of the elements of memory and those that come to them."""
     if operation == "inc":
         return np.where(old >= new, np.uint32(0), old + np.uint32(1))
     if operation == "dec":
         return np.where((old == 0) | (old > new), new, old - np.uint32(1))
     with np.errstate(all="ignore"):
-        combined: np.ndarray = _UFUNCS[operation](old, new)
-    return combined
+        found: np.ndarray = _UFUNCS[operation](old, new)
+    return found
 
 
 def _target(box: Box, shared: np.ndarray) -> np.ndarray:

@@ -1,0 +1,391 @@
+"""Forms of instructions that the emulator executes, beside arithmetic, as patterns of mnemonics.
+
+In a pattern `[...]` may be absent, `(a|b)` is one of several, and `<…>` stands for one of `PARTS`.
+What matches no pattern is refused by name, so that no modifier is skipped over. `numbers/table.py`
+has the forms of arithmetic in the same language.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class Form(NamedTuple):
+    """A pattern of mnemonics, what is to be known of them, and their chapter of PTX ISA 9.0."""
+
+    pattern: str
+    note: str
+    chapter: str
+
+
+PARTS: Mapping[str, str] = MappingProxyType(
+    {
+        "n": "a number",
+        "scope": "(cta|cluster|gpu|sys)",
+        "order": "(relaxed|acquire|release|acq_rel)",
+        "space": "(const|global|local|param[::(entry|func)]|shared[::(cta|cluster)])",
+        "type": "(b8|u8|s8|b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64)",
+        "dimensions": "(1d|2d|3d|4d|5d)",
+        "cache": "L1::(evict_normal|evict_unchanged|evict_first|evict_last|no_allocate)",
+        "prefetched": "L2::(64B|128B|256B)",
+    }
+)
+"""What the names between `<` and `>` stand for."""
+_SHARED = "shared[::(cta|cluster)]"
+_ATOMIC = f"[.<order>][.<scope>][.(global|{_SHARED})][.<order>][.<scope>]"
+_BYTES = "mbarrier::complete_tx::bytes"
+_HINT = "[.L2::cache_hint]"
+_GROUP = "cta_group::(1|2)"
+_HINTED = "hints of caches have no effect"
+_DONE = "executed"
+
+FORMS: tuple[Form, ...] = (
+    # Control flow.
+    Form("bra[.uni]", _DONE, "9.7.12"),
+    Form("(ret|exit)", _DONE, "9.7.12"),
+    Form("call[.uni]", "`vprintf` and `__assertfail`, which ends the check; no other", "9.7.12"),
+    Form("trap", "ends the check", "9.7.19"),
+    Form("setmaxnreg.(inc|dec).sync.aligned.u32", "the lanes of a warp meet", "9.7.19"),
+    Form("nanosleep.u32", "takes no time", "9.7.19"),
+    Form("griddepcontrol.(launch_dependents|wait)", "kernels run one after the other", "9.7.13"),
+    # Moves and addresses.
+    Form("mov.(pred|b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64)", "also of vectors", "9.7.9"),
+    Form("mov.b128", "to and from a vector of two registers", "9.7.9"),
+    Form("cvta[.to].<space>.(u32|u64)", _DONE, "9.7.9"),
+    Form("isspacep.(global|local|param[::entry]|shared[::(cta|cluster)])", _DONE, "9.7.9"),
+    Form("mapa[.shared::cluster].(u32|u64)", _DONE, "9.7.9"),
+    Form("getctarank.(shared::cluster.u32|u32|u64)", _DONE, "9.7.9"),
+    # Lanes of a warp.
+    Form("shfl.sync.(up|down|bfly|idx).b32", _DONE, "9.7.9"),
+    Form("vote.sync.((all|any|uni).pred|ballot.b32)", _DONE, "9.7.13"),
+    Form("activemask.b32", _DONE, "9.7.13"),
+    Form("redux.sync.((add|min|max).(u32|s32)|(and|or|xor).b32)", _DONE, "9.7.13"),
+    Form("redux.sync.(min|max)[.abs][.NaN].f32", _DONE, "9.7.13"),
+    Form("elect.sync", "the lowest lane is elected", "9.7.13"),
+    # Memory.
+    Form(
+        "(ld|ldu)[.(weak|volatile|relaxed.<scope>|acquire.<scope>|mmio.relaxed.sys)][.<space>]"
+        "[.(ca|cg|cs|lu|cv)][.nc][.<cache>][.<prefetched>][.unified][.(v2|v4|v8)].<type>",
+        _HINTED,
+        "9.7.9",
+    ),
+    Form("ld[.(weak|relaxed.<scope>|acquire.<scope>)][.<space>].b128", _DONE, "9.7.9"),
+    Form(
+        "st[.(weak|volatile|relaxed.<scope>|release.<scope>|mmio.relaxed.sys)][.<space>]"
+        "[.(wb|cg|cs|wt)][.<cache>][.(v2|v4|v8)].<type>",
+        _HINTED,
+        "9.7.9",
+    ),
+    Form(
+        f"(atom|red){_ATOMIC}.((add|min|max).(u32|s32|u64|s64)|(inc|dec).u32"
+        "|(and|or|xor).(b32|b64))",
+        "lanes take turns in order",
+        "9.7.13",
+    ),
+    Form(f"atom{_ATOMIC}.((exch|cas).(b32|b64)|cas.b16)", "lanes take turns", "9.7.13"),
+    Form(f"(atom|red){_ATOMIC}.add.(f32|f64)", "lanes take turns in order", "9.7.13"),
+    Form(
+        f"(atom|red){_ATOMIC}.add.noftz.(f16|f16x2|bf16|bf16x2)",
+        "lanes take turns in order",
+        "9.7.13",
+    ),
+    Form("prefetch[.(global|local)].(L1|L2)", "no effect", "9.7.9"),
+    Form("prefetch.global.L2::(evict_last|evict_normal)", "no effect", "9.7.9"),
+    Form("prefetch[.(const|param)].tensormap", "no effect", "9.7.9"),
+    Form("prefetchu.L1", "no effect", "9.7.9"),
+    # Several devices.
+    Form(
+        "multimem.ld_reduce[.(weak|relaxed|acquire)][.<scope>][.global]"
+        ".(add|min|max|and|or|xor)[.(v2|v4)].(u32|s32|b32|u64|s64|b64|f32|f64|f16x2|bf16x2)",
+        "devices in order",
+        "9.7.9",
+    ),
+    Form(
+        "multimem.ld_reduce[.(weak|relaxed|acquire)][.<scope>][.global]"
+        ".add.acc::f32[.(v2|v4)].(f16x2|bf16x2)",
+        "devices in order",
+        "9.7.9",
+    ),
+    Form(
+        "multimem.st[.(weak|relaxed|release)][.<scope>][.global][.(v2|v4)]"
+        ".(u32|s32|b32|u64|s64|b64|f32|f64|f16x2|bf16x2)",
+        _DONE,
+        "9.7.9",
+    ),
+    Form(
+        "multimem.red[.(relaxed|release)][.<scope>][.global]"
+        ".((add|min|max).(u32|s32|u64|s64)|(and|or|xor).(b32|b64)|add.(f32|f64|f16x2|bf16x2))",
+        "no vectors",
+        "9.7.9",
+    ),
+    # Asynchronous copies.
+    Form(
+        "cp.async.(ca|cg).shared[::cta].global[.<prefetched>]",
+        "also with fewer bytes, or a predicate; no cache policy",
+        "9.7.9",
+    ),
+    Form("cp.async.(commit_group|wait_group|wait_all)", _DONE, "9.7.9"),
+    Form(f"cp.async.bulk.shared::(cta|cluster).global.{_BYTES}{_HINT}", _HINTED, "9.7.9"),
+    Form(f"cp.async.bulk.shared::cluster.shared::cta.{_BYTES}", _DONE, "9.7.9"),
+    Form(f"cp.async.bulk.global.shared::cta.bulk_group{_HINT}", _HINTED, "9.7.9"),
+    Form(
+        f"cp.reduce.async.bulk.global.shared::cta.bulk_group{_HINT}"
+        ".((add|min|max).(u32|s32|u64|s64)|(inc|dec).u32|(and|or|xor).(b32|b64)|add.(f32|f64)"
+        "|(add.noftz|min|max).(f16|bf16))",
+        _HINTED,
+        "9.7.9",
+    ),
+    Form("cp.async.bulk.(commit_group|wait_group[.read])", _DONE, "9.7.9"),
+    Form(f"cp.async.bulk.prefetch.L2.global{_HINT}", "its bytes are counted", "9.7.9"),
+    Form(
+        f"cp.async.bulk.tensor.<dimensions>.shared::(cta|cluster).global[.(tile|tile::gather4|im2col)]"
+        f".{_BYTES}[.multicast::cluster][.{_GROUP}]{_HINT}",
+        _HINTED,
+        "9.7.9",
+    ),
+    Form(
+        f"cp.async.bulk.tensor.<dimensions>.global.shared::cta"
+        f"[.(tile|tile::scatter4|im2col_no_offs)].bulk_group{_HINT}",
+        _HINTED,
+        "9.7.9",
+    ),
+    Form(
+        f"cp.reduce.async.bulk.tensor.<dimensions>.global.shared::cta"
+        f".(add|min|max|inc|dec|and|or|xor)[.(tile|im2col_no_offs)].bulk_group{_HINT}",
+        _HINTED,
+        "9.7.9",
+    ),
+    Form(
+        f"cp.async.bulk.prefetch.tensor.<dimensions>.L2.global[.(tile|tile::gather4|im2col)]{_HINT}",
+        "its bytes are counted",
+        "9.7.9",
+    ),
+    # Stores into other blocks of a cluster.
+    Form(
+        f"st.async[.(weak|relaxed)][.cluster][.shared::cluster].{_BYTES}[.(v2|v4)]"
+        ".(b32|u32|s32|f32|b64|u64|s64|f64)",
+        _DONE,
+        "9.7.9",
+    ),
+    Form(
+        f"red.async[.relaxed][.cluster][.shared::cluster].{_BYTES}"
+        ".((inc|dec).u32|(add|min|max).(u32|s32)|(and|or|xor).b32|add.u64)",
+        _DONE,
+        "9.7.13",
+    ),
+    # Barriers and fences.
+    Form("(bar|barrier)[.cta].(sync|arrive)[.aligned]", _DONE, "9.7.13"),
+    Form("bar.warp.sync", _DONE, "9.7.13"),
+    Form("barrier.cluster.arrive[.(release|relaxed)][.aligned]", _DONE, "9.7.13"),
+    Form("barrier.cluster.wait[.acquire][.aligned]", _DONE, "9.7.13"),
+    Form("mbarrier.(init|inval).shared[::cta].b64", "no generic addresses", "9.7.13"),
+    Form(
+        f"mbarrier.arrive[.expect_tx][.(release|relaxed)[.(cta|cluster)]].{_SHARED}.b64",
+        "no generic addresses; the state that it gives cannot be waited for",
+        "9.7.13",
+    ),
+    Form(
+        "mbarrier.arrive.noComplete[.release.cta].shared[::cta].b64",
+        "no generic addresses",
+        "9.7.13",
+    ),
+    Form(
+        f"mbarrier.expect_tx[.relaxed.(cta|cluster)].{_SHARED}.b64",
+        "no generic addresses",
+        "9.7.13",
+    ),
+    Form(
+        "mbarrier.(try_wait|test_wait).parity[.(acquire|relaxed).(cta|cluster)].shared[::cta].b64",
+        "`try_wait` returns when the phase is over; no generic addresses",
+        "9.7.13",
+    ),
+    Form("fence.(sc|acq_rel|acquire|release).<scope>", "seen by the search for races", "9.7.13"),
+    Form("membar.(cta|gl|sys)", "seen by the search for races", "9.7.13"),
+    Form("fence.mbarrier_init.release.cluster", "seen by the search for races", "9.7.13"),
+    Form(
+        "fence.proxy.(alias|async[.(global|shared::(cta|cluster))])",
+        "seen by the search for races",
+        "9.7.13",
+    ),
+    Form("fence.proxy.tensormap::generic.(acquire|release).<scope>", "no effect", "9.7.13"),
+    Form(
+        "fence[.proxy.async::generic].(acquire.sync_restrict::shared::cluster"
+        "|release.sync_restrict::shared::cta).cluster",
+        "seen by the search for races",
+        "9.7.13",
+    ),
+    Form(
+        f"clusterlaunchcontrol.try_cancel.async[.shared::cta].{_BYTES}"
+        "[.multicast::cluster::all].b128",
+        "gives away the last clusters that find no room",
+        "9.7.13",
+    ),
+    Form(
+        "clusterlaunchcontrol.query_cancel.(is_canceled.pred|get_first_ctaid.v4.b32"
+        "|get_first_ctaid::(x|y|z).b32).b128",
+        _DONE,
+        "9.7.13",
+    ),
+    # Matrices in registers and shared memory.
+    Form(
+        "(ldmatrix|stmatrix).sync.aligned.m8n8.(x1|x2|x4)[.trans].shared[::cta].b16",
+        _DONE,
+        "9.7.14",
+    ),
+    Form("stmatrix.sync.aligned.m16n8.(x1|x2|x4).trans.shared[::cta].b8", _DONE, "9.7.14"),
+    Form("mma.sync.aligned.m16n8k(8|16).row.col.f16.f16.f16.f16", _DONE, "9.7.14"),
+    Form("mma.sync.aligned.m16n8k(8|16).row.col.f32.(f16.f16|bf16.bf16).f32", _DONE, "9.7.14"),
+    Form("mma.sync.aligned.m16n8k(4|8).row.col.f32.tf32.tf32.f32", _DONE, "9.7.14"),
+    Form(
+        "mma.sync.aligned.m16n8k(16|32).row.col.(f16.(e4m3|e5m2).(e4m3|e5m2).f16"
+        "|f32.(e4m3|e5m2).(e4m3|e5m2).f32)",
+        _DONE,
+        "9.7.14",
+    ),
+    Form(
+        "mma.sync.aligned.(m8n8k16|m16n8k16|m16n8k32).row.col[.satfinite].s32.(s8|u8).(s8|u8).s32",
+        _DONE,
+        "9.7.14",
+    ),
+    Form(
+        "mma.sync.aligned.(m8n8k32|m16n8k32|m16n8k64).row.col[.satfinite].s32.(s4|u4).(s4|u4).s32",
+        _DONE,
+        "9.7.14",
+    ),
+    Form(
+        "mma.sync.aligned.(m8n8k4|m16n8k4|m16n8k8|m16n8k16).row.col.f64.f64.f64.f64",
+        _DONE,
+        "9.7.14",
+    ),
+    # Warpgroups.
+    Form("wgmma.(fence|commit_group|wait_group).sync.aligned", _DONE, "9.7.15"),
+    Form("wgmma.mma_async.sync.aligned.m64n<n>k16.(f16|f32).f16.f16", _DONE, "9.7.15"),
+    Form("wgmma.mma_async.sync.aligned.m64n<n>k16.f32.bf16.bf16", _DONE, "9.7.15"),
+    Form("wgmma.mma_async.sync.aligned.m64n<n>k8.f32.tf32.tf32", _DONE, "9.7.15"),
+    Form(
+        "wgmma.mma_async.sync.aligned.m64n<n>k32.(f16|f32).(e4m3|e5m2).(e4m3|e5m2)",
+        _DONE,
+        "9.7.15",
+    ),
+    Form(
+        "wgmma.mma_async.sync.aligned.m64n<n>k32.s32.(s8|u8).(s8|u8)[.satfinite]",
+        _DONE,
+        "9.7.15",
+    ),
+    # Tensor memory and the tensor core.
+    Form(f"tcgen05.alloc.{_GROUP}.sync.aligned[.shared::cta].b32", _DONE, "9.7.16"),
+    Form(f"tcgen05.dealloc.{_GROUP}.sync.aligned.b32", _DONE, "9.7.16"),
+    Form(f"tcgen05.relinquish_alloc_permit.{_GROUP}.sync.aligned", _DONE, "9.7.16"),
+    Form(
+        "tcgen05.ld.sync.aligned.(32x32b|16x64b|16x128b|16x256b|16x32bx2).x<n>[.pack::16b].b32",
+        _DONE,
+        "9.7.16",
+    ),
+    Form(
+        "tcgen05.ld.red.sync.aligned.32x32b.x<n>.((min|max)[.abs][.NaN].f32|(min|max).(u32|s32))",
+        "not `.16x32bx2`",
+        "9.7.16",
+    ),
+    Form(
+        "tcgen05.st.sync.aligned.(32x32b|16x64b|16x128b|16x256b|16x32bx2).x<n>[.unpack::16b].b32",
+        _DONE,
+        "9.7.16",
+    ),
+    Form("tcgen05.wait::(ld|st).sync.aligned", _DONE, "9.7.16"),
+    Form(
+        "tcgen05.fence::(before_thread_sync|after_thread_sync)",
+        "seen by the search for races",
+        "9.7.16",
+    ),
+    Form(
+        f"tcgen05.cp.{_GROUP}.(128x256b|128x128b|4x256b|64x128b.warpx2::(02_13|01_23)"
+        "|32x128b.warpx4)",
+        "without decompression",
+        "9.7.16",
+    ),
+    Form(
+        f"tcgen05.commit.{_GROUP}.mbarrier::arrive::one.shared::cluster[.multicast::cluster].b64",
+        "no generic addresses",
+        "9.7.16",
+    ),
+    Form(
+        f"tcgen05.mma[.sp].{_GROUP}.kind::(f16|tf32|f8f6f4|i8)"
+        "[.collector::a::(fill|use|lastuse|discard)]",
+        "not `.ashift`",
+        "9.7.16",
+    ),
+    Form(
+        f"tcgen05.mma[.sp].{_GROUP}.kind::(mxf8f6f4|mxf4|mxf4nvf4).block_scale"
+        "[.(scale_vec::(1X|2X|4X)|block16|block32)][.collector::a::(fill|use|lastuse|discard)]",
+        "the scale vectors that a kind has",
+        "9.7.16",
+    ),
+    Form(
+        "tcgen05.mma.ws.cta_group::1.kind::(f16|tf32|f8f6f4|i8)"
+        "[.collector::b(0|1|2|3)::(fill|use|lastuse|discard)]",
+        "not sparse",
+        "9.7.16",
+    ),
+)  # fmt: skip
+
+REFUSED: tuple[tuple[str, str], ...] = (
+    ("alloca", "stack memory"),
+    ("applypriority", "priorities of caches"),
+    ("bar.red", "a barrier that reduces predicates"),
+    ("brkpt", "a breakpoint"),
+    ("brx.idx", "a branch by a table"),
+    ("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster",
+     "a copy to several blocks without a tensor map"),
+    ("cp.async.mbarrier.arrive.shared.b64", "an arrival when copies of lanes are complete"),
+    ("createpolicy.fractional.L2::evict_first.b64", "a cache policy"),
+    ("discard.global.L2", "what drops lines of a cache"),
+    ("istypep.texref", "textures"),
+    ("match.any.sync.b32", "lanes with the same value"),
+    ("mbarrier.arrive_drop.shared.b64", "an arrival that lowers the count"),
+    ("mbarrier.complete_tx.relaxed.cta.shared.b64", "bytes that a thread reports"),
+    ("mbarrier.pending_count.b64", "what a state of an mbarrier holds"),
+    ("mbarrier.test_wait.shared.b64", "a wait for a state and not for a parity"),
+    ("multimem.cp.async.bulk.global.shared::cta.bulk_group", "copies to several devices"),
+    ("pmevent", "events of profilers"),
+    ("red.global.add.v2.f32", "atomic operations on vectors"),
+    ("st.bulk.weak.shared::cta", "fills of shared memory"),
+    ("stacksave.u64", "stack memory"),
+    ("suld.b.1d.b32.trap", "surfaces"),
+    ("tcgen05.shift.cta_group::1.down", "rows of tensor memory moved"),
+    ("tensormap.replace.tile.global_address.global.b1024.b64", "tensor maps changed by kernels"),
+    ("tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned",
+     "tensor maps changed by kernels"),
+    ("tex.1d.v4.f32.s32", "textures"),
+    ("vadd.u32.u32.u32", "video instructions"),
+    ("wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16", "sparse products of warpgroups"),
+    ("wmma.load.a.sync.aligned.row.m16n16k16.global.f16", "the older matrix instructions"),
+)  # fmt: skip
+"""Mnemonics of PTX that are refused, and what they are: no list of all others."""
+
+
+def regex(pattern: str) -> str:
+    """Return a pattern of mnemonics as a regular expression."""
+    text = re.escape(pattern)
+    for name, part in PARTS.items():
+        if f"<{name}>" in text:
+            text = text.replace(f"<{name}>", r"\d+" if name == "n" else regex(part))
+    for escaped, plain in (
+        (r"\[", "(?:"), (r"\]", ")?"), (r"\(", "(?:"), (r"\)", ")"), (r"\|", "|"),
+    ):  # fmt: skip
+        text = text.replace(escaped, plain)
+    return text
+
+
+@functools.lru_cache(maxsize=4096)
+def form_of(opcode: str) -> Form | None:
+    """Return the form that a mnemonic has, None for one that is not executed."""
+    return next((form for form, found in _compiled() if found.fullmatch(opcode)), None)
+
+
+@functools.cache
+def _compiled() -> tuple[tuple[Form, re.Pattern[str]], ...]:
+    return tuple((form, re.compile(regex(form.pattern))) for form in FORMS)
