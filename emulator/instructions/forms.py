@@ -55,10 +55,10 @@ FORMS: tuple[Form, ...] = (
     # Moves and addresses.
     Form("mov.(pred|b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64)", "also of vectors", "9.7.9"),
     Form("mov.b128", "to and from a vector of two registers", "9.7.9"),
-    Form("cvta[.to].<space>.(u32|u64)", _DONE, "9.7.9"),
+    Form("cvta[.to].(const|global|local|param[::entry]|shared[::(cta|cluster)]).u64", _DONE, "9.7.9"),
     Form("isspacep.(global|local|param[::entry]|shared[::(cta|cluster)])", _DONE, "9.7.9"),
-    Form("mapa[.shared::cluster].(u32|u64)", _DONE, "9.7.9"),
-    Form("getctarank.(shared::cluster.u32|u32|u64)", _DONE, "9.7.9"),
+    Form("mapa.(shared::cluster.u32|u64)", _DONE, "9.7.9"),
+    Form("getctarank.(shared::cluster.u32|u64)", _DONE, "9.7.9"),
     # Lanes of a warp.
     Form("shfl.sync.(up|down|bfly|idx).b32", _DONE, "9.7.9"),
     Form("vote.sync.((all|any|uni).pred|ballot.b32)", _DONE, "9.7.13"),
@@ -73,9 +73,15 @@ FORMS: tuple[Form, ...] = (
         _HINTED,
         "9.7.9",
     ),
-    Form("ld[.(weak|relaxed.<scope>|acquire.<scope>)][.<space>].b128", _DONE, "9.7.9"),
     Form(
-        "st[.(weak|volatile|relaxed.<scope>|release.<scope>|mmio.relaxed.sys)][.<space>]"
+        "ld[.(weak|relaxed.<scope>|acquire.<scope>)][.(const|global|local|shared[::(cta|cluster)])]"
+        ".b128",
+        _DONE,
+        "9.7.9",
+    ),
+    Form(
+        "st[.(weak|volatile|relaxed.<scope>|release.<scope>|mmio.relaxed.sys)]"
+        "[.(global|local|param[::func]|shared[::(cta|cluster)])]"
         "[.(wb|cg|cs|wt)][.<cache>][.(v2|v4|v8)].<type>",
         _HINTED,
         "9.7.9",
@@ -272,7 +278,7 @@ FORMS: tuple[Form, ...] = (
         "9.7.15",
     ),
     Form(
-        "wgmma.mma_async.sync.aligned.m64n<n>k32.s32.(s8|u8).(s8|u8)[.satfinite]",
+        "wgmma.mma_async.sync.aligned.m64n<n>k32[.satfinite].s32.(s8|u8).(s8|u8)",
         _DONE,
         "9.7.15",
     ),

@@ -102,9 +102,8 @@ def _slots(instruction: Instruction, operand: Operand) -> list[int]:
 
 
 def _split(operands: tuple[Operand, ...]) -> int:
-    """Return the immediate that the shape 16x32bx2 has, or 0."""
-    last = operands[-1]
-    return last.bits if isinstance(last, Immediate) else 0
+    """Return the immediate that the shape 16x32bx2 has, or 0: behind the address."""
+    return next((o.bits for o in operands if isinstance(o, Immediate)), 0)
 
 
 def load(instruction: Instruction, builder: Builder) -> Step:
@@ -155,7 +154,7 @@ def store(instruction: Instruction, builder: Builder) -> Step:
     """`tcgen05.st`."""
     move = tcgen05_moves.parse_move(instruction.opcode)
     address = builder.address(instruction.operands[0])
-    reads = [builder.read(e, _U4) for e in builder.elements(instruction.operands[1])]
+    reads = [builder.read(e, _U4) for e in builder.elements(instruction.operands[-1])]
     split = _split(instruction.operands)
 
     def run(w: Warp, place: int) -> int:

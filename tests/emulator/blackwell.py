@@ -29,6 +29,16 @@ TYPE_CODES = {"f16": 0, "bf16": 1, "tf32": 2, "e4m3": 0, "e5m2": 1, "u8": 0, "s8
 TYPE_CODES |= {"e2m3": 3, "e3m2": 4, "e2m1": 5}
 RESULT_CODES = {"f16": 0, "f32": 1, "s32": 2}
 
+# shape -> (thread, register) -> (lane, column), written down thread by thread from the figures.
+FIGURES = {
+    "32x32b": lambda t, r: (t, r),
+    "16x64b": lambda t, r: (t // 4 + (8 if t & 1 else 0), 2 * r + (1 if t & 2 else 0)),
+    "16x128b": lambda t, r: (t // 4 + (8 if r & 1 else 0), 4 * (r // 2) + t % 4),
+    "16x256b": lambda t, r: (t // 4 + (8 if r & 2 else 0), 8 * (r // 4) + 2 * (t % 4) + (r & 1)),
+    "16x32bx2": lambda t, r: (t % 16, r + (64 if t >= 16 else 0)),
+}
+PER_UNIT = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}
+
 
 @functools.cache
 def swizzled_places(mode: int | str) -> np.ndarray:

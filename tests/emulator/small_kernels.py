@@ -73,7 +73,7 @@ class Run:
         return region
 
     def run(self) -> np.ndarray:
-        """Run; return the result as uint32, or uint64 where `width` is 8."""
+        """Run; return the result as uint32, or uint64 where `width` is 8 or more."""
         regions = (self.out, *self.inputs)
         data = b"".join(region.base.to_bytes(8, "little") for region in regions)
         launch = Launch(
@@ -85,7 +85,7 @@ class Run:
             self.machine.parameters(data),
         )
         self.machine.run([launch])
-        return np.array(self.out.data[: self.out.size]).view(f"u{self.width}")
+        return np.array(self.out.data[: self.out.size]).view(f"u{min(self.width, 8)}")
 
     def run_on_two_devices(self) -> None:
         """Run on two devices; `outs` is memory of the own one, %a0 the second word of the other."""

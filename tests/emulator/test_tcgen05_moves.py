@@ -7,20 +7,11 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
+from blackwell import FIGURES, PER_UNIT
 
 from pallasc.emulator.tensors import tcgen05_moves as moves
 from pallasc.emulator.tensors.tensor_memory import TensorCoreError, TensorMemory
 from pallasc.errors import UnsupportedError
-
-# shape -> (thread, register) -> (lane, column), written down thread by thread from the figures.
-FIGURES = {
-    "32x32b": lambda t, r: (t, r),
-    "16x64b": lambda t, r: (t // 4 + (8 if t & 1 else 0), 2 * r + (1 if t & 2 else 0)),
-    "16x128b": lambda t, r: (t // 4 + (8 if r & 1 else 0), 4 * (r // 2) + t % 4),
-    "16x256b": lambda t, r: (t // 4 + (8 if r & 2 else 0), 8 * (r // 4) + 2 * (t % 4) + (r & 1)),
-    "16x32bx2": lambda t, r: (t % 16, r + (64 if t >= 16 else 0)),
-}
-PER_UNIT = {"32x32b": 1, "16x64b": 1, "16x128b": 2, "16x256b": 4, "16x32bx2": 1}
 
 
 def full_memory() -> TensorMemory:
