@@ -55,7 +55,11 @@ FORMS: tuple[Form, ...] = (
     # Moves and addresses.
     Form("mov.(pred|b16|u16|s16|b32|u32|s32|f32|b64|u64|s64|f64)", "also of vectors", "9.7.9"),
     Form("mov.b128", "to and from a vector of two registers", "9.7.9"),
-    Form("cvta[.to].(const|global|local|param[::entry]|shared[::(cta|cluster)]).u64", _DONE, "9.7.9"),
+    Form(
+        "cvta[.to].(const|global|local|param[::entry]|shared[::(cta|cluster)]).u64",
+        _DONE,
+        "9.7.9",
+    ),
     Form("isspacep.(global|local|param[::entry]|shared[::(cta|cluster)])", _DONE, "9.7.9"),
     Form("mapa.(shared::cluster.u32|u64)", _DONE, "9.7.9"),
     Form("getctarank.(shared::cluster.u32|u64)", _DONE, "9.7.9"),

@@ -11,7 +11,6 @@ import re
 import blackwell as bw
 import numpy as np
 from opcode_cases import LANES, READY, SHOW, WAIT, Case, of
-from test_tcgen05_moves import FIGURES, PER_UNIT
 
 WORDS = np.random.default_rng(4).integers(0, 1 << 32, 128, np.uint32)
 ONES = {
@@ -155,7 +154,7 @@ def kept(count: int) -> str:
 
 
 def cells_of(shape: str, count: int) -> list[list[tuple[int, int]]]:
-    return [[FIGURES[shape](t, r) for r in range(count)] for t in range(32)]
+    return [[bw.FIGURES[shape](t, r) for r in range(count)] for t in range(32)]
 
 
 @of("tcgen05.alloc", "tcgen05.dealloc", "tcgen05.relinquish_alloc_permit")
@@ -180,7 +179,7 @@ def load_of_cells(opcode: str) -> Case | None:
     if opcode.startswith("tcgen05.wait"):
         opcode = "tcgen05.ld.sync.aligned.32x32b.x8.b32"
     shape, repeats = opcode.split(".")[4], int(opcode.split(".x")[1].partition(".")[0])
-    count = PER_UNIT[shape] * repeats
+    count = bw.PER_UNIT[shape] * repeats
     split = ", 64" if shape == "16x32bx2" else ""
     cells = np.array(cells_of(shape, count))
     if "pack" in opcode:
@@ -215,7 +214,7 @@ def store_of_cells(opcode: str) -> Case | None:
     if opcode.startswith("tcgen05.wait"):
         opcode = "tcgen05.st.sync.aligned.32x32b.x8.b32"
     shape, repeats = opcode.split(".")[4], int(opcode.split(".x")[1].partition(".")[0])
-    count = PER_UNIT[shape] * repeats
+    count = bw.PER_UNIT[shape] * repeats
     split = ", 64" if shape == "16x32bx2" else ""
     expected = TABLE.copy()
     for thread, cells in enumerate(cells_of(shape, count)):
@@ -297,9 +296,9 @@ def product_of_a_tensor_core(opcode: str) -> Case | None:
     if scaled:
         word = bw.scaled_instruction(rows, n, a, a, scales, 0, sparse=sparse)
     else:
-        word = bw.instruction(
-            rows, 64 if ".ws." in opcode else n, a, a, result, sparse=0 if sparse else None
-        )
+        selector = 0 if sparse else None
+        columns = 64 if ".ws." in opcode else n
+        word = bw.instruction(rows, columns, a, a, result, sparse=selector)
     length = 256 // {"e2m1x2": 4}.get(a, BITS.get(a, 8))
     one = 0x38383838 if scales == "ue4m3" else 0x7F7F7F7F
     operands = ["[0]", "%rd1", "%rd1", *(["[64]"] if sparse else []), str(word)]
