@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.checks.levels import Level
 from pallasc.checks.locate import Locator
@@ -84,6 +84,18 @@ class _Job:
     why_no_ptx: str = ""
 
 
+class _Unlocated(NamedTuple):
+    """A result whose findings lack the user's lines, and who asked for it."""
+
+    level: Level
+    result: LevelResult
+    artifact: Artifact
+    variant: Variant | None
+    asking: Sequence[Candidate]
+    notes: tuple[str, ...]
+    from_store: bool = False
+
+
 class Checking:
     """The state of one check.
 
@@ -116,7 +128,8 @@ class Checking:
         self._jobs: dict[tuple[str, str], _Job] = {}
         self._results: dict[tuple[int, str], tuple[LevelResult, bool]] = {}
         self._errors: dict[tuple[int, str], PallascError] = {}
-        self._locator = Locator(store, limits.timeout_s)
+        self._locator = Locator(store, limits.timeout_s, limits.jobs)
+        self._unlocated: list[_Unlocated] = []
         self.notes: list[str] = []
 
     def look_up(self, asking: Candidate, small: Candidate | None = None) -> None:
@@ -161,9 +174,8 @@ class Checking:
                 job = _Job(level, subject, checkable, options, notes)
                 self._jobs.setdefault((checkable.key, level.name), job).asking.append(asking)
             else:
-                own = self._locator.located(result, subject.artifact, subject.variant)
-                own = replace(own, notes=(*notes, *own.notes)) if notes else own
-                self._settle(asking, level, own, from_store=True)
+                found_in = (subject.artifact, subject.variant)
+                self._locate(_Unlocated(level, result, *found_in, [asking], notes, True))
 
     def _seeded(self, asking: Candidate) -> Options:
         """Return the options with the seed of a spec, which that of the command replaces."""
@@ -178,8 +190,16 @@ class Checking:
         Raises:
             ToolError: a worker cannot be started.
         """
-        if not self._jobs:
-            return
+        try:
+            if self._jobs:
+                self._run_jobs()
+            self._find_lines()
+        except KeyboardInterrupt:
+            for found in self._unlocated:
+                self._settle_located(found, found.result)
+            raise
+
+    def _run_jobs(self) -> None:
         from pallasc.compiler.toolchain.environment import settled
         from pallasc.compiler.workers.capacity import find_capacity
         from pallasc.compiler.workers.pool import Pool
@@ -280,10 +300,28 @@ class Checking:
                 self._settle(asking, job.level, _noted(result, job), error=error)
             return
         self._keep(job, reply)
-        subject = job.subject
-        located = self._locator.located(reply.result, subject.artifact, subject.variant)
-        for asking in job.asking:
-            self._settle(asking, job.level, _noted(located, job))
+        found_in = (job.subject.artifact, job.subject.variant)
+        self._locate(_Unlocated(job.level, reply.result, *found_in, job.asking, job.notes))
+
+    def _locate(self, found: _Unlocated) -> None:
+        """Settle a result; one with findings when the lines of all of them are looked for."""
+        if found.result.findings:
+            self._unlocated.append(found)
+        else:
+            self._settle_located(found, found.result)
+
+    def _settle_located(self, found: _Unlocated, result: LevelResult) -> None:
+        if found.notes:
+            result = replace(result, notes=(*found.notes, *result.notes))
+        for asking in found.asking:
+            self._settle(asking, found.level, result, from_store=found.from_store)
+
+    def _find_lines(self) -> None:
+        """Settle the results with findings, with the user's lines."""
+        results = [(each.result, each.artifact, each.variant) for each in self._unlocated]
+        for found, result in zip(self._unlocated, self._locator.located(results), strict=True):
+            self._settle_located(found, result)
+        self._unlocated = []
 
     def _keep(self, job: _Job, reply: Checked) -> None:
         if reply.result.stopped:

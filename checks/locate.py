@@ -6,18 +6,27 @@ They are found by compiling once more (`line_tables`), so only for variants with
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pallasc.errors import PallascError
+from pallasc.errors import Location, PallascError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.findings import Finding, LevelResult
+    from pallasc.checks.findings import Finding, LevelResult, Place
     from pallasc.compiler.lowering.line_table import LineTable
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.spec import Variant
+
+
+_MOST_PLACES = 16
+_MOST_CALLS = 2
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
+
+Located = tuple["LevelResult", "Artifact", "Variant | None"]
+"""A result, and what it was found in."""
 
 
 class Locator:
@@ -26,52 +35,99 @@ class Locator:
     Args:
         store: the store of the build.
         timeout_s: how long a variant may take.
+        jobs: how many are compiled at the same time; None for what the machine has room for.
     """
 
-    def __init__(self, store: Store, timeout_s: float | None) -> None:
-        self._store, self._timeout_s = store, timeout_s
+    def __init__(self, store: Store, timeout_s: float | None, jobs: int | None) -> None:
+        self._store, self._timeout_s, self._jobs = store, timeout_s, jobs
         self._tables: dict[str, Mapping[str, LineTable]] = {}
 
-    def located(
-        self, result: LevelResult, artifact: Artifact, variant: Variant | None
-    ) -> LevelResult:
-        """Return a result with the lines of its findings, as far as they can be found."""
-        if variant is None or not any(finding.ptx_line for finding in result.findings):
-            return result
-        key = f"{variant.id} {variant.base_dir}"
-        if key not in self._tables:
-            self._tables[key] = self._find(artifact, variant)
-        tables = self._tables[key]
-        return replace(result, findings=tuple(with_lines(f, tables) for f in result.findings))
+    def located(self, results: Sequence[Located]) -> list[LevelResult]:
+        """Return results with the lines of their findings, as far as they can be found."""
+        wanted = {
+            _key(variant): (variant, artifact)
+            for result, artifact, variant in results
+            if variant is not None and any(finding.ptx_line for finding in result.findings)
+        }
+        self._find([pair for key, pair in wanted.items() if key not in self._tables])
+        found = []
+        for result, _, variant in results:
+            tables = self._tables.get(_key(variant), {}) if variant is not None else {}
+            findings = merged([with_lines(finding, tables) for finding in result.findings])
+            found.append(replace(result, findings=findings) if findings else result)
+        return found
 
-    def _find(self, artifact: Artifact, variant: Variant) -> Mapping[str, LineTable]:
+    def _find(self, wanted: Sequence[tuple[Variant, Artifact]]) -> None:
         from pallasc.compiler.again.find_lines import find_lines
         from pallasc.compiler.toolchain.setup import prepare
+        from pallasc.compiler.workers.capacity import find_capacity
 
-        names = [kernel.name for kernel in artifact.kernels]
-        ptx = {
-            k.name: artifact.blob(k.ptx).decode()
-            for k in artifact.kernels
-            if k.ptx and names.count(k.name) == 1  # a finding names its kernel, and no cubin
-        }
+        if not wanted:
+            return
+        kernels = [(variant, _ptx(artifact)) for variant, artifact in wanted]
+        found: Sequence[Mapping[str, LineTable]] = [{}] * len(wanted)
+        jobs = self._jobs or find_capacity().jobs(len(wanted))
         try:
             with prepare() as setup:
-                (tables,) = find_lines(
-                    [(variant, ptx)], setup, self._store, timeout_s=self._timeout_s
+                found = find_lines(
+                    kernels, setup, self._store, jobs=jobs, timeout_s=self._timeout_s
                 )
         except PallascError:  # there is no compiler: findings are told without lines
-            return {}
-        return tables
+            pass
+        self._tables.update(
+            {_key(variant): tables for (variant, _), tables in zip(wanted, found, strict=True)}
+        )
+
+
+def _key(variant: Variant) -> str:
+    return f"{variant.id} {variant.base_dir}"
+
+
+def _ptx(artifact: Artifact) -> dict[str, str]:
+    names = [kernel.name for kernel in artifact.kernels]
+    return {
+        k.name: artifact.blob(k.ptx).decode()
+        for k in artifact.kernels
+        if k.ptx and names.count(k.name) == 1  # a finding names its kernel, and no cubin
+    }
 
 
 def with_lines(finding: Finding, tables: Mapping[str, LineTable]) -> Finding:
-    """Return a finding with the user's lines behind its lines of PTX."""
+    """Return a finding with the user's lines behind its lines of PTX.
+
+    Places that then say the same of the same line become one.
+    """
     table = tables.get(finding.kernel)
-    if table is None:
-        return finding
-    places = tuple(
-        replace(place, location=place.location or table.place(place.ptx_line))
-        for place in finding.places
+    from pallasc.checks.findings import Place
+
+    places: dict[object, Place] = {}
+    for place in finding.places:
+        own = table.place(place.ptx_line) if table is not None else None
+        at = place.location or own
+        line = at and (at.file, at.line)
+        places.setdefault((place.text, line or place.ptx_line), replace(place, location=at))
+    told = list(places.values())[:_MOST_PLACES]
+    stack = table.stack(finding.ptx_line) if table is not None else ()
+    if stack and finding.location is None:
+        finding = replace(finding, location=stack[0])
+        # The last is the call of the kernel.
+        told += [Place("called from here", at) for at in stack[1:-1][:_MOST_CALLS]]
+    return replace(finding, places=tuple(told))
+
+
+def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return findings without those that tell the same of the same lines: of unrolled loops."""
+    groups: dict[object, list[Finding]] = {}
+    for finding in findings:
+        places = tuple(_where(place.location, place.text) for place in finding.places)
+        told = _NUMBER.sub("#", finding.message)
+        where = _where(finding.location, finding.instruction)
+        groups.setdefault((finding.rule, finding.severity, told, where, places), []).append(finding)
+    return tuple(
+        replace(first, message=f"{first.message}; {len(more)} more like it") if more else first
+        for first, *more in groups.values()
     )
-    location = finding.location or table.place(finding.ptx_line)
-    return replace(finding, location=location, places=places)
+
+
+def _where(location: Location | None, text: str) -> object:
+    return (location.file, location.line) if location else _NUMBER.sub("#", text)

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pallasc.checks.artifact.faults import running_kernel
+from pallasc.checks.artifact.sources import Source, Sources
 from pallasc.emulator.machine.asynchronous import Asynchronous
 from pallasc.emulator.machine.faults import Actor, EmulationTimeout
 from pallasc.emulator.machine.machine import Launch, Machine, Policy
+from pallasc.emulator.machine.memory import Region
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.program import Program
 from pallasc.emulator.ptx.syntax import Instruction
@@ -76,17 +78,37 @@ class Writer(NamedTuple):
     actor: Actor
 
 
+class Origin(NamedTuple):
+    """Where an element comes from.
+
+    Attributes:
+        writer: what wrote it last, None where no kernel changed it.
+        sources: what the writer wrote was made of.
+        kernel: the kernel of the following; "" where it was written.
+        others: where nothing wrote it: what wrote other elements of its array.
+        unread: where nothing wrote its array: what wrote to memory that nothing has read.
+    """
+
+    writer: Writer | None
+    sources: Sequence[Source] = ()
+    kernel: str = ""
+    others: Sequence[Instruction] = ()
+    unread: Sequence[Instruction] = ()
+
+
 @dataclass(slots=True)
 class _Watching(Machine):
     """A machine that knows who changed some bytes last."""
 
     watched: Callable[[], bytes] = bytes
     writer: Writer | None = field(default=None)
+    programs: list[Program] = field(default_factory=list)
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Run kernels, with a look at the bytes around each instruction that may write."""
         for launch in launches:
             if isinstance(launch.program, Program):
+                self.programs.append(launch.program)
                 launch.program = self._looking(launch.program)
         Machine.run(self, launches)
 
@@ -107,39 +129,58 @@ class _Watching(Machine):
 
     def _step(self, step: Step, instruction: Instruction) -> Step:
         def looking(w: Warp, place: int) -> int:
-            before = self.watched()
+            before, writer = self.watched(), self.writer
             following = step(w, place)
-            if self.watched() != before:
+            # A wait may have completed the operation that wrote it.
+            if self.watched() != before and self.writer is writer:
                 self.writer = Writer(running_kernel(self), instruction, w.actor)
             return following
 
         return looking
 
 
-def find_writer(
+def find_origin(
     artifact: Artifact,
     texts: Mapping[str, str],
     inputs: Sequence[Sequence[Any]],
     policy: Policy,
     element: Element,
     deadline_s: float | None = None,
-) -> Writer | None:
-    """Run a plan once more; return what wrote an element last.
+) -> Origin | None:
+    """Run a plan once more, and return where an element comes from.
 
-    None where no kernel changed it, or where the time is over before.
+    None where the time is over before.
     """
-    machine = _Watching(policy, deadline=deadline_s)
+    sources = Sources()
+    machine = _Watching(policy, observer=sources, deadline=deadline_s)
     # Other memory than in the run before: NaN that is written there changes it.
     run = PlanRun(artifact, machine, texts, poison=POISONS[1])
     begin, end = element.bytes()
 
-    def watched() -> bytes:
-        region = run.buffers[element.device][element.output.buffer]
-        return region.data[begin:end].tobytes()
+    def buffer() -> Region:
+        return run.buffers[element.device][element.output.buffer]
 
-    machine.watched = watched
+    machine.watched = lambda: buffer().data[begin:end].tobytes()
     try:
         run.run(inputs)
     except EmulationTimeout:
         return None
-    return machine.writer
+    kernels = [program.kernel for program in machine.programs]
+    if (writer := machine.writer) is not None:
+        code = next(kernel for kernel in kernels if kernel.name == writer.kernel)
+        return Origin(writer, sources.behind(writer.instruction, code))
+    others = sources.writers(buffer())
+    unread = [] if others else sources.unread()
+    first = next(iter([*others, *unread]), None)
+    of = next((k for k in kernels if any(first is each for each in k.instructions)), None)
+    if of is None:
+        return Origin(None)
+    own = {id(instruction) for instruction in of.instructions}
+    made = [source for each in others if id(each) in own for source in sources.behind(each, of)]
+    return Origin(
+        None,
+        made,
+        of.name,
+        [each for each in others if id(each) in own],
+        [each for each in unread if id(each) in own],
+    )

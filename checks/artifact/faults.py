@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from types import MappingProxyType
 
+from pallasc.checks.artifact.history import History
 from pallasc.checks.artifact.rules import FAILED_ASSERTION, INVALID_INSTRUCTION, MISALIGNED
 from pallasc.checks.findings import Finding, Place, Rule
 from pallasc.checks.rules import (
@@ -24,6 +25,8 @@ from pallasc.checks.static.rules import (
 from pallasc.emulator.machine.deadlocks import Deadlock
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.machine import Machine
+from pallasc.emulator.machine.waits import MbarrierWait
+from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.races.findings import Finding as Raced
 from pallasc.emulator.run_plan import PlanRun, program
@@ -69,13 +72,16 @@ _RACES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 """By the rule of the emulator; others are races."""
-_MOST_RACES = 8
+_MOST_RACES = 24
+"""Of instructions; those of one line of the user's become one (`checks.locate`)."""
+_MOST_TEXT = 80
 
 
-def fault_finding(fault: Fault, machine: Machine) -> Finding:
+def fault_finding(fault: Fault, machine: Machine, history: History | None = None) -> Finding:
     """Return the finding that tells a fault of the kernels that run on a machine."""
+    history = History() if history is None else history
     if isinstance(fault, Deadlock):
-        return _deadlock(fault)
+        return _deadlock(fault, history)
     instruction = fault.instruction
     told = fault.message.strip().rstrip(".")
     who = f"{fault.actor} " if fault.actor is not None else ""
@@ -85,10 +91,19 @@ def fault_finding(fault: Fault, machine: Machine) -> Finding:
         instruction=shown(instruction),
         kernel=running_kernel(machine),
         ptx_line=instruction.line if instruction is not None else 0,
+        places=tuple(_around(fault, machine, history)),
     )
 
 
-def _deadlock(deadlock: Deadlock) -> Finding:
+def _around(fault: Fault, machine: Machine, history: History) -> Iterator[Place]:
+    warp = next((w for c in machine.clusters for w in c.warps if w.actor == fault.actor), None)
+    if _RULES.get(fault.rule) is BARRIER_MISUSE:
+        yield from history.around_fault(warp.block if warp is not None else None)
+    if warp is not None and fault.place is not None:
+        yield from history.before(warp, fault.place, "before that")
+
+
+def _deadlock(deadlock: Deadlock, history: History) -> Finding:
     (first, place, _), *_ = deadlock.waiting
     kernel = first.block.launch.program.kernel
     instruction = kernel.instructions[place]
@@ -102,14 +117,43 @@ def _deadlock(deadlock: Deadlock) -> Finding:
     left = len(places) - _MOST_PLACES
     if left > 0:
         places[_MOST_PLACES:] = [Place(f"and at {left} more places")]
+    context, arrived = _context(deadlock, history)
+    places += [each for each in dict.fromkeys(context) if each not in places]
+    never = "" if arrived else "; nothing ever arrives at it"
     return Finding(
         rule=DEADLOCK.name,
-        message=_prospects(deadlock.message),
+        message=f"{_prospects(deadlock.message)}{never}",
         instruction=shown(instruction),
         kernel=kernel.name,
         ptx_line=instruction.line,
         places=tuple(places),
     )
+
+
+def _context(deadlock: Deadlock, history: History) -> tuple[list[Place], bool]:
+    """Return what the warps did before they wait, and what happened at their barriers so far.
+
+    Also whether anything has ever arrived at the barrier that the first of them waits for.
+    """
+    found: list[Place] = []
+    arrived = True
+    barriers: set[int] = set()
+    for number, (warp, at, _) in enumerate(deadlock.waiting):
+        found += history.before(warp, at, "before it waits")
+        for split in warp.splits:
+            if isinstance(split.waits, MbarrierWait) and id(split.waits.barrier) not in barriers:
+                barriers.add(id(split.waits.barrier))
+                told, ever = history.at_barrier(warp, split.waits)
+                found += told
+                arrived = arrived and (ever or number > 0)
+    return found + _ended(deadlock, history), arrived
+
+
+def _ended(deadlock: Deadlock, history: History) -> list[Place]:
+    """Return what those warps did last that have ended, in the clusters of those that wait."""
+    clusters = {id(w.block.cluster): w.block.cluster for w, _, _ in deadlock.waiting}
+    ended: list[Warp] = [w for c in clusters.values() for w in c.warps if w.ended]
+    return [place for warp in ended for place in history.at_end(warp)]
 
 
 def _prospects(message: str) -> str:
@@ -127,18 +171,24 @@ def _who(actors: list[str]) -> str:
     return f"{actors[0]}{more}"
 
 
-def race_findings(raced: Sequence[Raced], run: PlanRun) -> list[Finding]:
+def race_findings(history: History, run: PlanRun) -> list[Finding]:
     """Return the findings that tell races of the kernels that a run has launched."""
     kernels: dict[int, str] = {}
     for step in run.plan.launches:
         for instruction in program(run.ptx_of(step), step.kernel).kernel.instructions:
             kernels[id(instruction)] = step.kernel
-    return [_race(each, kernels) for each in raced[:_MOST_RACES]]
+    order = sorted(range(len(history.findings)), key=lambda n: history.findings[n].is_warning)
+    return [
+        _race(history.findings[number], kernels, history.between(number))
+        for number in order[:_MOST_RACES]
+    ]
 
 
-def _race(raced: Raced, kernels: Mapping[int, str]) -> Finding:
+def _race(raced: Raced, kernels: Mapping[int, str], between: Sequence[Place]) -> Finding:
     second = raced.second
-    accesses = [access for access in (raced.first, second) if access is not None]
+    places = [*between, Place(str(second), ptx_line=second.instruction.line)]
+    if (first := raced.first) is not None:
+        places.insert(0, Place(str(first), ptx_line=first.instruction.line))
     where = (
         "" if raced.begin is None else f", {raced.memory} from {raced.begin:#x} to {raced.end:#x}"
     )
@@ -149,7 +199,7 @@ def _race(raced: Raced, kernels: Mapping[int, str]) -> Finding:
         instruction=shown(second.instruction),
         kernel=kernels.get(id(second.instruction), ""),
         ptx_line=second.instruction.line,
-        places=tuple(Place(str(each), ptx_line=each.instruction.line) for each in accesses),
+        places=tuple(places),
     )
 
 
@@ -157,7 +207,10 @@ def shown(instruction: Instruction | None) -> str:
     """Return an instruction as findings name it: its text, with its line of the PTX."""
     if instruction is None:
         return ""
-    return f"{instruction.text.strip()} (line {instruction.line} of the PTX)"
+    text = instruction.text.strip()
+    if len(text) > _MOST_TEXT:  # those with dozens of registers
+        text = f"{text[:_MOST_TEXT].rpartition(',')[0] or text[:_MOST_TEXT]}, …"
+    return f"{text} (line {instruction.line} of the PTX)"
 
 
 def running_kernel(machine: Machine) -> str:

@@ -6,21 +6,29 @@ compared with the reference; without, two runs that begin with other memory must
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pallasc.checks.arrays import difference, expected_results, input_arrays
-from pallasc.checks.artifact.execute import POISONS, Element, eager, find_writer, policies
+from pallasc.checks.artifact.execute import (
+    POISONS,
+    Element,
+    Origin,
+    eager,
+    find_origin,
+    policies,
+)
 from pallasc.checks.artifact.faults import fault_finding, race_findings, shown
+from pallasc.checks.artifact.history import History
 from pallasc.checks.artifact.rules import COMPILED_WRONGLY
-from pallasc.checks.findings import Finding, LevelResult, from_findings, not_checked
+from pallasc.checks.artifact.sources import Source
+from pallasc.checks.findings import Finding, LevelResult, Place, from_findings, not_checked
 from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
 from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.references.compare import compare_arrays, settle_tolerance
 from pallasc.emulator.machine.faults import EmulationTimeout, Fault
 from pallasc.emulator.machine.machine import Machine, Policy
-from pallasc.emulator.races.observer import Races
 from pallasc.emulator.run_plan import PlanRun
 from pallasc.errors import CheckError, Location, UnsupportedError
 from pallasc.specs.artifacts.plan import Binding
@@ -106,19 +114,19 @@ class _Check:
             "--schedules.",
         )
 
-    def _machine(self, policy: Policy, observer: Races | None = None) -> Machine:
+    def _machine(self, policy: Policy, observer: History | None = None) -> Machine:
         return Machine(policy, observer=observer, deadline=self.options.deadline_s)
 
     def _schedule(self, policy: Policy, expected: Results | None, *, first: bool) -> list[Finding]:
         """Return what is wrong in one schedule."""
-        races = Races()
-        machine = self._machine(policy, races)
+        history = History()
+        machine = self._machine(policy, history)
         run = self._run(machine)
         try:
             results = run.run(self.inputs)
         except Fault as fault:
-            return [fault_finding(fault, machine), *race_findings(races.findings, run)]
-        raced = race_findings(races.findings, run)
+            return [fault_finding(fault, machine, history), *race_findings(history, run)]
+        raced = race_findings(history, run)
         if expected is not None:
             return [*self._wrong(results, expected, policy, raced), *raced]
         return [*(self._unwritten(results) if first else []), *raced]
@@ -142,7 +150,9 @@ class _Check:
                     f"{_name(element)} is {one[at]} or {other[at]}, as memory held before that "
                     "nothing has written"
                 )
-                found.append(Finding(rule=UNINITIALIZED.name, message=message))
+                finding = Finding(rule=UNINITIALIZED.name, message=message)
+                policy = Policy(seed=self.options.seed)
+                found.append(self._with_origin(finding, element, policy))
         return found
 
     def _wrong(
@@ -159,7 +169,7 @@ class _Check:
         for finding, element in found:
             if finding.rule == WRONG_NUMBERS.name:
                 finding = replace(finding, rule=rule)
-            told.append(self._with_writer(replace(finding, hint=hint), element, policy))
+            told.append(self._with_origin(replace(finding, hint=hint), element, policy))
         return told
 
     def _differences(self, results: Results, expected: Results) -> list[tuple[Finding, Element]]:
@@ -198,24 +208,51 @@ class _Check:
         result = interpreter.run(self.subject, self.options)
         return result.status != "not checked" and not result.fails
 
-    def _with_writer(self, finding: Finding, element: Element, policy: Policy) -> Finding:
-        """Return a finding with the instruction that wrote its element, where one did."""
+    def _with_origin(self, finding: Finding, element: Element, policy: Policy) -> Finding:
+        """Return a finding with where its element comes from."""
         subject = self.subject
-        deadline_s = self.options.deadline_s
-        writer = find_writer(
-            subject.artifact, subject.xla_ptx, self.inputs, policy, element, deadline_s
+        origin = find_origin(
+            subject.artifact,
+            subject.xla_ptx,
+            self.inputs,
+            policy,
+            element,
+            self.options.deadline_s,
         )
-        if writer is None:
+        if origin is None:
             return replace(finding, location=_definition(subject.variant))
-        of_mosaic = any(name == writer.kernel for _, name in subject.ptx)
+        writer = origin.writer
+        kernel = writer.kernel if writer is not None else origin.kernel
+        of_mosaic = any(name == kernel for _, name in subject.ptx)
+        told = ". No kernel wrote it"
+        if writer is not None:
+            told = f". {writer.actor} wrote it in {kernel}"
+        early = [each.instruction for each in origin.sources if each.early]
+        if early:
+            told += f". {early[0].opcode} was under way when its result was read"
         return replace(
             finding,
-            message=f"{finding.message}. {writer.actor} wrote it in {writer.kernel}",
-            instruction=shown(writer.instruction),
-            kernel=writer.kernel,
-            ptx_line=writer.instruction.line if of_mosaic else 0,
-            location=None if of_mosaic else _definition(subject.variant),
+            message=f"{finding.message}{told}",
+            instruction=shown(writer.instruction if writer is not None else None),
+            kernel=kernel,
+            ptx_line=writer.instruction.line if writer is not None and of_mosaic else 0,
+            location=None if writer is not None and of_mosaic else _definition(subject.variant),
+            places=tuple(_places(origin)) if of_mosaic else (),
         )
+
+
+def _places(origin: Origin) -> Iterator[Place]:
+    for each in origin.others:
+        yield Place(f"writes other elements of it: {each.opcode}", ptx_line=each.line)
+    for each in origin.unread:
+        yield Place(f"nothing reads what this writes: {each.opcode}", ptx_line=each.line)
+    yield from map(_fed, origin.sources)
+
+
+def _fed(source: Source) -> Place:
+    instruction = source.instruction
+    early = ", under way when it was read" if source.early else ""
+    return Place(f"it comes from{early}: {instruction.opcode}", ptx_line=instruction.line)
 
 
 def _first(output: Binding, got: Any, expected: Any, variant: Variant | None) -> tuple[int, ...]:

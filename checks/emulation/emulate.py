@@ -128,9 +128,9 @@ def emulate(
     if emulated.fault is None or store is None:
         return emulated
     result = from_findings("artifact", (emulated.fault,))
-    locator = Locator(store, limits.timeout_s)
-    (located,) = locator.located(result, subject.artifact, subject.variant).findings
-    return replace(emulated, fault=located)
+    locator = Locator(store, limits.timeout_s, jobs=1)
+    (located,) = locator.located([(result, subject.artifact, subject.variant)])
+    return replace(emulated, fault=located.findings[0])
 
 
 def _answer(task: Task, limits: Options) -> Emulated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -68,6 +69,8 @@ def numbered_stacks(number: Callable[[PythonStack, int], int]) -> Iterator[None]
     info: Any = source_info_util
     located: Any = mlir.source_info_to_location
 
+    core: Any = importlib.import_module("jax.experimental.mosaic.gpu.core")
+    lower: Any = core._lower_as_gpu_kernel
     call = [0]  # the number of XLA's equation that is being lowered, which may call a kernel
 
     def numbered(traceback: Any, outer: int) -> Any:
@@ -94,7 +97,13 @@ def numbered_stacks(number: Callable[[PythonStack, int], int]) -> Iterator[None]
         ):
             return located(context, *arguments)
 
+    def lowered(*arguments: Any, base_loc: Any = None, **options: Any) -> Any:
+        # What no equation asks for, such as the initialisation of barriers, is the kernel's call's.
+        with base_loc or ir.Location.unknown():
+            return lower(*arguments, base_loc=base_loc, **options)
+
     with (
+        patched(core, {"_lower_as_gpu_kernel": lowered}),
         patched(info, {"user_frame": lambda traceback: numbered(traceback, call[0])}),
         patched(mlir, {"source_info_to_location": location}),
     ):

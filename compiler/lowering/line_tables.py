@@ -28,7 +28,7 @@ _LOC = re.compile(r"\s*\.loc\s+\d+\s+(?P<line>\d+)")
 _INLINE = {"// begin inline asm": True, "// end inline asm": False}
 """Inside, LLVM of JAX 0.10 counts the lines of the assembly."""
 _COMMENT = re.compile(r"//.*")
-_INSTRUCTION = re.compile(r"(?:\{\s*)?(?:@!?[%\w$]+\s+)?[a-z]")
+_INSTRUCTION = re.compile(r"(?:\{\s*)?(?:\.reg\b[^;]*;\s*)*(?:@!?[%\w$]+\s+)?[a-z]")
 
 
 def line_tables(job: Job, tools: Tools, ptx: Mapping[str, str]) -> dict[str, LineTable]:

@@ -91,6 +91,15 @@ def test_the_frames_of_a_pipelines_body_end_where_the_pipeline_is_called(
     }
 
 
+def test_products_and_barriers_have_the_lines_that_made_them(found: dict[str, Found]) -> None:
+    products = stacks(found["matmul"], "wgmma.mma_async")
+    assert {stack[0] for stack in products} == {place(MATMUL, "plgpu.wgmma(acc")}
+    # No equation initialises barriers: theirs is the line that calls the kernel.
+    assert {stack[0] for stack in stacks(found["matmul"], "mbarrier.init")} == {
+        place(MATMUL, "return kernel(a, b)")
+    }
+
+
 def test_most_instructions_have_a_line(found: dict[str, Found]) -> None:
     text, tables = found["matmul"]
     (table,) = tables.values()

@@ -31,6 +31,7 @@ class Mutant:
         function: the innermost function that is changed.
         line: where the change begins.
         last: the last line that it touches.
+        target: the line that a statement was moved to; that of the change where none was moved.
         operator: what was done, and to what.
         source: the whole source, changed.
     """
@@ -38,6 +39,7 @@ class Mutant:
     function: str
     line: int
     last: int
+    target: int
     operator: str
     source: str
 
@@ -273,14 +275,18 @@ class _Maker:
     def _exchange(self, first: ast.stmt, second: ast.stmt, operator: str) -> None:
         begin, end = self._start(first), self._end(second)
         between = self._slice(self._end(first), self._start(second))
-        moved = first if operator.startswith("later") else second
+        last = second.end_lineno or second.lineno
+        moved, target = second, first.lineno
+        if operator.startswith("later"):
+            moved, target = first, last - ((first.end_lineno or first.lineno) - first.lineno)
         self._edit(
             begin,
             end,
             self._text(second) + between + self._text(first),
             operator,
             (moved.lineno, moved.end_lineno or moved.lineno),
-            touched=(first.lineno, second.end_lineno or second.lineno),
+            last=last,
+            target=target,
         )
 
     def _edit(
@@ -290,7 +296,8 @@ class _Maker:
         text: str,
         operator: str,
         lines: tuple[int, int],
-        touched: tuple[int, int] | None = None,
+        last: int = 0,
+        target: int = 0,
     ) -> None:
         # Inside of parentheses as after a statement, empty lines change nothing.
         text += "\n" * (self._slice(begin, end).count("\n") - text.count("\n"))
@@ -300,8 +307,8 @@ class _Maker:
             ast.parse(source)
         except SyntaxError:
             return
-        last = (touched or lines)[1]
-        self.found.append(Mutant(self._function, lines[0], last, operator, source))
+        first, end = lines[0], last or lines[1]
+        self.found.append(Mutant(self._function, first, end, target or first, operator, source))
 
 
 def _called(statement: ast.stmt) -> str:

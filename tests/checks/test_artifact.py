@@ -140,15 +140,52 @@ def test_a_deadlock_is_told_with_barrier_arrivals_and_line(
     assert finding["rule"] == "deadlock"
     assert f"{arrivals} arrivals seen" in finding["message"]
     assert finding["location"]["line"] == line(text, checking)
-    (place,) = finding["places"]
+    place, *context = finding["places"]
     assert f"and {warps - 1} more wait for" in place["text"]
     assert place["location"]["line"] == line(text, checking)
+    told = {each["text"].partition(":")[0]: each["location"]["line"] for each in context}
+    assert told["before it waits"] == line(text, checking) - 1
+    expected = arrivals.partition(" of ")[2]
+    assert told[f"the mbarrier is initialised for {expected} arrivals"] > line(text, checking)
+    signals = {at for what, at in told.items() if what.startswith("signalled it")}
+    assert signals
+    assert max(signals) < line(text, checking)
     assert results[name]["seconds"] < 10
+
+
+def test_wrong_numbers_name_the_copies_that_they_come_from(results: Any, checking: Any) -> None:
+    places = only(results["doubled"])["places"]
+    copies = [each for each in places if "cp.async.bulk.tensor" in each["text"]]
+    assert [each["text"].partition(":")[0] for each in copies] == ["it comes from"]
+    assert copies[0]["location"]["line"] < line("o[...] = smem[...] + smem[...]", checking)
+
+
+def test_a_copy_that_is_read_too_early_is_named(results: Any, checking: Any) -> None:
+    numbers = results["old_and_new"]["findings"][0]
+    assert "was under way when its result was read" in numbers["message"]
+    early = [each for each in numbers["places"] if "under way" in each["text"]]
+    (place,) = early
+    assert place["location"]["line"] == line("the copy may not be there yet", checking) - 1
+
+
+def test_a_race_names_what_its_warps_did_between_the_accesses(results: Any, checking: Any) -> None:
+    races = [each for each in results["no_wait"]["findings"] if each["rule"] == "race"]
+    here = line("reads what no wait", checking)
+    for race in races:
+        assert {each["location"]["line"] for each in race["places"]} <= {here - 1, here}
+        assert any(
+            each["text"].startswith("the last before the access:") for each in race["places"]
+        )
+    keys = [(r["location"]["line"], r["message"].partition(",")[0]) for r in races]
+    assert len(set(keys)) == len(keys), "findings of one line are told once"
 
 
 def test_without_a_reference_what_nobody_wrote_is_found(results: Any) -> None:
     finding = only(results["partly"])
     assert finding["rule"] == "uninitialized-read"
+    assert finding["message"].endswith("No kernel wrote it")
+    texts = [each["text"] for each in finding["places"]]
+    assert any(text.startswith("writes other elements of it: st.global") for text in texts)
     assert re.search(r"\[128\] is nan or \S+, as memory held before", finding["message"])
     assert results["partly"]["notes"] == [
         "the spec names no reference, so numbers are not compared"

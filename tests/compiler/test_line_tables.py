@@ -18,6 +18,7 @@ $L__func_begin0:
 
 mov.u32 \t%r1, %tid.x;
 bar.sync 0;
+{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.fence.sync.aligned; }
 {
 .reg .pred P1;
 WAIT:
@@ -47,6 +48,10 @@ $L__tmp0:
 \t.loc\t1 1 7
 \t// begin inline asm
 \tbar.sync 0;
+\t// end inline asm
+\t.loc\t1 5 0
+\t// begin inline asm
+\t{ .reg .pred p; setp.ne.b32 p, 1, 0; wgmma.fence.sync.aligned; }
 \t// end inline asm
 \t.loc\t1 3 0
 \t// begin inline asm
@@ -80,6 +85,7 @@ def test_each_instruction_has_the_location_before_it() -> None:
     assert numbers() == {
         "mov.u32": 2,
         "bar.sync": 1,
+        "{": 5,
         "mbarrier.try_wait.parity.shared.b64": 3,
         "@P1": 3,
         "bra.uni": 3,

@@ -1,0 +1,202 @@
+"""What warps did around a race, a deadlock or a fault: the synchronisations next to it.
+
+What is missing cannot be named, but what stands on both sides of it can.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from pallasc.checks.findings import Place
+from pallasc.emulator.machine.asynchronous import Asynchronous
+from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.waits import MbarrierWait
+from pallasc.emulator.machine.warp import Warp
+from pallasc.emulator.ptx.syntax import Instruction
+from pallasc.emulator.races.observer import Races
+from pallasc.emulator.races.threads import Event, instruction_at
+
+_REMEMBERED = 256
+"""Synchronisations of each warp, the last ones."""
+
+
+class Done(NamedTuple):
+    """A synchronisation of a warp; `stamp` is how many events there were before it."""
+
+    stamp: int
+    instruction: Instruction
+
+    def place(self, when: str) -> Place:
+        """Return it as a place that takes part in a finding."""
+        return Place(f"{when}: {self.instruction.opcode}", ptx_line=self.instruction.line)
+
+
+class _Barrier:
+    """What happened at an mbarrier."""
+
+    __slots__ = ("arrivals", "count", "initialised")
+
+    def __init__(self, initialised: Instruction) -> None:
+        self.initialised = initialised
+        self.arrivals: dict[int, tuple[Instruction, int]] = {}  # by the identity of the first
+
+    def arrive(self, instruction: Instruction) -> None:
+        _, count = self.arrivals.get(id(instruction), (instruction, 0))
+        self.arrivals[id(instruction)] = (instruction, count + 1)
+
+
+class History(Races):
+    """Finds races, and remembers what each warp did last and who arrived at which mbarrier."""
+
+    def __post_init__(self) -> None:
+        """Begin without anything known; what was found stays."""
+        super().__post_init__()
+        self._done: dict[Warp, deque[Done]] = {}
+        self._barriers: dict[tuple[int, int], _Barrier] = {}
+        self._context: dict[int, tuple[Place, ...]] = getattr(self, "_context", {})
+        self._last_barrier: tuple[int, int] | None = None
+
+    # What is asked.
+
+    def between(self, number: int) -> tuple[Place, ...]:
+        """Return what stands between the accesses of a finding, in the order of time."""
+        return self._context.get(number, ())
+
+    def before(self, warp: Warp, place: int, when: str) -> list[Place]:
+        """Return what a warp did last before it came to a place in its code."""
+        here = instruction_at(warp, place)
+        found = self._latest(warp, here)
+        return [found.place(when)] if found is not None else []
+
+    def at_end(self, warp: Warp) -> list[Place]:
+        """Return what a warp that has ended did last."""
+        done = self._done.get(warp)
+        return [done[-1].place("the last of a warp that has ended")] if done else []
+
+    def at_barrier(self, warp: Warp, wait: MbarrierWait) -> tuple[list[Place], bool]:
+        """Return the places of a barrier that is waited for, and whether anybody ever arrived."""
+        for block in warp.block.cluster.blocks:
+            known = self._barriers.get((id(block), wait.offset))
+            if known is not None and block.mbarriers.get(wait.offset) is wait.barrier:
+                return list(_places(known, wait.barrier.expected)), bool(known.arrivals)
+        return [], True
+
+    def around_fault(self, block: Block | None) -> list[Place]:
+        """Return where the mbarrier that was used last is initialised; else those of a block."""
+        if self._last_barrier in self._barriers:
+            known = self._barriers[self._last_barrier]
+            return list(_places(known, None))
+        return [
+            Place("an mbarrier of the block is initialised here", ptx_line=known.initialised.line)
+            for (owner, _), known in self._barriers.items()
+            if block is not None and owner == id(block)
+        ]
+
+    # What happens.
+
+    def initialised(self, w: Warp, place: int, block: Block, offset: int) -> None:
+        """Take note that an mbarrier is about to be initialised."""
+        super().initialised(w, place, block, offset)
+        self._barriers[id(block), offset] = _Barrier(instruction_at(w, place))
+
+    def arrived(
+        self, w: Warp, place: int, barrier: tuple[Any, ...], *, releases: bool = True
+    ) -> None:
+        """Take note that a warp is about to arrive at a barrier."""
+        super().arrived(w, place, barrier, releases=releases)
+        if barrier[0] == "mbarrier":
+            self._arrive(barrier[1], barrier[2], instruction_at(w, place))
+        self._note(w, place)
+
+    def passed(self, w: Warp, place: int, barrier: tuple[Any, ...]) -> None:
+        """Take note that a wait for a barrier is over."""
+        super().passed(w, place, barrier)
+        self._note(w, place)
+
+    def waited(
+        self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False
+    ) -> None:
+        """Take note that a warp has waited for what it issued, or for what that reads."""
+        super().waited(w, place, operations, reads_only=reads_only)
+        self._note(w, place)
+
+    def fenced(self, w: Warp, place: int) -> None:
+        """Take note of a fence."""
+        super().fenced(w, place)
+        self._note(w, place)
+
+    def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
+        """Take note of an asynchronous operation that begins."""
+        super().issued(w, place, operation)
+        if operation.signals:
+            self._note(w, place)
+
+    def completing(self, operation: Asynchronous) -> None:
+        """Take note that an asynchronous operation is about to complete."""
+        super().completing(operation)
+        for block, offset in operation.signals:
+            self._arrive(block, offset, operation.instruction)
+
+    def ended(self, block: Block) -> None:
+        """Take note that a block has ended."""
+        super().ended(block)
+        for key in [key for key in self._barriers if key[0] == id(block)]:
+            del self._barriers[key]
+        for warp in block.warps:
+            self._done.pop(warp, None)
+
+    def _arrive(self, block: Block, offset: int, instruction: Instruction) -> None:
+        self._last_barrier = (id(block), offset)
+        if self._last_barrier in self._barriers:
+            self._barriers[self._last_barrier].arrive(instruction)
+
+    def _note(self, w: Warp, place: int) -> None:
+        done = self._done.get(w)
+        if done is None:
+            done = self._done[w] = deque(maxlen=_REMEMBERED)
+        done.append(Done(len(self._events), instruction_at(w, place)))
+
+    def _latest(self, warp: Warp, here: Instruction) -> Done | None:
+        """Return the last synchronisation of a warp that is not this one."""
+        done = reversed(self._done.get(warp, ()))
+        return next((each for each in done if each.instruction is not here), None)
+
+    # Races.
+
+    def _find(
+        self, rule: str, message: str, second: Event, first: Event | None = None, *rest: Any,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        count = len(self.findings)
+        super()._find(rule, message, second, first, *rest, **options)
+        if len(self.findings) > count:
+            self._context[count] = tuple(self._between(first, second))
+
+    def _between(self, first: Event | None, second: Event) -> Iterator[Place]:
+        if first is not None:
+            number = next(n for n in reversed(range(len(self._events))) if self._is(n, first))
+            here = first.access.instruction
+            following = (
+                each
+                for each in self._done.get(first.warp, ())
+                if each.stamp > number and each.instruction is not here
+            )
+            if (after := next(following, None)) is not None:
+                yield after.place("next in that warp")
+        last = self._latest(second.warp, second.access.instruction)
+        if last is not None:
+            yield last.place("the last before the access")
+
+    def _is(self, number: int, event: Event) -> bool:
+        return self._events[number] is event
+
+
+def _places(barrier: _Barrier, expected: int | None) -> Iterator[Place]:
+    line = barrier.initialised.line
+    count = "" if expected is None else f" for {expected} arrivals"
+    yield Place(f"the mbarrier is initialised{count}", ptx_line=line)
+    for instruction, times in barrier.arrivals.values():
+        often = f"{times} times" if times > 1 else "once"
+        yield Place(f"signalled it {often}: {instruction.opcode}", ptx_line=instruction.line)

@@ -1,0 +1,247 @@
+"""What a value was made of: the loads, copies and products that it came from.
+
+While a kernel runs, `Sources` notes which instruction wrote what another one reads, in shared,
+tensor and global memory. Between two of these, values go through registers, which are followed in
+the code. Addresses are not followed: a load from a wrong place is named itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pallasc.emulator.machine.asynchronous import Asynchronous
+from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.memory import PARAMETERS, SHARED, Region
+from pallasc.emulator.machine.warp import Warp
+from pallasc.emulator.ptx.syntax import Instruction, Kernel, Operand, register_numbers
+from pallasc.emulator.tensors.tensor_memory import COLUMNS, LANES
+
+_SHIFT = 2  # bytes are told apart four by four
+_WRITES_NO_REGISTER = {
+    "bar", "barrier", "bra", "cp", "exit", "fence", "griddepcontrol", "membar", "multimem",
+    "prefetch", "red", "ret", "st", "stmatrix", "trap",
+}  # fmt: skip
+_TENSOR_WITHOUT_RESULT = {"st", "mma", "cp", "commit", "wait", "alloc", "dealloc", "shift"}
+
+
+class Source(NamedTuple):
+    """An instruction that a value comes from; `early`: it was not complete when it was read."""
+
+    instruction: Instruction
+    early: bool
+
+
+class Sources:
+    """An observer that notes which instruction wrote what another one reads."""
+
+    def __init__(self) -> None:
+        self._written: dict[int, np.ndarray] = {}  # numbers of writes, by the identity of memory
+        self._alive: list[Any] = []  # keeps those identities from being used again
+        self._writes: list[tuple[Instruction, Asynchronous | None]] = []
+        self._plain: dict[int, int] = {}  # numbers of plain writes, by their instruction's identity
+        self._fed: dict[int, dict[int, Source]] = {}  # by the identity of the instruction that read
+
+    def behind(self, start: Instruction, kernel: Kernel) -> list[Source]:
+        """Return what was written by an instruction comes from, the nearest first."""
+        defined = _definitions(kernel)
+        found: dict[int, Source] = {}
+        seen: set[int] = set()
+        left = [start]
+        while left:
+            following: list[Instruction] = []
+            for instruction in left:
+                if id(instruction) in seen:
+                    continue
+                seen.add(id(instruction))
+                for source in self._fed.get(id(instruction), {}).values():
+                    known = found.get(id(source.instruction))
+                    early = source.early or (known is not None and known.early)
+                    found[id(source.instruction)] = Source(source.instruction, early)
+                    following.append(source.instruction)
+                loads = _loads(instruction)
+                if loads and id(instruction) not in found and instruction is not start:
+                    found[id(instruction)] = Source(instruction, early=False)
+                values = () if loads else _values(instruction)
+                for number in (n for value in values for n in register_numbers(value)):
+                    following += defined.get(number, ())
+            left = following
+        return [source for source in found.values() if source.instruction is not start]
+
+    def writers(self, region: Region) -> list[Instruction]:
+        """Return the instructions that wrote what a memory holds."""
+        numbers = np.unique(self._written.get(id(region), np.zeros(0, np.int32))).tolist()
+        found = [self._writes[number - 1][0] for number in numbers if number]
+        return list({id(instruction): instruction for instruction in found}.values())
+
+    def unread(self) -> list[Instruction]:
+        """Return the plain writes to memory of which nothing was ever read."""
+        read = {number for fed in self._fed.values() for number in fed}
+        return [self._writes[n - 1][0] for i, n in self._plain.items() if i not in read]
+
+    # The observer.
+
+    def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
+        """Take note that lanes read."""
+        if PARAMETERS <= region.base < SHARED:
+            return
+        if mask is not None:
+            offsets = offsets[mask]
+        self._feed(_at(w, place), region, _granules(offsets, size))
+
+    def write(
+        self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
+    ) -> None:
+        """Take note that lanes write."""
+        if mask is not None:
+            offsets = offsets[mask]
+        instruction = _at(w, place)
+        number = self._plain.get(id(instruction))
+        if number is None:
+            number = self._plain[id(instruction)] = self._number(instruction, None)
+        self._of(region, region.size >> _SHIFT)[_granules(offsets, size)] = number
+
+    atomic = write
+
+    def issued(self, w: Warp, place: int, operation: Asynchronous) -> None:
+        """Take note of an asynchronous operation that begins."""
+        instruction = operation.instruction
+        for region, offsets, size in operation.reads:
+            self._feed(instruction, region, _granules(offsets, size))
+        for cells in operation.cells_read:
+            memory, index = _cells(cells)
+            self._feed(instruction, memory, index, LANES * COLUMNS)
+        if not operation.writes and not operation.cells_written:
+            return
+        number = self._number(instruction, operation)
+        for region, offsets, size in operation.writes:
+            if isinstance(offsets, np.ndarray) or 0 <= offsets < region.size:
+                written = self._of(region, region.size >> _SHIFT)
+                written[_granules(offsets, size)] = number
+        for cells in operation.cells_written:
+            memory, index = _cells(cells)
+            self._of(memory, LANES * COLUMNS)[index] = number
+
+    def _number(self, instruction: Instruction, operation: Asynchronous | None) -> int:
+        self._writes.append((instruction, operation))
+        return len(self._writes)
+
+    def _of(self, memory: Any, size: int) -> np.ndarray:
+        found = self._written.get(id(memory))
+        if found is None:
+            found = self._written[id(memory)] = np.zeros(size + 1, np.int32)
+            self._alive.append(memory)
+        return found
+
+    def _feed(self, reader: Instruction, memory: Any, index: Any, size: int | None = None) -> None:
+        count = memory.size >> _SHIFT if size is None else size
+        written = self._of(memory, count)[index]
+        fed = self._fed.setdefault(id(reader), {})
+        for number in np.unique(written).tolist():
+            if number:
+                instruction, operation = self._writes[number - 1]
+                known = fed.get(id(instruction))
+                early = operation is not None and not operation.done
+                if known is None or (early and not known.early):
+                    fed[id(instruction)] = Source(instruction, early)
+
+    # What else an observer is told.
+
+    def started(self, block: Block) -> None:
+        """Take no note of a block."""
+
+    ended = started
+
+    def completing(self, operation: Asynchronous) -> None:
+        """Take no note of the end of an operation, which knows it itself."""
+
+    def waited(
+        self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False
+    ) -> None:
+        """Take no note of a wait."""
+
+    def registers_fenced(self, w: Warp, place: int) -> None:
+        """Take no note of a fence."""
+
+    fenced = registers_fenced
+
+    def registers_used(
+        self, w: Warp, place: int, reads: Sequence[int], writes: Sequence[int]
+    ) -> None:
+        """Take no note of registers, which are followed in the code."""
+
+    def initialised(self, w: Warp, place: int, block: Block, offset: int) -> None:
+        """Take no note of a barrier."""
+
+    def leaving(self, w: Warp) -> None:
+        """Take no note of the end of a warp."""
+
+    def arrived(
+        self, w: Warp, place: int, barrier: tuple[Any, ...], *, releases: bool = True
+    ) -> None:
+        """Take no note of an arrival."""
+
+    def passed(self, w: Warp, place: int, barrier: tuple[Any, ...]) -> None:
+        """Take no note of a wait."""
+
+
+def _at(w: Warp, place: int) -> Instruction:
+    found: Instruction = w.block.launch.program.kernel.instructions[place]
+    return found
+
+
+def _granules(offsets: np.ndarray | int, size: int) -> slice | np.ndarray:
+    if not isinstance(offsets, np.ndarray):
+        return slice(max(offsets, 0) >> _SHIFT, -(-(offsets + size) >> _SHIFT))
+    starts = offsets.astype(np.int64) >> _SHIFT
+    count = -(-size >> _SHIFT)
+    found: np.ndarray = (starts[:, None] + np.arange(count)).ravel() if count > 1 else starts
+    return found
+
+
+def _cells(cells: Any) -> tuple[Any, np.ndarray]:
+    memory, lanes, columns = cells
+    if isinstance(columns, range):
+        columns = np.arange(columns.start, columns.stop)
+        return memory, (lanes[:, None] * COLUMNS + columns).ravel()
+    return memory, (lanes * COLUMNS + columns).ravel()
+
+
+def _has_result(instruction: Instruction) -> bool:
+    first, *rest = instruction.parts
+    if first == "tcgen05":
+        return rest[0] not in _TENSOR_WITHOUT_RESULT
+    return first not in _WRITES_NO_REGISTER
+
+
+def _loads(instruction: Instruction) -> bool:
+    """Tell whether it takes its value from memory, so that its registers are addresses."""
+    first, *rest = instruction.parts
+    if first == "tcgen05":
+        return rest[0] == "ld"
+    return first in ("ldmatrix", "atom") or (first == "ld" and rest[0] != "param")
+
+
+def _values(instruction: Instruction) -> Sequence[Operand]:
+    """Return the operands whose values go into what an instruction gives."""
+    if instruction.parts[0] in ("st", "stmatrix", "red"):
+        return instruction.operands[1:]
+    if instruction.parts[0] == "tcgen05":
+        return instruction.operands[1:] if instruction.parts[1] == "st" else ()
+    return () if instruction.parts[0] == "cp" else instruction.operands[1:]
+
+
+def _definitions(kernel: Kernel) -> Mapping[int, Sequence[Instruction]]:
+    found: dict[int, list[Instruction]] = {}
+    for instruction, number in _defined(kernel):
+        found.setdefault(number, []).append(instruction)
+    return found
+
+
+def _defined(kernel: Kernel) -> Iterator[tuple[Instruction, int]]:
+    for instruction in kernel.instructions:
+        if instruction.operands and _has_result(instruction):
+            for number in register_numbers(instruction.operands[0]):
+                yield instruction, number
