@@ -58,12 +58,12 @@ class Locator:
         return found
 
     def _find(self, wanted: Sequence[tuple[Variant, Artifact]]) -> None:
+        if not wanted:
+            return
         from pallasc.compiler.again.find_lines import find_lines
         from pallasc.compiler.toolchain.setup import prepare
         from pallasc.compiler.workers.capacity import find_capacity
 
-        if not wanted:
-            return
         kernels = [(variant, _ptx(artifact)) for variant, artifact in wanted]
         found: Sequence[Mapping[str, LineTable]] = [{}] * len(wanted)
         jobs = self._jobs or find_capacity().jobs(len(wanted))
