@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pallasc.emulator.instructions.builder import Builder, dtype_of, refusal, storage_of
+from pallasc.emulator.instructions.builder import Builder, dtype_of, storage_of
 from pallasc.emulator.instructions.bulk_groups import (
     announce,
     instruction_at,
@@ -32,18 +32,7 @@ def st_async(instruction: Instruction, builder: Builder) -> Step:
     parts = instruction.parts
     reduces = parts[0] == "red"
     kind_name = parts[-1]
-    vector = [p for p in parts if p in ("v2", "v4")]
     operation = parts[-2] if reduces else ""
-    known = {
-        "async",
-        "relaxed",
-        "weak",
-        "cluster",
-        "shared::cluster",
-        "mbarrier::complete_tx::bytes",
-    }
-    if set(parts[1:-1]) - known - set(vector) - {operation}:
-        raise refusal(instruction)
     change = find_atomic(operation, kind_name) if reduces else None
     kind = storage_of(dtype_of(kind_name))
     target, source, barrier = instruction.operands
@@ -93,8 +82,6 @@ def st_async(instruction: Instruction, builder: Builder) -> Step:
 
 def getctarank(instruction: Instruction, builder: Builder) -> Step:
     """`getctarank`: which block of the cluster an address in shared memory is of (9.7.9.24)."""
-    if instruction.parts[1:] not in (("shared::cluster", "u32"), ("u64",), ("u32",)):
-        raise refusal(instruction)
     target, source = instruction.operands
     read, write = builder.read(source, np.dtype("i8")), builder.write(target, _U4)
 
@@ -109,8 +96,6 @@ def mapa(instruction: Instruction, builder: Builder) -> Step:
     """`mapa`: the address of the same place in another block of the cluster (9.7.9.22)."""
     kind = instruction.parts[-1]
     space = instruction.parts[1] if len(instruction.parts) == 3 else ""
-    if space not in ("", "shared::cluster") or kind not in ("u32", "u64"):
-        raise refusal(instruction)
     dtype = dtype_of(kind)
     target, source, rank = instruction.operands
     read, number = builder.read(source, np.dtype("i8")), builder.read(rank, _U4)

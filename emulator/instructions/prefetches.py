@@ -24,10 +24,6 @@ _U4 = np.dtype("u4")
 
 def prefetch(instruction: Instruction, builder: Builder, parts: Sequence[str]) -> Step:
     """`cp.async.bulk.prefetch` to L2: what it asks for is counted, and a box has to be one."""
-    known = {"L2", "global", "tensor", "tile", "im2col", "tile::gather4", "L2::cache_hint"}
-    dimensions = {f"{n}d" for n in range(1, 6)}
-    if set(parts) - known - dimensions or parts[0] not in ("L2", "tensor"):
-        raise refusal(instruction)
     source, *more = instruction.operands[: -1 if "L2::cache_hint" in parts else None]
     if parts[0] == "L2":
         return _prefetch_bytes(builder.address(source), builder.read(more[0], _U4))

@@ -34,19 +34,7 @@ def tensor(
     instruction: Instruction, builder: Builder, parts: Sequence[str], *, reduces: bool
 ) -> Step:
     """`cp.async.bulk.tensor` and `cp.reduce.async.bulk.tensor`, in both directions."""
-    known = {
-        "global", "shared::cta", "shared::cluster", "tile", "im2col", "tile::gather4",
-        "tile::scatter4", "mbarrier::complete_tx::bytes", "multicast::cluster", "bulk_group",
-        "cta_group::1", "cta_group::2", "L2::cache_hint", "im2col_no_offs",
-        "add", "min", "max", "inc", "dec", "and", "or", "xor",
-    }  # fmt: skip
-    if set(parts[1:]) - known:
-        raise refusal(instruction)
-    if "L2::cache_hint" in parts:
-        instruction_operands = instruction.operands[:-1]
-    else:
-        instruction_operands = instruction.operands
-    operands = tuple(instruction_operands)
+    operands = instruction.operands[: -1 if "L2::cache_hint" in parts else None]
     if parts[1].startswith("shared"):
         return _tensor_load(instruction, builder, parts, operands)
     operation = next((p for p in parts if p in tensor_copies.REDUCTIONS), "")
@@ -163,8 +151,6 @@ def _tensor_store(
     operands: tuple[Operand, ...],
     operation: str,
 ) -> Step:
-    if "bulk_group" not in parts:
-        raise refusal(instruction)
     target, source = operands
     box_of = boxes(parts)
     map_at, coordinates = map_and_coordinates(instruction, builder, target)

@@ -13,8 +13,8 @@ import numpy as np
 from pallasc.emulator.instructions import tensor_memory
 from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, refusal
 from pallasc.emulator.instructions.bulk_groups import instruction_at
-from pallasc.emulator.instructions.synchronisation import one_value
-from pallasc.emulator.instructions.tensor_memory import group_of, memory_of
+from pallasc.emulator.instructions.synchronisation import fence, one_value
+from pallasc.emulator.instructions.tensor_memory import memory_of
 from pallasc.emulator.machine.asynchronous import Asynchronous, Range
 from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.memory import RANK_SHIFT
@@ -43,14 +43,12 @@ def build(instruction: Instruction, builder: Builder) -> Step:
         "st": tensor_memory.store,
         "wait::ld": tensor_memory.wait,
         "wait::st": tensor_memory.wait,
-        "fence::before_thread_sync": tensor_memory.fence,
-        "fence::after_thread_sync": tensor_memory.fence,
+        "fence::before_thread_sync": fence,
+        "fence::after_thread_sync": fence,
         "mma": _mma,
         "cp": _cp,
         "commit": _commit,
     }
-    if kind not in known:
-        raise refusal(instruction)
     return known[kind](instruction, builder)
 
 
@@ -104,10 +102,6 @@ def _shared(blocks: list[Block]) -> list[np.ndarray]:
 
 
 def _commit(instruction: Instruction, builder: Builder) -> Step:
-    known = {"mbarrier::arrive::one", "shared::cluster", "multicast::cluster", "b64"}
-    group = group_of(instruction)
-    if set(instruction.parts[2:]) - known - {f"cta_group::{group}"}:
-        raise refusal(instruction)
     address = builder.address(instruction.operands[0])
     multicast = "multicast::cluster" in instruction.parts
     mask = builder.read(instruction.operands[1], _U2) if multicast else None

@@ -197,15 +197,3 @@ def wait(instruction: Instruction, builder: Builder) -> Step:
         return place + 1
 
     return run
-
-
-def fence(instruction: Instruction, builder: Builder) -> Step:
-    """`tcgen05.fence::before_thread_sync` and `::after_thread_sync`."""
-
-    def run(w: Warp, place: int) -> int:
-        observer = w.block.machine.observer
-        if observer is not None:
-            observer.fenced(w, place)
-        return place + 1
-
-    return run

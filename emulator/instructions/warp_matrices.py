@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from pallasc.emulator.instructions.builder import Builder, Read, Write
@@ -17,18 +19,14 @@ _U8 = np.dtype("u8")
 
 def ldmatrix(instruction: Instruction, builder: Builder) -> Step:
     """`ldmatrix.sync`."""
-    move = moves.parse(instruction.opcode)
     target, source = instruction.operands
+    move, rows = _located(instruction, builder, source)
     writes = _writes(builder, target, _U4)
-    address = builder.address(source)
 
     def run(w: Warp, place: int) -> int:
         if not w.together("ldmatrix"):
             return BLOCKED
-        block, offsets = shared_block(w, address(w))
-        _observe(w, place, moves.row_addresses(move, offsets), block, is_store=False)
-        found = moves.ldmatrix(move, block.shared.data[: block.shared.size], offsets)
-        for write, value in zip(writes, found, strict=True):
+        for write, value in zip(writes, moves.ldmatrix(move, *rows(w, place)), strict=True):
             write(w, value)
         return place + 1
 
@@ -37,28 +35,39 @@ def ldmatrix(instruction: Instruction, builder: Builder) -> Step:
 
 def stmatrix(instruction: Instruction, builder: Builder) -> Step:
     """`stmatrix.sync`."""
-    move = moves.parse(instruction.opcode)
     target, source = instruction.operands
+    move, rows = _located(instruction, builder, target)
     reads = _reads(builder, source, _U4)
-    address = builder.address(target)
 
     def run(w: Warp, place: int) -> int:
         if not w.together("stmatrix"):
             return BLOCKED
-        block, offsets = shared_block(w, address(w))
-        _observe(w, place, moves.row_addresses(move, offsets), block, is_store=True)
-        values = np.stack([read(w) for read in reads])
-        moves.stmatrix(move, block.shared.data[: block.shared.size], offsets, values)
+        moves.stmatrix(move, *rows(w, place), np.stack([read(w) for read in reads]))
         return place + 1
 
     return run
 
 
-def _observe(w: Warp, place: int, rows: np.ndarray, block, *, is_store: bool) -> None:  # type: ignore[no-untyped-def]
-    observer = w.block.machine.observer
-    if observer is not None:
-        tell = observer.write if is_store else observer.read
-        tell(w, place, block.shared, rows, None, moves.ROW_BYTES)
+Rows = Callable[[Warp, int], tuple[np.ndarray, np.ndarray]]
+
+
+def _located(
+    instruction: Instruction, builder: Builder, operand: Operand
+) -> tuple[moves.MatrixMove, Rows]:
+    """Return the form, and what gives the shared memory and the offsets that lanes address."""
+    move = moves.parse(instruction.opcode)
+    address = builder.address(operand)
+
+    def rows(w: Warp, place: int) -> tuple[np.ndarray, np.ndarray]:
+        block, offsets = shared_block(w, address(w))
+        observer = w.block.machine.observer
+        if observer is not None:
+            tell = observer.write if move.is_store else observer.read
+            at = moves.row_addresses(move, offsets)
+            tell(w, place, block.shared, at, None, moves.ROW_BYTES)
+        return block.shared.data[: block.shared.size], offsets
+
+    return move, rows
 
 
 def mma(instruction: Instruction, builder: Builder) -> Step:
