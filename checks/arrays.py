@@ -68,7 +68,7 @@ def _of_devices(
     count = subject.plan.device_count
     if options.inputs is not None and path in named:
         shape = (count, *shape) if count > 1 else shape
-        data = read_named(options.inputs, path, dtype, shape, f"{subject.id}: {path}")
+        data = read_named(options.inputs, path, dtype, shape, subject.id)
         array = array_of(np.frombuffer(data, np.uint8), dtype, shape)
         return list(array) if count > 1 else [array]
     size = ArraySpec(dtype, shape).nbytes

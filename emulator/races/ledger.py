@@ -36,6 +36,7 @@ class Ledger:
         self._alive: dict[int, Any] = {}  # keeps those identities from being used again
         self._blocks: dict[int, Block] = {}
         self._initialised: dict[tuple[int, int], int] = {}  # mbarriers: region, offset
+        self._under_way: set[tuple[int, int]] = set()  # mbarriers that copies still signal
         self._events: list[Event | None] = [None]
         self._agent_of = np.zeros(1024, np.int32)
         self._cluster_of = np.zeros(1024, np.int32)

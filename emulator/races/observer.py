@@ -62,8 +62,10 @@ class Races(Operations):
     def ended(self, block: Block) -> None:
         """Take note that a block has ended."""
         for offset, barrier in block.mbarriers.items():
-            if barrier.bytes:
+            key = id(block.shared), offset
+            if barrier.bytes and key not in self._under_way:
                 self._left_over(block, offset, barrier)
+            self._under_way.discard(key)
         self._shadows.pop(id(block.shared), None)
         self._blocks.pop(id(block.shared), None)
         self._clusters.pop(id(block.cluster), None)
@@ -108,6 +110,7 @@ class Races(Operations):
                 others = tag.thread.cluster.threads
                 known = max(int(t.frontier.own[GENERIC, tag.agent]) for t in others)
                 if max(known, int(own[tag.agent])) < tag.event:
+                    self._under_way.update((id(b.shared), at) for b, at in operation.signals)
                     self._find(
                         "copy-not-awaited",
                         "the block ends although nobody has waited for the mbarrier that this "
