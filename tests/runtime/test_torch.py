@@ -70,7 +70,7 @@ def test_calls_of_all_kinds_work(report: dict[str, Any]) -> None:
         ("nested", "made: a: a tensor is nested: pass a dense copy."),
         ("a byte an element", "made: a has dtype torch.int4, and the kernel takes f32[4, 64]."),
         ("shape instead", "made: a: a Size is not an array."),
-        ("storage instead", "made: a: a UntypedStorage is not an array."),
+        ("storage instead", "made: a: an UntypedStorage is not an array."),
         ("vmap", f"made: a: {BATCHED}"),
         ("vmap of the operator", f"made {UNDER_VMAP}"),
         ("vmap of updates", f"made {UNDER_VMAP}"),

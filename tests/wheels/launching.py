@@ -12,20 +12,20 @@ from environments import PROGRAMS, ROOT, Environment
 
 
 def run(
-    user: Environment, standin: Any, package: str, arch: str, devices: str
+    user: Environment, standin: Any, *arguments: str, devices: str, program: str = "launch.py"
 ) -> subprocess.CompletedProcess[str]:
-    """Launch the kernels of a package for an architecture on a GPU, where there is no JAX."""
+    """Run a program of `programs` with arguments on a GPU, where there is no JAX."""
     runtime = ROOT / "tests" / "runtime"
     path = os.pathsep.join([str(runtime), str(runtime / "programs")])
     driver = standin.environment(devices=devices)
     steering = {k: v for k, v in driver.items() if k.startswith(("STANDIN_", "LD_"))}
-    program = PROGRAMS / "launch.py"
-    return user.run("-P", program, package, arch, cwd=user.folder, PYTHONPATH=path, **steering)
+    words = ["-P", PROGRAMS / program, *arguments]
+    return user.run(*words, cwd=user.folder, PYTHONPATH=path, **steering)
 
 
 def launch(user: Environment, standin: Any, package: str, arch: str, devices: str) -> Any:
     """Launch them, and return what became of each kernel."""
-    done = run(user, standin, package, arch, devices)
+    done = run(user, standin, package, arch, devices=devices)
     assert done.returncode == 0, done.stdout
     return json.loads(done.stdout.splitlines()[-1])
 

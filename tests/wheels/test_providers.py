@@ -69,7 +69,7 @@ def test_without_the_provider_of_this_gpu_the_refusal_says_what_there_is(
 ) -> None:
     user.install(wheels["library"], wheels["sm90"])
     arch, _, _ = GPUS["sm90"]
-    done = run(user, standin, "row_ops", arch, "10.0")
+    done = run(user, standin, "row_ops", arch, devices="10.0")
     assert done.returncode != 0
     assert "sm_90a runs on exactly sm_90, and this GPU is sm_100" in done.stdout
     assert "row-ops-sm90" in done.stdout
@@ -80,6 +80,6 @@ def test_without_any_provider_the_refusal_says_where_was_looked(
     wheels: dict[str, Path], user: Environment, standin: Any
 ) -> None:
     user.install(wheels["library"])
-    done = run(user, standin, "row_ops", "sm_90a", "9.0")
+    done = run(user, standin, "row_ops", "sm_90a", devices="9.0")
     assert done.returncode != 0
     assert "there are no kernels for row_ops" in done.stdout
