@@ -103,25 +103,19 @@ def library(toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> P
 def beside(library: Path, toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of packages as `jax[cuda13]` leaves them: the library beside the plugin.
 
-    XLA looks for it from where its plugin lies, so plugin and tools are linked into the folder.
+    XLA looks for it from where its plugin lies, so plugin and tools are copied. Hard links would
+    change the times of the installed files, and every store would have to read those again.
     """
     folder = tmp_path_factory.mktemp("site")
     root = toolchain.plugin.parents[2]
     names = [f"jax_cuda{toolchain.cuda}_plugin", "jax_plugins", "nvidia"]
     names += [p.name for p in root.glob("*.dist-info") if p.name.startswith(("jax_cuda", "nvidia"))]
     for name in names:
-        shutil.copytree(root / name, folder / name, copy_function=_link, symlinks=True)
+        shutil.copytree(root / name, folder / name, symlinks=True)
     place = folder / library.relative_to(library.parents[3])
     place.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(library, place)
     return folder
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # another file system
-        shutil.copy2(source, target)
 
 
 @pytest.fixture
