@@ -35,6 +35,18 @@ class Accumulators:
 
     values: list[np.ndarray]
     products: int = 0
+    matrix: np.ndarray | None = None  # in place of `values`, after the first product
+    dtype: str = ""  # of `matrix`
+
+    def as_matrix(self, dtype: str) -> np.ndarray:
+        """Return them as a matrix of this type."""
+        if self.matrix is not None and self.dtype == dtype:
+            return self.matrix
+        return matrix_of(np.stack([value.view(np.uint32) for value in self.registers()]), dtype)
+
+    def registers(self) -> list[np.ndarray]:
+        """Return them as registers."""
+        return self.values if self.matrix is None else list(registers_of(self.matrix))
 
 
 def build(instruction: Instruction, builder: Builder) -> Step:
@@ -184,15 +196,16 @@ class _Product:
         """Compute, and give the accumulators back after the last product under way."""
         w = self.warp
         held = w.accumulators[self.slots]
-        values = np.stack([value.view(np.uint32) for value in held.values])
-        before = matrix_of(values, self.form.d) if self.keep else None
+        before = held.as_matrix(self.form.d) if self.keep else None
         b = self._operand("b", self.b, self.b_transposed, slice(None))
-        result = wgmma.multiply(self._a(), b, self.form, accumulator=before, negate=self.negate)
-        held.values = list(registers_of(result))
+        held.matrix, held.dtype = (
+            wgmma.multiply(self._a(), b, self.form, accumulator=before, negate=self.negate),
+            self.form.d,
+        )
         held.products -= 1
         if not held.products:
             del w.accumulators[self.slots]
-            for slot, value in zip(self.slots, held.values, strict=True):
+            for slot, value in zip(self.slots, held.registers(), strict=True):
                 w.registers[slot] = value.view(w.registers[slot].dtype)
 
     def _a(self) -> np.ndarray:

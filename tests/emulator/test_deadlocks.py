@@ -142,13 +142,14 @@ def test_a_long_loop_that_ends_is_none_without_an_end(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_who_polls_learns_of_what_others_write_late(policy: Policy) -> None:
+@pytest.mark.parametrize("load", ["ld.volatile.global", "ld.acquire.gpu.global", "ld.global"])
+def test_who_polls_learns_of_what_others_write_late(load: str, policy: Policy) -> None:
     """A warp counts to a hundred thousand before it writes what the others poll for."""
     found = run(
         "shr.u32 %r2, %t, 5; setp.ne.u32 %p1, %r2, 0; @%p1 bra POLL; mov.u32 %r1, 0;\nLOOP:\n"
         "add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 100000; @%p1 bra LOOP;"
         "st.volatile.global.u32 [%a0], %r1; bra END;\nPOLL:\n"
-        "ld.volatile.global.u32 %r1, [%a0]; setp.eq.u32 %p1, %r1, 0; @%p1 bra POLL;\nEND:\n"
+        f"{load}.u32 %r1, [%a0]; setp.eq.u32 %p1, %r1, 0; @%p1 bra POLL;\nEND:\n"
         "st.global.u32 [%out], %r1;",
         np.zeros(4, "u4"),
         threads=128,
