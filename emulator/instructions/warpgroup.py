@@ -230,11 +230,11 @@ class _Product:
         if observer is not None:
             shared = self.warp.block.shared
             b = _chunks(self.form, self.b, "b", self.b_transposed, None)
-            operation.reads = [(shared, b, _CHUNK_BYTES)]
+            operation.reads = [(shared, *b)]
             if not self.a_slots:
                 row = self.warp.index % 4 * _ROWS
                 a = _chunks(self.form, self.a, "a", self.a_transposed, row)
-                operation.reads.append((shared, a, _CHUNK_BYTES))
+                operation.reads.append((shared, *a))
             operation.registers = (self.slots, self.a_slots)
             observer.issued(self.warp, place, operation)
 
@@ -242,9 +242,16 @@ class _Product:
 @lru_cache(maxsize=4096)
 def _chunks(
     form: Wgmma, descriptor: int, which: str, transposed: bool, row: int | None
-) -> np.ndarray:
-    """Return where the 16-byte chunks start that an operand consists of: all, or 16 rows' of A."""
+) -> tuple[np.ndarray | int, int]:
+    """Return where the chunks start that an operand consists of, and how large each is.
+
+    It is all of the operand, or 16 rows of A; one chunk, where the bytes lie together.
+    """
     addresses = wgmma.operand_addresses(form, descriptor, which, transposed=transposed)
     if row is not None:
         addresses = addresses[row : row + _ROWS]
-    return np.unique(addresses // _CHUNK_BYTES) * _CHUNK_BYTES
+    starts = np.unique(addresses // _CHUNK_BYTES) * _CHUNK_BYTES
+    first, size = int(starts[0]), _CHUNK_BYTES * len(starts)
+    if int(starts[-1]) - first + _CHUNK_BYTES == size:
+        return first, size
+    return starts, _CHUNK_BYTES

@@ -16,7 +16,7 @@ class Registers(PlainAccesses):
 
     def registers_fenced(self, w: Warp, place: int) -> None:
         """Take note of wgmma.fence."""
-        self._threads[w].fenced = dict(enumerate(w.registers))
+        self._threads[w].fenced = list(w.registers)
 
     def _check_registers(self, thread: Thread, operation: Asynchronous, event: int) -> None:
         results, sources = operation.registers
@@ -26,7 +26,7 @@ class Registers(PlainAccesses):
             return
         slots = [s for s in (*results, *sources) if s not in thread.in_flight]
         if fenced is None or any(registers[s] is not fenced[s] for s in slots):
-            known = set() if fenced is None else {id(value) for value in fenced.values()}
+            known = set() if fenced is None else {id(value) for value in fenced}
             if any(id(registers[s]) not in known for s in slots):
                 self._find(
                     "wgmma-fence",

@@ -33,7 +33,7 @@ class Thread:
         self.released: Frontier | None = None  # as of the last fence, for relaxed writes
         self.acquired: Frontier | None = None  # what relaxed reads saw, for the next fence
         self.in_flight: dict[int, tuple[int, bool]] = {}  # registers: event of wgmma, is written
-        self.fenced: dict[int, np.ndarray] | None = None  # registers as of the last wgmma.fence
+        self.fenced: list[np.ndarray] | None = None  # registers as of the last wgmma.fence
         self.asynchronous: list[Asynchronous] = []  # not waited for
 
 
