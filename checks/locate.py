@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
 
 
-_MOST_PLACES = 16
+_MOST_PLACES = 28
+_WAITS = re.compile(r" waits? for ")
 _MOST_CALLS = 2
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
@@ -47,7 +48,7 @@ class Locator:
         wanted = {
             _key(variant): (variant, artifact)
             for result, artifact, variant in results
-            if variant is not None and any(finding.ptx_line for finding in result.findings)
+            if variant is not None and any(map(_names_ptx, result.findings))
         }
         self._find([pair for key, pair in wanted.items() if key not in self._tables])
         found = []
@@ -79,6 +80,10 @@ class Locator:
         )
 
 
+def _names_ptx(finding: Finding) -> bool:
+    return bool(finding.ptx_line or any(place.ptx_line for place in finding.places))
+
+
 def _key(variant: Variant) -> str:
     return f"{variant.id} {variant.base_dir}"
 
@@ -98,21 +103,34 @@ def with_lines(finding: Finding, tables: Mapping[str, LineTable]) -> Finding:
     Places that then say the same of the same line become one.
     """
     table = tables.get(finding.kernel)
-    from pallasc.checks.findings import Place
-
-    places: dict[object, Place] = {}
+    if table is None:
+        return replace(finding, places=_distinct(finding.places))
+    places = []
     for place in finding.places:
-        own = table.place(place.ptx_line) if table is not None else None
-        at = place.location or own
-        line = at and (at.file, at.line)
-        places.setdefault((place.text, line or place.ptx_line), replace(place, location=at))
-    told = list(places.values())[:_MOST_PLACES]
-    stack = table.stack(finding.ptx_line) if table is not None else ()
+        stack = table.stack(place.ptx_line)
+        places.append(replace(place, location=place.location or next(iter(stack), None)))
+        if _WAITS.search(place.text):
+            places += _callers(stack, 1)
+    stack = table.stack(finding.ptx_line)
     if stack and finding.location is None:
         finding = replace(finding, location=stack[0])
-        # The last is the call of the kernel.
-        told += [Place("called from here", at) for at in stack[1:-1][:_MOST_CALLS]]
-    return replace(finding, places=tuple(told))
+        places += _callers(stack, _MOST_CALLS)
+    return replace(finding, places=_distinct(places))
+
+
+def _callers(stack: Sequence[Location], most: int) -> list[Place]:
+    """Return from where the innermost function is called; the last is the call of the kernel."""
+    from pallasc.checks.findings import Place
+
+    return [Place("called from here", at) for at in stack[1:-1][:most]]
+
+
+def _distinct(places: Sequence[Place]) -> tuple[Place, ...]:
+    found: dict[object, Place] = {}
+    for place in places:
+        at = place.location
+        found.setdefault((place.text, (at.file, at.line) if at else place.ptx_line), place)
+    return tuple(found.values())[:_MOST_PLACES]
 
 
 def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:

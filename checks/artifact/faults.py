@@ -100,7 +100,7 @@ def _around(fault: Fault, machine: Machine, history: History) -> Iterator[Place]
     if _RULES.get(fault.rule) is BARRIER_MISUSE:
         yield from history.around_fault(warp.block if warp is not None else None)
     if warp is not None and fault.place is not None:
-        yield from history.before(warp, fault.place, "before that")
+        yield from history.before(warp, fault.place)
 
 
 def _deadlock(deadlock: Deadlock, history: History) -> Finding:
@@ -138,15 +138,19 @@ def _context(deadlock: Deadlock, history: History) -> tuple[list[Place], bool]:
     found: list[Place] = []
     arrived = True
     barriers: set[int] = set()
-    for number, (warp, at, _) in enumerate(deadlock.waiting):
-        found += history.before(warp, at, "before it waits")
+    done: list[Place] = []
+    groups: set[tuple[int, str]] = set()
+    for number, (warp, at, reason) in enumerate(deadlock.waiting):
+        if (at, reason) not in groups:
+            groups.add((at, reason))
+            done += history.before(warp, at)
         for split in warp.splits:
             if isinstance(split.waits, MbarrierWait) and id(split.waits.barrier) not in barriers:
                 barriers.add(id(split.waits.barrier))
                 told, ever = history.at_barrier(warp, split.waits)
                 found += told
                 arrived = arrived and (ever or number > 0)
-    return found + _ended(deadlock, history), arrived
+    return found + done + _ended(deadlock, history), arrived
 
 
 def _ended(deadlock: Deadlock, history: History) -> list[Place]:

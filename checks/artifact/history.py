@@ -18,6 +18,7 @@ from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.races.observer import Races
 from pallasc.emulator.races.threads import Event, instruction_at
 
+_MOST_BEFORE = 3
 _REMEMBERED = 256
 """Synchronisations of each warp, the last ones."""
 
@@ -64,16 +65,32 @@ class History(Races):
         """Return what stands between the accesses of a finding, in the order of time."""
         return self._context.get(number, ())
 
-    def before(self, warp: Warp, place: int, when: str) -> list[Place]:
-        """Return what a warp did last before it came to a place in its code."""
+    def before(self, warp: Warp, place: int) -> list[Place]:
+        """Return what a warp did last before it came to a place in its code, the latest first.
+
+        Its last arrival at an mbarrier is among that.
+        """
         here = instruction_at(warp, place)
-        found = self._latest(warp, here)
-        return [found.place(when)] if found is not None else []
+        found: dict[int, Done] = {}
+        arrival: Done | None = None
+        for done in reversed(self._done.get(warp, ())):
+            if done.instruction is here or not _tells(done.instruction):
+                continue
+            if len(found) < _MOST_BEFORE:
+                found.setdefault(id(done.instruction), done)
+            if arrival is None and done.instruction.parts[:2] == ("mbarrier", "arrive"):
+                arrival = done
+            if arrival is not None and len(found) == _MOST_BEFORE:
+                break
+        if arrival is not None:
+            found.setdefault(id(arrival.instruction), arrival)
+        return [done.place(f"warp {warp.index} before that") for done in found.values()]
 
     def at_end(self, warp: Warp) -> list[Place]:
         """Return what a warp that has ended did last."""
         done = self._done.get(warp)
-        return [done[-1].place("the last of a warp that has ended")] if done else []
+        told = next((each for each in reversed(done or ()) if _tells(each.instruction)), None)
+        return [told.place("the last of a warp that has ended")] if told is not None else []
 
     def at_barrier(self, warp: Warp, wait: MbarrierWait) -> tuple[list[Place], bool]:
         """Return the places of a barrier that is waited for, and whether anybody ever arrived."""
@@ -191,6 +208,13 @@ class History(Races):
 
     def _is(self, number: int, event: Event) -> bool:
         return self._events[number] is event
+
+
+def _tells(instruction: Instruction) -> bool:
+    """Tell whether an instruction is a step of its own, and no part of another one."""
+    parts = instruction.parts
+    inside = {"expect_tx", "noComplete"} & set(parts)
+    return parts[0] not in ("bar", "barrier", "fence", "membar") and not inside
 
 
 def _places(barrier: _Barrier, expected: int | None) -> Iterator[Place]:

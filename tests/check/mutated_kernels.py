@@ -241,6 +241,25 @@ SUBJECTS: tuple[Subject, ...] = (
         **_BLACKWELL,
     ),
     Subject(
+        name="jax_blackwell_matmul_pair",
+        args={"a": "f16[768, 192]", "b": "f16[192, 128]"},
+        static=_jax_config(
+            "blackwell_matmul_mgpu",
+            tile_m=128,
+            tile_n=64,
+            tile_k=64,
+            max_concurrent_steps=2,
+            collective=True,
+            epilogue_tile_n=16,
+        ),
+        # JAX 0.12 leaves the axis out, and a block may be two tiles ahead of the other.
+        **{
+            **_BLACKWELL,
+            "only": ("_loop_body", "_wait_store", "_compute", "matmul_kernel"),
+            "changes": (('thread_axis="wg")', 'thread_axis="wg", cluster_axes=("x",))'),),
+        },
+    ),
+    Subject(
         name="jax_attention",
         functions=("_attention_forward",),
         entry="attention",

@@ -144,7 +144,8 @@ def test_a_deadlock_is_told_with_barrier_arrivals_and_line(
     assert f"and {warps - 1} more wait for" in place["text"]
     assert place["location"]["line"] == line(text, checking)
     told = {each["text"].partition(":")[0]: each["location"]["line"] for each in context}
-    assert told["before it waits"] == line(text, checking) - 1
+    before = [each for each in context if each["text"].startswith("warp 0 before that:")]
+    assert before[0]["location"]["line"] == line(text, checking) - 1
     expected = arrivals.partition(" of ")[2]
     assert told[f"the mbarrier is initialised for {expected} arrivals"] > line(text, checking)
     signals = {at for what, at in told.items() if what.startswith("signalled it")}
