@@ -10,7 +10,8 @@ from pallasc.emulator.numbers.table import known_opcodes
 _INTRO = """\
 The artifact level of `pallasc check`, `pallasc run --emulate` and `pallasc.emulate` execute PTX.
 These are the instructions that they know, with their chapters of PTX ISA 9.0. Everything else is
-refused by name, modifiers included, and a variant that contains it is `not checked`.
+refused by name, modifiers included, and a variant that contains it is `not checked`. Each row has
+been tested with each of its alternatives, against values computed without the emulator.
 
 In an instruction `[...]` may be absent, `(a|b)` is one of several, and a name between `<` and `>`
 stands for one of these:"""

@@ -17,6 +17,8 @@ import opcode_cases_copies  # noqa: F401  (as blackwell)
 import opcode_cases_lanes  # noqa: F401  (as blackwell)
 import opcode_cases_matrices  # noqa: F401  (as blackwell)
 import opcode_cases_memory  # noqa: F401  (as blackwell)
+import opcode_patterns  # noqa: F401  (as blackwell)
+import recorded_numbers  # noqa: F401  (as blackwell)
 import small_kernels  # noqa: F401  (as blackwell)
 import steps_of_xla  # noqa: F401  (as blackwell)
 

@@ -6,9 +6,11 @@ Nothing here uses the emulator's own arithmetic or NumPy's rounding.
 from __future__ import annotations
 
 import math
+import operator
 import random
 import struct
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -277,3 +279,23 @@ def result(base: str, operands: tuple[int, ...], form: Ieee, modifiers: list[str
 def f32(value: float) -> int:
     """Return the pattern of a Python float as f32."""
     return int.from_bytes(struct.pack(">f", value), "big")
+
+
+ORDERED: dict[str, Callable[[Any, Any], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+
+def compared(name: str, a: float, b: float) -> bool:
+    """Return what a comparison of floats gives, by the manual's table of NaN."""
+    unordered = math.isnan(a) or math.isnan(b)
+    if name in ("num", "nan"):
+        return unordered == (name == "nan")
+    if name in ORDERED:
+        return not unordered and ORDERED[name](a, b)
+    return unordered or ORDERED[name[:2]](a, b)

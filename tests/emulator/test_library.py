@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from opcode_patterns import unlisted
 
 from pallasc.cache.store import Store
 from pallasc.compiler.api import compile as compile_kernel
@@ -34,6 +35,7 @@ def emulate(
     """Compile a function for these arrays and run it; return its first result."""
     specs = [f"{NAMES[str(a.dtype)]}[{','.join(map(str, a.shape))}]" for a in arrays]
     artifact = compile_kernel(function, *specs, target=target, store=store, isolated=True, **static)
+    assert not unlisted(artifact)
     ((result, *_),) = PlanRun(artifact, Machine(policy or Policy())).run([arrays])
     return result
 

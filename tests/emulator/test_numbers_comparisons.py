@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import random
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from number_vectors import (
@@ -15,34 +12,18 @@ from number_vectors import (
     F32,
     F64,
     FORMATS,
+    ORDERED,
     Ieee,
     bits,
     columns,
+    compared,
     flush,
     raw,
     run,
     tuples,
 )
 
-ORDERED: dict[str, Callable[[Any, Any], bool]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-}
 JOINS = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}
-
-
-def compared(name: str, a: float, b: float) -> bool:
-    """Return what a comparison of floats gives, by the manual's table of NaN."""
-    unordered = math.isnan(a) or math.isnan(b)
-    if name in ("num", "nan"):
-        return unordered == (name == "nan")
-    if name in ORDERED:
-        return not unordered and ORDERED[name](a, b)
-    return unordered or ORDERED[name[:2]](a, b)
 
 
 FLOATS = [*ORDERED, *(f"{name}u" for name in ORDERED), "num", "nan"]

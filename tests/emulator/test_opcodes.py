@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import opcode_cases_copies  # noqa: F401  (registers cases)
 import opcode_cases_lanes  # noqa: F401
@@ -11,72 +16,28 @@ import opcode_cases_matrices  # noqa: F401
 import opcode_cases_memory  # noqa: F401
 import pytest
 from opcode_cases import case_of
+from opcode_patterns import Pattern
+from recorded_numbers import RECORD
 from small_kernels import run
 
-from pallasc.emulator.instructions.forms import FORMS, PARTS, REFUSED, Form, form_of
+from pallasc.emulator.instructions.forms import FORMS, REFUSED, Form, form_of
 from pallasc.emulator.instructions.registry import BUILDERS
+from pallasc.emulator.numbers.table import known_opcodes
 from pallasc.errors import UnsupportedError
 
+OTHER_NUMBERS = ("test_numbers_table", "test_numbers_in_kernels")
+"""Tests that compare with no values of their own, or run whole kernels."""
 OPERANDS = ("%r1, %r2", "L")
-NUMBERS = "(8|16|32)"
-"""What `<n>` is tried with."""
-
-
-class Pattern:
-    """A pattern taken apart: draws mnemonics, and knows which alternatives each of them takes."""
-
-    def __init__(self, pattern: str) -> None:
-        self._choices: list[int] = []
-        for name, part in PARTS.items():
-            pattern = pattern.replace(f"<{name}>", NUMBERS if name == "n" else part)
-        self._root, rest = self._sequences(pattern, ends="")
-        assert not rest
-
-    @property
-    def alternatives(self) -> set[tuple[int, int]]:
-        """Every choice with every one of its alternatives."""
-        return {(n, at) for n, count in enumerate(self._choices) for at in range(count)}
-
-    def draw(self, generator: random.Random) -> tuple[str, set[tuple[int, int]]]:
-        """Return a mnemonic at random, and what was chosen."""
-        return self._drawn(self._root[0], generator)
-
-    def _sequences(self, text: str, ends: str):  # type: ignore[no-untyped-def]
-        """Parse sequences that `|` separates; return them, and what is left behind their end."""
-        sequences: list[list[object]] = [[]]
-        while text and text[0] not in ends:
-            head, text = text[0], text[1:]
-            if head == "|" and ends:
-                sequences.append([])
-            elif head in "([":
-                inner, text = self._sequences(text, ")" if head == "(" else "]")
-                text = text[1:]
-                options = inner if head == "(" else [[], *inner]
-                self._choices.append(len(options))
-                sequences[-1].append((len(self._choices) - 1, options))
-            else:
-                sequences[-1].append(head)
-        return sequences, text
-
-    def _drawn(self, sequence, generator):  # type: ignore[no-untyped-def]
-        text, chosen = "", set()
-        for piece in sequence:
-            if isinstance(piece, str):
-                text += piece
-                continue
-            number, options = piece
-            at = generator.randrange(len(options))
-            inner, more = self._drawn(options[at], generator)
-            text += inner
-            chosen |= {(number, at)} | more
-        return text, chosen
 
 
 def test_patterns_are_taken_apart() -> None:
     pattern = Pattern("a[.b].(c|d[.e])")
-    drawn = {pattern.draw(random.Random(seed))[0] for seed in range(99)}
+    drawn = {pattern.draw(random.Random(seed)) for seed in range(99)}
     assert drawn == {"a.c", "a.d", "a.d.e", "a.b.c", "a.b.d", "a.b.d.e"}
     assert len(pattern.alternatives) == 6
+    assert pattern.chosen("a.d.e") == {(0, 0), (1, 1), (2, 1)}
+    assert pattern.chosen("a.b.c") == {(0, 1), (1, 0)}
+    assert pattern.chosen("a.e") == set()
 
 
 @pytest.mark.parametrize("form", FORMS, ids=[form.pattern[:60] for form in FORMS])
@@ -85,7 +46,8 @@ def test_each_alternative_of_a_form_gives_what_the_manual_says(form: Form) -> No
     left = pattern.alternatives
     tried: set[str] = set()
     for _ in range(3000):
-        opcode, chosen = pattern.draw(generator)
+        opcode = pattern.draw(generator)
+        chosen = pattern.chosen(opcode)
         if opcode in tried or not (chosen & left or not tried):
             continue
         tried.add(opcode)
@@ -111,15 +73,40 @@ def test_what_is_listed_as_refused_is_refused_by_name(opcode: str, what: str) ->
 
 @pytest.mark.parametrize("form", FORMS, ids=[form.pattern[:60] for form in FORMS])
 def test_a_part_too_many_is_refused_by_name(form: Form) -> None:
-    opcode, _ = Pattern(form.pattern).draw(random.Random(2))
+    opcode = Pattern(form.pattern).draw(random.Random(2))
     with pytest.raises(UnsupportedError, match=re.escape(f"{opcode}.quickly")):
         run(f"{opcode}.quickly {OPERANDS[opcode.startswith('br')]};\nL:\n")
 
 
 def test_every_instruction_with_a_function_has_a_form_and_the_other_way_round() -> None:
     drawn = {
-        Pattern(form.pattern).draw(random.Random(seed))[0].partition(".")[0]
+        Pattern(form.pattern).draw(random.Random(seed)).partition(".")[0]
         for form in FORMS
         for seed in range(20)
     }
     assert drawn == set(BUILDERS)
+
+
+def test_each_alternative_of_arithmetic_is_in_a_vector(tmp_path: Path) -> None:
+    """The tests of arithmetic run once more, and what they apply is taken down."""
+    here, record = Path(__file__).parent, tmp_path / "recorded.json"
+    modules = [path for path in here.glob("test_numbers_*.py") if path.stem not in OTHER_NUMBERS]
+    words = ["-P", "-m", "pytest", "-q", "-p", "recorded_numbers", "-p", "no:cacheprovider"]
+    environment = {**os.environ, "PYTHONPATH": str(here), RECORD: str(record)}
+    done = subprocess.run(
+        [sys.executable, *words, "-p", "no:xdist", f"--basetemp={tmp_path / 'inner'}", *modules],
+        cwd=here.parents[1],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+    applied = json.loads(record.read_text())
+    missing = {}
+    for text, _ in known_opcodes():
+        pattern = Pattern(text)
+        taken = set().union(*map(pattern.chosen, applied))
+        left = pattern.alternatives - taken
+        if left or (not any(map(pattern.chosen, applied)) and text not in applied):
+            missing[text] = left
+    assert not missing

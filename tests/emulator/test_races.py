@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from mutants import mutants, wait_twice
+from opcode_patterns import unlisted
 
 from pallasc.cache.store import Store
 from pallasc.compiler.api import compile as compile_kernel
@@ -102,6 +103,13 @@ def rules(artifact: Artifact, text: str) -> set[str]:
     except Fault as fault:
         ended = {fault.rule}
     return ended | {finding.rule for finding in races.findings}
+
+
+@pytest.mark.parametrize("name", ["hopper", "blackwell", "dequant", "softmax"])
+def test_what_a_kernel_executes_is_on_the_page(
+    compiled: Callable[[str], Artifact], name: str
+) -> None:
+    assert not unlisted(compiled(name))
 
 
 @pytest.mark.parametrize("name", ["hopper", "blackwell", "dequant", "softmax"])

@@ -1,0 +1,102 @@
+"""Patterns of mnemonics taken apart: what `emulator/instructions/forms.py` says of them."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+from pallasc.emulator.instructions.forms import PARTS, form_of, regex
+from pallasc.emulator.numbers.table import known_opcodes
+from pallasc.emulator.ptx.parse import parse
+from pallasc.specs.artifacts.artifact import Artifact
+
+NUMBERS = "(8|16|32)"
+"""What `<n>` is tried with."""
+
+Choice = tuple[int, int]
+
+
+class Pattern:
+    """Draws mnemonics of a pattern, and knows which alternatives each of them takes."""
+
+    def __init__(self, pattern: str) -> None:
+        self._choices: list[int] = []
+        for name, part in PARTS.items():
+            pattern = pattern.replace(f"<{name}>", NUMBERS if name == "n" else part)
+        (self._root,), rest = self._sequences(pattern, ends="")
+        assert not rest
+        self._regex = re.compile(self._expression(self._root))
+
+    @property
+    def alternatives(self) -> set[Choice]:
+        """Every choice with every one of its alternatives."""
+        return {(n, at) for n, count in enumerate(self._choices) for at in range(count)}
+
+    def draw(self, generator: random.Random) -> str:
+        """Return a mnemonic at random."""
+        return self._drawn(self._root, generator)
+
+    def chosen(self, opcode: str) -> set[Choice]:
+        """Return the alternatives that a mnemonic takes; none where it has another pattern."""
+        found = self._regex.fullmatch(opcode)
+        if found is None:
+            return set()
+        names = [name for name, text in found.groupdict().items() if text is not None]
+        return {(int(n), int(at)) for n, at in (name[1:].split("_") for name in names)}
+
+    def _sequences(self, text: str, ends: str) -> tuple[list[list[Any]], str]:
+        """Parse sequences that `|` separates; return them, and what is left from their end on."""
+        sequences: list[list[Any]] = [[]]
+        while text and text[0] not in ends:
+            head, text = text[0], text[1:]
+            if head == "|":
+                sequences.append([])
+            elif head in "([":
+                number = len(self._choices)
+                self._choices.append(0)
+                inner, text = self._sequences(text, ")" if head == "(" else "]")
+                text = text[1:]
+                options = inner if head == "(" else [[], *inner]
+                self._choices[number] = len(options)
+                sequences[-1].append((number, options))
+            else:
+                sequences[-1].append(head)
+        return sequences, text
+
+    def _drawn(self, sequence: list[Any], generator: random.Random) -> str:
+        text = ""
+        for piece in sequence:
+            if isinstance(piece, str):
+                text += piece
+            else:
+                text += self._drawn(generator.choice(piece[1]), generator)
+        return text
+
+    def _expression(self, sequence: list[Any]) -> str:
+        text = ""
+        for piece in sequence:
+            if isinstance(piece, str):
+                text += re.escape(piece)
+                continue
+            number, options = piece
+            each = [
+                f"(?P<c{number}_{at}>{self._expression(option)})"
+                for at, option in enumerate(options)
+            ]
+            text += f"(?:{'|'.join(each)})"
+        return text
+
+
+def unlisted(artifact: Artifact) -> set[str]:
+    """Return the mnemonics in an artifact's PTX that docs/opcodes.md does not list as executed."""
+    texts = [artifact.blob(k.ptx).decode() for k in artifact.kernels if k.ptx is not None]
+    kernels = [kernel for text in texts for kernel in parse(text).kernels]
+    opcodes = {instruction.opcode for kernel in kernels for instruction in kernel.instructions}
+    assert opcodes
+    arithmetic = [re.compile(regex(pattern)) for pattern, _ in known_opcodes()]
+    return {
+        opcode
+        for opcode in opcodes
+        if form_of(opcode) is None and not any(p.fullmatch(opcode) for p in arithmetic)
+    }
