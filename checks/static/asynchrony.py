@@ -206,6 +206,10 @@ class _Walk:
             start = target.exact
             if start is None:
                 continue
+            if not waited.rest and not target.rest and barrier.rest and place.rest:
+                if not stale and self._is_slot(place, step, barrier, waited, load):
+                    return load
+                continue
             inside = any(start <= o < start + load.bytes for o in place.starts(step.threads))
             if not inside or not waited.rest == barrier.rest == place.rest == target.rest == ():
                 factor = _factor(waited, target)
@@ -217,6 +221,29 @@ class _Walk:
                 continue
             return load
         return None
+
+    def _is_slot(
+        self, place: Place, step: Step, barrier: Place, waited: Place, load: BulkCopy
+    ) -> bool:
+        """Tell whether a copy of an unrolled loop fills the slot of a place in a loop.
+
+        That is where the copy waits for the barrier of the slot last, for a phase that nobody has
+        completed before.
+        """
+        target, factor = load.place, _factor(barrier, place)
+        if factor is None or waited.exact is None or barrier.exact != self.facts.array(barrier):
+            return False
+        before = [w for w in self.facts.waits if w.step.number < load.step.number]
+        graph = self.evaluation.graph
+        before = [w for w in before if graph.dominates(w.step.block, load.step.block)]
+        last = max(before, key=lambda wait: wait.step.number, default=None)
+        if last is None or last.barrier != waited or last.parity != 0 or target is None:
+            return False
+        start, moved = target.exact, factor * (waited.exact - (barrier.exact or 0))
+        return start is not None and any(
+            start <= offset + moved < start + (load.bytes or 0)
+            for offset in place.starts(step.threads)
+        )
 
     # ---- bulk copies
 

@@ -19,12 +19,13 @@ NAME = "static"
 def run(subject: Subject, options: Options) -> LevelResult:
     """Check a variant."""
     artifact = subject.artifact
-    if not subject.ptx:
-        return not_checked(NAME, "its kernels come without PTX")
     target = Target(**artifact.target)  # type: ignore[arg-type]
+    notes = notes_of(artifact.plan, artifact.kernels, target)
     try:
         found = check(artifact.plan, artifact.kernels, subject.ptx, target, artifact.blob)
     except UnsupportedError as error:
-        return not_checked(NAME, error.message.rstrip("."))
-    notes = notes_of(artifact.plan, artifact.kernels, target)
-    return replace(from_findings(NAME, tuple(found)), notes=notes)
+        return replace(not_checked(NAME, error.message.rstrip(".")), notes=notes)
+    result = from_findings(NAME, tuple(found))
+    if not subject.ptx and not result.fails:
+        result = not_checked(NAME, "its kernels come without PTX; bundles hold it with --keep-ptx")
+    return replace(result, notes=notes)

@@ -180,6 +180,24 @@ def test_ptx_that_is_not_understood_is_not_checked() -> None:
     assert "%nonsense" in result.reason
 
 
+def test_without_ptx_the_plan_is_checked_and_the_rest_is_not() -> None:
+    wrong = dataclasses.replace(MAP, dims=(64, 2048))
+    bare = dataclasses.replace(RESOURCES, ptx=None)
+    results = []
+    for tensor in (MAP, wrong):
+        artifact: Any = SimpleNamespace(
+            plan=plan_of("", tensor),
+            kernels=(bare,),
+            target=dataclasses.asdict(H100),
+            blob=None,
+        )
+        results.append(run(Subject("kernel@h100-sxm", artifact), Options()))
+    assert [result.status for result in results] == ["not checked", "found"]
+    assert results[0].reason == "its kernels come without PTX; bundles hold it with --keep-ptx"
+    assert results[0].notes[0].startswith("3 blocks per multiprocessor")
+    assert [finding.rule for finding in results[1].findings] == ["tensor-map"]
+
+
 # ---- what is not decided is not reported
 
 
