@@ -9,7 +9,7 @@ import numpy as np
 
 from pallasc.emulator.instructions.builder import Builder, dtype_of, refusal, storage_of
 from pallasc.emulator.instructions.memory import lanes
-from pallasc.emulator.machine.memory import GlobalMemory
+from pallasc.emulator.machine.memory import GlobalMemory, Region
 from pallasc.emulator.machine.waits import MemoryWait
 from pallasc.emulator.machine.warp import LANES, YIELDED, Step, Warp
 from pallasc.emulator.numbers.atomics import find as find_atomic
@@ -50,6 +50,20 @@ def _view(memory: GlobalMemory, address: int, size: int) -> np.ndarray:
     return region.data[address - region.base :][:size]
 
 
+def _tell(w: Warp, place: int, addresses: np.ndarray, size: int, told: Callable[..., None]) -> None:
+    """Tell the observer of what lanes do to the memory of each device."""
+    memory: GlobalMemory = w.block.machine.memory
+    reached: dict[int, tuple[Region, np.ndarray, np.ndarray]] = {}
+    for lane in lanes(w):
+        for member in memory.members(int(addresses[lane])):
+            region = memory.find(member, size)
+            none = (region, np.zeros(LANES, np.int64), np.zeros(LANES, np.bool_))
+            _, offsets, mask = reached.setdefault(region.base, none)
+            offsets[lane], mask[lane] = member - region.base, True
+    for region, offsets, mask in reached.values():
+        told(w, place, region, offsets, mask, size)
+
+
 def _held(
     memory: GlobalMemory, address: int, size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
@@ -76,6 +90,9 @@ def _st(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
     def run(w: Warp, place: int) -> int:
         memory: GlobalMemory = w.block.machine.memory
         addresses, values = address(w), np.stack([read(w) for read in reads], axis=1)
+        observer = w.block.machine.observer
+        if observer is not None:
+            _tell(w, place, addresses, words.itemsize * len(reads), observer.write)
         for lane in lanes(w):
             data = np.ascontiguousarray(values[lane]).view(np.uint8)
             for member in memory.members(int(addresses[lane])):
@@ -96,6 +113,9 @@ def _red(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
     def run(w: Warp, place: int) -> int:
         memory: GlobalMemory = w.block.machine.memory
         addresses, values = address(w), read(w)
+        observer = w.block.machine.observer
+        if observer is not None:
+            _tell(w, place, addresses, change.dtype.itemsize, observer.atomic)
         for lane in lanes(w):
             for member in memory.members(int(addresses[lane])):
                 held = _view(memory, member, change.dtype.itemsize).view(change.dtype)
@@ -124,6 +144,9 @@ def _ld_reduce(instruction: Instruction, builder: Builder, parts: list[str]) -> 
     def run(w: Warp, place: int) -> int:
         memory: GlobalMemory = w.block.machine.memory
         addresses = address(w)
+        observer = w.block.machine.observer
+        if observer is not None:
+            _tell(w, place, addresses, size, observer.read)
         result = np.zeros((LANES, size), np.uint8)
         read = []
         for lane in lanes(w):

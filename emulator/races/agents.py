@@ -12,6 +12,7 @@ The rows of a frontier say *in which way* they have happened before:
     INIT      of initialised mbarriers: for asynchronous operations that signal them
     BEFORE    for tcgen05, as of the last tcgen05.fence::before_thread_sync
     AFTER     for tcgen05, as of the last tcgen05.fence::after_thread_sync
+    OVER      in time alone: relaxed arrivals pass it on, too
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-GENERIC, ASYNC, GLOBAL, INIT, BEFORE, AFTER = range(6)
-_ROWS = 6
+GENERIC, ASYNC, GLOBAL, INIT, BEFORE, AFTER, OVER = range(7)
+_ROWS = 7
 
 # The agents of a warp.
 WARP = 0

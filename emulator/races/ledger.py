@@ -17,6 +17,7 @@ from pallasc.emulator.races.agents import GENERIC, Frontier
 from pallasc.emulator.races.copying import copying_loads
 from pallasc.emulator.races.findings import Access, Finding
 from pallasc.emulator.races.granules import granule_shifts
+from pallasc.emulator.races.scopes import NAMES, WEAK, Domain, distance
 from pallasc.emulator.races.shadow import Index, Shadow
 from pallasc.emulator.races.threads import ClusterState, Event, Order, Thread, instruction_at
 from pallasc.emulator.races.words import is_replicated, wait_of
@@ -43,10 +44,11 @@ class Ledger:
         self._seen: set[tuple[object, ...]] = set()
         self._orders: dict[Instruction, Order] = {}
         self._shifts: dict[int, tuple[int, int]] = {}
-        self._sync: dict[tuple[int, int], dict[int, np.ndarray]] = {}  # semaphores
+        self._sync: dict[tuple[int, int], dict[Domain, dict[int, np.ndarray]]] = {}  # semaphores
         self._launches: list[Launch] = []
         self._copying: dict[int, dict[Instruction, bool]] = {}
         self._cluster_count = 0
+        self._generic: dict[int, np.ndarray] = {}  # by cluster: agents of the generic proxy
 
     def _granularity(self, launch: Launch) -> tuple[int, int]:
         key = id(launch.program)
@@ -75,12 +77,12 @@ class Ledger:
         self._cluster_of[number] = thread.cluster.number
         return number
 
-    def _access(self, thread: Thread, place: int, what: str, strong: bool = False) -> int:
+    def _access(self, thread: Thread, place: int, what: str, scope: int = WEAK) -> int:
         """Return the event of a plain access: the same one until the warp's next release."""
         number = thread.events.get(place)
         if number is None:
             access = Access(what, instruction_at(thread.warp, place), thread.warp.actor)
-            number = self._event(thread, thread.number, Event(access, thread.warp, strong))
+            number = self._event(thread, thread.number, Event(access, thread.warp, scope))
             thread.events[place] = number
         return number
 
@@ -90,7 +92,13 @@ class Ledger:
         thread.events.clear()
         given = thread.frontier.copy()
         given.own[GENERIC, thread.number] = thread.stamp
+        np.maximum(given.own[who.OVER], given.own[GENERIC], out=given.own[who.OVER])
         return given
+
+    def _reach(self, thread: Thread, block: Block, agent: int, event: int) -> None:
+        """Take note that something reaches shared memory of a block."""
+        if block is not thread.warp.block:
+            thread.cluster.reached.setdefault(block.rank, {})[agent] = event
 
     def _find(
         self,
@@ -154,18 +162,27 @@ class Ledger:
         late = late & ~foreign
         for number in np.unique(clusters[foreign]).tolist():
             table = thread.frontier.others.get(number)
-            here = foreign & (clusters == number)
-            late |= here if table is None else here & (table[proxy][agents % table.shape[1]] < ids)
+            here = np.flatnonzero(clusters == number)
+            if table is None:
+                late[here] = True
+                continue
+            own = agents[here] % table.shape[1]
+            known = table[GENERIC, own]
+            if proxy != GENERIC:
+                known = np.where(self._generic[number][own], table[proxy, own], known)
+            late[here] |= known < ids[here]
         return late
 
     def _without_strong(self, ids: np.ndarray, late: np.ndarray, event: int) -> np.ndarray:
-        """Leave out pairs of atomic or ordered accesses, which do not race."""
+        """Leave out pairs of strong accesses whose scopes reach each other: they do not race."""
         current = self._events[event]
-        if current is None or not current.strong:
+        if current is None or current.scope == WEAK:
             return late
         for number in np.unique(ids[late]).tolist():
             earlier = self._events[number]
-            if earlier is not None and earlier.strong:
+            if earlier is None:
+                continue
+            if min(earlier.scope, current.scope) >= distance(earlier.warp, current.warp):
                 late = late & (ids != number)
         return late
 
@@ -224,7 +241,9 @@ class Ledger:
         if first is None or second is None:
             return
         what, over = first.access.what, second.access.what
-        if first.operation is None:
+        if min(first.scope, second.scope) > WEAK:
+            rule, message = "race", _narrow(first, second)
+        elif first.operation is None:
             message = f"no barrier between {what} and {over} that overwrites what it reads"
             rule = "race"
         else:
@@ -250,6 +269,8 @@ class Ledger:
     def _missing(
         self, thread: Thread, first: Event, number: int, second: Event, *, reads: bool
     ) -> tuple[str, str]:
+        if min(first.scope, second.scope) > WEAK:
+            return "race", _narrow(first, second)
         what, later = first.access.what, second.access.what
         use = "reads" if reads else "writes to"
         known = thread.frontier.own[GENERIC]
@@ -312,3 +333,10 @@ class Ledger:
 def _is_one(ids: np.ndarray) -> bool:
     """Tell whether all of these events are the same one."""
     return bool(ids.size) and bool(ids[0]) and bool((ids == ids[0]).all())
+
+
+def _narrow(first: Event, second: Event) -> str:
+    """Return what is wrong with two strong accesses that race."""
+    one, other = NAMES[first.scope], NAMES[second.scope]
+    what, later = first.access.what, second.access.what
+    return f"{what} ({one}) and {later} ({other}) race: their scopes do not reach each other"

@@ -7,7 +7,8 @@ is not ordered is found even where this run happened to do it in the right order
 It follows PTX ISA 9.0, chapter 8, and what 9.7.9.25, 9.7.13.15, 9.7.15 and 9.7.16.6 say about
 completion. Where the manual asks for more than kernels do that are known to work, less is asked
 here: a plain read needs no proxy fence before an asynchronous write; the completion of a copy
-passes on what its warp knew. Lanes of one warp are not told apart.
+passes on what its warp knew; scopes of mbarriers are not looked at. Lanes of one warp are not told
+apart. A block ends when all its warps have: what reaches its memory comes before that (2.2.2).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.races import agents as who
 from pallasc.emulator.races.agents import ALWAYS, ASYNC, GENERIC, Frontier
 from pallasc.emulator.races.operations import Operations
+from pallasc.emulator.races.scopes import SYS, scope_of
 from pallasc.emulator.races.shadow import Shadow
 from pallasc.emulator.races.threads import BarrierState, ClusterState, Tag, Thread, instruction_at
 
@@ -44,6 +46,7 @@ class Races(Operations):
             self._cluster_count += 1
             cluster = ClusterState(block.cluster, self._cluster_count)
             self._clusters[id(block.cluster)] = cluster
+            self._generic[cluster.number] = cluster.generic
             self._threads.update({thread.warp: thread for thread in cluster.threads})
         shift, _ = self._granularity(block.launch)
         x, y, z = block.index
@@ -66,6 +69,7 @@ class Races(Operations):
             if barrier.bytes and key not in self._under_way:
                 self._left_over(block, offset, barrier)
             self._under_way.discard(key)
+        self._outlived(block)
         self._shadows.pop(id(block.shared), None)
         self._blocks.pop(id(block.shared), None)
         self._clusters.pop(id(block.cluster), None)
@@ -82,6 +86,25 @@ class Races(Operations):
             f"{barrier.bytes} bytes: what was announced is not what was copied",
             event,
         )
+
+    def _outlived(self, block: Block) -> None:
+        """Look whether what others did to its shared memory is over before a block ends (2.2.2)."""
+        threads = [self._threads[warp] for warp in block.warps]
+        reached = threads[0].cluster.reached.pop(block.rank, {})
+        if not reached:
+            return
+        known = np.max([t.frontier.own[[GENERIC, who.OVER]].max(axis=0) for t in threads], axis=0)
+        x, y, z = block.index
+        for agent, number in reached.items():
+            event = self._events[number]
+            if event is None or known[agent] >= number:
+                continue
+            self._find(
+                "block-ended",
+                f"block ({x}, {y}, {z}) may have ended before {event.access.what} reaches its "
+                "shared memory: it waits for nothing that comes afterwards",
+                event,
+            )
 
     def leaving(self, w: Warp) -> None:
         """Take note that a warp has ended; what it left under way is not complete yet."""
@@ -154,6 +177,7 @@ class Races(Operations):
         shadow = self._shadows[id(block.shared)]
         index = shadow.index(offset, _MBARRIER_BYTES)
         event = self._access(thread, place, "the mbarrier operation")
+        self._reach(thread, block, thread.number, event)
         known = np.maximum(thread.frontier.own[GENERIC], thread.frontier.own[who.INIT])
         self._against_writes(thread, shadow, index, known, event, True, reads=False)
         shadow.record_read(thread.number, index, event)
@@ -177,8 +201,9 @@ class Races(Operations):
         """Return what a relaxed arrival passes on: what fences before it were for."""
         given = Frontier(thread.cluster.agents.frontier())
         given.own[who.INIT] = thread.frontier.own[who.INIT]
-        if thread.released is not None:
-            given.join(thread.released)
+        given.own[who.OVER] = self._given(thread).own[who.OVER]
+        for released in thread.released.values():
+            given.join(released)
         return given
 
     def _group_barrier(self, thread: Thread, w: Warp, key: str, rest: list[Any]) -> BarrierState:
@@ -233,11 +258,11 @@ class Races(Operations):
                 if not any(p.startswith("shared") for p in parts):
                     self._raise(thread, who.GLOBAL)
             return
-        if thread.acquired is not None:
-            frontier.join(thread.acquired)
+        scope = scope_of(parts, SYS)
+        for needed in [each for each in thread.acquired if each <= scope]:
+            frontier.join(thread.acquired.pop(needed))
             own[GENERIC, thread.number] = ALWAYS
-            thread.acquired = None
-        thread.released = self._given(thread)
+        thread.released[scope] = self._given(thread)
 
     def _raise(self, thread: Thread, row: int) -> None:
         """Bring a row of a warp's frontier up to what it knows by plain accesses."""

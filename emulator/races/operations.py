@@ -56,6 +56,19 @@ class Operations(Registers):
         self._operands(thread, operation, agent, event)
         self._cells(thread, operation, agent, event)
         self._signals(thread, operation, event)
+        self._reaches(thread, operation, agent, event)
+
+    def _reaches(self, thread: Thread, operation: Asynchronous, agent: int, event: int) -> None:
+        """Take note of the blocks that an operation works on."""
+        signalled = [block for block, _ in operation.signals]
+        for region, _, _ in (*operation.reads, *operation.writes):
+            block = self._blocks.get(id(region))
+            if block is not None:
+                self._reach(thread, block, agent, event)
+                if signalled and block is thread.warp.block and block not in signalled:
+                    thread.cluster.reached.setdefault(block.rank, {})[agent] = event
+        for block in signalled:
+            self._reach(thread, block, agent, event)
 
     def _operands(self, thread: Thread, operation: Asynchronous, agent: int, event: int) -> None:
         own = thread.frontier.own
@@ -129,7 +142,7 @@ class Operations(Registers):
         if tag is None or not operation.signals:
             return
         given = tag.frontier
-        given.own[GENERIC, tag.agent] = tag.event
+        given.own[[[GENERIC], [who.OVER]], tag.agent] = tag.event
         if operation.what == "tcgen05.commit":
             np.maximum(given.own[who.BEFORE], given.own[GENERIC], out=given.own[who.BEFORE])
         for block, offset in operation.signals:

@@ -11,10 +11,12 @@ from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.races.agents import GENERIC, Frontier
 from pallasc.emulator.races.ledger import Ledger
+from pallasc.emulator.races.scopes import GPU, SYS, WEAK, Domain, scope_of
 from pallasc.emulator.races.shadow import Index, Shadow
 from pallasc.emulator.races.threads import Order, Thread, instruction_at
 
 _MBARRIER_BYTES = 8
+_STRONG = {"acquire", "release", "acq_rel", "relaxed", "volatile", "mmio", "sc"}
 
 
 class PlainAccesses(Ledger):
@@ -57,13 +59,14 @@ class PlainAccesses(Ledger):
         if mask is not None:
             offsets = offsets[mask]
         shadow = self._shadow(region, w)
-        if order.strong:
+        if order.scope != WEAK:
             self._synchronise(thread, region, offsets, order, writes, atomic)
         index = shadow.index(offsets, size)
-        event = self._access(thread, place, what, order.strong)
+        event = self._access(thread, place, what, order.scope)
         known = thread.frontier.own[GENERIC]
         shared = id(region) in self._blocks
         if shared:
+            self._reach(thread, self._blocks[id(region)], thread.number, event)
             self._touch_mbarrier(thread, region, offsets, size, event, writes)
         self._against_writes(thread, shadow, index, known, event, shared, reads=not writes)
         if writes:
@@ -84,10 +87,12 @@ class PlainAccesses(Ledger):
         if found is None:
             parts = set(instruction.parts[1:])
             both = "acq_rel" in parts
+            strong = atomic or bool(parts & _STRONG)
+            default = SYS if parts & {"volatile", "mmio"} else GPU
             found = Order(
                 both or "acquire" in parts,
                 both or "release" in parts,
-                atomic or bool(parts & {"acquire", "release", "relaxed", "volatile", "mmio", "sc"}),
+                scope_of(parts, default) if strong else WEAK,
             )
             self._orders[instruction] = found
         return found
@@ -110,15 +115,19 @@ class PlainAccesses(Ledger):
                 self._release(thread, key, order)
 
     def _acquire(self, thread: Thread, key: tuple[int, int], order: Order) -> None:
-        held = self._sync.get(key)
-        if not held:
-            return
-        if order.acquires:
-            self._learn(thread.frontier, thread.cluster.number, held)
-            return
-        if thread.acquired is None:
-            thread.acquired = Frontier(thread.cluster.agents.frontier())
-        self._learn(thread.acquired, thread.cluster.number, held)
+        cluster = thread.cluster.number
+        for domain, held in self._sync.get(key, {}).items():
+            needed = domain.needed(thread.warp, cluster in held)
+            if order.scope < needed or not domain.has(thread.warp, cluster):
+                continue
+            if order.acquires:
+                self._learn(thread.frontier, cluster, held)
+                continue
+            acquired = thread.acquired.get(needed)
+            if acquired is None:
+                acquired = Frontier(thread.cluster.agents.frontier())
+                thread.acquired[needed] = acquired
+            self._learn(acquired, cluster, held)
 
     def _learn(self, frontier: Frontier, cluster: int, held: dict[int, np.ndarray]) -> None:
         others = {number: table for number, table in held.items() if number != cluster}
@@ -127,11 +136,17 @@ class PlainAccesses(Ledger):
         frontier.join_others(others)
 
     def _release(self, thread: Thread, key: tuple[int, int], order: Order) -> None:
-        given = self._given(thread) if order.releases else thread.released
-        if given is None:
+        if order.releases:
+            self._pass_on(thread, key, order.scope, self._given(thread))
             return
-        held = self._sync.setdefault(key, {})
-        for number, table in {**given.others, thread.cluster.number: given.own}.items():
+        for scope, given in thread.released.items():
+            self._pass_on(thread, key, min(scope, order.scope), given)
+
+    def _pass_on(self, thread: Thread, key: tuple[int, int], scope: int, given: Frontier) -> None:
+        cluster = thread.cluster.number
+        domain = Domain.around(thread.warp, cluster, scope)
+        held = self._sync.setdefault(key, {}).setdefault(domain, {})
+        for number, table in {**given.others, cluster: given.own}.items():
             known = held.get(number)
             held[number] = table.copy() if known is None else np.maximum(known, table)
 

@@ -12,6 +12,7 @@ from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.races.agents import ALWAYS, GENERIC, Agents, Frontier
 from pallasc.emulator.races.findings import Access
+from pallasc.emulator.races.scopes import WEAK
 
 
 class Thread:
@@ -30,8 +31,9 @@ class Thread:
         self.frontier.own[GENERIC, number] = ALWAYS
         self.stamp = 0  # the last event before its last release
         self.events: dict[int, int] = {}  # by place: events since then
-        self.released: Frontier | None = None  # as of the last fence, for relaxed writes
-        self.acquired: Frontier | None = None  # what relaxed reads saw, for the next fence
+        # By scope: as of the last fence, for relaxed writes; what relaxed reads saw, for the next.
+        self.released: dict[int, Frontier] = {}
+        self.acquired: dict[int, Frontier] = {}
         self.in_flight: dict[int, tuple[int, bool]] = {}  # registers: event of wgmma, is written
         self.fenced: list[np.ndarray] | None = None  # registers as of the last wgmma.fence
         self.asynchronous: list[Asynchronous] = []  # not waited for
@@ -40,7 +42,7 @@ class Thread:
 class ClusterState:
     """Threads and barriers of a cluster."""
 
-    __slots__ = ("agents", "barriers", "copies", "generic", "number", "threads")
+    __slots__ = ("agents", "barriers", "copies", "generic", "number", "reached", "threads")
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         warps = cluster.warps
@@ -50,6 +52,7 @@ class ClusterState:
         self.threads = [Thread(warp, self, n) for n, warp in enumerate(warps)]
         self.barriers: dict[object, BarrierState] = {}
         self.copies = 0
+        self.reached: dict[int, dict[int, int]] = {}  # by rank and agent: the last event there
 
 
 class BarrierState:
@@ -88,7 +91,7 @@ class Event:
 
     access: Access
     warp: Warp
-    strong: bool = False
+    scope: int = WEAK  # of a strong access
     operation: Asynchronous | None = None
 
 
@@ -112,7 +115,7 @@ class Order:
 
     acquires: bool
     releases: bool
-    strong: bool
+    scope: int  # WEAK, or how far it reaches
 
 
 def instruction_at(w: Warp, place: int) -> Instruction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pallasc.emulator.machine.asynchronous import Asynchronous
+from pallasc.emulator.races.scopes import WEAK
 from pallasc.emulator.races.threads import Event
 
 NAMES = {
@@ -39,7 +40,7 @@ def is_replicated(first: Event, second: Event, *, shared: bool) -> bool:
 
     Mosaic has every warp of a block store a scalar, and every warp or block the same rows.
     """
-    if first.access.instruction is not second.access.instruction:
+    if first.access.instruction is not second.access.instruction or first.scope != WEAK:
         return False
     if not shared:
         return True

@@ -145,6 +145,8 @@ def memory_of_the_neighbour(x: jax.Array) -> jax.Array:
         plgpu.barrier_arrive(both)
         plgpu.barrier_wait(both)
         out_gmem[block] = plgpu.cluster_ref(smem, {"c": 1 - block})[...]
+        plgpu.barrier_arrive(both)  # or the other block ends before its memory is read
+        plgpu.barrier_wait(both)
 
     transforms = (plgpu.TilingTransform((8, 32)), plgpu.SwizzleTransform(128))
     return plgpu.kernel(
