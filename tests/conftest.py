@@ -16,6 +16,12 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import consoles  # noqa: F401 - found here for the tests, which import it by its name
+
+sys.path.pop(0)
+
 from pallasc.cache import stat_digest
 from pallasc.cache.store import Store
 from pallasc.compiler.toolchain.setup import prepare

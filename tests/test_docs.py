@@ -31,6 +31,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from consoles import fits, shown
 
 import pallasc
 from pallasc.cache.store import Store
@@ -113,26 +114,6 @@ def run(command: str | list[str], folder: Path) -> subprocess.CompletedProcess[s
 # Checks of blocks: each takes the block and the page's folder and yields what is wrong.
 
 Check = Callable[[Block, Path], Iterator[str]]
-
-
-def shown(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each command of a console block with the output that is shown below it."""
-    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
-        command, _, output = part.partition("\n")
-        yield command, output
-
-
-# A machine that is busy also says what is running; no page shows that.
-RUNNING = re.compile(r"^\[ *\d+/\d+\] (?:compiling|checking) \d+: .*\n", re.MULTILINE)
-
-
-def fits(output: str, wanted: str) -> bool:
-    """Return whether output is what is shown."""
-    pattern = "".join(
-        r"(?:.*\n)*?" if line == "…\n" else ".*".join(map(re.escape, line.split("…")))
-        for line in wanted.splitlines(keepends=True)
-    )
-    return re.fullmatch(pattern, RUNNING.sub("", output)) is not None
 
 
 def check_console(block: Block, folder: Path) -> Iterator[str]:

@@ -7,10 +7,11 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from consoles import fits, shown
 from environments import EXAMPLES, ROOT, Environment
 
 pytestmark = pytest.mark.once
@@ -21,22 +22,6 @@ BLOCK = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.D
 
 def blocks(page: Path, kind: str) -> list[str]:
     return [block["text"] for block in BLOCK.finditer(page.read_text()) if block["kind"] == kind]
-
-
-def shown(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each command of a console block with the output that is shown below it."""
-    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
-        command, _, output = part.partition("\n")
-        yield command, output
-
-
-def fits(output: str, wanted: str) -> bool:
-    """Return whether output is what is shown; `…` stands for anything."""
-    pattern = "".join(
-        r"(?:.*\n)*?" if line == "…\n" else ".*".join(map(re.escape, line.split("…")))
-        for line in wanted.splitlines(keepends=True)
-    )
-    return re.fullmatch(pattern, output) is not None
 
 
 @pytest.fixture

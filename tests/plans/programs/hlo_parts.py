@@ -6,6 +6,7 @@ a module of its own. What the GPU's compiler noted of how to make kernels is lef
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -60,8 +61,10 @@ class Computations:
             for instruction in computation.instructions
         }
         self._compiled: dict[int, Callable[..., Any]] = {}
+        self._results: dict[tuple[int | bytes, ...], list[np.ndarray]] = {}
+        self.shapes = functools.cache(self._shapes)
 
-    def shapes(self, call: str) -> tuple[list[Any], list[Any]]:
+    def _shapes(self, call: str) -> tuple[list[Any], list[Any]]:
         """Return the shapes of operands and results of the instruction with this name."""
         computation = self._by_id[self._calls[call].called_computation_ids[0]]
         parameters = [
@@ -75,11 +78,14 @@ class Computations:
         return [parameter.shape for parameter in parameters], results
 
     def run(self, call: str, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Return what the instruction with this name gives."""
+        """Return what the instruction with this name gives; plans that differ later ask again."""
         number = self._calls[call].called_computation_ids[0]
         if number not in self._compiled:
             self._compiled[number] = _compile(self._module(number))
-        return self._compiled[number](operands)
+        asked = (number, *(operand.tobytes() for operand in operands))
+        if asked not in self._results:
+            self._results[asked] = self._compiled[number](operands)
+        return self._results[asked]
 
     def _module(self, number: int) -> bytes:
         needed: list[int] = []

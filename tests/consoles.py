@@ -1,0 +1,25 @@
+"""Commands as pages show them in console blocks, with the output below each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+# A machine that is busy also says what is running; no page shows that.
+RUNNING = re.compile(r"^\[ *\d+/\d+\] (?:compiling|checking) \d+: .*\n", re.MULTILINE)
+
+
+def shown(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each command of a console block with the output that is shown below it."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, output = part.partition("\n")
+        yield command, output
+
+
+def fits(output: str, wanted: str) -> bool:
+    """Return whether output is what is shown; `…` stands for anything, on a line for any lines."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == "…\n" else ".*".join(map(re.escape, line.split("…")))
+        for line in wanted.splitlines(keepends=True)
+    )
+    return re.fullmatch(pattern, RUNNING.sub("", output)) is not None
