@@ -67,6 +67,15 @@ class Report:
     errors: tuple[PallascError, ...] = ()
 
     @property
+    def left(self) -> int:
+        """The number of variants that an interrupt left without results of all levels."""
+        return sum(
+            len(check.results) < len(self.levels)
+            and (check.built is None or check.built.error is None)
+            for check in self.checks
+        )
+
+    @property
     def exit_code(self) -> int:
         """0 if nothing was found, 1 for a finding, 130 if interrupted, else the first error's."""
         if self.interrupted:

@@ -22,9 +22,10 @@ from pallasc.checks.room import check_room, without_memory
 from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.messages import Failed, Reply
-from pallasc.errors import PallascError
+from pallasc.errors import PallascError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.entries import parse_entry
+from pallasc.specs.meshes import Mesh
 from pallasc.specs.spec import Variant
 
 
@@ -32,7 +33,7 @@ def main(arguments: list[str], channel: Channel) -> int:
     """Serve requests until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     with os.fdopen(int(arguments[0]), "rb") as source:
-        session = _Session()
+        session = Session()
         for line in source:
             request = Check.from_json(decode(line))
             threads = threading.active_count()
@@ -48,7 +49,7 @@ def main(arguments: list[str], channel: Channel) -> int:
     return 0
 
 
-class _Session:
+class Session:
     """What holds for all requests of this process."""
 
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ class _Session:
         variant = request.variant if level.calls_user else None
         if variant is None:
             return Checked(result=_timed(level, subject, options))
-        self._prepare(variant, request.env)
+        self.prepare(variant.mesh, request.env)
         with self._before.working_in(variant.base_dir):
             result = _timed(level, subject, options)
         return _with_sources(result, variant)
@@ -91,12 +92,26 @@ class _Session:
         self._before.restore_functions()
         return bool(self._before.is_tainted())
 
-    def _prepare(self, variant: Variant, env: Mapping[str, str | None]) -> None:
-        """Import JAX, and record from now on what the user's code reads."""
+    def prepare(self, mesh: Mesh, env: Mapping[str, str | None]) -> None:
+        """Import JAX, and record from now on what the user's code reads.
+
+        Args:
+            mesh: the devices that the CPU stands in for.
+            env: variables that the spec declares.
+
+        Raises:
+            ToolError: JAX is not installed.
+        """
         if self._before is not None:
             return
-        import jax
-        from jax.experimental.mosaic.gpu import core  # sets variables of this process
+        try:
+            import jax
+            from jax.experimental.mosaic.gpu import core  # sets variables of this process
+        except ModuleNotFoundError as error:
+            raise ToolError(
+                f"the level calls the kernel or its reference, and {error.name} is not installed.",
+                hint='Install it with: pip install "pallasc[cuda13]"',
+            ) from error
 
         from pallasc.compiler.inputs.imports import read_sources_afresh, record_imports
         from pallasc.compiler.inputs.process_state import ProcessState
@@ -105,7 +120,7 @@ class _Session:
         del core, compilation  # which knows when this process began
         record_imports()
         read_sources_afresh()
-        devices = math.prod(size for _, size in variant.mesh)
+        devices = math.prod(size for _, size in mesh)
         jax.config.update("jax_num_cpu_devices", devices)
         self._before = ProcessState.now()
         if env:

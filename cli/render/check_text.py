@@ -74,6 +74,7 @@ def summary_line(report: Report) -> str:
         check.built is not None and check.built.error is not None for check in report.checks
     )
     parts += [f"{failed:,} not built"] if failed else []
+    parts += [f"interrupted, {report.left:,} left"] if report.interrupted else []
     ends = [count(findings, "finding")] if findings else []
     ends += [f"{stored:,} {_FROM_STORE}"] if stored else []
     start = f"{count(len(report.checks), 'variant')} in {report.seconds:.1f} s: "

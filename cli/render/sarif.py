@@ -64,8 +64,7 @@ def sarif(
         "originalUriBaseIds": {_ROOT: {"uri": f"{root.as_uri()}/"}},
         "invocations": [
             {
-                "executionSuccessful": not any(note["level"] == "error" for note in notes)
-                and not report.interrupted,
+                "executionSuccessful": not any(note["level"] == "error" for note in notes),
                 "toolExecutionNotifications": notes,
             }
         ],
@@ -166,6 +165,9 @@ def _notifications(report: Report, root: Path) -> Iterator[dict[str, object]]:
                 yield _notification(text, level, place, root)
     for failed in report.errors:
         yield _notification(str(failed), "error")
+    if report.interrupted:
+        left = f"{report.left:,} of {len(report.checks):,} variants"
+        yield _notification(f"interrupted: {left} lack results of a level", "error")
 
 
 def _notification(

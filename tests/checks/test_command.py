@@ -17,12 +17,13 @@ import pytest
 from pallasc.checks.findings import Finding, Place, from_findings, not_checked
 from pallasc.checks.levels import LEVELS, rules_of
 from pallasc.checks.report import Report, VariantCheck
+from pallasc.checks.worker import Session
 from pallasc.cli import check as command
 from pallasc.cli.render.check_annotations import check_commands
 from pallasc.cli.render.check_junit import check_junit
-from pallasc.cli.render.check_text import result_lines
+from pallasc.cli.render.check_text import result_lines, summary_line
 from pallasc.cli.render.sarif import sarif
-from pallasc.errors import Location
+from pallasc.errors import Location, ToolError
 
 OWN_FILES = ("kernels.py", "spec.yaml")
 
@@ -303,6 +304,32 @@ def test_an_error_that_ends_the_check_is_in_every_output(project: Path, checking
     assert run["invocations"][0]["executionSuccessful"] is False
     assert b"expected a list of kernels" in (project / "b.xml").read_bytes()
     assert "::error " in ran.err
+
+
+def test_without_jax_a_level_that_calls_the_users_code_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(ToolError) as caught:
+        Session().prepare((), {})
+    assert caught.value.exit_code == 4
+    assert caught.value.message == (
+        "the level calls the kernel or its reference, and jax is not installed."
+    )
+    assert caught.value.hint == 'Install it with: pip install "pallasc[cuda13]"'
+
+
+def test_an_interrupt_is_told_with_what_is_left(tmp_path: Path) -> None:
+    done = VariantCheck("done@h100", None, None, None, (from_findings("interpreter", ()),))
+    left = VariantCheck("left@h100", None, None, None)
+    report = Report((done, left), 1.5, ("interpreter",), interrupted=True)
+    assert (report.exit_code, report.left) == (130, 1)
+    assert summary_line(report) == "2 variants in 1.5 s: 1 passed, interrupted, 1 left"
+    (run,) = json.loads(sarif(report, {}, tmp_path, version="1"))["runs"]
+    (invocation,) = run["invocations"]
+    assert invocation["executionSuccessful"] is False
+    (note,) = invocation["toolExecutionNotifications"]
+    assert note["message"]["text"] == "interrupted: 1 of 2 variants lack results of a level"
 
 
 HOSTILE = "\x1b[31m\n::error::x\u202e%0A<&\"'>\ud800]]>"
