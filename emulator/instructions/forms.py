@@ -393,9 +393,21 @@ def regex(pattern: str) -> str:
 @functools.lru_cache(maxsize=4096)
 def form_of(opcode: str) -> Form | None:
     """Return the form that a mnemonic has, None for one that is not executed."""
-    return next((form for form, found in _compiled() if found.fullmatch(opcode)), None)
+    forms = _by_base().get(opcode.partition(".")[0], ())
+    return next((form for form in forms if _compiled(form.pattern).fullmatch(opcode)), None)
 
 
 @functools.cache
-def _compiled() -> tuple[tuple[Form, re.Pattern[str]], ...]:
-    return tuple((form, re.compile(regex(form.pattern))) for form in FORMS)
+def _by_base() -> Mapping[str, list[Form]]:
+    """Return forms by the first parts of their mnemonics: one, or several between brackets."""
+    found: dict[str, list[Form]] = {}
+    for form in FORMS:
+        first = re.match(r"\(?([\w|]+)", form.pattern)
+        for base in first[1].split("|") if first is not None else ():
+            found.setdefault(base, []).append(form)
+    return found
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(regex(pattern))

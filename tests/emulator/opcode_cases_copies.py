@@ -295,8 +295,10 @@ def begin(opcode: str) -> Case:
 
 @of("mbarrier.arrive")
 def arrive(opcode: str) -> Case:
-    bytes_ = ", 0" if "expect_tx" in opcode else ""
-    lines = f"{FIRST} @%p8 mbarrier.init.shared.b64 [m], 32; bar.sync 0; {opcode} _, [m]{bytes_};"
+    # The last operand is the number of bytes to announce, or of arrivals.
+    count, more = (32, 0) if "expect_tx" in opcode else (96, 3)
+    lines = f"{FIRST} @%p8 mbarrier.init.shared.b64 [m], {count}; bar.sync 0;"
+    lines += f"{opcode} _, [m], {more};"
     return Case(lines + WAIT + SHOW_LANE, LANES)
 
 

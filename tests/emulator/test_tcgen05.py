@@ -29,6 +29,22 @@ def product(a, b):
     return a.astype(np.float64) @ b.astype(np.float64).T
 
 
+def multiply_once(kind, idesc, a, b, memory, *, adds):
+    """Issue one product of matrices of 32 bytes a row."""
+    left, right = place(a, 32, False), place(b, 32, False)
+    tcgen05.mma(
+        parse_mma(f"tcgen05.mma.cta_group::1.kind::{kind}"),
+        idesc,
+        0,
+        left.descriptor(0, 0),
+        False,
+        right.descriptor(B_AT, 0),
+        [bw.shared_with((0, left.data), (B_AT, right.data))],
+        [memory],
+        adds,
+    )
+
+
 def run(a_name, b_name, m, n, k, *, modes=(128, 128), mn=(False, False), result="f32", **options):
     """Multiply with one block; return D as words and the exact product."""
     a = bw.random_elements(a_name, (m, k), 1)
@@ -94,19 +110,8 @@ def test_tf32_drops_the_lower_bits_and_is_mn_major_in_its_own_swizzle():
         assert (bw.read_lanes(memory, 64, 64).view(np.float32) == expected).all()
     a = np.full((128, 8), np.float32(1 + 2**-10 + 2**-11))
     b = np.full((8, 8), np.float32(1))
-    left, right = place(a, 32, False), place(b, 32, False)
     memory = bw.fresh_memory()
-    tcgen05.mma(
-        parse_mma("tcgen05.mma.cta_group::1.kind::tf32"),
-        bw.instruction(128, 8, "tf32", "tf32", "f32"),
-        0,
-        left.descriptor(0, 0),
-        False,
-        right.descriptor(B_AT, 0),
-        [bw.shared_with((0, left.data), (B_AT, right.data))],
-        [memory],
-        False,
-    )
+    multiply_once("tf32", bw.instruction(128, 8, "tf32", "tf32", "f32"), a, b, memory, adds=False)
     assert memory.words[0, 0].view(np.float32) == 8 * (1 + 2**-10)
 
 
@@ -119,20 +124,10 @@ def test_integers(names):
 @pytest.mark.parametrize("saturate", [False, True])
 def test_integer_sums_wrap_or_saturate(saturate):
     a, b = np.full((128, 32), 127, np.int8), np.full((8, 32), 127, np.int8)
-    left, right = place(a, 32, False), place(b, 32, False)
     memory = bw.fresh_memory()
     memory.words[:, :8] = 0x7FFFFFF0
-    tcgen05.mma(
-        parse_mma("tcgen05.mma.cta_group::1.kind::i8"),
-        bw.instruction(128, 8, "s8", "s8", "s32") | saturate << 3,
-        0,
-        left.descriptor(0, 0),
-        False,
-        right.descriptor(B_AT, 0),
-        [bw.shared_with((0, left.data), (B_AT, right.data))],
-        [memory],
-        True,
-    )
+    idesc = bw.instruction(128, 8, "s8", "s8", "s32") | saturate << 3
+    multiply_once("i8", idesc, a, b, memory, adds=True)
     wrapped = (0x7FFFFFF0 + 127 * 127 * 32) % 2**32
     assert (memory.words[:, :8] == (0x7FFFFFFF if saturate else wrapped)).all()
 
