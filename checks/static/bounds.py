@@ -15,6 +15,7 @@ from pallasc.checks.static.facts import Facts
 from pallasc.checks.static.found import Found
 from pallasc.checks.static.read_facts import access_bytes
 from pallasc.checks.static.values import Value
+from pallasc.checks.static.walk import Iteration, number_of, walk
 from pallasc.specs.artifacts.plan import Binding, Buffer, LaunchPlan
 
 _ACCESSES = ("ld.", "st.", "red.", "atom.")
@@ -72,7 +73,7 @@ class _Reach:
     def __init__(self, facts: Facts) -> None:
         self._evaluation = facts.evaluation
         self._grid = facts.launch.grid
-        self._clustered = not facts.is_local and facts.launch.cluster is not None
+        self._walks: dict[int, list[Iteration]] = {}
 
     def last(self, value: Value, step: Step) -> tuple[int, int] | None:
         """Return the least and the largest number that a value takes, None if not known."""
@@ -90,6 +91,35 @@ class _Reach:
                 return None
             least, most = least + min(0, factor * end), most + max(0, factor * end)
         return least, most
+
+    def walked(self, value: Value, step: Step) -> tuple[int, int] | None:
+        """Return the same of a value in a loop that is walked, as far as it is."""
+        header = self._evaluation.graph.loop_of[step.block]
+        if header is None or value.is_known or step.threads is None:
+            return None
+        if header not in self._walks:
+            certain = self._is_certain(header)
+            self._walks[header] = walk(self._evaluation, header) if certain else []
+        spans = []
+        for iteration in self._walks[header]:
+            if step.block not in iteration.blocks:
+                continue
+            lowest = highest = number_of(self._evaluation, Value((), value.constant), {})
+            for atom, factor in value.terms:
+                end = self._end(atom, step.block) if self._is_index(atom) else None
+                number = number_of(self._evaluation, Value(((atom, 1),), 0), iteration.numbers)
+                if (end is None and number is None) or lowest is None or highest is None:
+                    return None
+                steps = (0, factor * end) if end is not None else (factor * (number or 0),)
+                lowest, highest = lowest + min(steps), highest + max(steps)
+            if lowest is not None and highest is not None:
+                spans.append((lowest, highest))
+        if not spans:
+            return None
+        return min(low for low, _ in spans), max(high for _, high in spans)
+
+    def _is_index(self, atom: int) -> bool:
+        return str(self._evaluation.atoms.kind(atom)) == "special"
 
     def _end(self, atom: int, block: int) -> int | None:
         """Return the largest number that an atom takes; the least is 0."""
@@ -126,7 +156,7 @@ def _coordinates(copy: BulkCopy, reach: _Reach) -> Iterator[Found]:
     for axis, (value, size, box) in enumerate(
         zip(coordinates, tensor.dims, tensor.box, strict=True)
     ):
-        found = reach.last(value, copy.step)
+        found = reach.last(value, copy.step) or reach.walked(value, copy.step)
         if found is None:
             continue
         least, most = found

@@ -91,7 +91,7 @@ class _Evaluator:
         self.everyone = np.ones(self.threads, bool)
         self.thread_index = np.arange(self.threads, dtype=np.int64)
         self.changing, self.definitions = self._changing()
-        self.ends: dict[int, dict[int, Value]] = {}
+        self.ends = self.result.ends
 
     def run(self) -> Evaluation:
         result, graph = self.result, self.graph

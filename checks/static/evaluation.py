@@ -52,6 +52,7 @@ class Evaluation:
         regions: for each block, the first block of those that run exactly when it does, as far as
             conditions are not known; threads aside.
         guards: for each block that branches on a condition, its value.
+        ends: for each block, what the registers that change hold at its end.
     """
 
     kernel: Kernel
@@ -62,6 +63,7 @@ class Evaluation:
     masks: list[Any] = field(default_factory=list)
     regions: list[int] = field(default_factory=list)
     guards: dict[int, Value] = field(default_factory=dict)
+    ends: dict[int, dict[int, Value]] = field(default_factory=dict)
 
     def last_iteration(self, header: int, block: int) -> int | None:
         """Return the number of the last iteration in which a loop runs a block, from 0.

@@ -275,7 +275,10 @@ def _opaque_compare(
     b: Value,
     rest: list[Operand],
 ) -> None:
-    value = state.atoms.value(".".join(instruction.parts[:2]), operands=(a, b))
+    name = f"setp.{instruction.parts[1]}"
+    if instruction.parts[1] not in ("eq", "ne"):
+        name += f".{instruction.parts[-1]}"  # the order of numbers is that of a type
+    value = state.atoms.value(name, operands=(a, b))
     if rest:
         value = _joined(state, instruction.parts[2], value, state.read(rest[0]))
     for register in registers_of(target):

@@ -478,6 +478,45 @@ def test_local_memory_is_found_where_the_disassembler_finds_it(tmp_path: Path) -
     assert counts
 
 
+PIPELINE = """
+mov.b32 %r1, 1;
+@%leader mbarrier.init.shared::cta.b64 [%smem], %r1;
+bar.sync 0;
+mov.b32 %r2, 8192;
+mov.b32 %r4, 0;
+mov.b32 %r5, 0;
+mov.b32 %r6, 0;
+add.s32 %r3, %smem, 1024;
+LOOP:
+setp.gt.u32 %p1, %r5, 17;
+@%p1 bra NEXT;
+shl.b32 %r7, %r6, 6;
+@%leader mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%smem], %r2;
+@%leader cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes
+  [%r3], [%map, {%r4, %r7}], [%smem];
+NEXT:
+add.s32 %r8, %r6, 1;
+setp.eq.s32 %p2, %r8, STEPS;
+selp.b32 %r6, 0, %r8, %p2;
+add.s32 %r5, %r5, 1;
+setp.ne.s32 %p3, %r5, 20;
+@%p3 bra LOOP;
+"""
+"""A loop as that of a pipeline: it copies in some iterations, and its index starts again."""
+
+
+def test_a_pipeline_whose_index_starts_again_is_followed_step_by_step() -> None:
+    (finding,) = [f for f in found_in(PIPELINE.replace("STEPS", "32")) if f.rule == "out-of-bounds"]
+    assert "a box begins at 1088 of dimension 0" in finding.message  # of 1024, in the last copy
+    assert "out-of-bounds" not in rules_in(PIPELINE.replace("STEPS", "16"))
+    # What is copied only perhaps is not reported.
+    unknown = PIPELINE.replace("STEPS", "32").replace(
+        "setp.gt.u32 %p1, %r5", "setp.gt.u32 %p1, %r9"
+    )
+    loaded = "ld.global.b32 %r9, [%x];" + unknown
+    assert "out-of-bounds" not in rules_in(loaded)
+
+
 def test_a_block_that_asks_for_too_much_shared_memory() -> None:
     large = dataclasses.replace(RESOURCES, dynamic_smem_bytes=300_000)
     (finding,) = check(plan_of(""), [large], ptx_of(""), H100)
