@@ -9,7 +9,7 @@ import numpy as np
 from pallasc.emulator.machine.memory import PARAMETERS, SHARED, Region
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction
-from pallasc.emulator.races.agents import GENERIC, Frontier
+from pallasc.emulator.races.agents import GENERIC, Frontier, merged
 from pallasc.emulator.races.ledger import Ledger
 from pallasc.emulator.races.scopes import GPU, SYS, WEAK, Domain, scope_of
 from pallasc.emulator.races.shadow import Index, Shadow
@@ -147,8 +147,7 @@ class PlainAccesses(Ledger):
         domain = Domain.around(thread.warp, cluster, scope)
         held = self._sync.setdefault(key, {}).setdefault(domain, {})
         for number, table in {**given.others, cluster: given.own}.items():
-            known = held.get(number)
-            held[number] = table.copy() if known is None else np.maximum(known, table)
+            held[number] = merged(held.get(number), table)
 
     def _touch_mbarrier(
         self,
