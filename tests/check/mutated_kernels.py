@@ -252,12 +252,40 @@ SUBJECTS: tuple[Subject, ...] = (
             collective=True,
             epilogue_tile_n=16,
         ),
-        # JAX 0.12 leaves the axis out, and a block may be two tiles ahead of the other.
+        # JAX 0.12 leaves the axis out, and lets one warp arrive before others have read the answer.
         **{
             **_BLACKWELL,
             "only": ("_loop_body", "_wait_store", "_compute", "matmul_kernel"),
-            "changes": (('thread_axis="wg")', 'thread_axis="wg", cluster_axes=("x",))'),),
+            "changes": (
+                ("@plgpu.dynamic_scheduling_loop(", "@_loop("),
+                ('thread_axis="wg")', 'thread_axis="wg", cluster_axes=("x",))'),
+            ),
         },
+        more="""
+def _loop(**options):
+  from jax._src.pallas.mosaic_gpu import primitives
+  from jax.experimental.mosaic.gpu import utils
+  query = primitives.query_cluster_cancel
+
+  def query_together(*args, **kwargs):
+    answer = query(*args, **kwargs)
+
+    @primitives.inline_mgpu()
+    def wait_for_each_other(_):
+      utils.warpgroup_barrier()
+
+    wait_for_each_other()
+    return answer
+
+  def decorate(body):
+    primitives.query_cluster_cancel = query_together
+    try:
+      return plgpu.dynamic_scheduling_loop(**options)(body)
+    finally:
+      primitives.query_cluster_cancel = query
+
+  return decorate
+""",
     ),
     Subject(
         name="jax_attention",
