@@ -16,6 +16,7 @@ from pallasc.compiler.builds.options import Options
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.emulator.arrays import numpy_dtype
 from pallasc.emulator.machine.machine import Machine, Policy
+from pallasc.emulator.races.observer import Races
 from pallasc.emulator.run_plan import PlanRun
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.loading.matrix import expand
@@ -80,9 +81,15 @@ def test_every_device_gets_its_numbers(variant: Variant, compiled: Compiled) -> 
         [source.integers(-4, 5, b.shape).astype(numpy_dtype(b.dtype)) for b in plan.inputs]
         for _ in range(plan.device_count)
     ]
-    found = PlanRun(artifact, Machine(Policy(seconds=600)), texts).run(given)
+    # All-gather matmul counts signals, and a block that is ahead counts for one that is late: on
+    # more than two devices JAX's kernel races, although the numbers are right here.
+    is_raced = variant.name == "all_gather_matmul" and plan.device_count > 2
+    races = Races()
+    machine = Machine(Policy(seconds=600), observer=None if is_raced else races)
+    found = PlanRun(artifact, machine, texts).run(given)
     expected = EXPECTED[variant.name](dict(variant.params), given)
     assert len(found) == len(expected) == dict(variant.params)["devices"]
     for (own,), right in zip(found, expected, strict=True):
         assert own.shape == right.shape
         np.testing.assert_array_equal(own.astype(np.float32), right.astype(np.float32))
+    assert [str(each) for each in races.findings if not each.is_warning] == []
