@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pallasc.emulator.instructions.forms import FORMS, PARTS, REFUSED
+from pallasc.emulator.instructions.forms import FORMS, PARTS
+from pallasc.emulator.instructions.refused import REFUSED
 from pallasc.emulator.numbers.table import known_opcodes
 
 _INTRO = """\

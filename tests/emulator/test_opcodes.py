@@ -20,7 +20,8 @@ from opcode_patterns import Pattern
 from recorded_numbers import RECORD
 from small_kernels import run
 
-from pallasc.emulator.instructions.forms import FORMS, REFUSED, Form, form_of
+from pallasc.emulator.instructions.forms import FORMS, Form, form_of
+from pallasc.emulator.instructions.refused import REFUSED
 from pallasc.emulator.instructions.registry import BUILDERS
 from pallasc.emulator.numbers.table import known_opcodes
 from pallasc.errors import UnsupportedError
