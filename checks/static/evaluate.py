@@ -134,9 +134,36 @@ class _Evaluator:
                 edges[number, target] = mask & (held if is_taken else ~held)
                 exact[number, target] = True
             else:
+                excluded = self._certainly(guard, held=not is_taken)
+                reaching = mask if excluded is None else mask & ~excluded
                 earlier = edges.get((number, target))
-                edges[number, target] = mask if earlier is None else earlier | mask
+                edges[number, target] = reaching if earlier is None else earlier | reaching
                 exact[number, target] = False
+
+    def _certainly(self, guard: Value, *, held: bool) -> Any:
+        """Return the threads for which a condition that is not known holds, or does not.
+
+        `x | thread >= 32` holds in all warps but the first. None where no part of it is known.
+        """
+        if guard.is_known:
+            mask = as_mask(guard.constant, self.threads)
+            return mask if held else ~mask
+        if len(guard.terms) != 1 or guard.terms[0][1] != 1:
+            return None
+        atom = guard.terms[0][0]
+        kind, *joined = self.atoms.descriptions[atom]
+        operands = self.atoms.operands[atom]
+        if kind == "not":
+            return self._certainly(operands[0], held=not held)
+        if kind in ("and.pred", "or.pred"):
+            joined = [kind.partition(".")[0]]
+        elif kind != "joined":
+            return None
+        if joined != ["or" if held else "and"]:
+            return None
+        return _union(
+            [m for m in (self._certainly(o, held=held) for o in operands) if m is not None]
+        )
 
     def _region(self, number: int, before: list[int], exact: dict[tuple[int, int], bool]) -> int:
         """Return the region of a block: that of a dominator, if nothing unknown lies between."""

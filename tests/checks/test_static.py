@@ -236,6 +236,19 @@ def test_arrivals_of_threads_that_are_not_known_are_not_counted() -> None:
     assert rules_in(edited("arrivals", ("mbarrier.arrive.rel", condition))) == set()
 
 
+def test_a_condition_is_known_for_some_threads_where_it_is_not_for_others() -> None:
+    alone = """
+    ld.global.b32 %r9, [%x];
+    setp.gt.u32 %p2, %thread, 99;
+    setp.lt.or.s32 %p3, %r9, 2, %p2;
+    @%p3 bra OVER;
+    mbarrier.arrive"""
+    behind = ("_, [%smem], 1;", "_, [%smem], 1;\nOVER:")
+    assert rules_in(edited("arrivals", ("mbarrier.arrive", alone), behind)) == set()
+    fewer = ("%thread, 99", "%thread, 63")
+    assert rules_in(edited("arrivals", ("mbarrier.arrive", alone), behind, fewer)) == {"arrivals"}
+
+
 def test_a_barrier_that_takes_more_than_ever_arrive_is_told_with_both_numbers() -> None:
     (finding,) = found_in(edited("arrivals", ("mov.b32 %r1, 100;", "mov.b32 %r1, 384;")))
     assert "takes 384 arrivals, and 128 ever come" in finding.message
