@@ -27,7 +27,7 @@ from pallasc.cli.terminal.output import echo
     "--cold", is_flag=True, help="Empty the L2 cache before each launch that is measured."
 )
 @count_option("--repeats", "Measure this many launches.", default=100)
-@count_option("--warmup", "Launch this many times before.", least=0, default=25)
+@count_option("--warmup", "Launch this many times before measuring.", least=0, default=25)
 @click.option(
     "--flops",
     metavar="N",

@@ -49,7 +49,7 @@ class _Options(BuildOptions):
     "--keep-going/--fail-fast",
     default=True,
     show_default=True,
-    help="After a variant failed, compile the others, or stop.",
+    help="After a failure, compile the other variants, or stop.",
 )
 @click.option(
     "--dry-run", is_flag=True, help="Compile nothing; say what would be compiled, and why."

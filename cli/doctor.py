@@ -79,7 +79,7 @@ def running_text(archs: Sequence[str]) -> str:
     if archs:
         lines.append(f"The GPUs here run kernels for {', '.join(archs)}.")
     else:
-        lines.append("No GPU is found here: kernels run where there is one, with NVIDIA's driver.")
+        lines.append("No GPU was found: kernels run where there is one, with NVIDIA's driver.")
     from pallasc.compiler.toolchain.toolchain import INSTALL
 
     return "\n".join([*lines, f"To compile here, too: {INSTALL}"])
@@ -95,7 +95,7 @@ def items_text(items: Sequence[Item], *, fixes: bool = True) -> str:
     if not (commands and fixes):
         return text
     needed = any(item.problem and item.needed for item in items)
-    title = "To put this right:" if needed else "Optional:"
+    title = "To fix this:" if needed else "Optional:"
     return "\n".join([text, "", title, *(f"  {command}" for command in commands)])
 
 

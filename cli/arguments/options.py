@@ -145,7 +145,7 @@ compile_options = together(
         "--jobs",
         type=click.IntRange(min=1),
         metavar="N",
-        help="Compile in at most N processes at once; by default as many as cores and memory "
+        help="Compile in at most N processes at once; by default, as many as cores and memory "
         "allow.",
     ),
     ptxas_option,
@@ -161,9 +161,7 @@ frozen_options = together(
     click.option(
         "--frozen", is_flag=True, help="Compile nothing; fail where something is missing."
     ),
-    click.option(
-        "--locked", is_flag=True, help="Fail where something is not as the lock file says."
-    ),
+    click.option("--locked", is_flag=True, help="Fail where something differs from the lock file."),
     lock_option("The lock file of --frozen and --locked"),
 )
 
@@ -183,7 +181,7 @@ signed_store_option = click.option(
     "--require-signed-store",
     "require_signed",
     is_flag=True,
-    help="Take only what a trusted key signed from the store, and compile the rest; as with "
+    help="Use only store entries that a trusted key signed, and compile the rest; the same as "
     "PALLASC_REQUIRE_SIGNED_STORE=1.",
 )
 
@@ -230,8 +228,8 @@ fail_on_warning_option = click.option(
     multiple=True,
     callback=_patterns,
     metavar="PATTERN",
-    help="Fail a variant, with exit code 1, that compiles with a warning in which this regular "
-    "expression is found, in any case of letters; hits too. Repeatable.",
+    help="Fail a variant, with exit code 1, if one of its warnings matches this regular "
+    "expression, ignoring case; hits too. Repeatable.",
 )
 
 

@@ -56,7 +56,7 @@ class _Limits(TypedDict):
     default=0,
     show_default=True,
     metavar="BYTES",
-    help="How many bytes a thread may spill at most.",
+    help="The most bytes that a thread may spill.",
 )
 @click.option(
     "--driver",
@@ -71,7 +71,7 @@ class _Limits(TypedDict):
     type=click.Choice(["note", "warning", "error", "never"]),
     default="error",
     show_default=True,
-    help="The least severity that gives exit code 5.",
+    help="The lowest severity that gives exit code 5.",
 )
 @json_option("the findings")
 def command(

@@ -27,7 +27,7 @@ from pallasc.cli.terminal.output import echo
 @size_option(
     "--max-size",
     "most_bytes",
-    "Write nothing if all of it is larger than this; none for any size.",
+    "Write nothing if the total is larger than this; none for no limit.",
     default="4GiB",
     show_default=True,
 )

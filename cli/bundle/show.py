@@ -93,7 +93,7 @@ def find_entry(bundle: Bundle, name: str) -> Entry:
         more = ", …" if len(matching) > _MOST_LISTED else ""
         ids = ", ".join(entry.id for entry in matching[:_MOST_LISTED])
         raise SpecError(
-            f"{name!r} means {len(matching)} variants of {bundle.name}.",
+            f"{name!r} matches {len(matching)} variants of {bundle.name}.",
             hint=f"Name one: {ids}{more}.",
         )
     return matching[0]

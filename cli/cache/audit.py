@@ -27,7 +27,7 @@ from pallasc.cli.terminal.output import echo
 @selection_options
 @compile_options
 @count_option("--sample", "Compile only N of them.")
-@click.option("--seed", default=0, show_default=True, help="Choose which N.")
+@click.option("--seed", default=0, show_default=True, help="Choose the sample.")
 @supervision_options
 @store_option
 @json_option("the results")

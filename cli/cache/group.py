@@ -11,10 +11,10 @@ from pallasc.cli.cache import audit, pin, prune, stats, verify, why
 @click.group(
     "cache",
     cls=Group,
-    short_help="Look after the store: stats, why, verify, prune, pin.",
+    short_help="Manage the store: stats, why, verify, prune, pin.",
 )
 def command() -> None:
-    """Look after the store of compiled artifacts.
+    """Manage the store of compiled artifacts.
 
     It lies in $PALLASC_CACHE_DIR, else in pallasc below the user's cache folder.
     $PALLASC_CACHE_SIZE limits its size, 10GiB by default; what was used longest ago goes first.

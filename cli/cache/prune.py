@@ -39,7 +39,7 @@ _REASONS = {
     )
 )
 @store_option
-@json_option("what went")
+@json_option("what was removed")
 def prune_command(
     dry_run: bool, store_root: Path | None, as_json: bool, **limits: str | None
 ) -> int:
@@ -62,7 +62,7 @@ def prune_command(
 @click.command("clear", cls=Command)
 @dry_run_option
 @store_option
-@json_option("what went")
+@json_option("what was removed")
 def clear_command(dry_run: bool, store_root: Path | None, as_json: bool) -> int:
     """Remove everything except what pins name and running builds hold.
 
@@ -78,7 +78,7 @@ def clear_command(dry_run: bool, store_root: Path | None, as_json: bool) -> int:
 
 
 def _show_pruned(pruned: Pruned, as_json: bool) -> int:
-    """Show what went, and return the exit code."""
+    """Show what was removed, and return the exit code."""
     from pallasc.cli.terminal.output import json_text
 
     if as_json:
@@ -90,7 +90,7 @@ def _show_pruned(pruned: Pruned, as_json: bool) -> int:
 
 
 def _lines(pruned: Pruned) -> Iterator[str]:
-    """Give a line for each artifact that went, for each reason to retain some, and the sums."""
+    """Yield a line for each artifact removed, for each reason to retain some, and the sums."""
     would = "would remove" if pruned.dry_run else "removed"
     for eviction in pruned.evictions:
         names = ", ".join(pruned.names.get(eviction.entry.key, [])) or eviction.entry.key[:12]
@@ -117,7 +117,7 @@ def _retained_lines(pruned: Pruned) -> Iterator[str]:
             what = count(retained.records, "artifact")
         yield f"{would} {what}: {reasons[retained.reason]}, {retained.bytes:,} bytes"
     if not pruned.plan.complete:
-        yield f"{would} everything: not all of the store could be looked at"
+        yield f"{would} everything: not all of the store could be read"
 
 
 def _excess_lines(pruned: Pruned) -> Iterator[str]:

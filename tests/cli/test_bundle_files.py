@@ -106,7 +106,7 @@ def test_a_variant_is_shown(run: RunCommand, bundle: Path, name: str) -> None:
 def test_a_name_that_means_several_or_none_is_refused(run: RunCommand, bundle: Path) -> None:
     several = run("bundle", "show", bundle, "norm")
     assert (several.code, several.out) == (2, "")
-    assert f"'norm' means 4 variants of {bundle}.\n  Name one: norm[m=16,dtype=bf16]@b200, " in (
+    assert f"'norm' matches 4 variants of {bundle}.\n  Name one: norm[m=16,dtype=bf16]@b200, " in (
         several.err
     )
     none = run("bundle", "show", bundle, "nrom")
