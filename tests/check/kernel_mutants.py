@@ -21,8 +21,6 @@ import numpy as np
 from kernel_mutations import Mutant, mutants, sample
 from mutated_kernels import Subject
 
-SCHEDULES = 5
-"""The level stops at the first in which something is wrong."""
 NEAR = 5
 """Lines between a mutation and a line that is told near it, at most."""
 NOT_FOUND = ("nothing", "warning", "not checked")
@@ -159,7 +157,7 @@ def measure(
 def _checked(spec: Path, level: str, jobs: int, timeout_s: int) -> dict[str, dict[str, Any]]:
     """Return the report of `pallasc check` on each variant, by its name."""
     command = [sys.executable, "-P", "-m", "pallasc", "check", str(spec), "--json"]
-    command += ["--level", level, "--schedules", str(SCHEDULES), "--jobs", str(jobs)]
+    command += ["--level", level, "--jobs", str(jobs)]
     command += ["--inputs", str(spec.with_name(f"{spec.stem.removeprefix('spec_')}.npz"))]
     command += ["--timeout", str(timeout_s), "--store", str(spec.parent / "store")]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
