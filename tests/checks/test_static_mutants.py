@@ -72,6 +72,8 @@ MUTANTS = {
         "blackwell_matmul", "Barrier(num_arrivals=2,", "Barrier(num_arrivals=3,", "arrivals", ""
     ),
 }  # fmt: skip
+FOUND_IN_OLD = ("no_fence", "scales_not_waited_for", "too_many_arrivals")
+"""What is found in the PTX of JAX 0.10, too."""
 SHORT = {"a": "f16[256, 320]", "b": "f16[320, 64]"}
 SMALL_TILES = {"tile_m": 128, "tile_n": 64, "tile_k": 64, "max_concurrent_steps": 2}
 """Five steps: the loop that copies is unrolled, and the one that multiplies is not."""
@@ -132,11 +134,12 @@ def test_a_kernel_of_the_library_has_no_findings(
     assert (found["status"], found["findings"]) == ("passed", [])
 
 
-@pytest.mark.skipif(not NEW, reason="PTX of JAX 0.10 leaves some of these undecided")
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found_with_its_rule_and_the_users_line(
     name: str, results: tuple[Path, dict[str, Any]]
 ) -> None:
+    if not NEW and name not in FOUND_IN_OLD:
+        pytest.skip("the PTX of JAX 0.10 leaves this undecided")
     folder, found = results
     finding = found[name]["findings"][0]
     assert finding["rule"] == MUTANTS[name].rule
