@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pallasc.cache.manifests import Manifest, check_manifest, manifest_from_json
 from pallasc.compiler.inputs.changes import CurrentSources
+from pallasc.compiler.inputs.manifest import joined
 from pallasc.compiler.inputs.request import Request, Requests, folder_key
 from pallasc.compiler.toolchain.own_modules import own_digest
 from pallasc.specs.canonical import canonical_text, labelled_key
@@ -138,7 +139,10 @@ class StoredResults:
     def put(
         self, subject: Checkable, level: Level, result: LevelResult, sources: Mapping[str, Any]
     ) -> None:
-        """Store a result beside those of other levels that hold for the same sources.
+        """Store a result beside those of other levels that still hold.
+
+        A level may read more than another does: then all hold until something changes that any of
+        them has read.
 
         Args:
             subject: what was checked.
@@ -155,8 +159,12 @@ class StoredResults:
         before = self._manifest(subject) or Manifest()
         read = manifest_from_json(sources) if sources else before
         rows = _rows(before)
-        if read.read != before.read:
-            rows = {name: row for name, row in rows.items() if name not in _with_source()}
+        if rows.keys() & _with_source() and read.read != before.read:
+            both = None if self._has_changed(before, subject) else joined(before, read)
+            if both is None:
+                rows = {name: row for name, row in rows.items() if name not in _with_source()}
+            else:
+                read = both
         stored = result if subject.variant is None else moved_from(result, subject.variant.base_dir)
         rows[level.name] = {"own": self._own_digest(level), "result": to_json(stored)}
         manifest = replace(read, action=subject.action, check=canonical_text(rows), signed=())

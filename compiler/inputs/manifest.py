@@ -65,13 +65,37 @@ def make_manifest(action_key: str, read: Sources, digests: FileDigests) -> Manif
         absent=sorted(read.absent),
         hidden=read.hidden,
     )
-    return replace(
-        sources,
-        package_versions={name: version for name, version in versions.items() if version},
-        schema=MANIFEST_SCHEMA,
-        action=action_key,
-        read=digest(canonical_json(sources.to_json())),
+    package_versions = {name: version for name, version in versions.items() if version}
+    return replace(_sealed(sources), action=action_key, package_versions=package_versions)
+
+
+def joined(first: Manifest, second: Manifest) -> Manifest | None:
+    """Return `second` with what `first` lists too, None where they contradict each other."""
+    if first.hidden != second.hidden:
+        return None
+    for ours, theirs in (
+        (first.files, second.files),
+        (first.packages, second.packages),
+        (first.opened, second.opened),
+    ):
+        if any(theirs.get(label, recorded) != recorded for label, recorded in ours.items()):
+            return None
+    sources = Manifest(
+        files={**first.files, **second.files},
+        packages={**first.packages, **second.packages},
+        opened={**first.opened, **second.opened},
+        missed={**first.missed, **second.missed},
+        absent=sorted({*first.absent, *second.absent}),
+        hidden=second.hidden,
     )
+    package_versions = {**first.package_versions, **second.package_versions}
+    return replace(_sealed(sources), action=second.action, package_versions=package_versions)
+
+
+def _sealed(sources: Manifest) -> Manifest:
+    """Return a manifest with the digest over its sources, and the schema."""
+    read = digest(canonical_json(sources.to_json()))
+    return replace(sources, schema=MANIFEST_SCHEMA, read=read)
 
 
 def short_fields(fields: Mapping[str, str]) -> dict[str, str]:
