@@ -61,8 +61,8 @@ FORMS: tuple[Form, ...] = (
         "9.7.9",
     ),
     Form("isspacep.(global|local|param[::entry]|shared[::(cta|cluster)])", _DONE, "9.7.9"),
-    Form("mapa.(shared::cluster.u32|u64)", _DONE, "9.7.9"),
-    Form("getctarank.(shared::cluster.u32|u64)", _DONE, "9.7.9"),
+    Form("mapa.(shared::cluster.(u32|u64)|u64)", _DONE, "9.7.9"),
+    Form("getctarank.(shared::cluster.(u32|u64)|u64)", _DONE, "9.7.9"),
     # Lanes of a warp.
     Form("shfl.sync.(up|down|bfly|idx).b32", _DONE, "9.7.9"),
     Form("vote.sync.((all|any|uni).pred|ballot.b32)", _DONE, "9.7.13"),

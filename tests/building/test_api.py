@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -206,7 +207,7 @@ def test_where_jax_keeps_to_another_assembler_only_the_first_call_compiles_twice
     reports = Reports(tmp_path / "assembler", tmp_path)
     monkeypatch.setattr(api, "_reports", lambda ptxas: reports)
     monkeypatch.setattr(api, "_process", lambda setup, target: Elsewhere)
-    monkeypatch.setattr(api, "Artifact", lambda record, blob: record)
+    monkeypatch.setattr(api, "Artifact", lambda record, blob: SimpleNamespace(find_ptx=None))
     monkeypatch.setattr(api, "_other_assemblers", set(), raising=False)
     monkeypatch.setenv("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "")
     for _ in range(3):

@@ -135,8 +135,8 @@ def test_a_machine_that_trusts_the_public_key_believes_and_does_not_sign_with_it
 @pytest.mark.parametrize(
     ("content", "mode", "reason"),
     [
-        ("00" * 32, 0o640, "others can read or write it"),
-        ("00" * 32, 0o602, "others can read or write it"),
+        ("00" * 32, 0o640, "other users can read or write it"),
+        ("00" * 32, 0o602, "other users can read or write it"),
         ("00" * 31, 0o600, "is not a secret of pallasc"),
         ("", 0o600, "is not a secret of pallasc"),
         ("zz" * 32, 0o600, "is not a secret of pallasc"),

@@ -152,15 +152,18 @@ def space_of(opcode: str) -> Case:
     )
 
 
+TO_GENERIC = "cvta.shared.u64 %rd4, %rd4;"
+
+
 @of("mapa")
 def other_block(opcode: str) -> Case:
     store = "add.u32 %r2, %b, 40; st.shared.b32 [s], %r2; barrier.cluster.arrive;"
     meet = "barrier.cluster.wait; xor.b32 %r3, %b, 1;"
+    register = "%r" if "u32" in opcode else "%rd"
+    generic, space = ("", "shared::cluster.") if "shared" in opcode else (TO_GENERIC, "")
     read = (
-        f"mov.u32 %r4, s; {opcode} %r5, %r4, %r3; ld.shared::cluster.b32 %r1, [%r5];"
-        if "u32" in opcode
-        else "mov.u64 %rd4, s; cvta.shared.u64 %rd4, %rd4;"
-        f"{opcode} %rd5, %rd4, %r3; ld.b32 %r1, [%rd5];"
+        f"mov.{opcode[-3:]} {register}4, s; {generic} {opcode} {register}5, {register}4, %r3;"
+        f"ld.{space}b32 %r1, [{register}5];"
     )
     last = "barrier.cluster.arrive; barrier.cluster.wait;"
     expected = np.repeat([41, 40], 32).astype("u4")
@@ -169,13 +172,12 @@ def other_block(opcode: str) -> Case:
 
 @of("getctarank")
 def rank_of(opcode: str) -> Case:
-    at = "mov.u32 %r4, s; mapa.shared::cluster.u32 %r5, %r4, %r3;"
-    operand = "%r5"
-    if "u64" in opcode:
-        at = "mov.u64 %rd4, s; cvta.shared.u64 %rd4, %rd4; mapa.u64 %rd5, %rd4, %r3;"
-        operand = "%rd5"
+    register = "%r" if "u32" in opcode else "%rd"
+    generic = "" if "shared" in opcode else TO_GENERIC
+    mapa = opcode.replace("getctarank", "mapa")
     return Case(
-        f"xor.b32 %r3, %b, 1; {at} {opcode} %r1, {operand}; {SHOW}",
+        f"xor.b32 %r3, %b, 1; mov.{opcode[-3:]} {register}4, s; {generic}"
+        f"{mapa} {register}5, {register}4, %r3; {opcode} %r1, {register}5; {SHOW}",
         np.repeat([1, 0], 32).astype("u4"),
         options={"blocks": 2, "cluster": 2},
     )
