@@ -137,8 +137,8 @@ def difference(
     if _is_unwritten(output.dtype, got, expected, tuple(first["index"])):
         return Finding(
             rule=UNINITIALIZED.name,
-            message=f"{element} is {first['got']}, as memory is that nothing has written; the "
-            f"reference gives {first['wanted']}. {count:,} of {of:,} elements differ",
+            message=f"{element} is {first['got']}: nothing has written it, or what it comes from; "
+            f"the reference gives {first['wanted']}. {count:,} of {of:,} elements differ",
             location=location,
         )
     is_close = tolerance is None and _is_close(output.dtype, got, expected)

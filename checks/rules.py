@@ -18,14 +18,14 @@ UNINITIALIZED = Rule(
 )
 OUT_OF_BOUNDS = Rule(
     "out-of-bounds",
-    "An access lies outside of its array.",
-    "On a GPU this reads or overwrites what lies beside it. Clamp the index, or mask the access.",
+    "An access is out of bounds.",
+    "On a GPU it reads or overwrites adjacent memory. Clamp the index, or mask the access.",
 )
 RACE = Rule(
     "race",
     "Two accesses to the same memory, one of them a write, are not ordered by any synchronisation.",
-    "Which of them comes first is luck. Add the wait, the barrier or the fence (commit_smem) that "
-    "orders them.",
+    "Their order is undefined. Add the wait, the barrier or the fence (commit_smem) that orders "
+    "them.",
 )
 DEADLOCK = Rule(
     "deadlock",
@@ -41,7 +41,8 @@ BARRIER_MISUSE = Rule(
 )
 UNFINISHED_COPY = Rule(
     "unfinished-copy",
-    "A kernel ends while a copy out of its shared memory may still be running.",
-    "The shared memory is given to the next block while the copy reads it. Wait for the copies "
-    "(wait_smem_to_gmem) before the kernel ends.",
+    "A kernel ends while a copy into or out of its shared memory, or a product, may be running.",
+    "The shared memory is given to the next block while it is still in use. Before the kernel "
+    "ends, wait for copies into it on their barrier (barrier_wait), for copies out of it "
+    "with wait_smem_to_gmem, for products with wgmma_wait.",
 )

@@ -81,20 +81,33 @@ def race_findings(texts: Iterable[str]) -> list[Finding]:
             key,
             Finding(
                 rule=RACE.name,
-                message=f"the {first.act} of {first.space} by {first.thread} races with the "
-                f"{second.act} by {_other(first, second)}",
+                message=_race(first, second),
                 location=first.location,
-                places=(Place(f"the {second.act} by {second.thread}", second.location),),
+                places=(Place(_place(first, second), second.location),),
             ),
         )
     return [found[key] for key in sorted(found, key=str)]
 
 
-def _other(first: _Access, second: _Access) -> str:
-    """Return who makes the second access; the interpreter names neither copies nor blocks."""
+def _race(first: _Access, second: _Access) -> str:
+    """Return what races with what; the interpreter tells neither copies nor blocks."""
     if first.thread != second.thread:
-        return second.thread
-    return f"a copy of {second.thread}, or by another block"
+        return (
+            f"the {first.act} of {first.space} by {first.thread} races with the {second.act} by "
+            f"{second.thread}"
+        )
+    pair = (
+        f"a {first.act} of {first.space} races with another {second.act}"
+        if first.act == second.act
+        else f"the {first.act} of {first.space} races with the {second.act}"
+    )
+    return f"{pair}, both by {first.thread}: one is asynchronous, or they are of different blocks"
+
+
+def _place(first: _Access, second: _Access) -> str:
+    if first.thread != second.thread:
+        return f"the {second.act} by {second.thread}"
+    return f"the other {second.act}" if first.act == second.act else f"the {second.act}"
 
 
 def failure_finding(text: str, location: Location | None) -> Finding | None:

@@ -125,7 +125,7 @@ def _array(facts: Facts, count: int, arrivals: list[Arrival], waits: list[Wait])
             return  # the phase before the first is complete
         yield Found(
             "arrivals",
-            f"nothing arrives at the barrier that is waited for; it takes {count} arrivals.",
+            f"nothing arrives at the barrier that is waited for; it expects {count} arrivals.",
             waits[0].step.instruction,
         )
         return
@@ -146,15 +146,15 @@ def _array(facts: Facts, count: int, arrivals: list[Arrival], waits: list[Wait])
     if waits and is_once and total < count:
         yield Found(
             "arrivals",
-            f"the barrier takes {count} arrivals, and {total} ever come: who waits for it waits "
-            "for ever.",
+            f"the barrier expects {count} arrivals, but only {total} ever occur, so a wait on it "
+            "never ends.",
             waits[0].step.instruction,
             others,
         )
     elif count % together:
         yield Found(
             "arrivals",
-            f"the barrier takes {count} arrivals, and they come {together} at a time.",
+            f"the barrier expects {count} arrivals, but they occur {together} at a time.",
             arrivals[0].step.instruction,
             others,
         )

@@ -139,9 +139,11 @@ class Occupancy:
         whole = math.ceil(self.waves)
         waves = "1 wave" if whole == 1 else f"{whole} waves"
         last = self.waves - (whole - 1)
+        share = f"{last:.0%}" if last >= 0.005 else "under 1%"
         return (
             f"{blocks} per multiprocessor (limit: {self.limit}), {waves}, "
-            f"{'it' if whole == 1 else 'the last'} fills {last:.0%}"
+            f"{'it' if whole == 1 else 'the last'} fills "
+            f"{share}"
         )
 
 

@@ -119,8 +119,8 @@ def _prospects(group: _Group, wait: MbarrierWait, clusters: Sequence[Cluster]) -
         found.append("every copy under way is complete: more bytes were announced than were copied")
     if barrier.phase and barrier.pending == barrier.expected and not barrier.bytes:
         found.append(
-            f"nothing has arrived since its phase {barrier.phase - 1} was over: it is waited for "
-            "more often than it completes"
+            f"nothing has arrived since its phase {barrier.phase - 1} was over: the kernel waits "
+            "for more phases than the barrier completes"
         )
     if barrier.pending:
         found.append(_arrivals(group, wait, clusters))

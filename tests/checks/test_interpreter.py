@@ -44,7 +44,7 @@ def test_numbers_that_differ_from_the_reference_are_told_with_the_first_element(
 def test_memory_that_nobody_wrote_is_told_apart_from_wrong_numbers(checked: Any) -> None:
     (finding,) = checked.ran.results["unwritten"]["findings"]
     assert finding["rule"] == "uninitialized-read"
-    assert "is nan, as memory is that nothing has written" in finding["message"]
+    assert "is nan: nothing has written it, or what it comes from; the" in finding["message"]
 
 
 @pytest.mark.parametrize(
@@ -228,6 +228,22 @@ def test_a_race_of_an_older_jax_is_understood() -> None:
     (finding,) = race_findings([OLD_RACE])
     assert [finding.location.line, finding.places[0].location.line] == [8, 9]  # type: ignore[union-attr]
     assert "by warpgroup 0 races with the write by warpgroup 1" in finding.message
+
+
+def test_a_race_of_one_thread_with_itself_names_nobody_as_the_copy() -> None:
+    """The copy may be either of the two: the text of the interpreter does not tell."""
+    (finding,) = race_findings([OLD_RACE.replace("from 0, 1 /k.py", "from 0, 0, /k.py")])
+    assert re.fullmatch(
+        r"the read of \S+ races with the write, both by warpgroup 0: one is asynchronous, or they "
+        r"are of different blocks",
+        finding.message,
+    )
+    assert [place.text for place in finding.places] == ["the write"]
+    both = OLD_RACE.replace("read of", "write of").replace("from 0, 1 /k.py", "from 0, 0, /k.py")
+    (finding,) = race_findings([both])
+    assert finding.message.startswith("a write of ")
+    assert " races with another write, both by warpgroup 0: " in finding.message
+    assert [place.text for place in finding.places] == ["the other write"]
 
 
 def test_the_place_that_is_known_is_told() -> None:

@@ -251,7 +251,7 @@ def test_a_condition_is_known_for_some_threads_where_it_is_not_for_others() -> N
 
 def test_a_barrier_that_takes_more_than_ever_arrive_is_told_with_both_numbers() -> None:
     (finding,) = found_in(edited("arrivals", ("mov.b32 %r1, 100;", "mov.b32 %r1, 384;")))
-    assert "takes 384 arrivals, and 128 ever come" in finding.message
+    assert "expects 384 arrivals, but only 128 ever occur" in finding.message
 
 
 def test_a_wait_that_nobody_arrives_for() -> None:
@@ -557,6 +557,7 @@ def test_a_block_that_takes_more_registers_than_there_are() -> None:
          "fills 14%"),
         (16, 32, 0, 132 * 32, "32 blocks per multiprocessor (limit: blocks), 1 wave, it fills "
          "100%"),
+        (16, 32, 0, 1, "32 blocks per multiprocessor (limit: blocks), 1 wave, it fills under 1%"),
     ],
 )  # fmt: skip
 def test_occupancy_and_waves(registers: int, threads: int, smem: int, grid: int, text: str) -> None:

@@ -226,7 +226,7 @@ def test_a_second_wait_for_a_barrier_is_a_deadlock_that_says_so(
     with pytest.raises(Deadlock) as caught:
         observe(artifact, text=wait_twice(text_of(artifact), 0).text)
     assert time.monotonic() - started < 10
-    assert "waited for more often than it completes" in str(caught.value)
+    assert "waits for more phases than the barrier completes" in str(caught.value)
     assert len(str(caught.value).splitlines()) < 30
 
 
