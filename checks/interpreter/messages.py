@@ -131,7 +131,7 @@ def _access(match: re.Match[str], name: str) -> _Access:
         not part["file"],
         part["file"] or "",
         int(part["line"] or 0),
-        int(part["column"] or 0),
+        int(part["column"]) + 1 if part["column"] else 0,  # JAX counts them from 0
         part["act"],
         _space(part["key"]),
         _thread(part["thread"]),

@@ -215,5 +215,5 @@ def user_place(names: Any) -> Location | None:
         trace = getattr(info, "traceback", None)
         frame = frames.user_frame(trace) if trace is not None else None
         if frame is not None:
-            return Location(frame.file_name, frame.start_line, frame.start_column)
+            return Location(frame.file_name, frame.start_line, frame.start_column + 1)
     return None

@@ -40,7 +40,7 @@ def _source(value: Value, seed: int) -> str:
 
 def _verdict(outcome: Outcome, number: int) -> str:
     if outcome.compared is None:
-        return "not compared, as the spec names no reference"
+        return "not compared, as there is no reference"
     return difference_text(outcome.compared[number])
 
 

@@ -12,7 +12,7 @@ from pallasc.specs.plain_text import one_line
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult
     from pallasc.checks.levels import Level
-    from pallasc.checks.report import Report
+    from pallasc.checks.report import Report, VariantCheck
     from pallasc.errors import Location
 
 STATUSES = ("passed", "found", "not checked")
@@ -76,10 +76,16 @@ def summary_line(report: Report) -> str:
     parts += [f"{failed:,} not built"] if failed else []
     parts += [f"interrupted, {report.left:,} left"] if report.interrupted else []
     ends = [count(findings, "finding")] if findings else []
+    unseen = sum(_is_unseen(check) for check in report.checks)
+    ends += [f"no level could check {count(unseen, 'variant')}"] if unseen else []
     ends += [f"{stored:,} {_FROM_STORE}"] if stored else []
     start = f"{count(len(report.checks), 'variant')} in {report.seconds:.1f} s: "
     end = f"; {', '.join(ends)}" if ends else ""
     return f"{start}{', '.join(parts) or 'nothing to do'}{end}"
+
+
+def _is_unseen(check: VariantCheck) -> bool:
+    return bool(check.results) and all(r.status == "not checked" for r in check.results)
 
 
 def _placed(location: Location | None) -> str:

@@ -100,9 +100,9 @@ def _result(
     finding: Finding, checks: list[VariantCheck], numbers: Mapping[str, int], root: Path
 ) -> dict[str, object]:
     names = [check.id for check in checks]
-    at = f" at {finding.instruction}" if finding.instruction else ""
+    at = f" (at {finding.instruction})" if finding.instruction else ""
     hint = f" {finding.hint}" if finding.hint else ""
-    text = printable(f"{finding.message}{at}.{hint}\n\nVariants: {', '.join(names)}")
+    text = printable(f"{finding.message.rstrip('.')}{at}.{hint}\n\nVariants: {', '.join(names)}")
     kernel = checks[0].variant.location if checks[0].variant else None
     location = finding.location or kernel
     result: dict[str, object] = {

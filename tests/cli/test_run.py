@@ -131,7 +131,7 @@ def test_a_difference_is_located_and_ends_with_1(
 def test_without_a_reference_nothing_is_compared(gpu: Any, launch: RunCommand) -> None:
     result = launch("-k", "dtype=f32", reference=None)
     assert result.code == 0
-    assert "not compared, as the spec names no reference; sha256 " in result.out.splitlines()[3]
+    assert "not compared, as there is no reference; sha256 " in result.out.splitlines()[3]
 
 
 def test_inputs_come_from_files_and_outputs_go_to_them(
