@@ -248,7 +248,7 @@ def test_a_race_of_one_thread_with_itself_names_nobody_as_the_copy() -> None:
 
 def test_the_place_that_is_known_is_told() -> None:
     (finding,) = race_findings([RACE.replace("/a b/k.py:8:4 (body)", "")])
-    assert finding.location == Location("/a b/k.py", 5, 4)
+    assert finding.location == Location("/a b/k.py", 5, 5)
     assert finding.places[0].location is None
 
 
