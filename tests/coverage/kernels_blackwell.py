@@ -166,7 +166,6 @@ def rows_and_their_most(x: Any) -> Any:
     looks=[ptx(r"tcgen05\.ld\.red\.sync\.aligned")],
     gaps={"0.10": "async_load_tmem() got an unexpected keyword argument 'reduce'"},
     uninterpreted={"0.12": "Interpret mode does not support load reduce"},
-    emulated="the emulator does not know tcgen05.ld.red.sync.aligned",
 )
 @pallasc.kernel(
     args={"x": "f32[128, 64]"}, targets=["sm_103a", "sm_110a"], reference=rows_and_their_most

@@ -6,6 +6,7 @@ difference, where 1 is allowed. Those that run on several GPUs have none.
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from functools import partial
@@ -62,7 +63,9 @@ def right(variant: Any, one: Carried, inputs: dict[str, Any]) -> list[Any]:
     """Return what JAX computes: the spec's reference, or JAX's own operation."""
     arrays = {name: jnp.asarray(array) for name, array in inputs.items()}
     if variant.reference:
-        return [import_function(variant.reference, "")(**arrays, **one.static)]
+        reference = import_function(variant.reference, "")
+        taken = one.static.keys() & inspect.signature(reference).parameters.keys()
+        return [reference(**arrays, **{name: one.static[name] for name in taken})]
     if one.name == "attention_backward":
         *given, gradient = arrays.values()
         run = partial(attention_mgpu.attention_reference, causal=False)
