@@ -47,11 +47,15 @@ class Place:
         text: what it does, or what it is.
         location: the user's line, None where it is not known.
         ptx_line: its line of the PTX, 0 for none.
+        kernel: the kernel of that line, "" for that of the finding.
+        cubin: the digest of that kernel's cubin, "" for that of the finding.
     """
 
     text: str
     location: Location | None = None
     ptx_line: int = 0
+    kernel: str = ""
+    cubin: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,7 @@ class Finding:
             with its line of the PTX, or the name of a JAX primitive; "" where there is none.
         hint: what to do about it, "" for what the rule says.
         kernel: the kernel that it is in, where the level reads PTX.
+        cubin: the digest of that kernel's cubin: kernels of one artifact may share a name.
         ptx_line: its line of the PTX, 0 for none.
         places: other places that take part: the write that a read races with, the threads that
             wait.
@@ -79,6 +84,7 @@ class Finding:
     instruction: str = ""
     hint: str = ""
     kernel: str = ""
+    cubin: str = ""
     ptx_line: int = 0
     places: tuple[Place, ...] = ()
 

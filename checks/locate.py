@@ -26,6 +26,9 @@ _WAITS = re.compile(r" waits? for ")
 _MOST_CALLS = 2
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
+Tables = Mapping[tuple[str, str], "LineTable"]
+"""Lines of kernels by the digest of their cubin and their name, as several may share a name."""
+
 Located = tuple["LevelResult", "Artifact", "Variant | None"]
 """A result, and what it was found in."""
 
@@ -41,7 +44,7 @@ class Locator:
 
     def __init__(self, store: Store, timeout_s: float | None, jobs: int | None) -> None:
         self._store, self._timeout_s, self._jobs = store, timeout_s, jobs
-        self._tables: dict[str, Mapping[str, LineTable]] = {}
+        self._tables: dict[str, Tables] = {}
 
     def located(self, results: Sequence[Located]) -> list[LevelResult]:
         """Return results with the lines of their findings, as far as they can be found."""
@@ -76,7 +79,10 @@ class Locator:
         except PallascError:  # there is no compiler: findings are told without lines
             pass
         self._tables.update(
-            {_key(variant): tables for (variant, _), tables in zip(wanted, found, strict=True)}
+            {
+                _key(variant): _by_kernel(artifact, tables)
+                for (variant, artifact), tables in zip(wanted, found, strict=True)
+            }
         )
 
 
@@ -89,33 +95,40 @@ def _key(variant: Variant) -> str:
 
 
 def _ptx(artifact: Artifact) -> dict[str, str]:
-    names = [kernel.name for kernel in artifact.kernels]
+    return {k.ptx: artifact.blob(k.ptx).decode() for k in artifact.kernels if k.ptx}
+
+
+def _by_kernel(artifact: Artifact, tables: Mapping[str, LineTable]) -> Tables:
+    """Return tables that are given by the digest of the PTX by kernel."""
     return {
-        k.name: artifact.blob(k.ptx).decode()
+        (k.cubin, k.name): tables[k.ptx]
         for k in artifact.kernels
-        if k.ptx and names.count(k.name) == 1  # a finding names its kernel, and no cubin
+        if k.ptx is not None and k.ptx in tables
     }
 
 
-def with_lines(finding: Finding, tables: Mapping[str, LineTable]) -> Finding:
+def with_lines(finding: Finding, tables: Tables) -> Finding:
     """Return a finding with the user's lines behind its lines of PTX.
 
     Places that then say the same of the same line become one.
     """
-    table = tables.get(finding.kernel)
-    if table is None:
-        return replace(finding, places=_distinct(finding.places))
     places = []
     for place in finding.places:
-        stack = table.stack(place.ptx_line)
+        kernel = (place.cubin or finding.cubin, place.kernel or finding.kernel)
+        stack = _stack(tables, kernel, place.ptx_line)
         places.append(replace(place, location=place.location or next(iter(stack), None)))
         if _WAITS.search(place.text):
             places += _callers(stack, 1)
-    stack = table.stack(finding.ptx_line)
+    stack = _stack(tables, (finding.cubin, finding.kernel), finding.ptx_line)
     if stack and finding.location is None:
         finding = replace(finding, location=stack[0])
         places += _callers(stack, _MOST_CALLS)
     return replace(finding, places=_distinct(places))
+
+
+def _stack(tables: Tables, kernel: tuple[str, str], line: int) -> Sequence[Location]:
+    table = tables.get(kernel)
+    return table.stack(line) if table is not None else ()
 
 
 def _callers(stack: Sequence[Location], most: int) -> list[Place]:
@@ -129,7 +142,8 @@ def _distinct(places: Sequence[Place]) -> tuple[Place, ...]:
     found: dict[object, Place] = {}
     for place in places:
         at = place.location
-        found.setdefault((place.text, (at.file, at.line) if at else place.ptx_line), place)
+        where = (at.file, at.line) if at else (place.cubin, place.kernel, place.ptx_line)
+        found.setdefault((place.text, where), place)
     return tuple(found.values())[:_MOST_PLACES]
 
 

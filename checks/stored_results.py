@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.toolchain.context import Context
     from pallasc.compiler.toolchain.modules import Place
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class Checkable(NamedTuple):

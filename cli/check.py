@@ -144,7 +144,9 @@ def command(
                    checked), stopped (whether the check itself failed), error (why), seconds,
                    from_store (whether the result was in the store), notes; of each finding: rule,
                    message, severity (error, warning, note), location (file, line, column, or null),
-                   instruction, hint, places (text, location)
+                   instruction, hint, kernel, cubin (its digest: kernels may share a name), ptx_line
+                   (in the PTX of that kernel, 0 for none), places (text, location, ptx_line, kernel
+                   and cubin where they are not those of the finding)
       errors       of Python specs whose process died or was stopped; the others are checked
       error        why nothing was checked, such as a mistake in a spec
     What a variant does not have is null or empty.

@@ -118,6 +118,7 @@ class PlanRun:
                     step.dynamic_smem_bytes,
                     self.machine.parameters(data),
                     device,
+                    cubin=step.cubin,
                 )
             )
         self.machine.run(launches)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from pallasc.emulator.machine.machine import Launch, Machine, Policy
 from pallasc.emulator.machine.memory import Region
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.program import Program
-from pallasc.emulator.ptx.syntax import Instruction
+from pallasc.emulator.ptx.syntax import Instruction, Kernel
 from pallasc.emulator.run_plan import PlanRun
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding
@@ -71,9 +72,9 @@ class Element(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """An instruction that wrote an element."""
+    """An instruction that wrote an element: `kernel` is the digest of a cubin, and a name."""
 
-    kernel: str
+    kernel: tuple[str, str]
     instruction: Instruction
     actor: Actor
 
@@ -84,16 +85,18 @@ class Origin(NamedTuple):
     Attributes:
         writer: what wrote it last, None where no kernel changed it.
         sources: what the writer wrote was made of.
-        kernel: the kernel of the following; "" where it was written.
+        kernel: the kernel of the following, as in `Writer`; None where it was written.
         others: where nothing wrote it: what wrote other elements of its array.
         unread: where nothing wrote its array: what wrote to memory that nothing has read.
+        elsewhere: the kernels of those sources that are in another, by the instruction's identity.
     """
 
     writer: Writer | None
     sources: Sequence[Source] = ()
-    kernel: str = ""
+    kernel: tuple[str, str] | None = None
     others: Sequence[Instruction] = ()
     unread: Sequence[Instruction] = ()
+    elsewhere: Mapping[int, tuple[str, str]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -102,13 +105,14 @@ class _Watching(Machine):
 
     watched: Callable[[], bytes] = bytes
     writer: Writer | None = field(default=None)
-    programs: list[Program] = field(default_factory=list)
+    kernels: dict[tuple[str, str], Kernel] = field(default_factory=dict)
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Run kernels, with a look at the bytes around each instruction that may write."""
         for launch in launches:
             if isinstance(launch.program, Program):
-                self.programs.append(launch.program)
+                kernel = launch.program.kernel
+                self.kernels[launch.cubin, kernel.name] = kernel
                 launch.program = self._looking(launch.program)
         Machine.run(self, launches)
 
@@ -165,22 +169,26 @@ def find_origin(
         run.run(inputs)
     except EmulationTimeout:
         return None
-    kernels = [program.kernel for program in machine.programs]
+    kernel_of = {id(each): key for key, k in machine.kernels.items() for each in k.instructions}
+    codes = list(machine.kernels.values())
     if (writer := machine.writer) is not None:
-        code = next(kernel for kernel in kernels if kernel.name == writer.kernel)
-        return Origin(writer, sources.behind(writer.instruction, code))
+        made = sources.behind(writer.instruction, codes)
+        return Origin(writer, made, elsewhere=_elsewhere(made, writer.kernel, kernel_of))
     others = sources.writers(buffer())
     unread = [] if others else sources.unread()
     first = next(iter([*others, *unread]), None)
-    of = next((k for k in kernels if any(first is each for each in k.instructions)), None)
-    if of is None:
+    kernel = kernel_of.get(id(first))
+    if kernel is None:
         return Origin(None)
-    own = {id(instruction) for instruction in of.instructions}
-    made = [source for each in others if id(each) in own for source in sources.behind(each, of)]
-    return Origin(
-        None,
-        made,
-        of.name,
-        [each for each in others if id(each) in own],
-        [each for each in unread if id(each) in own],
-    )
+    others = [each for each in others if kernel_of.get(id(each)) == kernel]
+    unread = [each for each in unread if kernel_of.get(id(each)) == kernel]
+    made = [source for each in others for source in sources.behind(each, codes)]
+    return Origin(None, made, kernel, others, unread, _elsewhere(made, kernel, kernel_of))
+
+
+def _elsewhere(
+    made: Sequence[Source], kernel: tuple[str, str], kernel_of: Mapping[int, tuple[str, str]]
+) -> dict[int, tuple[str, str]]:
+    """Return the kernels of those sources that are in another kernel."""
+    places = {id(each.instruction): kernel_of[id(each.instruction)] for each in made}
+    return {place: other for place, other in places.items() if other != kernel}

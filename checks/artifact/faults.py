@@ -30,6 +30,7 @@ from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.races.findings import Finding as Raced
 from pallasc.emulator.run_plan import PlanRun, program
+from pallasc.specs.artifacts.plan import Launch
 
 _MOST_PLACES = 16
 _RULES: Mapping[str, Rule] = MappingProxyType(
@@ -85,11 +86,13 @@ def fault_finding(fault: Fault, machine: Machine, history: History | None = None
     instruction = fault.instruction
     told = fault.message.strip().rstrip(".")
     who = f"{fault.actor} " if fault.actor is not None else ""
+    cubin, kernel = running_kernel(machine)
     return Finding(
         rule=_RULES[fault.rule].name,
         message=f"{who}{told}",
         instruction=shown(instruction),
-        kernel=running_kernel(machine),
+        kernel=kernel,
+        cubin=cubin,
         ptx_line=instruction.line if instruction is not None else 0,
         places=tuple(_around(fault, machine, history)),
     )
@@ -125,6 +128,7 @@ def _deadlock(deadlock: Deadlock, history: History) -> Finding:
         message=f"{_prospects(deadlock.message)}{never}",
         instruction=shown(instruction),
         kernel=kernel.name,
+        cubin=first.block.launch.cubin,
         ptx_line=instruction.line,
         places=tuple(places),
     )
@@ -177,10 +181,10 @@ def _who(actors: list[str]) -> str:
 
 def race_findings(history: History, run: PlanRun) -> list[Finding]:
     """Return the findings that tell races of the kernels that a run has launched."""
-    kernels: dict[int, str] = {}
+    kernels: dict[int, Launch] = {}
     for step in run.plan.launches:
         for instruction in program(run.ptx_of(step), step.kernel).kernel.instructions:
-            kernels[id(instruction)] = step.kernel
+            kernels[id(instruction)] = step
     order = sorted(range(len(history.findings)), key=lambda n: history.findings[n].is_warning)
     return [
         _race(history.findings[number], kernels, history.between(number))
@@ -188,8 +192,9 @@ def race_findings(history: History, run: PlanRun) -> list[Finding]:
     ]
 
 
-def _race(raced: Raced, kernels: Mapping[int, str], between: Sequence[Place]) -> Finding:
+def _race(raced: Raced, kernels: Mapping[int, Launch], between: Sequence[Place]) -> Finding:
     second = raced.second
+    step = kernels.get(id(second.instruction))
     places = [*between, Place(str(second), ptx_line=second.instruction.line)]
     if (first := raced.first) is not None:
         places.insert(0, Place(str(first), ptx_line=first.instruction.line))
@@ -201,7 +206,8 @@ def _race(raced: Raced, kernels: Mapping[int, str], between: Sequence[Place]) ->
         message=f"{raced.message.strip().rstrip('.')}{where}",
         severity="note" if raced.is_warning else "error",
         instruction=shown(second.instruction),
-        kernel=kernels.get(id(second.instruction), ""),
+        kernel=step.kernel if step is not None else "",
+        cubin=step.cubin if step is not None else "",
         ptx_line=second.instruction.line,
         places=tuple(places),
     )
@@ -217,6 +223,9 @@ def shown(instruction: Instruction | None) -> str:
     return f"{text} (line {instruction.line} of the PTX)"
 
 
-def running_kernel(machine: Machine) -> str:
-    """Return the name of the kernel that runs on a machine, "" for none."""
-    return machine.launches[0].program.kernel.name if machine.launches else ""
+def running_kernel(machine: Machine) -> tuple[str, str]:
+    """Return the digest of the cubin and the name of the kernel that runs on a machine."""
+    if not machine.launches:
+        return "", ""
+    launch = machine.launches[0]
+    return launch.cubin, launch.program.kernel.name

@@ -223,10 +223,11 @@ class _Check:
             return replace(finding, location=_definition(subject.variant))
         writer = origin.writer
         kernel = writer.kernel if writer is not None else origin.kernel
-        of_mosaic = any(name == kernel for _, name in subject.ptx)
+        cubin, name = kernel or ("", "")
+        of_mosaic = kernel in subject.ptx
         told = ". No kernel wrote it"
         if writer is not None:
-            told = f". {writer.actor} wrote it in {kernel}"
+            told = f". {writer.actor} wrote it in {name}"
         early = [each.instruction for each in origin.sources if each.early]
         if early:
             told += f". {early[0].opcode} was under way when its result was read"
@@ -234,7 +235,8 @@ class _Check:
             finding,
             message=f"{finding.message}{told}",
             instruction=shown(writer.instruction if writer is not None else None),
-            kernel=kernel,
+            kernel=name,
+            cubin=cubin,
             ptx_line=writer.instruction.line if writer is not None and of_mosaic else 0,
             location=None if writer is not None and of_mosaic else _definition(subject.variant),
             places=tuple(_places(origin)) if of_mosaic else (),
@@ -246,13 +248,15 @@ def _places(origin: Origin) -> Iterator[Place]:
         yield Place(f"writes other elements of it: {each.opcode}", ptx_line=each.line)
     for each in origin.unread:
         yield Place(f"nothing reads what this writes: {each.opcode}", ptx_line=each.line)
-    yield from map(_fed, origin.sources)
+    for source in origin.sources:
+        yield _fed(source, *origin.elsewhere.get(id(source.instruction), ("", "")))
 
 
-def _fed(source: Source) -> Place:
+def _fed(source: Source, cubin: str, kernel: str) -> Place:
     instruction = source.instruction
     early = ", under way when it was read" if source.early else ""
-    return Place(f"it comes from{early}: {instruction.opcode}", ptx_line=instruction.line)
+    text = f"it comes from{early}: {instruction.opcode}"
+    return Place(text, ptx_line=instruction.line, kernel=kernel, cubin=cubin)
 
 
 def _first(output: Binding, got: Any, expected: Any, variant: Variant | None) -> tuple[int, ...]:

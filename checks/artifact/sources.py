@@ -44,9 +44,15 @@ class Sources:
         self._plain: dict[int, int] = {}  # numbers of plain writes, by their instruction's identity
         self._fed: dict[int, dict[int, Source]] = {}  # by the identity of the instruction that read
 
-    def behind(self, start: Instruction, kernel: Kernel) -> list[Source]:
-        """Return what was written by an instruction comes from, the nearest first."""
-        defined = _definitions(kernel)
+    def behind(self, start: Instruction, kernels: Sequence[Kernel]) -> list[Source]:
+        """Return what was written by an instruction comes from, the nearest first.
+
+        Args:
+            start: the instruction.
+            kernels: all that ran: one reads what another has written.
+        """
+        of = {id(each): kernel for kernel in kernels for each in kernel.instructions}
+        definitions: dict[int, Mapping[int, Sequence[Instruction]]] = {}
         found: dict[int, Source] = {}
         seen: set[int] = set()
         left = [start]
@@ -65,6 +71,10 @@ class Sources:
                 if loads and id(instruction) not in found and instruction is not start:
                     found[id(instruction)] = Source(instruction, early=False)
                 values = () if loads else _values(instruction)
+                kernel = of[id(instruction)]
+                if id(kernel) not in definitions:
+                    definitions[id(kernel)] = _definitions(kernel)
+                defined = definitions[id(kernel)]
                 for number in (n for value in values for n in register_numbers(value)):
                     following += defined.get(number, ())
             left = following

@@ -180,6 +180,7 @@ def _finding(found: Found, launch: Launch | None) -> Finding:
         severity=found.severity,
         instruction=_text(found.instruction),
         kernel=launch.kernel if launch else "",
+        cubin=launch.cubin if launch else "",
         ptx_line=found.instruction.line if found.instruction else 0,
         places=tuple(
             Place(f"{text}: {_text(instruction)}", ptx_line=instruction.line)

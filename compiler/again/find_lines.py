@@ -12,7 +12,7 @@ from pallasc.compiler.workers.messages import FindLines, LinesFound
 from pallasc.specs.spec import Variant
 
 Tables = Mapping[str, LineTable]
-"""By kernel."""
+"""By the digest of the PTX."""
 
 
 def find_lines(
@@ -23,7 +23,7 @@ def find_lines(
     jobs: int = 1,
     timeout_s: float | None = None,
 ) -> list[Tables]:
-    """Return the source lines of the kernels of variants, each with the PTX that ships, by name.
+    """Return the source lines of the kernels of variants, each with the PTX that ships, by digest.
 
     A variant is compiled once more for it. One whose lines cannot be found has no tables: its code
     was changed, or takes too long.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pallasc.compiler.lowering.compile import Job, Tools
@@ -32,12 +32,12 @@ _INSTRUCTION = re.compile(r"(?:\{\s*)?(?:\.reg\b[^;]*;\s*)*(?:@!?[%\w$]+\s+)?[a-
 
 
 def line_tables(job: Job, tools: Tools, ptx: Mapping[str, str]) -> dict[str, LineTable]:
-    """Return the tables of a job's kernels, by compiling it once more.
+    """Return the tables of a job's kernels by the keys of `ptx`, by compiling it once more.
 
     Args:
         job: what the kernels were compiled from.
         tools: as it was compiled with.
-        ptx: the PTX that ships, by kernel.
+        ptx: the PTX that ships, by its digest.
 
     Raises:
         CompileError: it is compiled to other PTX now, or not at all.
@@ -57,9 +57,28 @@ def line_tables(job: Job, tools: Tools, ptx: Mapping[str, str]) -> dict[str, Lin
         ) from error
     printed = printed_kernels(text)
     return {
-        name: LineTable(tuple(stacks), matched(shipped, printed.get(name, ""), len(stacks)))
-        for name, shipped in ptx.items()
+        digest: LineTable(tuple(stacks), _matched_with(shipped, printed, len(stacks)))
+        for digest, shipped in ptx.items()
     }
+
+
+def _matched_with(
+    shipped: str, printed: Mapping[str, Sequence[str]], count: int
+) -> tuple[int, ...]:
+    """Return the numbers of stacks from the text that is equal, of those with the same kernels.
+
+    Raises:
+        CompileError: none is equal.
+    """
+    names = _ENTRY.findall(shipped)
+    candidates = dict.fromkeys(text for name in names for text in printed.get(name, ()))
+    *others, last = candidates or [""]
+    for located in others:
+        try:
+            return matched(shipped, located, count)
+        except CompileError:
+            continue
+    return matched(shipped, last, count)
 
 
 def _number(stack: tuple[Location, ...], outer: int, stacks: list[tuple[Location, ...]]) -> int:
@@ -87,9 +106,16 @@ def _printing() -> Iterator[None]:
         os.unsetenv(_PRINT)
 
 
-def printed_kernels(text: str) -> dict[str, str]:
-    """Return the PTX files in what was printed, each by the names of its kernels."""
-    return {name: part for part in _FIRST_LINE.split(text) for name in _ENTRY.findall(part)}
+def printed_kernels(text: str) -> dict[str, list[str]]:
+    """Return the PTX files in what was printed by the names of their kernels, which may be shared.
+
+    Each file begins with the line that the compiler writes first.
+    """
+    found: dict[str, list[str]] = {}
+    for part in _FIRST_LINE.split(text):
+        for name in _ENTRY.findall(part):
+            found.setdefault(name, []).append(part)
+    return found
 
 
 def matched(shipped: str, located: str, count: int) -> tuple[int, ...]:

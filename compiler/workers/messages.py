@@ -189,7 +189,7 @@ class Compiled(Reply):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinesFound(Reply):
-    """The tables of the user's lines, by kernel."""
+    """The tables of the user's lines, by the digest of the PTX."""
 
     tables: Mapping[str, LineTable]
 
@@ -333,7 +333,7 @@ class FindLines(Request):
 
     Attributes:
         variant: the variant.
-        ptx: the PTX that ships, by kernel.
+        ptx: the PTX that ships, by its digest: kernels may share a name.
         env: the values of the variables that it declares, None if not set.
     """
 

@@ -87,7 +87,7 @@ class Policy:
 
 @dataclass(slots=True, eq=False)
 class Launch:
-    """A kernel on a device: its program, sizes and parameters."""
+    """A kernel on a device: its program, sizes and parameters, and the digest of its cubin."""
 
     program: Code
     grid: Dim3
@@ -98,6 +98,7 @@ class Launch:
     device: int = 0
     started: int = 0
     cancelled: int = 0
+    cubin: str = ""
 
     @property
     def threads(self) -> int:

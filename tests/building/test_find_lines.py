@@ -43,7 +43,7 @@ def found(make_project: Any) -> dict[str, Found]:
         {"name": "changed", "entry": "changed.py:run"},
     )
     results = project.build().results
-    ptx = [{k.name: r.artifact.ptx(k.name) for k in r.artifact.kernels} for r in results]
+    ptx = [{k.ptx: r.artifact.ptx(k.name) for k in r.artifact.kernels} for r in results]
     project.write("changed.py", HERE.replace("block_size=1024", "block_size=512"))
     kernels = [(result.variant, texts) for result, texts in zip(results, ptx, strict=True)]
     with prepare() as setup:

@@ -110,5 +110,11 @@ def test_what_was_not_printed_is_refused() -> None:
 def test_each_printed_kernel_has_its_own_text() -> None:
     printed = printed_kernels("warning: a\n" + LOCATED + LOCATED.replace("kernel", "second"))
     assert set(printed) == {"kernel", "second"}
-    assert "second_param_0" in printed["second"]
-    assert "second" not in printed["kernel"]
+    assert "second_param_0" in printed["second"][0]
+    assert "second" not in printed["kernel"][0]
+
+
+def test_of_printed_kernels_that_share_a_name_all_are_kept() -> None:
+    other = LOCATED.replace("bar.sync 0;", "bar.sync 1;")
+    printed = printed_kernels(LOCATED + other)
+    assert [("bar.sync 1;" in text) for text in printed["kernel"]] == [False, True]
