@@ -123,6 +123,9 @@ def with_lines(finding: Finding, tables: Tables) -> Finding:
     if stack and finding.location is None:
         finding = replace(finding, location=stack[0])
         places += _callers(stack, _MOST_CALLS)
+    if finding.location is None:  # where it shows, such as at the end, is not the user's line
+        known = (place.location for place in places if place.location is not None)
+        finding = replace(finding, location=next(known, None))
     return replace(finding, places=_distinct(places))
 
 
