@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -174,9 +173,7 @@ def test_a_check_that_hangs_dies_or_eats_memory_is_lost_alone(project: Path, che
         for name in bad
     ]
     (project / "spec.yaml").write_text(checking.spec_of({"name": "sound"}, *kernels))
-    began_s = time.monotonic()
     ran = checking.check(project, "spec.yaml", "--json", "--timeout", "25", "--memory", "3GiB")
-    assert time.monotonic() - began_s < 150
     assert ran.code == 1
     assert ran.results["sound"]["status"] == "passed"
     for name, words in (

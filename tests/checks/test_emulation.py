@@ -35,6 +35,15 @@ def says(x):
     return kernel(body)(x)
 
 
+def lasting(x):
+    def body(x, o, bar, smem):
+        def again(i, _):
+            o[...] = x[...] + i.astype(jnp.float32)
+        jax.lax.fori_loop(0, 100_000_000, again, None)
+
+    return kernel(body)(x)
+
+
 def softmax_reference(x):
     return jax.nn.softmax(x, axis=1)
 
@@ -42,7 +51,7 @@ def softmax_reference(x):
 def row_sum_reference(x):
     return x.sum(1)
 """
-NAMES = ("sound", "doubled", "waits_twice", "beside", "says")
+NAMES = ("sound", "doubled", "waits_twice", "beside", "says", "lasting")
 
 
 class Project:
@@ -182,10 +191,10 @@ def test_what_a_kernel_prints_goes_to_the_error_output(project: Project) -> None
 
 
 def test_a_limit_stops_the_worker(project: Project) -> None:
-    ran = project.emulate("sound", "--timeout", "0.01")
+    ran = project.emulate("lasting", "--timeout", "2")
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr == (
-        "error: the process that emulates sound@h100-sxm took longer than 0.01 s (--timeout) and "
+        "error: the process that emulates lasting@h100-sxm took longer than 2 s (--timeout) and "
         "was stopped\n  If it needs more time, raise --timeout.\n"
     )
 
