@@ -5,15 +5,16 @@ If nothing has changed since the last check, no worker is started and JAX is not
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from pallasc.checks.candidate import Candidate, Events
+from pallasc.checks.jobs import Job, run_jobs
 from pallasc.checks.levels import Level
 from pallasc.checks.locate import Locator
 from pallasc.checks.report import VariantCheck
-from pallasc.checks.stored_results import Checkable, StoredResults
+from pallasc.checks.stored_results import StoredResults
 from pallasc.checks.subject import Options
 from pallasc.errors import PallascError
 
@@ -22,66 +23,12 @@ if TYPE_CHECKING:
     from pallasc.checks.findings import LevelResult
     from pallasc.checks.messages import Checked
     from pallasc.compiler.builds.options import Options as BuildOptions
-    from pallasc.compiler.inputs.request import Request
     from pallasc.compiler.toolchain.context import Context
-    from pallasc.compiler.workers.tasks import Answer, Task
+    from pallasc.compiler.workers.tasks import Answer
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.spec import Variant
 
-PROGRAM = "pallasc.checks.worker"
-_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-_GRACE_S = 5.0
-"""Levels that keep to their time themselves say how far they came; others are stopped then."""
 _NO_NOTES: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A compiled variant that is to be checked.
-
-    Attributes:
-        id: its name for people.
-        artifact: what was compiled.
-        action_key: its action key, "" if unknown.
-        variant: what it was compiled from, None without source.
-        request: the look-up keys of that variant, None if they are not known yet.
-    """
-
-    id: str
-    artifact: Artifact
-    action_key: str = ""
-    variant: Variant | None = None
-    request: Request | None = None
-
-
-OnResult = Callable[["Candidate", "LevelResult", bool], None]
-"""Called with each result, and whether the store had it."""
-
-OnTick = Callable[[Sequence[tuple[str, float]], int, int], None]
-"""Called with what is running and for how many seconds, how much is done, and of how much."""
-
-
-@dataclass(frozen=True, slots=True)
-class Events:
-    """Who listens to a check: to each result, from time to time, and to its end."""
-
-    on_result: OnResult = lambda candidate, result, from_store: None
-    on_tick: OnTick = lambda running, done, total: None
-    on_end: Callable[[], None] = lambda: None
-
-
-@dataclass(slots=True)
-class _Job:
-    """A level for one artifact; variants that ask for the same share it."""
-
-    level: Level
-    subject: Candidate
-    checkable: Checkable
-    options: Options
-    notes: tuple[str, ...]
-    asking: list[Candidate] = field(default_factory=list)
-    xla_ptx: Mapping[str, str] = field(default_factory=dict)
-    why_no_ptx: str = ""
 
 
 class _Unlocated(NamedTuple):
@@ -125,7 +72,7 @@ class Checking:
         self._events = events
         self._context = context or _own_context(store)
         self._stored = StoredResults(store, self._context)
-        self._jobs: dict[tuple[str, str], _Job] = {}
+        self._jobs: dict[tuple[str, str], Job] = {}
         self._results: dict[tuple[int, str], tuple[LevelResult, bool]] = {}
         self._errors: dict[tuple[int, str], PallascError] = {}
         self._locator = Locator(store, limits.timeout_s, limits.jobs)
@@ -171,7 +118,7 @@ class Checking:
         for level in levels:
             result = found.get(level.name)
             if result is None:
-                job = _Job(level, subject, checkable, options, notes)
+                job = Job(level, subject, checkable, options, notes)
                 self._jobs.setdefault((checkable.key, level.name), job).asking.append(asking)
             else:
                 found_in = (subject.artifact, subject.variant)
@@ -192,69 +139,18 @@ class Checking:
         """
         try:
             if self._jobs:
-                self._run_jobs()
+                run_jobs(
+                    list(self._jobs.values()),
+                    self._finish,
+                    store=self._store,
+                    limits=self._limits,
+                    events=self._events,
+                )
             self._find_lines()
         except KeyboardInterrupt:
             for found in self._unlocated:
                 self._settle_located(found, found.result)
             raise
-
-    def _run_jobs(self) -> None:
-        from pallasc.compiler.toolchain.environment import settled
-        from pallasc.compiler.workers.capacity import find_capacity
-        from pallasc.compiler.workers.pool import Pool
-
-        jobs, limits = list(self._jobs.values()), self._limits
-        capacity = find_capacity()
-        count = limits.jobs or capacity.jobs(len(jobs))
-        memory = limits.memory_bytes
-        if memory is None:
-            memory = capacity.memory_bytes(count)
-        self._find_ptx(jobs, count)
-        tasks = [_task(number, job, limits.timeout_s, memory) for number, job in enumerate(jobs)]
-        done = 0
-        with Pool(
-            count,
-            {**settled(os.environ), **_ONE_THREAD},
-            timeout_s=limits.timeout_s,
-            memory_bytes=memory or None,
-            grace_s=_GRACE_S,
-            program=PROGRAM,
-        ) as pool:
-            for kind, task, answer in pool.run(tasks):
-                if kind == "done" and task is not None and answer is not None:
-                    done += 1
-                    self._finish(jobs[task.label], answer)
-                else:
-                    named = [(jobs[t.label].subject.id, seconds) for t, seconds in pool.running()]
-                    self._events.on_tick(named, done, len(jobs))
-
-    def _find_ptx(self, jobs: Sequence[_Job], count: int) -> None:
-        """Give the PTX of XLA's kernels to those jobs that take it, or tell why there is none."""
-        from pallasc.compiler.again.find_ptx import find_ptx, without_ptx
-        from pallasc.compiler.toolchain.setup import prepare
-
-        lacking = [
-            (job, job.subject.variant)
-            for job in jobs
-            if job.level.takes_ptx and job.subject.variant and without_ptx(job.subject.artifact)
-        ]
-        if not lacking:
-            return
-        compiled = [(variant, job.subject.artifact) for job, variant in lacking]
-        limits = self._limits
-        try:
-            with prepare(limits.ptxas) as setup:
-                found = find_ptx(
-                    compiled, setup, self._store, jobs=count, timeout_s=limits.timeout_s
-                )
-        except PallascError as error:  # there is no compiler here
-            found = [error] * len(lacking)
-        for (job, _), texts in zip(lacking, found, strict=True):
-            if isinstance(texts, PallascError):
-                job.why_no_ptx = texts.message
-            else:
-                job.xla_ptx = texts
 
     def check_of(self, candidate: Candidate) -> VariantCheck:
         """Return what was found in a variant so far."""
@@ -284,7 +180,7 @@ class Checking:
         self._events.on_end()
         self._context.digests.save()
 
-    def _finish(self, job: _Job, answer: Answer) -> None:
+    def _finish(self, job: Job, answer: Answer) -> None:
         from pallasc.checks.messages import Checked
         from pallasc.compiler.workers.messages import Failed
 
@@ -323,7 +219,7 @@ class Checking:
             self._settle_located(found, result)
         self._unlocated = []
 
-    def _keep(self, job: _Job, reply: Checked) -> None:
+    def _keep(self, job: Job, reply: Checked) -> None:
         if reply.result.stopped:
             return
         if reply.uncached:
@@ -367,39 +263,7 @@ def _own_context(store: Store) -> Context:
     return Context({}, {}, FileDigests(store.root, trust=store.trust))
 
 
-def _task(label: int, job: _Job, timeout_s: float | None, memory_bytes: int) -> Task:
-    from pallasc.checks.messages import Check
-    from pallasc.compiler.toolchain.environment import declared_values
-    from pallasc.compiler.workers.tasks import Task
-
-    subject, level, options = job.subject, job.level, job.options
-    variant = subject.variant if level.calls_user else None
-    env = declared_values(variant.env) if variant is not None else {}
-    devices = variant.mesh if variant is not None else ()
-    folder = variant.base_dir if variant is not None else ""
-
-    def request() -> Check:
-        return Check(
-            level=level.name,
-            id=subject.id,
-            variant=subject.variant,
-            record=subject.artifact.record,
-            blobs=subject.artifact.blobs(),
-            seed=options.seed,
-            schedules=options.schedules,
-            inputs=options.inputs,
-            xla_ptx=job.xla_ptx,
-            why_no_ptx=job.why_no_ptx,
-            timeout_s=timeout_s,
-            memory_bytes=memory_bytes or None,
-            env=env,
-        )
-
-    group = (f"{level.name} {devices}", folder, tuple(env.items()))
-    return Task(label, group, request, f"the process that checks {subject.id}")
-
-
-def _noted(result: LevelResult, job: _Job) -> LevelResult:
+def _noted(result: LevelResult, job: Job) -> LevelResult:
     return replace(result, notes=(*job.notes, *result.notes))
 
 

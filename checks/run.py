@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.checks.check import Candidate, Checking, Events
+from pallasc.checks.candidate import Candidate, Events
+from pallasc.checks.check import Checking
 from pallasc.checks.levels import Level
 from pallasc.checks.report import Report, VariantCheck
 from pallasc.checks.subject import Options

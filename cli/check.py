@@ -27,7 +27,7 @@ from pallasc.cli.arguments.options import (
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.check import Candidate
+    from pallasc.checks.candidate import Candidate
     from pallasc.checks.levels import Level
     from pallasc.checks.report import Report
     from pallasc.checks.subject import Options
@@ -216,7 +216,7 @@ def _read_compiled(
 
     bundles = bundle_files(specs)
     if bundles:
-        from pallasc.checks.check import Candidate
+        from pallasc.checks.candidate import Candidate
         from pallasc.cli.launching.request import read_bundled
 
         pairs = read_bundled(bundles, targets=options["targets"], expression=options["expression"])
@@ -227,7 +227,7 @@ def _read_compiled(
 
 
 def _stored(key: str, store: Store) -> Candidate:
-    from pallasc.checks.check import Candidate
+    from pallasc.checks.candidate import Candidate
     from pallasc.compiler.inputs.lookup import artifact_of_action
     from pallasc.errors import NotCachedError, SpecError
 

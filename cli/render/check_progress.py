@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pallasc.checks.check import Candidate, Events
+from pallasc.checks.candidate import Candidate, Events
 from pallasc.cli.render.check_text import result_lines
 from pallasc.cli.terminal.output import echo
 from pallasc.cli.terminal.times import Heartbeat, elapsed
