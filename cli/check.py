@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from pallasc.checks.subject import Options
     from pallasc.compiler.builds.options import Options as BuildOptions
 
-_KEY = re.compile(r"[0-9a-f]{64}")
 LEVELS = ("static", "interpreter", "artifact", "all")
 """What `--level` takes; tests compare it with the levels that there are."""
 
@@ -81,7 +79,10 @@ class _Asked(NamedTuple):
 @compile_options
 @checking_options
 @junit_option
-@file_option("--sarif", "Write the findings as SARIF 2.1, which code hosts show at their lines.")
+@file_option(
+    "--sarif",
+    "Write the findings as SARIF 2.1, which code hosts show at their lines; - prints it.",
+)
 @annotations_option("findings and failures")
 @store_option
 @require_store_option
@@ -101,8 +102,9 @@ def command(
 ) -> int:
     """Look for mistakes in the variants of SPECS, on a machine without a GPU.
 
-    SPECS are specs, bundles, or action keys of the store. A variant that is not in the store is
-    compiled first. Bundles and keys come without a source: levels that need it are "not checked".
+    SPECS are specs, bundles, or action keys of the store, of which the first six digits will do. A
+    variant that is not in the store is compiled first. Bundles and keys come without a source:
+    levels that need it are "not checked".
 
     Each level of each variant gets a line: "passed", "found" with what is wrong and the line of
     your source, or "not checked" with the reason. Results are stored, so that what has not
@@ -177,7 +179,7 @@ def command(
                 memory_bytes=options["memory_bytes"],
                 require_store=options["require_store"],
             ),
-            quiet=as_json,
+            quiet=outputs.prints_report,
         )
         store = open_store(store_root)
         found = _read_compiled(specs, store, options)
@@ -209,9 +211,11 @@ def _read_compiled(
     """Return what is compiled already, None where the paths are specs.
 
     Raises:
-        SpecError: only some of the paths are bundles or keys, or a bundle cannot be read.
+        SpecError: only some of the paths are bundles or keys, a bundle cannot be read, or a key has
+            too few digits.
         NotCachedError: the store has nothing under a key.
     """
+    from pallasc.cli.arguments.keys import is_key
     from pallasc.cli.launching.request import bundle_files
 
     bundles = bundle_files(specs)
@@ -221,21 +225,23 @@ def _read_compiled(
 
         pairs = read_bundled(bundles, targets=options["targets"], expression=options["expression"])
         return [Candidate(variant.id, artifact) for variant, artifact in pairs]
-    if not any(_KEY.fullmatch(spec) and not Path(spec).exists() for spec in specs):
+    if not any(map(is_key, specs)):
         return None
     return [_stored(spec, store) for spec in specs]
 
 
 def _stored(key: str, store: Store) -> Candidate:
     from pallasc.checks.candidate import Candidate
+    from pallasc.cli.arguments.keys import is_key, whole_key
     from pallasc.compiler.inputs.lookup import artifact_of_action
     from pallasc.errors import NotCachedError, SpecError
 
-    if not _KEY.fullmatch(key):
+    if not is_key(key):
         raise SpecError(
             f"{key} is not an action key, and another argument is.",
             hint="Give specs and keys one at a time.",
         )
+    key = whole_key(key, store)
     artifact = artifact_of_action(store, key)
     if artifact is None:
         raise NotCachedError(

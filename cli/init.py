@@ -70,7 +70,8 @@ NEXT = """\
 Now try:
   pallasc list {spec}
   pallasc build {spec}
-  pallasc inspect {spec} --plan -k "n=4096 and dtype=f32"\
+  pallasc inspect {spec} --plan -k "n=4096 and dtype=f32"
+  pallasc check {spec} -k "n=4096 and dtype=f32"\
 """
 
 

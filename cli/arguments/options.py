@@ -165,7 +165,7 @@ frozen_options = together(
     lock_option("The lock file of --frozen and --locked"),
 )
 
-junit_option = file_option("--junit", "Write the report as JUnit XML.")
+junit_option = file_option("--junit", "Write the report as JUnit XML; - prints it.")
 
 
 def annotations_option(what: str) -> Callable[[F], F]:

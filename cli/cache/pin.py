@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.keys import LEAST_DIGITS
 from pallasc.cli.arguments.options import json_option, store_option
 from pallasc.cli.cache.shared import opened
 from pallasc.cli.terminal.output import echo
@@ -82,7 +83,7 @@ def _unpin(store: Store, what: str) -> list[Pin]:
 
 def _starts(key: str, what: str) -> bool:
     """Tell whether a text is the start of a key, and long enough to name it."""
-    return len(what) >= 6 and key.startswith(what)
+    return len(what) >= LEAST_DIGITS and key.startswith(what)
 
 
 def _keys(store: Store, what: str) -> list[str]:
@@ -95,7 +96,8 @@ def _keys(store: Store, what: str) -> list[str]:
     from pallasc.specs.spelling import suggestion
 
     named = [item.key for item in artifacts(store, name=what)]
-    starting = [item.key for item in artifacts(store, key_prefix=what)] if len(what) >= 6 else []
+    long = len(what) >= LEAST_DIGITS
+    starting = [item.key for item in artifacts(store, key_prefix=what)] if long else []
     if not named and not starting:
         names = {about.name for item in artifacts(store) for about in item.variants}
         raise NotCachedError(f"the store has no artifact {what!r}.", hint=suggestion(what, names))

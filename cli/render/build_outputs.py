@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.cli.terminal.output import check_writable, echo, echo_command
+from pallasc.cli.terminal.output import check_reports, echo, echo_command
 from pallasc.errors import PallascError
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ class Outputs(NamedTuple):
         """Report an error that ends the whole build in every output, not only on the terminal.
 
         Raises:
+            click.UsageError: both go to the standard output.
             SpecError: the JUnit file cannot be written.
         """
-        if self.junit is not None:
-            check_writable(self.junit, "--junit")
+        check_reports({"--junit": self.junit}, as_json=self.as_json)
         try:
             yield
         except PallascError as error:

@@ -8,7 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.cli.terminal.output import check_writable, echo, echo_command, write_report
+from pallasc.cli.terminal.output import (
+    STANDARD_OUTPUT,
+    check_reports,
+    echo,
+    echo_command,
+    write_report,
+)
 from pallasc.errors import PallascError
 
 if TYPE_CHECKING:
@@ -25,16 +31,21 @@ class Outputs(NamedTuple):
     annotations: str | None
     levels: tuple[Level, ...]
 
+    @property
+    def prints_report(self) -> bool:
+        """Whether the standard output belongs to a report, and not to lines for people."""
+        return self.as_json or STANDARD_OUTPUT in (self.junit, self.sarif)
+
     @contextmanager
     def reporting_errors(self) -> Iterator[None]:
         """Report an error that ends the whole check in every output, not only on the terminal.
 
         Raises:
+            click.UsageError: two reports go to the standard output.
             SpecError: a file cannot be written.
         """
-        for path, option in ((self.junit, "--junit"), (self.sarif, "--sarif")):
-            if path is not None:
-                check_writable(path, option)
+        reports = {"--junit": self.junit, "--sarif": self.sarif}
+        check_reports(reports, as_json=self.as_json)
         try:
             yield
         except PallascError as error:
@@ -59,7 +70,7 @@ class Outputs(NamedTuple):
         self._write_files(report)
         for note in report.notes:
             echo(f"warning: {note}", err=True)
-        if not self.as_json:
+        if not self.prints_report:
             for text in helped(report, self.levels):
                 echo(text)
         for check in report.checks:

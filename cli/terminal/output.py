@@ -101,12 +101,36 @@ def write_text(path: Path, text: str) -> None:
     echo(f"wrote {path}", err=True)
 
 
-def check_writable(path: Path, option: str) -> None:
-    """Check that a report can be written where an option says, before the work is done.
+STANDARD_OUTPUT = Path("-")
+"""What an option names that writes a report to the standard output."""
+
+
+def check_reports(reports: Mapping[str, Path | None], *, as_json: bool) -> None:
+    """Check that reports can be written where options say, before the work is done.
+
+    Args:
+        reports: by option, where a report goes; None for none.
+        as_json: JSON goes to the standard output.
 
     Raises:
-        SpecError: it cannot.
+        click.UsageError: two of them go to the standard output.
+        SpecError: a file cannot be written.
     """
+    printed = ["--json"] if as_json else []
+    for option, path in reports.items():
+        if path == STANDARD_OUTPUT:
+            printed.append(f"{option} -")
+        elif path is not None:
+            _check_writable(path, option)
+    if len(printed) > 1:
+        first, second = printed[:2]
+        raise click.UsageError(
+            f"{first} and {second} both write to the standard output: "
+            f"name a file for {second.removesuffix(' -')}."
+        )
+
+
+def _check_writable(path: Path, option: str) -> None:
     import tempfile
 
     if path.exists() and not path.is_file():
@@ -118,13 +142,16 @@ def check_writable(path: Path, option: str) -> None:
 
 
 def write_report(data: bytes, path: Path, option: str) -> None:
-    """Write a report where an option says: the whole file, or nothing.
+    """Write a report where an option says, "-" for the standard output: the whole file, or nothing.
 
     Raises:
         SpecError: it cannot be written.
     """
     from pallasc.specs.user_files import replace_file
 
+    if path == STANDARD_OUTPUT:
+        click.echo(data, nl=False)
+        return
     with refusing(path, hint=f"Give {option} another path."):
         if path.exists() and not path.is_file():  # /dev/stdout, or a pipe
             path.write_bytes(data)

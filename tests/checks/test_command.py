@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -18,11 +19,12 @@ from pallasc.checks.levels import LEVELS, rules_of
 from pallasc.checks.report import Report, VariantCheck
 from pallasc.checks.worker import Session
 from pallasc.cli import check as command
+from pallasc.cli.arguments.keys import whole_key
 from pallasc.cli.render.check_annotations import check_commands
 from pallasc.cli.render.check_junit import check_junit
 from pallasc.cli.render.check_text import result_lines, summary_line
 from pallasc.cli.render.sarif import sarif
-from pallasc.errors import Location, ToolError
+from pallasc.errors import Location, SpecError, ToolError
 
 OWN_FILES = ("kernels.py", "spec.yaml")
 
@@ -219,6 +221,38 @@ def test_a_bundle_and_a_key_come_without_source(again: Path, checking: Any) -> N
         )
 
 
+def test_the_first_digits_of_a_key_name_what_the_store_has(checked: Any, checking: Any) -> None:
+    keys = {name: row["action_key"] for name, row in _variants(checked.ran).items()}
+    key = keys["sound"]
+    ran = checking.check(checked.folder, key[:6], "--json")
+    assert [row["id"] for row in ran.report["variants"]] == [key]
+    short = checking.check(checked.folder, key[:5])
+    assert (short.code, short.out) == (2, "")
+    assert short.err == (
+        f"error: {key[:5]} is neither a file nor a key: the first 6 digits of an action key are "
+        "needed, and it has 5.\n"
+        "  pallasc inspect SPECS --json prints the action keys of variants.\n"
+    )
+    other = "0" * 8 if not key.startswith("0" * 8) else "1" * 8
+    absent = checking.check(checked.folder, other)
+    assert absent.code == 3
+    assert f"{other} is not a file, and the store has no artifact whose" in absent.err
+
+
+def _variants(ran: Any) -> dict[str, Any]:
+    return {row["name"]: row for row in ran.report["variants"]}
+
+
+def test_digits_that_several_keys_begin_with_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [SimpleNamespace(key=f"abcdef{digit}" + "0" * 57) for digit in "21"]
+    monkeypatch.setattr("pallasc.cache.upkeep.stats.artifacts", lambda _, key_prefix: listed)
+    store: Any = None
+    with pytest.raises(SpecError) as caught:
+        whole_key("abcdef", store)
+    assert "2 artifacts have an action key that begins with abcdef" in caught.value.message
+    assert caught.value.hint == "Give more digits."
+
+
 def test_a_key_that_the_store_lacks_says_so(project: Path, checking: Any) -> None:
     ran = checking.check(project, "0" * 64)
     assert ran.code == 3
@@ -295,6 +329,32 @@ def test_sarif_has_rules_with_help_and_places_in_the_repository(
     dead = next(result for result in results if result["ruleId"] == "deadlock")
     assert dead["relatedLocations"]
     assert "Variants: waits_twice@h100-sxm" in dead["message"]["text"]
+
+
+@pytest.mark.parametrize(("option", "begins"), [("--sarif", '{\n "$schema"'), ("--junit", "<?xml")])
+def test_a_report_is_printed_in_place_of_the_lines(
+    checked: Any, checking: Any, option: str, begins: str
+) -> None:
+    ran = checking.check(checked.folder, "spec.yaml", option, "-")
+    assert ran.code == 1
+    assert ran.out.startswith(begins)
+    assert ran.out.rstrip().endswith(("}", "</testsuites>"))
+    assert not (checked.folder / "-").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "both"),
+    [
+        (("--json", "--sarif", "-"), "--json and --sarif -"),
+        (("--sarif", "-", "--junit", "-"), "--junit - and --sarif -"),
+    ],
+)
+def test_two_reports_on_the_standard_output_are_refused(
+    checked: Any, checking: Any, options: tuple[str, ...], both: str
+) -> None:
+    ran = checking.check(checked.folder, "spec.yaml", *options)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"{both} both write to the standard output: name a file for --sarif.\n" in ran.err
 
 
 def test_junit_has_a_suite_a_level_and_a_failure_a_finding(checked: Any, checking: Any) -> None:

@@ -23,13 +23,14 @@ def test_init_writes_two_files_and_says_what_to_do_next(run: RunCommand, tmp_pat
         f"  pallasc list {spec}\n"
         f"  pallasc build {spec}\n"
         f'  pallasc inspect {spec} --plan -k "n=4096 and dtype=f32"\n'
+        f'  pallasc check {spec} -k "n=4096 and dtype=f32"\n'
     )
 
 
 def test_the_commands_that_init_prints_can_be_pasted(run: RunCommand, tmp_path: Path) -> None:
     folder = tmp_path / "my kernels; rm x"
     commands = run("init", folder).err.splitlines()[3:]
-    assert [shlex.split(line)[2] for line in commands] == [str(folder / "kernels.yaml")] * 3
+    assert [shlex.split(line)[2] for line in commands] == [str(folder / "kernels.yaml")] * 4
 
 
 def test_init_writes_into_this_folder_by_default(

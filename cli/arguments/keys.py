@@ -1,0 +1,56 @@
+"""Action keys on a command line: the whole key, or its first digits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pallasc.errors import NotCachedError, SpecError
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+
+DIGITS = 64
+LEAST_DIGITS = 6
+"""So many first digits name an artifact, where no other begins with them."""
+
+_HEX = re.compile(rf"[0-9a-f]{{1,{DIGITS}}}")
+_HINT = "pallasc inspect SPECS --json prints the action keys of variants."
+
+
+def is_key(text: str) -> bool:
+    """Tell whether an argument is a key, or its first digits, and not a file or folder."""
+    return _HEX.fullmatch(text) is not None and not Path(text).exists()
+
+
+def whole_key(text: str, store: Store) -> str:
+    """Return the action key that begins with some digits.
+
+    Raises:
+        SpecError: those are too few, or several artifacts have such a key.
+        NotCachedError: none has.
+    """
+    if len(text) == DIGITS:
+        return text
+    if len(text) < LEAST_DIGITS:
+        raise SpecError(
+            f"{text} is neither a file nor a key: the first {LEAST_DIGITS} digits of an action key "
+            f"are needed, and it has {len(text)}.",
+            hint=_HINT,
+        )
+    from pallasc.cache.upkeep.stats import artifacts
+
+    keys = sorted(listed.key for listed in artifacts(store, key_prefix=text))
+    if not keys:
+        raise NotCachedError(
+            f"{text} is not a file, and the store has no artifact whose action key begins with it.",
+            hint=_HINT,
+        )
+    if len(keys) > 1:
+        raise SpecError(
+            f"{len(keys):,} artifacts have an action key that begins with {text}, such as "
+            f"{keys[0]} and {keys[1]}.",
+            hint="Give more digits.",
+        )
+    return keys[0]
