@@ -14,7 +14,7 @@ from pallasc.checks.findings import Finding
 from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
 from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.references.compare import array_of, compare_arrays, epsilon, settle_tolerance
-from pallasc.compiler.references.input_values import random_bytes
+from pallasc.compiler.references.input_values import names_by_device, random_bytes
 from pallasc.compiler.references.npy import names_in, read_named
 from pallasc.compiler.references.user_calls import leaves_of, run_reference
 from pallasc.errors import ArgumentError, Location, SpecError
@@ -72,7 +72,7 @@ def _of_devices(
         array = array_of(np.frombuffer(data, np.uint8), dtype, shape)
         return list(array) if count > 1 else [array]
     size = ArraySpec(dtype, shape).nbytes
-    names = [path, *(f"{path} of device {device}" for device in range(1, count))]
+    names = names_by_device(path, count)
     drawn = [random_bytes(dtype, size, seed=options.seed, name=name) for name in names]
     return [array_of(np.frombuffer(d, np.uint8), dtype, shape, binding.layout) for d in drawn]
 

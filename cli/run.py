@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
@@ -90,13 +91,16 @@ def command(
     ships, XLA's kernels included. That is slow, so choose small arrays. Of variants that differ in
     their target only, the first is emulated; --target chooses another. An access out of bounds, a
     deadlock or a failed assertion ends the command with exit code 1 and the line of your source.
-    Neither --device nor --profile has a meaning then: no time is measured.
+    Kernels over several devices run on as many emulated GPUs: each array, also in files, has one
+    more dimension in front, the device. Neither --device nor --profile has a meaning then: no time
+    is measured.
 
     Examples:
       pallasc run kernels.yaml
       pallasc run kernels.yaml -k "matmul and m=4096" --seed 7
       pallasc run kernels.yaml -k softmax --input x=x.npy --output results/
       pallasc run kernels.yaml -k "softmax and m=16" --emulate --timeout 60
+      pallasc run kernels.yaml -k all_gather --emulate --input x=x.npy
       pallasc run specs/ --all --json > report.json
       pallasc run kernels.pallasc -k "matmul and m=4096"
       pallasc run kernels.yaml -k profiled --profile trace.json
@@ -106,7 +110,8 @@ def command(
       device    ordinal, name, arch, driver; null with --emulate
       emulated  whether the CPU executed it
       results   a list; of each: id, name, params, target, digest (of the artifact), seed,
-                reference (its entry, or null), same (as the reference, or null),
+                devices (how many ran it together), reference (its entry, or null), same (as the
+                reference, or null),
                 inputs (path, dtype, shape, file or null),
                 outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
@@ -140,7 +145,8 @@ def command(
         results = [outcome_json(outcome, seed) for outcome in outcomes]
         echo(json_text({"device": way.device, "emulated": emulated, "results": results}))
     else:
-        echo("\n\n".join(outcome_text(outcome, way.place, seed) for outcome in outcomes))
+        texts = (outcome_text(o, way.place(o.chosen), seed) for o in outcomes)
+        echo("\n\n".join(texts))
     check(outcomes)
     return 0
 
@@ -150,7 +156,7 @@ class _Way(NamedTuple):
 
     chosen: list[Chosen]
     execute: Execute
-    place: str
+    place: Callable[[Chosen], str]
     device: DeviceRow | None
 
 
@@ -159,7 +165,7 @@ def _emulated(request: Request, options: CollectOptions) -> _Way | int:
     from pallasc.cli.launching.emulation import collect_emulated
 
     found = collect_emulated(request, **options)
-    return found if isinstance(found, int) else _Way(*found, "an emulated GPU", None)
+    return found if isinstance(found, int) else _Way(*found, _emulated_gpus, None)
 
 
 def _launched(
@@ -173,7 +179,12 @@ def _launched(
     chosen = collect(request, device, **options)
     if isinstance(chosen, int):
         return chosen
-    return _Way(chosen, OnGpu(device, traces), str(device), device_json(device))
+    return _Way(chosen, OnGpu(device, traces), lambda _: str(device), device_json(device))
+
+
+def _emulated_gpus(chosen: Chosen) -> str:
+    count = chosen.artifact.plan.device_count
+    return f"{count} emulated GPUs" if count > 1 else "an emulated GPU"
 
 
 def _refuse_without_meaning() -> None:

@@ -6,6 +6,8 @@ Elements of fewer than eight bits are packed, the first in the low bits.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
@@ -56,6 +58,30 @@ def from_bytes(data: npt.NDArray[np.uint8], binding: Binding) -> npt.NDArray[np.
     stored = tuple(binding.shape[d] for d in binding.layout[::-1])
     back = np.argsort(binding.layout[::-1])
     return np.ascontiguousarray(values.reshape(stored).transpose(back))
+
+
+def of_devices(binding: Binding, count: int) -> Binding:
+    """Return the arrays of several devices as one, with one dimension more in front: the device."""
+    if count <= 1:
+        return binding
+    layout = None if binding.layout is None else (*(d + 1 for d in binding.layout), 0)
+    return replace(binding, shape=(count, *binding.shape), layout=layout)
+
+
+def split(array: npt.NDArray[np.generic], count: int) -> list[npt.NDArray[np.generic]]:
+    """Return the array of each device of one that holds those of all."""
+    return list(array) if count > 1 else [array]
+
+
+def joined(arrays: Sequence[npt.NDArray[np.generic]]) -> npt.NDArray[np.generic]:
+    """Return the arrays of all devices as one; that of a single device is left as it is."""
+    return np.stack(arrays) if len(arrays) > 1 else arrays[0]
+
+
+def join_bytes(parts: Sequence[bytes], binding: Binding) -> bytes:
+    """Return the bytes of one array from those of each device: see `of_devices`."""
+    arrays = [from_bytes(np.frombuffer(part, np.uint8), binding) for part in parts]
+    return to_bytes(joined(arrays), of_devices(binding, len(parts))).tobytes()
 
 
 def _packed(flat: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:

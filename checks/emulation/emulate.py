@@ -56,11 +56,9 @@ def subjects_of(
         limits: how many processes compile, and for how long.
 
     Raises:
-        UnsupportedError: a plan runs on several devices, or the PTX of a kernel cannot be had.
+        UnsupportedError: the PTX of a kernel cannot be had.
         ToolError: there is no compiler here, and it is needed.
     """
-    for variant, artifact in compiled:
-        _check_single(variant, artifact)
     if store is None:
         for variant, artifact in compiled:
             _check_complete(variant, artifact)
@@ -76,15 +74,6 @@ def subjects_of(
             raise texts
         subjects.append(Subject(variant.id, artifact, variant, texts))
     return subjects
-
-
-def _check_single(variant: Variant, artifact: Artifact) -> None:
-    devices = artifact.plan.device_count
-    if devices > 1:
-        raise UnsupportedError(
-            f"{variant.id} runs on {devices} devices together, and one is emulated here.",
-            hint="pallasc check and pallasc.emulate execute it on all of them.",
-        )
 
 
 def _check_complete(variant: Variant, artifact: Artifact) -> None:
@@ -109,7 +98,7 @@ def emulate(
 
     Args:
         subject: the variant, with all PTX.
-        inputs: the bytes of each input as in device memory.
+        inputs: the bytes of each input as in device memory, those of all devices as one array.
         store: that of the build, None where there is no source.
         limits: time and memory.
 

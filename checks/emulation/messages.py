@@ -15,7 +15,8 @@ class Emulated(Reply):
     """What an emulation gave.
 
     Attributes:
-        outputs: the bytes of each output as in device memory; none where a kernel failed.
+        outputs: the bytes of each output as in device memory, those of all devices one after the
+            other; none where a kernel failed.
         printed: what kernels printed.
         fault: what a kernel did that no GPU does rightly, None where all ran to their end.
     """
@@ -33,7 +34,7 @@ class Emulate(Request):
         record: the artifact's record.
         blobs: what the record names, by digest.
         xla_ptx: see `subject.Subject`.
-        inputs: the bytes of each input as in device memory.
+        inputs: the bytes of each input as in device memory, those of all devices as one array.
     """
 
     op: ClassVar[str] = "emulate"

@@ -11,12 +11,13 @@ import signal
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from pallasc.checks.artifact.faults import fault_finding
 from pallasc.checks.emulation.messages import Emulate, Emulated
 from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.messages import Failed, Reply
-from pallasc.emulator.arrays import from_bytes, to_bytes
+from pallasc.emulator.arrays import from_bytes, joined, of_devices, split, to_bytes
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.machine import Machine
 from pallasc.emulator.run_plan import PlanRun
@@ -39,20 +40,25 @@ def main(arguments: list[str], channel: Channel) -> int:
 
 
 def _emulate(request: Emulate) -> Emulated:
-    """Run a plan, until its end or that of the kernel that fails.
+    """Run a plan on all of its devices, until its end or that of the kernel that fails.
 
     Raises:
         UnsupportedError: a kernel has an instruction that the emulator does not know.
     """
     artifact = Artifact(request.record, request.blobs.__getitem__)
     plan, machine = artifact.plan, Machine()
-    arrays = [
-        from_bytes(np.frombuffer(data, np.uint8), binding)
-        for data, binding in zip(request.inputs, plan.inputs, strict=True)
-    ]
+    count = max(plan.device_count, 1)
+    arrays: list[list[npt.ArrayLike]] = [[] for _ in range(count)]
+    for data, binding in zip(request.inputs, plan.inputs, strict=True):
+        array = from_bytes(np.frombuffer(data, np.uint8), of_devices(binding, count))
+        for own, part in zip(arrays, split(array, count), strict=True):
+            own.append(part)
     try:
-        (results,) = PlanRun(artifact, machine, request.xla_ptx).run([arrays])
+        results = PlanRun(artifact, machine, request.xla_ptx).run(arrays)
     except Fault as fault:
         return Emulated(printed="".join(machine.printed), fault=fault_finding(fault, machine))
-    outputs = [to_bytes(array, b).tobytes() for array, b in zip(results, plan.outputs, strict=True)]
-    return Emulated(outputs=tuple(outputs), printed="".join(machine.printed))
+    outputs = tuple(
+        to_bytes(joined([own[number] for own in results]), of_devices(binding, count)).tobytes()
+        for number, binding in enumerate(plan.outputs)
+    )
+    return Emulated(outputs=outputs, printed="".join(machine.printed))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from pallasc.checks.emulation.emulate import check_installed, emulate, fault_error, subjects_of
 from pallasc.cli.launching.launching import Chosen, build_missing, several
-from pallasc.cli.launching.operands import Value
+from pallasc.cli.launching.operands import Value, of_devices
 from pallasc.cli.terminal.output import echo
 from pallasc.compiler.builds.options import Options
 
@@ -49,7 +49,8 @@ class Emulation:
             echo(emulated.printed, err=True, nl=not emulated.printed.endswith("\n"))
         if emulated.fault is not None:
             raise fault_error(subject, emulated.fault)
-        outputs = chosen.route.signature.outputs
+        count = chosen.artifact.plan.device_count
+        outputs = [of_devices(b, count) for b in chosen.route.signature.outputs]
         return [Value(b, out) for b, out in zip(outputs, emulated.outputs, strict=True)]
 
 

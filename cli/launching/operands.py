@@ -32,34 +32,64 @@ class Value:
 
 
 def make_inputs(
-    signature: Signature, *, seed: int, files: Mapping[str, Path], name: str
+    signature: Signature, *, seed: int, files: Mapping[str, Path], name: str, devices: int = 1
 ) -> list[Value]:
     """Return the inputs, in order: from files, random where none is given.
+
+    Where there are several devices, an array has one dimension more in front, the device.
 
     Args:
         signature: what the kernel takes.
         seed: chooses the random numbers.
         files: path of the array: file.
         name: what the kernel is called in messages.
+        devices: how many run the kernel together.
 
     Raises:
         SpecError: a file cannot be read.
         ArgumentError: it holds another array, or the kernel takes no array of that path.
     """
-    from pallasc.compiler.references.input_values import random_bytes
     from pallasc.compiler.references.npy import read_array
 
     check_names(files, [array.path for array in signature.inputs], name)
     values = []
     for array, size in zip(signature.inputs, signature.sizes_bytes, strict=False):
         file = files.get(array.path)
+        whole = of_devices(array, devices)
         if file is None:
-            data = random_bytes(array.dtype, size, seed=seed, name=array.path)
+            data = _random(array, size, seed, devices)
         else:
-            data = read_array(file, array.dtype, array.shape, f"{name}: {array.path}")
-            data = _laid_out(data, array)
-        values.append(Value(array, data, file))
+            what = f"{name}: {array.path}"
+            if devices > 1:
+                what += f", whose first dimension is the {devices} devices"
+            data = read_array(file, array.dtype, whole.shape, what)
+            data = _laid_out(data, whole)
+        values.append(Value(whole, data, file))
     return values
+
+
+def of_devices(binding: Binding, count: int) -> Binding:
+    """Return the arrays of several devices as one, with one dimension more in front: the device."""
+    if count <= 1:
+        return binding  # without numpy
+    from pallasc.emulator import arrays
+
+    return arrays.of_devices(binding, count)
+
+
+def _random(binding: Binding, size: int, seed: int, devices: int) -> bytes:
+    """Return random bytes of an array, other ones on each device."""
+    from pallasc.compiler.references.input_values import names_by_device, random_bytes
+
+    drawn = [
+        random_bytes(binding.dtype, size, seed=seed, name=name)
+        for name in names_by_device(binding.path, max(devices, 1))
+    ]
+    if len(drawn) == 1:
+        return drawn[0]
+    from pallasc.emulator.arrays import join_bytes
+
+    return join_bytes(drawn, binding)
 
 
 def _laid_out(data: bytes, binding: Binding) -> bytes:

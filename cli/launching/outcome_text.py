@@ -71,6 +71,7 @@ def outcome_json(outcome: Outcome, seed: int) -> dict[str, object]:
         "target": variant.target.name,
         "digest": outcome.chosen.artifact.digest,
         "seed": seed,
+        "devices": outcome.chosen.artifact.plan.device_count,
         "reference": variant.reference,
         "same": outcome.same,
         "inputs": [

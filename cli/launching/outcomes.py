@@ -82,7 +82,10 @@ class Launcher:
             PallascError: the launch fails.
         """
         signature, name = chosen.route.signature, chosen.variant.id
-        inputs = make_inputs(signature, seed=self.seed, files=self.files, name=name)
+        devices = chosen.artifact.plan.device_count
+        inputs = make_inputs(
+            signature, seed=self.seed, files=self.files, name=name, devices=devices
+        )
         outputs = self.execute(chosen, inputs)
         digests = [hashlib.sha256(value.data).hexdigest() for value in outputs]
         outcome = Outcome(chosen, inputs, outputs, digests)

@@ -40,6 +40,11 @@ def random_bytes(dtype: str, size: int, *, seed: int, name: str) -> bytes:
     return b"".join(_chunks(dtype, size, random.Random(f"{seed} {name} {dtype}")))
 
 
+def names_by_device(name: str, count: int) -> list[str]:
+    """Return what `random_bytes` is given as the name of an array on each of several devices."""
+    return [name, *(f"{name} of device {device}" for device in range(1, count))]
+
+
 def _chunks(dtype: str, size: int, source: random.Random) -> Iterator[bytes]:
     free, fixed = (_repeated(pattern, dtype) for pattern in bit_patterns(dtype))
     for start in range(0, size, _CHUNK_BYTES):

@@ -1,8 +1,10 @@
-"""`pallasc check` of kernels over several devices: their numbers, references and deadlocks."""
+"""`pallasc check` and `run --emulate` of kernels over several devices: numbers and deadlocks."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -160,3 +162,69 @@ def test_the_interpreter_gives_each_device_its_inputs(folder: Path, checking: An
     ran = checking.check(folder, "spec.yaml", "--json", *chosen, "--level", "interpreter")
     result = ran.results["numbered"]
     assert (result["status"], result["reason"]) == ("passed", "")
+
+
+def emulate(folder: Path, *words: str) -> Any:
+    """Run `pallasc run --emulate` in a folder, in a process of its own."""
+    start = [sys.executable, "-P", "-m", "pallasc", "run", *words, "--emulate", "--store", "store"]
+    return subprocess.run(start, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_run_has_the_devices_in_front_of_each_array(folder: Path, results: Any) -> None:
+    x = np.arange(256, dtype="f").reshape(2, 128)
+    np.save(folder / "x.npy", x)
+    ran = emulate(folder, "spec.yaml", "-k", "swapped", "--input", "x=x.npy", "--output", "out")
+    assert ran.returncode == 0, ran.stderr
+    head, given, out = ran.stdout.splitlines()
+    assert head == "swapped@h100-sxm on 2 emulated GPUs"
+    assert given.split() == ["x", "f32[2,", "128]", "x.npy"]
+    assert out.startswith("  out  f32[2, 128]  as the reference: largest absolute error 0, ")
+    np.testing.assert_array_equal(np.load(folder / "out" / "out.npy"), x[::-1])
+
+
+def test_a_run_draws_the_inputs_of_a_check(folder: Path, results: Any) -> None:
+    from pallasc.compiler.references.input_values import random_bytes
+
+    ran = emulate(folder, "spec.yaml", "-k", "gather_4", "--json", "--seed", "5", "--output", "out")
+    assert ran.returncode == 0, ran.stderr
+    (result,) = json.loads(ran.stdout)["results"]
+    assert (result["devices"], result["same"]) == (4, True)
+    assert result["inputs"][0]["shape"] == [4, 64, 128]
+    assert result["outputs"][0]["shape"] == [4, 256, 128]
+    names = ["x", "x of device 1", "x of device 2", "x of device 3"]
+    drawn = [random_bytes("f32", 4 * 64 * 128, seed=5, name=name) for name in names]
+    gathered = np.frombuffer(b"".join(drawn), "f").reshape(256, 128)
+    np.testing.assert_array_equal(np.load(folder / "out" / "out.npy"), [gathered] * 4)
+
+
+def test_a_run_refuses_the_array_of_one_device(folder: Path, results: Any) -> None:
+    np.save(folder / "one.npy", np.zeros(128, "f"))
+    ran = emulate(folder, "spec.yaml", "-k", "swapped", "--input", "x=one.npy")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.splitlines() == [
+        "error: swapped@h100-sxm: x, whose first dimension is the 2 devices: one.npy holds "
+        "<f4[128], and the kernel takes f32[2, 128].",
+        "  Save an array of shape [2, 128] and of numpy's type <f4.",
+    ]
+
+
+def test_a_run_tells_devices_that_wait_for_each_other(folder: Path, results: Any) -> None:
+    ran = emulate(folder, "spec.yaml", "-k", "unsignalled")
+    assert (ran.returncode, ran.stdout) == (1, "")
+    (line,) = [n for n, text in enumerate(KERNELS.splitlines(), 1) if "behind its own wait" in text]
+    assert f"kernels.py:{line}" in ran.stderr
+    assert "[deadlock]" in ran.stderr
+
+
+def test_a_run_compares_all_devices(folder: Path, results: Any) -> None:
+    ran = emulate(folder, "spec.yaml", "-k", "kept")
+    assert ran.returncode == 1
+    assert "differs in 256 of 256 elements, first at [0, 0]: " in ran.stdout
+
+
+def test_a_run_of_a_bundle_takes_all_devices(folder: Path, results: Any) -> None:
+    words = ["bundle", "create", "spec.yaml", "-k", "swapped", "--keep-ptx", "-o", "b.pallasc"]
+    command = [sys.executable, "-P", "-m", "pallasc", *words, "--store", "store"]
+    subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    ran = emulate(folder, "b.pallasc")
+    assert "swapped@h100-sxm on 2 emulated GPUs" in ran.stdout, ran.stderr

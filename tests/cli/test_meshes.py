@@ -1,4 +1,4 @@
-"""Kernels over several devices on the command line: built and shown, and not launched."""
+"""Kernels over several devices on the command line: built and shown, and not launched on GPUs."""
 
 from __future__ import annotations
 
@@ -67,17 +67,6 @@ def test_a_launch_is_refused_in_one_sentence(
     assert REFUSED in result.err
     assert len(result.err.splitlines()) <= 3
     assert (result.out, gpu.launches) == ("", [])
-
-
-def test_an_emulation_is_refused_with_what_executes_it(
-    run: Callable[..., Any], gathered: Any
-) -> None:
-    result = run("run", gathered.spec, "--store", gathered.store, "--emulate")
-    assert (result.code, result.out) == (1, "")
-    assert result.err == (
-        "error: all_gather@h100-sxm runs on 4 devices together, and one is emulated here.\n"
-        "  pallasc check and pallasc.emulate execute it on all of them.\n"
-    )
 
 
 def test_a_bundle_carries_it_and_does_not_launch_it(
