@@ -24,12 +24,11 @@ from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.toolchain import identity
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.errors import NotCachedError, SpecError
-from pallasc.specs.lock import Component, Entry, Lock, write_lock
+from pallasc.errors import NotCachedError
+from pallasc.specs.lock import Component, Entry, Lock
 from pallasc.specs.spec import Variant
 
 pytestmark = pytest.mark.once
-
 KERNEL = """\
 from helper import twice
 
@@ -107,54 +106,6 @@ def remove(store: Store, area: str) -> int:
     return len(names)
 
 
-# ---- what the options mean
-
-
-def test_without_an_option_nothing_holds_a_build(tmp_path: Path) -> None:
-    assert load_locked(None, frozen=False, locked=False) is None
-    with pytest.raises(SpecError, match="--lock needs --frozen or --locked"):
-        load_locked(tmp_path / "x.lock", frozen=False, locked=False)
-
-
-@pytest.mark.parametrize(("frozen", "locked"), [(True, False), (False, True), (True, True)])
-def test_a_lock_is_taken_from_the_current_folder_or_where_it_is_said_to_be(
-    frozen: bool, locked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    here, there = Lock(variants={"here": ENTRY}), Lock(variants={"there": ENTRY})
-    write_lock(tmp_path / "pallasc.lock", here)
-    write_lock(tmp_path / "other.lock", there)
-    options = {"frozen": frozen, "locked": locked}
-    assert load_locked(None, **options) == Locked("pallasc.lock", here, frozen)
-    assert load_locked(Path("other.lock"), **options) == Locked("other.lock", there, frozen)
-
-
-ENTRY = Entry("a" * 64, "b" * 64, "c" * 64)
-
-
-def test_a_lock_that_was_named_must_be_there(tmp_path: Path) -> None:
-    path = tmp_path / "none.lock"
-    for options in ({"frozen": True, "locked": False}, {"frozen": False, "locked": True}):
-        with pytest.raises(NotCachedError) as caught:
-            load_locked(path, **options)
-        assert caught.value.exit_code == 3
-        assert str(caught.value) == (
-            f"there is no {path}.\n  Make it with: pallasc lock SPECS --update --lock {path}"
-        )
-
-
-@pytest.mark.parametrize("frozen", [True, False])
-def test_locked_without_a_lock_is_not_as_locked(
-    frozen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(NotCachedError) as caught:
-        load_locked(None, frozen=frozen, locked=True)
-    assert str(caught.value) == (
-        "there is no pallasc.lock here.\n  Make it with: pallasc lock SPECS --update"
-    )
-
-
 def test_frozen_without_a_lock_looks_into_the_store_alone_and_says_so(
     project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,9 +118,6 @@ def test_frozen_without_a_lock_looks_into_the_store_alone_and_says_so(
     assert lookup.notes() == [
         "there is no pallasc.lock here: variants were only looked up in the store"
     ]
-
-
-# ---- the toolchain
 
 
 def test_a_lock_of_this_toolchain_is_accepted_and_has_versions(project: Any, lock: Lock) -> None:
@@ -236,9 +184,6 @@ def test_after_an_upgrade_of_packages_for_tracing_a_locked_build_lowers_and_find
     report = project.build(locked=Locked("pallasc.lock", lock, False))
     assert [(r.status, r.error) for r in report.results] == [("lowered", None)]
     assert report.exit_code == 0
-
-
-# ---- frozen
 
 
 def test_what_is_as_locked_is_found(project: Any, lock: Lock) -> None:
@@ -337,9 +282,6 @@ def test_a_record_other_than_the_locked_one_is_refused(project: Any, lock: Lock)
         assert f"{name} is not deterministic: action key" in str(lookup.check(compiled))
         if manifests:
             remove(project.store, format.MANIFESTS)
-
-
-# ---- locked
 
 
 @pytest.mark.parametrize("artifact", ["the same", "another"])

@@ -13,6 +13,12 @@ import pytest
 
 from pallasc.cache.store import Store
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import stored  # noqa: F401  (tests import it by its bare name)
+
+sys.path.pop(0)
+
 PROGRAMS = Path(__file__).parent / "programs"
 IN_MEMORY = Path("/dev/shm")
 

@@ -9,6 +9,12 @@ from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import static_kernels  # noqa: F401  (tests import it by its bare name)
+
+sys.path.pop(0)
+
 
 def _load() -> Any:
     path = Path(__file__).parent / "programs" / "checking.py"

@@ -113,3 +113,9 @@ def build_alone(tmp_path: Path) -> Builder:
         return build_once(tmp_path / "results.json", PROGRAMS / f"{file}.py", targets, *names)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def functions(build: Any) -> Any:
+    """Return whole functions around kernels, by name."""
+    return build("functions")

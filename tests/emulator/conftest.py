@@ -21,6 +21,7 @@ import opcode_patterns  # noqa: F401  (as blackwell)
 import recorded_numbers  # noqa: F401  (as blackwell)
 import small_kernels  # noqa: F401  (as blackwell)
 import steps_of_xla  # noqa: F401  (as blackwell)
+import tcgen05_products  # noqa: F401  (as blackwell)
 
 sys.path.pop(0)
 

@@ -1,0 +1,255 @@
+"""Thunks of XLA, each made for its test: the steps that they become, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pallasc.compiler.executable import translate as module
+from pallasc.compiler.executable.launch_parameters import check_signature
+from pallasc.compiler.executable.translate import translate
+from pallasc.compiler.executable.xla_schema import message_type, refuse_unknown_fields
+from pallasc.errors import CompileError, UnsupportedError
+from pallasc.specs.artifacts.cubin import Kernel, Parameter
+from pallasc.specs.artifacts.plan import Bytes, Fill, Launch, Pointer
+
+
+def _thunk(**fields: Any) -> Any:
+    return message_type("Thunk")(**fields)
+
+
+def _executable(*thunks: Any, sizes: tuple[int, ...] = (64, 64)) -> Any:
+    """Return an executable with one output, one temporary for each further size, and thunks."""
+    result = message_type("GpuExecutableProto")(thunks=list(thunks))
+    for index, size in enumerate(sizes):
+        result.buffer_allocations.values.add(index=index, size=size, maybe_live_out=index == 0)
+    result.output_info_map.add().output_info.allocation_index = 0
+    result.program_shape.result.element_type = 11
+    return result
+
+
+def _slice(index: int, offset: int = 0, size: int = 64) -> dict[str, int]:
+    return {"buffer_allocation_index": index, "offset": offset, "size": size}
+
+
+def test_memset_and_memzero_become_fills() -> None:
+    steps = translate(
+        _executable(
+            _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(0, 16, 32)}}),
+            _thunk(memset32bit_value_thunk={"dest_buffer": _slice(1), "value": 0x3FC00000}),
+            _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(0, 0, 0)}}),
+        )
+    ).steps
+    assert steps == [Fill(0, 16, 32, 0, 1), Fill(1, 0, 64, 0x3FC00000, 4)]
+
+
+def test_nested_and_asynchronous_thunks_run_in_order() -> None:
+    def zero(at: int) -> Any:
+        return _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(0, at, 8)}})
+
+    steps = translate(
+        _executable(
+            _thunk(sequential_thunk={"thunks": [zero(0), zero(8)]}),
+            _thunk(async_start_thunk={"thunks": {"thunks": [zero(16)]}}),
+            _thunk(async_done_thunk={}),
+            zero(24),
+        )
+    ).steps
+    assert [step.offset for step in steps] == [0, 8, 16, 24]  # type: ignore[union-attr]
+
+
+def test_a_copy_onto_itself_is_left_out() -> None:
+    same = {"slice": _slice(0)}
+    copy = {"source_buffer": same, "destination_buffer": same, "mem_size": 64}
+    assert translate(_executable(_thunk(copy_thunk=copy))).steps == []
+
+
+def _sliced(offsets: Any, **more: Any) -> Any:
+    """Return a thunk that zeroes a slice of allocation 1, by the rules before JAX 0.12."""
+    shape = {"element_type": 11, "dimensions": [4, 8], "layout": {"minor_to_major": [1, 0]}}
+    zero = _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(0, 0, 32)}})
+    body = {
+        "embedded_thunk": {"thunks": [zero]},
+        "arguments": [{"slice": _slice(1, 0, 128)}],
+        "offsets": [{"offsets": {"offsets": offsets}}],
+        "orig_shapes": [{"shape": shape}],
+        **more,
+    }
+    return _executable(_thunk(dynamic_slice_thunk=body), sizes=(64, 128))
+
+
+def test_a_slice_at_constant_offsets_is_a_place_in_its_buffer() -> None:
+    steps = translate(_sliced([{"const_offset": 2}, {"const_offset": 0}])).steps
+    assert steps == [Fill(1, 2 * 8 * 4, 32)]
+
+
+def test_a_slice_at_an_offset_of_run_time_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="offset that is computed at run time"):
+        translate(_sliced([{"slice_offset": _slice(1, 0, 4)}, {"const_offset": 0}]))
+
+
+def _fusion(**config: Any) -> Any:
+    zero = _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(0, 0, 32)}})
+    body = {
+        "parameters": [{"parameter_number": 0, "slice_config": config}],
+        "parameter_buffers": [_slice(1, 0, 128)],
+        "slice_allocations": [{"size": 32}],
+        "embedded_thunks": {"thunks": [zero]},
+    }
+    return _executable(_thunk(dynamic_slice_fusion_thunk=body), sizes=(64, 128))
+
+
+def test_a_slice_fusion_adds_its_byte_offset() -> None:
+    assert translate(_fusion(byte_offset=96)).steps == [Fill(1, 96, 32)]
+
+
+def test_slices_of_one_buffer_have_an_inner_allocation_each() -> None:
+    thunks = [
+        _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(index, 0, 32)}}) for index in (0, 1)
+    ]
+    body = {
+        "parameters": [
+            {"parameter_number": 0, "slice_config": {"byte_offset": 32}},
+            {"parameter_number": 0, "slice_config": {"byte_offset": 64}},
+        ],
+        "parameter_buffers": [_slice(1, 0, 128)],
+        "slice_allocations": [{"size": 32}, {"index": 1, "size": 32}],
+        "embedded_thunks": {"thunks": thunks},
+    }
+    executable = _executable(_thunk(dynamic_slice_fusion_thunk=body), sizes=(64, 128))
+    assert translate(executable).steps == [Fill(1, 32, 32), Fill(1, 64, 32)]
+
+
+def test_a_slice_of_a_buffer_that_is_not_there_is_refused() -> None:
+    executable = _fusion(byte_offset=0)
+    executable.thunks[0].dynamic_slice_fusion_thunk.parameters[0].parameter_number = 1
+    with pytest.raises(CompileError, match="a slice names buffer 1 of 1"):
+        translate(executable)
+
+
+def _loop(rounds: int | None, *thunks: Any, **more: Any) -> Any:
+    body: dict[str, Any] = {"body_thunk_sequence": {"thunks": list(thunks)}, **more}
+    if rounds is not None:
+        body["trip_count"] = rounds
+    return _executable(_thunk(while_thunk=body), sizes=(64, 128))
+
+
+def test_a_loop_of_counted_rounds_is_its_body_again_and_again() -> None:
+    zero = _thunk(memzero_thunk={"dest_buffer": {"slice": _slice(0, 8, 16)}})
+    ones = _thunk(memset32bit_value_thunk={"dest_buffer": _slice(1), "value": 1})
+    assert translate(_loop(3, zero, ones)).steps == [Fill(0, 8, 16), Fill(1, 0, 64, 1, 4)] * 3
+    assert translate(_loop(0, zero)).steps == []
+
+
+@pytest.mark.parametrize("rounds", [None, -1, 1 << 40, 2049])
+def test_a_loop_whose_steps_are_not_counted_or_too_many_is_refused(rounds: int | None) -> None:
+    zeros = [_thunk(memzero_thunk={"dest_buffer": {"slice": _slice(0)}}) for _ in range(2)]
+    words = "control flow" if rounds is None else f"a loop of {rounds} rounds"
+    with pytest.raises(UnsupportedError, match=words):
+        translate(_loop(rounds, *zeros))
+
+
+def test_a_slice_of_a_loop_moves_on_with_each_round() -> None:
+    fusion = _fusion(loop_index=0, byte_offset=16, byte_stride=32).thunks[0]
+    inner = _thunk(while_thunk={"trip_count": 2, "body_thunk_sequence": {"thunks": [fusion]}})
+    assert [step.offset for step in translate(_loop(3, fusion)).steps] == [16, 48, 80]  # type: ignore[union-attr]
+    # The innermost loop is the one that counts.
+    assert [step.offset for step in translate(_loop(2, inner)).steps] == [16, 48] * 2  # type: ignore[union-attr]
+
+
+def test_a_slice_of_a_loop_further_out_is_refused() -> None:
+    fusion = _fusion(loop_index=1, byte_stride=32).thunks[0]
+    with pytest.raises(UnsupportedError, match="offset that is computed at run time"):
+        translate(_loop(2, fusion))
+
+
+def test_a_slice_fusion_that_moves_without_a_loop_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="offset that is computed at run time"):
+        translate(_fusion(byte_offset=0, byte_stride=32))
+
+
+def test_zeroed_outputs_are_filled_before_their_kernel(functions: Any) -> None:
+    result = functions["around"]
+    (cubin,) = {la.cubin for la in result.plan.launches if la.kernel == "loop_sine_fusion"}
+    body = {
+        "args": [{"slice": _slice(1)}, {"slice": _slice(0)}],
+        "zeroed_output_buffer_indices": [1],
+        "custom_kernel": {
+            "kernel_spec": {
+                "kernel_name": "loop_sine_fusion",
+                "cubin": {"data": result.artifact.blob(cubin)},
+            }
+        },
+    }
+    fill, launch = translate(_executable(_thunk(custom_kernel_thunk=body))).steps
+    assert fill == Fill(0, 0, 64)
+    assert isinstance(launch, Launch)
+    assert launch.parameters == (Pointer(1, 0), Pointer(0, 0))
+
+
+def test_a_kernel_of_the_whole_module_comes_from_the_module_cubin(functions: Any) -> None:
+    result = functions["around"]
+    (cubin,) = {la.cubin for la in result.plan.launches if la.kernel == "loop_sine_fusion"}
+    body = {
+        "args": [_slice(1), _slice(0)],
+        "kernel_name": "loop_sine_fusion",
+        "launch_dimensions": {
+            "block_counts": {"coordinates": {"x": 4, "y": 1, "z": 1}},
+            "thread_counts_per_block": {"coordinates": {"x": 32, "y": 2, "z": 1}},
+        },
+        "cluster_dim": {"coordinates": {"x": 2, "y": 1, "z": 1}},
+        "shmem_bytes": 512,
+    }
+    executable = _executable(_thunk(kernel_thunk=body))
+    executable.binary = result.artifact.blob(cubin)
+    (launch,) = translate(executable).steps
+    assert isinstance(launch, Launch)
+    assert (launch.grid, launch.block, launch.cluster) == ((4, 1, 1), (32, 2, 1), (2, 1, 1))
+    assert (launch.dynamic_smem_bytes, launch.cubin) == (512, cubin)
+
+
+def test_an_argument_packing_that_is_not_known_is_refused() -> None:
+    packing = {"kernel_arguments": [{"relocations": [], "data": b"1234"}]}
+    spec = {"kernel_name": "f", "cubin": {"data": b"x"}, "kernel_args_packing_spec": packing}
+    with pytest.raises(CompileError, match="f packs an argument in an unknown way"):
+        translate(_executable(_thunk(custom_kernel_thunk={"custom_kernel": {"kernel_spec": spec}})))
+
+
+def test_a_thunk_of_no_kind_is_refused() -> None:
+    with pytest.raises(CompileError, match="has 0 kinds instead of one"):
+        translate(_executable(_thunk()))
+
+
+def test_a_field_that_is_not_known_is_refused_by_its_number() -> None:
+    unknown = message_type("Memzero").FromString(b"\xa2\x06\x01x")
+    with pytest.raises(CompileError, match="sets the unknown field 100 of Memzero"):
+        refuse_unknown_fields(unknown)
+    thunk = message_type("Thunk").FromString(b"\xba\x1f\x00")
+    with pytest.raises(CompileError, match="sets the unknown field 503 of Thunk"):
+        translate(_executable(thunk))
+
+
+def test_a_step_on_an_allocation_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(CompileError, match="unknown allocation 7"):
+        translate(_executable(_thunk(memzero_thunk={"dest_buffer": {"slice": _slice(7)}})))
+
+
+def test_parameters_are_checked_against_the_kernels_signature() -> None:
+    kernel = Kernel("k", (Parameter(0, 8), Parameter(64, 128)), 8, 0, 0, 0)
+    launch = Launch("k", "", (1, 1, 1), None, (1, 1, 1), 0, False, (Pointer(0, 0),))
+    with pytest.raises(CompileError, match=r"of \[8\] bytes to k, whose signature has \[8, 128\]"):
+        check_signature(launch, {"k": kernel})
+    with pytest.raises(CompileError, match="does not contain the kernel k"):
+        check_signature(launch, {})
+    both = (Pointer(0, 0), Bytes(128, "", ()))
+    check_signature(Launch("k", "", (1, 1, 1), None, (1, 1, 1), 0, False, both), {"k": kernel})
+
+
+def test_a_mosaic_kernel_over_several_devices_is_refused() -> None:
+    attributes = {
+        "attrs": [{"key": "uses_xla_collective_metadata", "value": {"scalar": {"b": True}}}]
+    }
+    call = {"target_name": module.MOSAIC_TARGET, "attributes": attributes}
+    with pytest.raises(UnsupportedError, match="a Mosaic kernel over several devices"):
+        translate(_executable(_thunk(custom_call_thunk=call)))
