@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pallasc.checks.findings import LevelResult
     from pallasc.compiler.inputs.request import Request
+    from pallasc.errors import PallascError
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.spec import Variant
 
@@ -35,14 +36,18 @@ class Candidate:
 OnResult = Callable[["Candidate", "LevelResult", bool], None]
 """Called with each result, and whether the store had it."""
 
+OnUnbuilt = Callable[["Variant", "PallascError"], None]
+"""Called with each variant that did not compile, and the error."""
+
 OnTick = Callable[[Sequence[tuple[str, float]], int, int], None]
 """Called with what is running and for how many seconds, how much is done, and of how much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Who listens to a check: to each result, from time to time, and to its end."""
+    """Who listens to a check: to each result, from time to time, to its end."""
 
     on_result: OnResult = lambda candidate, result, from_store: None
+    on_unbuilt: OnUnbuilt = lambda variant, error: None
     on_tick: OnTick = lambda running, done, total: None
     on_end: Callable[[], None] = lambda: None

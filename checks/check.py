@@ -14,6 +14,7 @@ from pallasc.checks.jobs import Job, run_jobs
 from pallasc.checks.levels import Level
 from pallasc.checks.locate import Locator
 from pallasc.checks.report import VariantCheck
+from pallasc.checks.small_sizes import sizes_note, with_sizes
 from pallasc.checks.stored_results import StoredResults
 from pallasc.checks.subject import Options
 from pallasc.errors import PallascError
@@ -90,7 +91,7 @@ class Checking:
         self._look_up(asking, asking, own, self._options, _NO_NOTES)
         if small is not None:
             executing = [level for level in self._levels if level.executes]
-            self._look_up(asking, small, executing, self._seeded(asking), _sizes(asking, small))
+            self._look_up(asking, small, executing, self._seeded(asking), sizes_note(asking, small))
 
     def _look_up(
         self,
@@ -191,9 +192,12 @@ class Checking:
             error = error or PallascError("the worker sent no answer")
             if answer.place is not None:
                 error.location = error.location or answer.place
-            result = _stopped(job.level, error)
             for asking in job.asking:
-                self._settle(asking, job.level, _noted(result, job), error=error)
+                told = error
+                if job.level.executes and asking.variant is not None:
+                    told = with_sizes(error, asking.variant)
+                result = _noted(_stopped(job.level, told), job)
+                self._settle(asking, job.level, result, error=told)
             return
         self._keep(job, reply)
         found_in = (job.subject.artifact, job.subject.variant)
@@ -243,16 +247,6 @@ class Checking:
         if error is not None:
             self._errors[id(asking), level.name] = error
         self._events.on_result(asking, result, from_store)
-
-
-def _sizes(asking: Candidate, small: Candidate) -> tuple[str, ...]:
-    """Return the note that tells which sizes a result holds for."""
-    if asking.variant is None or asking.variant.check is None or small.variant is None:
-        return _NO_NOTES
-    if asking.variant.check.names_args:
-        arrays = ", ".join(f"{path}: {array}" for path, array in small.variant.arrays())
-        return (f"for {small.id} with {arrays}",)
-    return (f"for {small.id}",) if small.id != asking.id else _NO_NOTES
 
 
 def _own_context(store: Store) -> Context:

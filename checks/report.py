@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pallasc.checks.findings import LevelResult
-from pallasc.errors import PallascError
+from pallasc.errors import PallascError, ToolError
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
@@ -77,9 +77,37 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 if nothing was found, 1 for a finding, 130 if interrupted, else the first error's."""
+        """0 if nothing was found, 1 for a finding, 130 if interrupted, else the first error's.
+
+        4 if nothing could be checked, see `unchecked`.
+        """
         if self.interrupted:
             return 130
-        codes = [code for check in self.checks for code in check.exit_codes]
-        codes += [error.exit_code for error in self.errors]
+        codes = self._exit_codes
+        if not codes and (unchecked := self.unchecked) is not None:
+            return unchecked.exit_code
         return 1 if 1 in codes else next(iter(codes), 0)
+
+    @property
+    def _exit_codes(self) -> list[int]:
+        codes = [code for check in self.checks for code in check.exit_codes]
+        return codes + [error.exit_code for error in self.errors]
+
+    @property
+    def unchecked(self) -> PallascError | None:
+        """The error of a check in which no level could look at any variant, else None.
+
+        Errors of variants tell why themselves: then it is None as well.
+        """
+        results = [result for check in self.checks for result in check.results]
+        if any(r.status != "not checked" for r in results) or not results:
+            return None
+        if self.interrupted or self._exit_codes:
+            return None
+        count = len(self.checks)
+        which = "the variant" if count == 1 else f"any of the {count:,} variants"
+        has_source = any(check.variant is not None for check in self.checks)
+        hint = "The results say why."
+        if not has_source:
+            hint += " Check specs instead, or bundles that were made with --keep-ptx."
+        return ToolError(f"nothing was checked: no level could look at {which}.", hint=hint)

@@ -11,6 +11,7 @@ from pallasc.checks.candidate import Candidate, Events
 from pallasc.checks.check import Checking
 from pallasc.checks.levels import Level
 from pallasc.checks.report import Report, VariantCheck
+from pallasc.checks.small_sizes import with_sizes
 from pallasc.checks.subject import Options
 
 if TYPE_CHECKING:
@@ -117,8 +118,9 @@ def check_built(
         PallascError: the store, or a worker, cannot be used.
     """
     began_s = time.monotonic()
+    events = events or Events()
     checking = Checking(
-        store, levels, options, limits=limits, context=report.context, events=events or Events()
+        store, levels, options, limits=limits, context=report.context, events=events
     )
     interrupted = report.interrupted
     asking = [_candidate(demand, report) for demand in needed]
@@ -128,6 +130,8 @@ def check_built(
                 if candidate is not None:
                     own = None if demand.small is None else _made(report.results[demand.small])
                     checking.look_up(candidate, own)
+                elif (error := _built(demand, report).error) is not None:
+                    events.on_unbuilt(demand.variant, error)
             checking.run()
     except KeyboardInterrupt:
         interrupted = True
@@ -163,11 +167,22 @@ def _made(result: VariantResult) -> Candidate | None:
 def _checked(
     checking: Checking, candidate: Candidate | None, demand: Demand, report: BuildReport
 ) -> VariantCheck:
-    results = [report.results[number] for number in demand.built]
-    built = next((result for result in results if result.error is not None), results[0])
+    built = _built(demand, report)
     if candidate is None:
         return VariantCheck(demand.variant.id, demand.variant, None, None, built=built)
     return replace(checking.check_of(candidate), built=built)
+
+
+def _built(demand: Demand, report: BuildReport) -> VariantResult:
+    """Return the first failure of what was built for a demand, else the first result.
+
+    The error of what is checked in the place of the variant names the sizes of the spec's `check`.
+    """
+    results = [report.results[number] for number in demand.built]
+    built = next((result for result in results if result.error is not None), results[0])
+    if built.error is None or demand.small is None or built is not report.results[demand.small]:
+        return built
+    return replace(built, error=with_sizes(built.error, demand.variant))
 
 
 def _report(

@@ -153,7 +153,7 @@ def command(
       error        why nothing was checked, such as a mistake in a spec
     What a variant does not have is null or empty.
 
-    Ends with exit code 1 where something was found.
+    Ends with exit code 1 where something was found, and 4 where no level could look at anything.
     """
     from pallasc.checks.levels import chosen_levels
     from pallasc.checks.subject import Options
@@ -263,6 +263,7 @@ def _check_specs(
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.collect import SpecReader
 
+    names = [level.name for level in asked.levels]
     with store_progress(store, hits=False) as progress:
         reading = Reading(progress, keep_going=True)
         reader = SpecReader(
@@ -283,7 +284,7 @@ def _check_specs(
             store=store,
             options=asked.options,
             limits=asked.limits,
-            events=events(progress, quiet=asked.quiet),
+            events=events(progress, levels=names, quiet=asked.quiet),
         )
     return report
 
@@ -293,6 +294,7 @@ def _check_compiled(found: Sequence[Candidate], store: Store, asked: _Asked) -> 
     from pallasc.cli.render.check_progress import events
     from pallasc.cli.render.live import store_progress
 
+    names = [level.name for level in asked.levels]
     with store_progress(store, hits=False) as progress:
         return check_candidates(
             found,
@@ -300,5 +302,5 @@ def _check_compiled(found: Sequence[Candidate], store: Store, asked: _Asked) -> 
             store=store,
             options=asked.options,
             limits=asked.limits,
-            events=events(progress, quiet=asked.quiet),
+            events=events(progress, levels=names, quiet=asked.quiet),
         )

@@ -16,6 +16,12 @@ _LEAST_MEMORY_BYTES = 64 << 20
 """A process that imports anything needs at least this much."""
 
 
+EXECUTION_S = 600
+"""How long an execution on the CPU may take by default: kernels may hang, and so would a CI job."""
+
+_NO_LIMIT = {"0", "none", "unlimited"}
+
+
 class ProcessLimits(TypedDict):
     """Limits of one process: see `supervision_options` and `reading_options`."""
 
@@ -262,12 +268,12 @@ def _memory_bytes(ctx: click.Context, _: click.Parameter, text: str | None) -> i
 
 
 def _seconds(ctx: click.Context, _: click.Parameter, text: str | None) -> float | None:
-    """Return a time limit in seconds, None where the option is left out.
+    """Return a time limit in seconds, None for no limit.
 
     Raises:
         SpecError: it is not a positive number.
     """
-    if text is None or ctx.resilient_parsing:
+    if text is None or ctx.resilient_parsing or text.strip().lower() in _NO_LIMIT:
         return None
     try:
         seconds = float(text)
@@ -276,15 +282,25 @@ def _seconds(ctx: click.Context, _: click.Parameter, text: str | None) -> float 
     if not 0 < seconds < float("inf"):
         from pallasc.errors import SpecError
 
-        raise SpecError(f"--timeout must be a positive number of seconds, got {text!r}.")
+        raise SpecError(
+            f"--timeout must be a positive number of seconds, got {text!r}.",
+            hint="0 or none: no limit.",
+        )
     return seconds
 
 
-def _process_limits(timeout: str, memory: str) -> Callable[[F], F]:
+def _process_limits(timeout: str, memory: str, *, default_s: int | None = None) -> Callable[[F], F]:
     """Return the options `--timeout` and `--memory`: `timeout` and `memory` say what they stop."""
+    end = "" if default_s is None else "; 0 or none for no limit"
     return together(
         click.option(
-            "--timeout", "timeout_s", callback=_seconds, metavar="SECONDS", help=f"Stop {timeout}."
+            "--timeout",
+            "timeout_s",
+            callback=_seconds,
+            metavar="SECONDS",
+            default=None if default_s is None else str(default_s),
+            show_default=default_s is not None,
+            help=f"Stop {timeout}{end}.",
         ),
         click.option(
             "--memory",
@@ -301,7 +317,7 @@ supervision_options = _process_limits(
     "a compiling process that holds more, such as 4GiB, at least 64MiB; by default its share of "
     "the machine",
 )
-"""Limits for compiling a variant."""
+"""Limits for compiling a variant; there is none on time, unless one is given."""
 
 reading_options = _process_limits(
     "a Python spec that takes longer to execute",
@@ -313,11 +329,13 @@ launching_options = _process_limits(
     "a compilation or an emulation that takes longer",
     "a process that compiles or emulates and holds more, such as 4GiB, at least 64MiB; by default "
     "its share of the machine",
+    default_s=EXECUTION_S,
 )
 """What compiling and emulating a variant may take; what runs on the GPU is not stopped."""
 
 checking_options = _process_limits(
     "a level, or a compilation, of a variant that takes longer",
     "a process that holds more, such as 4GiB, at least 64MiB; by default its share of the machine",
+    default_s=EXECUTION_S,
 )
 """Limits for compiling and checking a variant."""

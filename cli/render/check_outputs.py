@@ -65,9 +65,10 @@ class Outputs(NamedTuple):
             from pallasc.cli.render.annotations import github_command
             from pallasc.cli.render.check_annotations import check_commands
 
-            for line in (*map(github_command, report.errors), *check_commands(report)):
+            ended = [*report.errors, *([report.unchecked] if report.unchecked else [])]
+            for line in (*map(github_command, ended), *check_commands(report)):
                 echo_command(line)
-        self._write_files(report)
+        self._write_files(report, error=report.unchecked)
         for note in report.notes:
             echo(f"warning: {note}", err=True)
         if not self.prints_report:
@@ -78,6 +79,8 @@ class Outputs(NamedTuple):
                 if error.hint:
                     echo(f"{check.id}: {level}: {error_text(error)}", err=True)
         echo(summary_line(report), err=True)
+        if (unchecked := report.unchecked) is not None:
+            echo(f"error: {error_text(unchecked)}", err=True)
 
     def _report(self, error: PallascError) -> None:
         from pallasc.checks.report import Report

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pallasc.checks.candidate import Candidate, Events
-from pallasc.cli.render.check_text import result_lines
+from pallasc.cli.render.check_text import result_lines, unbuilt_lines
 from pallasc.cli.terminal.output import echo
 from pallasc.cli.terminal.times import Heartbeat, elapsed
 from pallasc.specs.plain_text import one_line
@@ -15,6 +15,8 @@ from pallasc.specs.plain_text import one_line
 if TYPE_CHECKING:
     from pallasc.checks.findings import LevelResult
     from pallasc.cli.render.progress import Progress
+    from pallasc.errors import PallascError
+    from pallasc.specs.spec import Variant
 
 _MOST_NAMED = 3
 _FIRST_SILENCE_S = 5.0
@@ -22,11 +24,12 @@ _HELD_LINES = 512
 """Lines of stored results that are written at a time: there may be thousands."""
 
 
-def events(progress: Progress, *, quiet: bool) -> Events:
+def events(progress: Progress, *, levels: Sequence[str], quiet: bool) -> Events:
     """Return the listeners of a check.
 
     Args:
         progress: where to say what is running.
+        levels: the names of the levels that were asked for.
         quiet: results go to another output.
     """
     heartbeat = [Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)]
@@ -45,6 +48,10 @@ def events(progress: Progress, *, quiet: bool) -> Events:
             heartbeat[0] = Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)
             write()
 
+    def on_unbuilt(variant: Variant, error: PallascError) -> None:
+        if not quiet:
+            held.extend(unbuilt_lines(variant.id, error, levels))
+
     def on_tick(running: Sequence[tuple[str, float]], done: int, total: int) -> None:
         write()
         if running and heartbeat[0].is_due(time.monotonic()):
@@ -53,4 +60,4 @@ def events(progress: Progress, *, quiet: bool) -> Events:
             names += [f"{more:,} more"] if more else []
             progress.say(f"[{done}/{total}] checking {len(running)}: {', '.join(names)}")
 
-    return Events(on_result, on_tick, write)
+    return Events(on_result, on_unbuilt, on_tick, write)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pallasc.cli.terminal.output import count
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult
     from pallasc.checks.levels import Level
     from pallasc.checks.report import Report, VariantCheck
-    from pallasc.errors import Location
+    from pallasc.errors import Location, PallascError
 
 STATUSES = ("passed", "found", "not checked")
 _WIDTH = max(map(len, STATUSES))
@@ -35,6 +35,21 @@ def result_lines(name: str, result: LevelResult, *, from_store: bool) -> Iterato
     yield head + reason
     for finding in result.findings:
         yield from finding_lines(finding)
+
+
+def unbuilt_lines(name: str, error: PallascError, levels: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of a variant that did not compile, which no level can look at.
+
+    Args:
+        name: the variant's id.
+        error: why it did not.
+        levels: the names of the levels that were asked for.
+    """
+    level = levels[0] if len(levels) == 1 else "all"
+    reason = one_line(error.message.strip().partition("\n")[0]).rstrip(".")
+    yield f"{'not checked':<{_WIDTH}}  {level}  {one_line(name)}: it did not compile: {reason}"
+    for line in (error.hint or "").splitlines():
+        yield f"  {one_line(line.strip())}"
 
 
 def finding_lines(finding: Finding) -> Iterator[str]:

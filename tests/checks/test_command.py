@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
+import click
 import pytest
 
 from pallasc.checks.findings import Finding, Place, from_findings, not_checked
@@ -20,6 +21,7 @@ from pallasc.checks.report import Report, VariantCheck
 from pallasc.checks.worker import Session
 from pallasc.cli import check as command
 from pallasc.cli.arguments.keys import whole_key
+from pallasc.cli.main import root
 from pallasc.cli.render.check_annotations import check_commands
 from pallasc.cli.render.check_junit import check_junit
 from pallasc.cli.render.check_text import result_lines, summary_line
@@ -33,6 +35,18 @@ OWN_FILES = ("kernels.py", "spec.yaml")
 def again(checked: Any, tmp_path: Path) -> Path:
     """Return a copy of the folder that was checked, with its store."""
     return Path(shutil.copytree(checked.folder, tmp_path / "again"))
+
+
+@pytest.mark.parametrize(
+    ("words", "limit_s"), [((), 600.0), (("--timeout", "none"), None), (("--timeout", "5"), 5.0)]
+)
+@pytest.mark.parametrize("name", ["check", "run"])
+def test_what_executes_kernels_ends_by_itself_unless_told_otherwise(
+    name: str, words: tuple[str, ...], limit_s: float | None
+) -> None:
+    chosen = root.get_command(click.Context(root), name)
+    assert chosen is not None
+    assert chosen.make_context(name, ["spec.yaml", *words]).params["timeout_s"] == limit_s
 
 
 def test_the_option_has_every_level() -> None:
@@ -212,8 +226,17 @@ def test_a_bundle_and_a_key_come_without_source(again: Path, checking: Any) -> N
     assert made.returncode == 0, made.stderr
     key = checking.check(again, "spec.yaml", "--json", "-k", "name=sound").report["variants"][0]
     for what in (bundle, key["action_key"]):
-        ran = checking.check(again, what, "--json")
-        assert ran.code == 0, ran.err
+        ran = checking.check(again, what, "--json", "--junit", "j.xml", "--sarif", "s.sarif")
+        assert ran.code == 4, ran.err
+        message = "nothing was checked: no level could look at the variant."
+        hint = (
+            "The results say why. Check specs instead, or bundles that were made with --keep-ptx."
+        )
+        assert ran.err.endswith(f"error: {message}\n  {hint}\n")
+        assert (ran.report["error"]["message"], ran.report["error"]["exit_code"]) == (message, 4)
+        assert message.encode() in (again / "j.xml").read_bytes()
+        run = json.loads((again / "s.sarif").read_text())["runs"][0]
+        assert run["invocations"][0]["executionSuccessful"] is False
         ((result,),) = [check["results"] for check in ran.report["variants"]]
         assert (result["status"], result["reason"]) == (
             "not checked",
@@ -271,6 +294,52 @@ def test_a_variant_that_does_not_compile_is_told_and_the_others_are_checked(
     assert broken["results"] == []
     assert "ValueError: no" in broken["error"]["message"]
     assert sound["results"][0]["status"] == "passed"
+    told = checking.check(project, "spec.yaml").out.splitlines()
+    assert len([line for line in told if "broken@h100-sxm" in line]) == 1
+    assert told[0].startswith("not checked  interpreter  broken@h100-sxm: it did not compile: ")
+
+
+def test_where_one_of_several_variants_was_checked_the_others_change_no_exit_code() -> None:
+    checked = VariantCheck("a", None, None, None, (from_findings("static", ()),))
+    other = VariantCheck("b", None, None, None, (not_checked("static", "it is another"),))
+    assert Report((checked, other), 1.0, ("static",)).exit_code == 0
+    nothing = Report((other, other), 1.0, ("static",))
+    assert nothing.exit_code == 4
+    assert nothing.unchecked is not None
+    assert "any of the 2 variants" in nothing.unchecked.message
+    assert Report((), 1.0, ("static",)).exit_code == 0
+
+
+def test_errors_of_small_sizes_name_them_and_where_they_come_from(
+    project: Path, checking: Any
+) -> None:
+    source = project / "kernels.py"
+    of_any_size = "return kernel(body, n=x.shape[0])(x)"
+    whole = "if x.shape[0] % 128:\n        raise ValueError('not whole')\n    "
+    text = source.read_text().replace("return kernel(body)(x)", of_any_size)
+    text = text.replace("def sound(x):\n    ", f"def sound(x):\n    {whole}", 1)
+    text += "\n\ndef fails(x):\n    raise ValueError(x.shape)\n"
+    source.write_text(text)
+    kernels = [
+        {"name": "sound", "args": ["f32[{n}]"], "matrix": {"n": [4096]}, "check": {"n": 100}},
+        {"name": "doubled", "args": ["f32[4096]"], "check": {"$args": ["f32[128]"]},
+         "reference": "kernels.py:fails"},
+    ]  # fmt: skip
+    lines = json.dumps(json.loads(checking.spec_of(*kernels)), indent=1)
+    (project / "spec.yaml").write_text(lines)
+    at = [n for n, line in enumerate(lines.splitlines(), 1) if '"check":' in line]
+    ran = checking.check(project, "spec.yaml", "--json")
+    assert ran.code == 1
+    assert "nothing was checked" not in ran.err
+    sound, doubled = ran.report["variants"]
+    place = f"spec.yaml:{at[0]}:"
+    assert sound["error"]["message"].startswith(f"with n=100 from check: in {place}")
+    assert "ValueError: not whole" in sound["error"]["message"]
+    assert "Change these sizes" in sound["error"]["hint"]
+    (result,) = doubled["results"]
+    place = f"spec.yaml:{at[1]}:"
+    assert result["reason"].startswith(f"with 0: f32[128] from check: in {place}")
+    assert "Change these sizes" in result["error"]["hint"]
 
 
 def test_the_terminal_shows_places_rules_and_what_to_do(checked: Any, checking: Any) -> None:
