@@ -109,5 +109,5 @@ class Report:
         has_source = any(check.variant is not None for check in self.checks)
         hint = "The results say why."
         if not has_source:
-            hint += " Check specs instead, or bundles that were made with --keep-ptx."
+            hint += " Check specs instead, or bundles made with --keep-ptx."
         return ToolError(f"nothing was checked: no level could look at {which}.", hint=hint)
