@@ -24,7 +24,7 @@ from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.dtypes import parse_dtype
 
 POISONS = (0xFF, 0x3C)
-"""What results and temporaries hold before anything is written to them."""
+"""What memory holds before anything is written to it."""
 
 _WRITES = ("st", "red", "atom", "multimem", "cp", "call")
 

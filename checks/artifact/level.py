@@ -137,6 +137,7 @@ class _Check:
     def _unwritten(self, results: Results) -> list[Finding]:
         """Return which outputs depend on what was in memory before."""
         machine = self._machine(Policy(seed=self.options.seed))
+        machine.poison = POISONS[1]
         others = self._run(machine, POISONS[1]).run(self.inputs)
         found = []
         for device, pairs in enumerate(zip(results, others, strict=True)):

@@ -27,7 +27,8 @@ _WARPS = 4  # of a warpgroup
 def memory_of(block: Block) -> TensorMemory:
     """Return a block's tensor memory."""
     if block.tensor_memory is None:
-        block.tensor_memory = TensorMemory()
+        poison = int.from_bytes(bytes([block.machine.poison]) * 4, "little")
+        block.tensor_memory = TensorMemory(poison)
     return block.tensor_memory
 
 

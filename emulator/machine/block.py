@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 Dim3 = tuple[int, int, int]
 
-_POISON = 0xFF  # of shared memory that nothing was written to: NaN in every format of floats
-
 
 class Block:
     """A block (CTA): shared memory, barriers and warps."""
@@ -34,7 +32,7 @@ class Block:
         self.index = index
         self.base = rank << RANK_SHIFT
         size = RESERVED + launch.static_shared + launch.dynamic_shared
-        self.shared = Region(SHARED + self.base, size, "shared memory", _POISON)
+        self.shared = Region(SHARED + self.base, size, "shared memory", self.machine.poison)
         self.mbarriers: dict[int, Mbarrier] = {}
         self.named = [NamedBarrier() for _ in range(16)]
         self.tensor_memory: TensorMemory | None = None

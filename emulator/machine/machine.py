@@ -34,6 +34,7 @@ _MULTIPROCESSORS = 148  # of the largest GPU; each has room for so much:
 _MOST_BLOCKS = 32
 _MOST_THREADS = 2048
 _SHARED_BYTES = 228 * 1024
+_POISON = 0xFF  # NaN in every format of floats
 
 
 class Code(Protocol):
@@ -156,7 +157,7 @@ class Machine:
 
     `deadline` is the time, of the monotonic clock, when it is given up. `fetched` counts the bytes
     that bulk and tensor copies and prefetches of each block ask of global memory, by device and
-    block.
+    block. `poison` is each byte of shared and tensor memory that nothing was written to.
     """
 
     policy: Policy = field(default_factory=Policy)
@@ -173,6 +174,7 @@ class Machine:
     deadline: float | None = None
     fetched: dict[tuple[int, Dim3], int] = field(default_factory=dict)
     variables: dict[object, Region] = field(default_factory=dict)  # of modules, in global memory
+    poison: int = _POISON
 
     def __post_init__(self) -> None:
         """Seed the order of turns."""

@@ -2,8 +2,8 @@
 
 Tensor memory is a table of 128 lanes and 512 columns with 32 bits a cell. An address holds the lane
 in its upper and the column in its lower 16 bits. Columns are allocated 32 at least and by powers of
-two, always with all their lanes. What was never written reads as `POISON`, which is a NaN as f32,
-as two halves f16 or bf16, and as four bytes f8.
+two, always with all their lanes. What was never written reads as `POISON` unless another word is
+asked for; it is a NaN as f32, as two halves f16 or bf16, and as four bytes f8.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class TensorMemory:
         written: bool[128, 512], the cells that were written since their allocation.
     """
 
-    def __init__(self) -> None:
-        self.words = np.full((LANES, COLUMNS), POISON, np.uint32)
+    def __init__(self, poison: int = POISON) -> None:
+        self._poison = poison
+        self.words = np.full((LANES, COLUMNS), poison, np.uint32)
         self.written = np.zeros((LANES, COLUMNS), np.bool_)
         self._allocated = np.zeros(COLUMNS, np.bool_)
         self._allocations: dict[int, int] = {}
@@ -95,7 +96,7 @@ class TensorMemory:
         del self._allocations[address]
         freed = slice(address, address + columns)
         self._allocated[freed] = False
-        self.words[:, freed] = POISON
+        self.words[:, freed] = self._poison
         self.written[:, freed] = False
 
     def relinquish_alloc_permit(self) -> None:

@@ -47,6 +47,16 @@ def beside(x):
     return sound(x * 2) / 2
 
 
+def half(x):
+    def body(x, o, bar, smem):
+        first = pl.ds(0, 64)
+        plgpu.copy_gmem_to_smem(x.at[first], smem.at[first], bar)  # announces half, too
+        plgpu.barrier_wait(bar)
+        o[...] = smem[...]  # of which nothing has written the second half
+
+    return kernel(body)(x)
+
+
 def partly(x):
     def body(x, o, bar, smem):
         plgpu.copy_gmem_to_smem(x, smem, bar)
@@ -68,9 +78,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Any:
     folder = tmp_path_factory.mktemp("artifact")
     (folder / "kernels.py").write_text(checking.KERNELS + MORE)
     kernels = [{"name": name} for name in NAMES]
-    partly = {"name": "partly", "reference": None}
-    spec = json.loads(checking.spec_of(*kernels, partly))
-    del spec["kernels"][-1]["reference"]
+    spec = json.loads(checking.spec_of(*kernels, {"name": "half"}, {"name": "partly"}))
+    for kernel in spec["kernels"][-2:]:
+        del kernel["reference"]
     (folder / "spec.yaml").write_text(json.dumps(spec))
     arguments = ("spec.yaml", "--json", "--level", "artifact", "--schedules", "3")
     first = checking.check(folder, *arguments)
@@ -195,6 +205,16 @@ def test_without_a_reference_what_nobody_wrote_is_found(results: Any) -> None:
     assert results["partly"]["notes"] == [
         "the spec names no reference, so numbers are not compared"
     ]
+
+
+def test_without_a_reference_a_copy_that_is_too_small_is_found(results: Any, checking: Any) -> None:
+    """Its barrier expects what it copies, so that nothing else is wrong with it."""
+    finding = only(results["half"])
+    assert finding["rule"] == "uninitialized-read"
+    assert re.search(r"\[64\] is nan or \S+, as memory held before", finding["message"])
+    assert finding["location"]["line"] == line("nothing has written the second half", checking)
+    sources = {each["location"]["line"] for each in finding["places"]}
+    assert line("announces half, too", checking) in sources
 
 
 def test_unchanged_code_is_not_checked_again(ran: Any, results: Any) -> None:

@@ -67,6 +67,15 @@ def test_cells_are_poison_until_written_and_again_once_freed():
     assert memory.words[5, 3] == POISON
 
 
+def test_cells_hold_another_word_where_that_is_asked_for():
+    memory = TensorMemory(0x3C3C3C3C)
+    memory.alloc(32)
+    memory.words[5, 3] = 1
+    assert memory.words[0, 0] == 0x3C3C3C3C
+    memory.dealloc(0, 32)
+    assert memory.words[5, 3] == 0x3C3C3C3C
+
+
 @pytest.mark.parametrize(
     ("lane", "column", "message"),
     [
