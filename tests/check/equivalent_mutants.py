@@ -13,6 +13,10 @@ _AT_END = "the wait is the kernel's last; its end makes writes visible, and shar
 
 _FOR_SPEED = "the barrier takes turns at the tensor cores, for speed alone"
 _TWO_WAITS = "neither of the two that change places depends on the other"
+_TURNS = (
+    "the loop begins no tile before all warps of its blocks are done with the last but one, whose "
+    "sums it overwrites"
+)
 _EPILOGUE = "at these sizes it has one step, and nobody waits for the arrivals of the last two"
 
 _REASONS: tuple[tuple[str, str], ...] = (
@@ -45,6 +49,8 @@ _REASONS: tuple[tuple[str, str], ...] = (
         r"^jax_blackwell_matmul/_:200:later",
         "it still waits before it asks for its next tile, and who multiplies waits for that, too",
     ),
+    (r"^jax_blackwell_matmul\w*/_wait_store:159:delete", _TURNS),
+    (r"^jax_blackwell_matmul\w*/matmul_kernel:(208|212):weaken", _TURNS),
     (r"^jax_ragged_dot/acc_scope:154:count", "at these sizes no buffer is filled twice"),
     (r"^jax_causal_attention/epilogue_kv_loop:", _EPILOGUE),
 )

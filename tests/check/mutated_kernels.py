@@ -242,7 +242,7 @@ SUBJECTS: tuple[Subject, ...] = (
     ),
     Subject(
         name="jax_blackwell_matmul_pair",
-        args={"a": "f16[768, 192]", "b": "f16[192, 128]"},
+        args={"a": "f16[1280, 192]", "b": "f16[192, 128]"},
         static=_jax_config(
             "blackwell_matmul_mgpu",
             tile_m=128,
