@@ -28,6 +28,8 @@ from pallasc.checks.static.pending import (
 from pallasc.emulator.ptx.syntax import Address, Instruction, Operand
 
 _OPERAND_BYTES = 128
+_READERS = {"cp": "bulk store", "wgmma": "wgmma", "tcgen05": "tcgen05.mma"}
+"""What reads shared memory through the asynchronous proxy, by the first part of its opcode."""
 
 
 def check_asynchrony(facts: Facts) -> Iterator[Found]:
@@ -92,8 +94,7 @@ class _Walk:
                 if reader is not None:
                     self._tell(
                         "operand-overwritten",
-                        "a loop fills memory again that its products read, and waits for none of "
-                        "them.",
+                        "a loop refills the operands of its wgmma and never waits for the wgmma",
                         load.step.instruction,
                         (("reads the memory", reader.step.number),),
                     )
@@ -152,12 +153,12 @@ class _Walk:
             return
         for number, pending in state.products.items():
             if used & self.results.get(number, frozenset()):
-                why = "was not committed" if pending.age == 0 else "was not waited for"
+                why = "committed" if pending.age == 0 else "waited for"
                 self._tell(
                     "accumulator-before-wait",
-                    f"an accumulator is used before its product is complete: it {why}.",
+                    f"the accumulator of a wgmma that is not {why} is used",
                     instruction,
-                    (("starts the product", number),),
+                    (("starts the wgmma", number),),
                 )
                 return
 
@@ -173,9 +174,10 @@ class _Walk:
                 if load is not None:
                     self._tell(
                         "operand-overwritten",
-                        "memory is given back while a product that was not waited for reads it.",
+                        "memory is released for the next copy while a wgmma that is not waited for "
+                        "may still read it",
                         step.instruction,
-                        (("reads the memory", number), ("fills it again", load.step.number)),
+                        (("reads the memory", number), ("overwrites it", load.step.number)),
                     )
                     return
 
@@ -277,7 +279,7 @@ class _Walk:
             why = "committed" if pending.age == 0 else "waited for"
             self._tell(
                 "bulk-store-source",
-                f"memory is overwritten while a bulk store that was not {why} reads it.",
+                f"memory is overwritten while a bulk store that is not {why} may still read it",
                 step.instruction,
                 (("reads the memory", number),),
             )
@@ -293,7 +295,8 @@ class _Walk:
                 if overlap(place, step, width, read, product.step, _OPERAND_BYTES, pending):
                     self._tell(
                         "operand-overwritten",
-                        "memory is overwritten while a product that was not waited for reads it.",
+                        "memory is overwritten while a wgmma that is not waited for may still read "
+                        "it",
                         step.instruction,
                         (("reads the memory", number),),
                     )
@@ -307,10 +310,11 @@ class _Walk:
             access = self.facts.by_step[number]
             for place, reader, size in places:
                 if overlap(access.place, access.step, access.width, place, reader, size, pending):
-                    what = "a bulk store" if step.instruction.parts[0] == "cp" else "a product"
+                    what = _READERS[step.instruction.parts[0]]
                     self._tell(
                         "missing-proxy-fence",
-                        f"{what} reads memory that was stored to without fence.proxy.async since.",
+                        f"no fence.proxy.async between a store to memory and the {what} that reads "
+                        "it",
                         step.instruction,
                         (("stores to the memory", number),),
                     )
@@ -321,7 +325,8 @@ class _Walk:
             why = "committed" if pending.age == 0 else "waited for"
             self._tell(
                 "unfinished-copy",
-                f"the kernel ends while a bulk store that was not {why} reads shared memory.",
+                f"the kernel ends while a bulk store that is not {why} may still read shared "
+                "memory",
                 step.instruction,
                 (("reads the memory", number),),
             )

@@ -28,7 +28,7 @@ def check_banks(facts: Facts) -> Iterator[Found]:
         if degree >= _LEAST:
             yield Found(
                 "bank-conflict",
-                f"{degree} threads of a warp meet in one bank of shared memory.",
+                f"{degree}-way bank conflict in shared memory",
                 access.step.instruction,
                 severity="note",
             )

@@ -64,12 +64,11 @@ def _bytes(facts: Facts) -> Iterator[Found]:
         expected = _total([(each.step.count, each.bytes) for each in arrivals])
         if there is None or expected is None or there == expected:
             continue
-        what = "copies" if len(copies) > 1 else "copy"
+        what = "copies that signal it move" if len(copies) > 1 else "copy that signals it moves"
         told = f"{expected} bytes are announced" if arrivals else "no bytes are announced"
         yield Found(
             "transaction-bytes",
-            f"{told} to the barrier that the {what} of {there} bytes signal"
-            f"{'' if len(copies) > 1 else 's'}.",
+            f"{told} to a barrier (expect_tx), but the {what} {there} bytes",
             (arrivals or copies)[0].step.instruction,
             tuple((_copy_text(copy), copy.step.instruction) for copy in copies),
         )
@@ -125,7 +124,7 @@ def _array(facts: Facts, count: int, arrivals: list[Arrival], waits: list[Wait])
             return  # the phase before the first is complete
         yield Found(
             "arrivals",
-            f"nothing arrives at the barrier that is waited for; it expects {count} arrivals.",
+            f"nothing arrives at the barrier that is waited for; arrivals expected: {count}",
             waits[0].step.instruction,
         )
         return
@@ -146,15 +145,15 @@ def _array(facts: Facts, count: int, arrivals: list[Arrival], waits: list[Wait])
     if waits and is_once and total < count:
         yield Found(
             "arrivals",
-            f"the barrier expects {count} arrivals, but only {total} ever occur, so a wait on it "
-            "never ends.",
+            f"the barrier expects {count} arrivals, but there are only {total}: this wait never "
+            "ends",
             waits[0].step.instruction,
             others,
         )
     elif count % together:
         yield Found(
             "arrivals",
-            f"the barrier expects {count} arrivals, but they occur {together} at a time.",
+            f"the barrier expects {count} arrivals, but they come {together} at a time",
             arrivals[0].step.instruction,
             others,
         )
@@ -188,8 +187,8 @@ def _reads(facts: Facts) -> Iterator[Found]:
             told.add(load.step.number)
             yield Found(
                 "read-before-wait",
-                f"{what} memory that a bulk copy fills, and no wait for the copy's barrier comes "
-                "before.",
+                f"{what} memory that a bulk copy fills, with no earlier wait on the barrier of "
+                "the copy",
                 step.instruction,
                 ((_copy_text(load), load.step.instruction),),
             )
@@ -285,7 +284,7 @@ def _refills(facts: Facts) -> Iterator[Found]:
         told.add(header)
         yield Found(
             "refill-without-wait",
-            "a loop fills this memory again without waiting for those who read it.",
+            "a loop refills this memory without waiting for the threads that read it",
             load.step.instruction,
             tuple((f"{what} it", step.instruction) for step, what in readers[:1]),
         )

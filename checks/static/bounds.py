@@ -59,10 +59,10 @@ def _shared(facts: Facts) -> Iterator[Found]:
             continue
         starts = place.starts(step.threads)
         if starts and (starts[-1] + width > size or starts[0] < 0):
-            end = starts[-1] + width if starts[-1] + width > size else starts[0]
+            span = (starts[0], starts[-1] + width)
             yield Found(
                 "out-of-bounds",
-                f"it reaches byte {end} of a block's shared memory, which has {size} bytes.",
+                _outside(*span, size, "the block's shared memory"),
                 step.instruction,
             )
 
@@ -164,8 +164,8 @@ def _coordinates(copy: BulkCopy, reach: _Reach) -> Iterator[Found]:
             start = most if most >= size else least
             yield Found(
                 "out-of-bounds",
-                f"a box begins at {start} of dimension {len(tensor.dims) - 1 - axis} of its array, "
-                f"which has {size} there: all of it lies outside.",
+                f"a copied box begins at index {start} of dimension {len(tensor.dims) - 1 - axis}, "
+                f"which has {size} elements: the whole box is out of bounds",
                 copy.step.instruction,
             )
             return
@@ -187,13 +187,18 @@ def _pointer(step: Step, facts: Facts, arrays: Arrays, reach: _Reach) -> Iterato
     size = arrays.buffers[parameter.buffer].size - parameter.offset
     least, most = found[0], found[1] + access_bytes(step)
     if most > size or least < 0:
-        end = most if most > size else least
         yield Found(
             "out-of-bounds",
-            f"it reaches byte {end} of {name_of(arrays, parameter.buffer)}, which has {size} "
-            "bytes.",
+            _outside(least, most, size, name_of(arrays, parameter.buffer)),
             step.instruction,
         )
+
+
+def _outside(begin: int, end: int, size: int, name: str) -> str:
+    """Return what is wrong with accesses from one byte up to another, of which one is outside."""
+    if end > size:
+        return f"an access ends at byte {end} of {name}, which has {size} bytes"
+    return f"an access begins at byte {begin}, before the first byte of {name}"
 
 
 def name_of(arrays: Arrays | LaunchPlan, buffer: int) -> str:

@@ -167,7 +167,7 @@ def _outputs(plan: LaunchPlan, written: set[int]) -> Iterator[Found]:
     for binding in plan.outputs:
         buffer = plan.buffers[binding.buffer]
         if buffer.role == "output" and buffer.size and binding.buffer not in written:
-            yield Found("output-not-written", f"nothing writes to {name_of(plan, binding.buffer)}.")
+            yield Found("output-not-written", f"nothing writes to {name_of(plan, binding.buffer)}")
 
 
 def _finding(found: Found, launch: Launch | None) -> Finding:

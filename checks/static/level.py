@@ -14,6 +14,7 @@ from pallasc.errors import UnsupportedError
 from pallasc.specs.gpus import Target
 
 NAME = "static"
+_NO_PTX = "it holds no PTX; pallasc bundle create --keep-ptx writes bundles that do"
 
 
 def run(subject: Subject, options: Options) -> LevelResult:
@@ -27,5 +28,5 @@ def run(subject: Subject, options: Options) -> LevelResult:
         return replace(not_checked(NAME, error.message.rstrip(".")), notes=notes)
     result = from_findings(NAME, tuple(found))
     if not subject.ptx and not result.fails:
-        result = not_checked(NAME, "its kernels come without PTX; bundles hold it with --keep-ptx")
+        result = not_checked(NAME, _NO_PTX)
     return replace(result, notes=notes)

@@ -23,17 +23,16 @@ _MOST_LINES = 4
 
 def check_maps(plan: LaunchPlan, launch: Launch) -> Iterator[Found]:
     """Yield what is wrong with the tensor maps of a launch."""
-    for parameter in launch.parameters:
+    for index, parameter in enumerate(launch.parameters):
         for offset, tensor in parameter.tensor_maps if isinstance(parameter, Bytes) else ():
+            which = f"the tensor map at byte {offset} of parameter {index}"
             if (rule := broken_rule(tensor)) is not None:
-                yield Found("tensor-map", f"the tensor map at byte {offset}: {rule}.")
+                yield Found("tensor-map", f"{which}: {rule}")
             elif tensor.peers is None and tensor.interleave == 0:
                 end, size = _end(tensor), plan.buffers[tensor.buffer].size
                 if end > size:
                     yield Found(
-                        "tensor-map",
-                        f"the tensor map at byte {offset} reaches byte {end} of a buffer of {size} "
-                        "bytes.",
+                        "tensor-map", f"{which} ends at byte {end} of a buffer of {size} bytes"
                     )
 
 
@@ -49,14 +48,14 @@ def check_memory(kernel: KernelResources, launch: Launch, target: Target) -> Ite
     if kernel.smem_bytes > target.smem_optin_bytes:
         yield Found(
             "memory-limit",
-            f"a block has {kernel.smem_bytes} bytes of shared memory, and {target.name} gives it "
-            f"{target.smem_optin_bytes}.",
+            f"a block needs {kernel.smem_bytes} bytes of shared memory; {target.name} has "
+            f"{target.smem_optin_bytes} for a block",
         )
     if (registers := registers_of_block(launch, kernel)) > REGISTERS_PER_SM:
         yield Found(
             "memory-limit",
             f"a block of {math.prod(launch.block)} threads with {kernel.registers} registers each "
-            f"takes {registers}, and a multiprocessor has {REGISTERS_PER_SM}.",
+            f"needs {registers} registers; a multiprocessor has {REGISTERS_PER_SM}",
         )
 
 
@@ -72,13 +71,14 @@ def check_tensor_memory(facts: Facts) -> Iterator[Found]:
             columns -= count
             continue
         columns += count
-        is_given = 32 <= count <= _TENSOR_COLUMNS and count & (count - 1) == 0
-        if not is_given or columns > _TENSOR_COLUMNS:
+        is_size = 32 <= count <= _TENSOR_COLUMNS and count & (count - 1) == 0
+        if not is_size or columns > _TENSOR_COLUMNS:
             yield Found(
                 "memory-limit",
-                f"{count if not is_given else columns} columns of tensor memory are asked for: it "
-                f"is given as 32, 64, 128, 256 or {_TENSOR_COLUMNS} columns, of "
-                f"{_TENSOR_COLUMNS}.",
+                f"{columns} columns of tensor memory are allocated; there are {_TENSOR_COLUMNS}"
+                if is_size
+                else f"an allocation of {count} columns of tensor memory; the number must be 32, "
+                f"64, 128, 256 or {_TENSOR_COLUMNS}",
                 step.instruction,
             )
 
@@ -99,11 +99,11 @@ def check_spills(
     if not kernel.spill_bytes:
         return
     at = [(each, found) for each in lines or () if (found := _at(each.ptx_line, instructions))]
-    unknown = "" if at else " At which lines cannot be read from its machine code."
+    unknown = "" if at else "; the lines are unknown"
     yield Found(
         "spills",
-        f"each thread spills: it stores {kernel.spill_store_bytes} bytes to local memory and "
-        f"loads {kernel.spill_load_bytes}.{unknown}",
+        f"each thread spills registers: {kernel.spill_store_bytes} bytes stored to local memory, "
+        f"{kernel.spill_load_bytes} bytes loaded{unknown}",
         at[0][1] if at else None,
         tuple((_spill_text(each), instruction) for each, instruction in at[:_MOST_LINES]),
         severity="note",
@@ -115,9 +115,9 @@ def _at(line: int, instructions: Sequence[Instruction]) -> Instruction | None:
 
 
 def _spill_text(access: LocalAccess) -> str:
-    counts = ((access.stores, "store", "stores"), (access.loads, "load", "loads"))
-    told = [f"{n} {one if n == 1 else more}" for n, one, more in counts if n]
-    return f"{' and '.join(told)} of local memory"
+    counts = ((access.stores, "store", "to"), (access.loads, "load", "from"))
+    told = [f"{n} {word if n == 1 else f'{word}s'} {where}" for n, word, where in counts if n]
+    return f"{' and '.join(told)} local memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +141,8 @@ class Occupancy:
         last = self.waves - (whole - 1)
         share = f"{last:.0%}" if last >= 0.005 else "under 1%"
         return (
-            f"{blocks} per multiprocessor (limit: {self.limit}), {waves}, "
-            f"{'it' if whole == 1 else 'the last'} fills "
-            f"{share}"
+            f"{blocks} per multiprocessor (limited by {self.limit}), {waves}, "
+            f"{'' if whole == 1 else 'the last '}{share} full"
         )
 
 

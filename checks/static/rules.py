@@ -7,69 +7,72 @@ from pallasc.checks.rules import OUT_OF_BOUNDS, UNFINISHED_COPY
 
 TRANSACTION_BYTES = Rule(
     "transaction-bytes",
-    "The bytes announced to a barrier are not those of the copies that signal it.",
-    "The barrier opens before the copies have ended, or never. Announce what the copies move.",
+    "The bytes announced to a barrier are not the bytes of the copies that signal it.",
+    "The barrier completes before the copies do, or never. Announce as many bytes as the copies "
+    "move.",
 )
 ARRIVALS = Rule(
     "arrivals",
-    "The arrivals at a barrier do not add up to the number that it takes.",
-    "Its phases end too early, or never. Give Barrier the num_arrivals that come in each phase.",
+    "The arrivals at a barrier do not add up to the number that it expects.",
+    "Its phases complete too early, or never. Give Barrier as num_arrivals the number of arrivals "
+    "in each phase.",
 )
 READ_BEFORE_WAIT = Rule(
     "read-before-wait",
-    "Memory that a copy fills is read before anything has waited for the copy.",
-    "What is read is old, or half of it. Wait for the copy's barrier first.",
+    "Memory that a copy fills is read before a wait for the copy.",
+    "The read sees old data, or part of the new. Wait on the barrier of the copy first.",
 )
 REFILL_WITHOUT_WAIT = Rule(
     "refill-without-wait",
-    "A loop fills memory again without waiting for those who read it.",
-    "The next copy overwrites what is still read. Wait for the barrier that the readers arrive at.",
+    "A loop refills memory without waiting for the threads that read it.",
+    "The next copy overwrites memory that may still be read. Wait on the barrier at which the "
+    "readers arrive.",
 )
 OPERAND_OVERWRITTEN = Rule(
     "operand-overwritten",
-    "Memory is given back while a product still reads it.",
-    "Products are asynchronous: wait for them (wgmma_wait) before their operands may be filled "
-    "again.",
+    "The operand of an MMA is overwritten, or released, while the MMA may still read it.",
+    "MMAs are asynchronous. Wait for them (wgmma_wait) before their operands are refilled.",
 )
 ACCUMULATOR_BEFORE_WAIT = Rule(
     "accumulator-before-wait",
-    "An accumulator is used before its product is complete.",
-    "Commit the product, and wait for it, before its accumulator is read.",
+    "An accumulator is used before its MMA has completed.",
+    "Commit the MMA, and wait for it, before its accumulator is read.",
 )
 MISSING_PROXY_FENCE = Rule(
     "missing-proxy-fence",
-    "Shared memory is stored to and then read by a copy or a product without a fence between.",
-    "Copies and tensor cores do not see earlier stores of threads without a fence: commit_smem().",
+    "A copy or an MMA reads shared memory without a fence after the stores to it.",
+    "Copies and tensor cores do not see the stores of threads without a fence. Call commit_smem() "
+    "after the stores.",
 )
 BULK_STORE_SOURCE = Rule(
     "bulk-store-source",
-    "Shared memory is overwritten while a copy to global memory reads it.",
-    "Wait for the copy (wait_smem_to_gmem) before its source is written again.",
+    "Shared memory is overwritten while a copy to global memory may still read it.",
+    "Wait for the copy (wait_smem_to_gmem) before its source is overwritten.",
 )
 MEMORY_LIMIT = Rule(
     "memory-limit",
-    "A kernel asks for more memory or registers than the device has, or not as it gives them.",
+    "A kernel asks for more memory or registers than the device has, or for an invalid amount.",
     "Use smaller tiles or fewer stages.",
 )
 TENSOR_MAP = Rule(
     "tensor-map",
     "A tensor map breaks a rule of the driver, or exceeds its buffer.",
-    "The driver refuses it, or copies reach what lies behind the array.",
+    "The driver rejects it, or copies access memory past the end of the array.",
 )
 OUTPUT_NOT_WRITTEN = Rule(
     "output-not-written",
     "No step of the launch plan writes to an output.",
-    "The caller gets what was in memory before. Store to the output, or leave it away.",
+    "The caller gets uninitialized memory. Write the output, or remove it.",
 )
 BANK_CONFLICT = Rule(
     "bank-conflict",
-    "Threads of a warp access shared memory in the same bank at the same time.",
-    "The access takes as many turns as threads meet in a bank. Use a swizzle, or pad the rows.",
+    "Threads of a warp access different words of the same bank of shared memory.",
+    "An N-way conflict takes N times as long. Use a swizzle, or pad the rows.",
 )
 SPILLS = Rule(
     "spills",
-    "Registers do not suffice, and values are kept in local memory.",
-    "Spills cost bandwidth. Use smaller tiles, or leave more registers to this warpgroup.",
+    "A thread runs out of registers, and keeps values in local memory.",
+    "Spills cost memory bandwidth. Use smaller tiles, or give this warpgroup more registers.",
 )
 
 RULES: tuple[Rule, ...] = (

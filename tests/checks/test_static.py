@@ -52,7 +52,8 @@ def test_a_finding_names_the_instruction_and_who_takes_part() -> None:
     (finding,) = found_in(wrong)
     expect = next(n for n, line in enumerate(wrong.splitlines()) if "expect_tx" in line)
     assert finding.message == (
-        "4096 bytes are announced to the barrier that the copy of 8192 bytes signals."
+        "4096 bytes are announced to a barrier (expect_tx), but the copy that signals it moves "
+        "8192 bytes"
     )
     assert finding.severity == "error"
     assert finding.kernel == "kernel"
@@ -78,7 +79,7 @@ def test_a_result_tells_how_the_launch_fills_the_device() -> None:
     result = result_of("st.global.b32 [%y], %thread;")
     assert (result.status, result.findings) == ("passed", ())
     (note,) = result.notes
-    assert note.startswith("3 blocks per multiprocessor (limit: shared memory), 1 wave")
+    assert note.startswith("3 blocks per multiprocessor (limited by shared memory), 1 wave")
     assert result_of(EXAMPLES["arrivals"][0][1]).fails
     assert not result_of(EXAMPLES["bank-conflict"][0][1]).fails
 
@@ -102,7 +103,7 @@ def test_without_ptx_the_plan_is_checked_and_the_rest_is_not() -> None:
         )
         results.append(run(Subject("kernel@h100-sxm", artifact), Options()))
     assert [result.status for result in results] == ["not checked", "found"]
-    assert results[0].reason == "its kernels come without PTX; bundles hold it with --keep-ptx"
+    assert results[0].reason.startswith("it holds no PTX; pallasc bundle create --keep-ptx")
     assert results[0].notes[0].startswith("3 blocks per multiprocessor")
     assert [finding.rule for finding in results[1].findings] == ["tensor-map"]
 

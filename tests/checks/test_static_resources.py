@@ -39,7 +39,7 @@ def test_threads_that_meet_in_a_bank_are_counted(shift: int, access: str, degree
     ld.shared.{access} {target}, [%r2];
     """
     messages = [finding.message for finding in found_in(body)]
-    expected = f"{degree} threads of a warp meet in one bank of shared memory."
+    expected = f"{degree}-way bank conflict in shared memory"
     assert messages == ([expected] if degree >= 4 else [])
 
 
@@ -69,13 +69,14 @@ def test_spills_are_a_note_with_both_numbers_and_the_lines_of_the_machine_code(
     assert (finding.rule, finding.severity) == ("spills", "note")
     stored, loaded = resources.spill_store_bytes, resources.spill_load_bytes
     assert finding.message == (
-        f"each thread spills: it stores {stored} bytes to local memory and loads {loaded}."
+        f"each thread spills registers: {stored} bytes stored to local memory, {loaded} bytes "
+        "loaded"
     )
     lines = ptx_of(wrong)["0" * 64, "kernel"].splitlines()
     assert "volatile.global" in lines[finding.ptx_line - 1]
     assert 2 <= len(finding.places) <= 4
     assert all("volatile.global" in lines[place.ptx_line - 1] for place in finding.places)
-    assert re.match(r"\d+ (stores?|loads?)\b.* of local memory: ", finding.places[0].text)
+    assert re.match(r"\d+ (stores? to|loads? from)\b.* local memory: ", finding.places[0].text)
     resources, cubin = assembled(right, tmp_path)
     assert check(plan_of(right), [resources], ptx_of(right), H100, lambda digest: cubin) == []
 
@@ -86,7 +87,7 @@ def test_spills_of_a_cubin_without_lines_are_told_without_them(tmp_path: Path) -
     cubin = cubin.replace(b".nv_debug_line_sass", b".nv_debug_line_gone")
     (finding,) = check(plan_of(wrong), [resources], ptx_of(wrong), H100, lambda digest: cubin)
     assert (finding.ptx_line, finding.places) == (0, ())
-    assert "lines cannot be read from its machine code" in finding.message
+    assert finding.message.endswith("; the lines are unknown")
     unknown = dataclasses.replace(resources, spill_store_bytes=None, spill_load_bytes=None)
     assert check(plan_of(wrong), [unknown], ptx_of(wrong), H100) == []
 
@@ -125,22 +126,22 @@ def test_a_block_that_takes_more_registers_than_there_are() -> None:
     large = dataclasses.replace(RESOURCES, registers=168)
     (finding,) = check(plan_of("", block=(512, 1, 1)), [large], ptx_of(""), H100)
     assert finding.rule == "memory-limit"
-    assert "512 threads with 168 registers each takes 86016" in finding.message
+    assert "512 threads with 168 registers each needs 86016" in finding.message
     assert check(plan_of("", block=(384, 1, 1)), [large], ptx_of(""), H100) == []
 
 
 @pytest.mark.parametrize(
     ("registers", "threads", "smem", "grid", "text"),
     [
-        (40, 128, 65536, 132, "3 blocks per multiprocessor (limit: shared memory), 1 wave, it "
-         "fills 33%"),
-        (168, 384, 0, 264, "1 block per multiprocessor (limit: registers), 2 waves, the last fills "
-         "100%"),
-        (32, 1024, 0, 300, "2 blocks per multiprocessor (limit: registers), 2 waves, the last "
-         "fills 14%"),
-        (16, 32, 0, 132 * 32, "32 blocks per multiprocessor (limit: blocks), 1 wave, it fills "
-         "100%"),
-        (16, 32, 0, 1, "32 blocks per multiprocessor (limit: blocks), 1 wave, it fills under 1%"),
+        (40, 128, 65536, 132, "3 blocks per multiprocessor (limited by shared memory), 1 wave, "
+         "33% full"),
+        (168, 384, 0, 264, "1 block per multiprocessor (limited by registers), 2 waves, the last "
+         "100% full"),
+        (32, 1024, 0, 300, "2 blocks per multiprocessor (limited by registers), 2 waves, the last "
+         "14% full"),
+        (16, 32, 0, 132 * 32, "32 blocks per multiprocessor (limited by blocks), 1 wave, 100% "
+         "full"),
+        (16, 32, 0, 1, "32 blocks per multiprocessor (limited by blocks), 1 wave, under 1% full"),
     ],
 )  # fmt: skip
 def test_occupancy_and_waves(registers: int, threads: int, smem: int, grid: int, text: str) -> None:
