@@ -25,7 +25,7 @@ from pallasc.specs.spec import Tolerance, Variant
 from pallasc.specs.spelling import suggestion
 
 _NO_TOLERANCE = (
-    "The spec names no tolerance, and sums in another order differ by as much: give it a tolerance."
+    "The difference may come from another order of summation. Name a tolerance in the spec."
 )
 
 
@@ -54,7 +54,7 @@ def _names(subject: Subject, options: Options) -> list[str]:
     for name in named:
         if name not in known:
             raise ArgumentError(
-                f"{subject.id} takes no array {name!r}, which {options.inputs} holds.",
+                f"{options.inputs} holds an array {name!r}, and {subject.id} has no such input.",
                 hint=suggestion(name, known, otherwise="It takes"),
             )
     return named
@@ -99,12 +99,12 @@ def expected_results(
     front = [count] if count > 1 else []
     needed = [[*front, *output.shape] for output in outputs]
     if shapes != needed:
-        of_all = f", the first dimension being the {count} devices" if count > 1 else ""
+        of_all = f" (the first dimension is the {count} devices)" if count > 1 else ""
         raise SpecError(
-            f"the reference {variant.reference} of {variant.name} gives arrays of the shapes "
-            f"{shapes}, and the kernel {needed}{of_all}.",
+            f"the reference {variant.reference} of {variant.name} returns arrays of shapes "
+            f"{shapes}; the kernel returns {needed}{of_all}.",
             location=variant.location,
-            hint="It must return arrays like the kernel's.",
+            hint="The reference must return arrays of the same shapes as the kernel.",
         )
     return [[result[d] for result in results] for d in range(count)] if count > 1 else [results]
 
@@ -131,25 +131,31 @@ def difference(
     first = compared["first"]
     if first is None:
         return None
-    index = ", ".join(map(str, first["index"]))
-    element = f"{output.path or 'the result'}[{index}]"
+    element = name_of_element(output, first["index"])
     count, of = compared["mismatches"], compared["count"]
     if _is_unwritten(output.dtype, got, expected, tuple(first["index"])):
         return Finding(
             rule=UNINITIALIZED.name,
-            message=f"{element} is {first['got']}: nothing has written it, or what it comes from; "
-            f"the reference gives {first['wanted']}. {count:,} of {of:,} elements differ",
+            message=f"{element} is {first['got']}, expected {first['wanted']}: it was never "
+            "written, or was computed from memory that was never written; "
+            f"{count:,} of {of:,} elements differ",
             location=location,
         )
     is_close = tolerance is None and _is_close(output.dtype, got, expected)
     return Finding(
         rule=WRONG_NUMBERS.name,
-        message=f"{element} is {first['got']}, and the reference gives {first['wanted']}; "
-        f"{count:,} of {of:,} elements differ by more than rtol {rtol:g} and atol {atol:g}",
+        message=f"{element} is {first['got']}, expected {first['wanted']}; {count:,} of {of:,} "
+        f"elements differ from the reference by more than rtol {rtol:g} and atol {atol:g}",
         severity="note" if is_close else "error",
         location=location,
         hint=_NO_TOLERANCE if is_close else "",
     )
+
+
+def name_of_element(output: Binding, index: Sequence[int]) -> str:
+    """Return what an element of a result is called: `out[3, 0]`."""
+    name = output.path or "result"
+    return f"{name}[{', '.join(map(str, index))}]" if index else name
 
 
 def _is_close(dtype: str, got: Any, expected: Any) -> bool:

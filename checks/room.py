@@ -11,8 +11,8 @@ from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.artifacts.plan import Binding
 
 _HINT = (
-    "Name small sizes under check in the spec, or raise --memory, with fewer --jobs where memory "
-    "is short."
+    "Name small sizes under check in the spec, or raise --memory. With fewer --jobs, each process "
+    "gets more memory."
 )
 
 
@@ -31,8 +31,8 @@ def check_room(subject: Subject, options: Options) -> None:
         return
     on = f" on {plan.device_count} devices" if plan.device_count > 1 else ""
     raise CompileError(
-        f"to execute {subject.id}{on} takes at least {size(needed)} of memory for its arrays, more "
-        f"than the {size(limit)} that one process may hold (--memory)",
+        f"the arrays of {subject.id}{on} need at least {size(needed, limit)} of memory, more than "
+        f"the {size(limit)} that one process may hold (--memory)",
         hint=_HINT,
     )
 
@@ -41,7 +41,7 @@ def without_memory(name: str, error: MemoryError) -> CompileError:
     """Return the error for a variant for which there was not enough memory."""
     told = str(error).partition("\n")[0].rstrip(".")
     lacking = CompileError(
-        f"there is not enough memory to execute {name}{f': {told}' if told else ''}", hint=_HINT
+        f"not enough memory to execute {name}{f': {told}' if told else ''}", hint=_HINT
     )
     lacking.__cause__ = error
     return lacking

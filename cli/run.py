@@ -41,7 +41,7 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
     "--emulate",
     "emulated",
     is_flag=True,
-    help="Execute the PTX on the CPU instead of launching on a GPU, which need not be there.",
+    help="Execute the PTX on the CPU; no GPU is needed.",
 )
 @launch_options
 @click.option(
@@ -84,16 +84,15 @@ def command(
 
     Inputs without a file are random numbers, the same for the same seed: floating point between 1/8
     and 2 of either sign, whole numbers of up to 8 bits any, wider ones 0 to 15. A .npy file must
-    have the array's shape and type; types that numpy lacks are stored as their bits: bf16 as
+    have the shape and type of the array; types that numpy lacks are stored as their bits: bf16 as
     uint16, fp8 as uint8, i4 as int8.
 
-    With --emulate no GPU is needed: the PTX that ships is executed on the CPU, with the plan that
-    ships, XLA's kernels included. That is slow, so choose small arrays. Of variants that differ in
+    With --emulate no GPU is needed: the CPU executes the launch plan and the PTX of the artifact,
+    XLA's kernels included. That is slow, so choose small arrays. Of variants that differ in
     their target only, the first is emulated; --target chooses another. An access out of bounds, a
     deadlock or a failed assertion ends the command with exit code 1 and the line of your source.
-    Kernels over several devices run on as many emulated GPUs: each array, also in files, has one
-    more dimension in front, the device. Neither --device nor --profile has a meaning then: no time
-    is measured.
+    Kernels over several devices run on as many emulated GPUs: each array, also in files, has the
+    device as its first dimension. --device and --profile cannot be used with --emulate.
 
     Examples:
       pallasc run kernels.yaml
@@ -197,7 +196,7 @@ def _refuse_without_meaning() -> None:
     for parameter, why in (("ordinal", "no GPU is used"), ("profile", "no time is measured")):
         if context.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
             name = next(p.opts[0] for p in context.command.params if p.name == parameter)
-            raise click.UsageError(f"{name} has no meaning with --emulate: {why}.")
+            raise click.UsageError(f"{name} cannot be used with --emulate: {why}.")
 
 
 def _device(ordinal: int) -> Device:

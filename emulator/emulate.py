@@ -69,18 +69,18 @@ def _missing_ptx(artifact: Artifact) -> Mapping[str, str]:
         hint = "Write the bundle with pallasc bundle create --keep-ptx."
     else:
         hint = (
-            "XLA made it, and its PTX can be had where pallasc.compile has just returned the "
-            "artifact, and with pallasc run SPECS --emulate."
+            "It is a kernel of XLA's, whose PTX is not in the artifact. Emulate the artifact that "
+            "pallasc.compile returned in this process, or use pallasc run SPECS --emulate."
         )
-    raise UnsupportedError(f"the kernel {lacking[0].name} comes without PTX.", hint=hint)
+    raise UnsupportedError(f"the artifact has no PTX of the kernel {lacking[0].name}.", hint=hint)
 
 
 def _of_device(array: Any, device: int, plan: LaunchPlan) -> Any:
     values = np.asarray(array)
     if values.shape[:1] != (plan.device_count,):
         raise ArgumentError(
-            f"the plan runs on {plan.device_count} devices: the first dimension of each array "
-            f"counts them; got {list(values.shape)}"
+            f"the kernel runs on {plan.device_count} devices, which must be the first dimension of "
+            f"each array; got shape {list(values.shape)}"
         )
     return values[device]
 
@@ -122,7 +122,7 @@ def _first(tree: Any) -> float:
 def _place(tree: Any, value: Any, path: str, found: dict[int, npt.ArrayLike]) -> None:
     if isinstance(tree, int):
         if value is None:
-            raise ArgumentError(f"{path or 'an argument'} is None, and an array is needed")
+            raise ArgumentError(f"{path or 'an argument'} must be an array, got None")
         found[tree] = value
     elif tree is None:
         if value is not None:
@@ -135,7 +135,8 @@ def _place(tree: Any, value: Any, path: str, found: dict[int, npt.ArrayLike]) ->
     else:
         if not isinstance(value, Sequence) or len(value) != len(tree):
             what = path or "the call"
-            raise ArgumentError(f"{what} needs {len(tree)} arguments; got {_count(value)}")
+            needed = "1 argument" if len(tree) == 1 else f"{len(tree)} arguments"
+            raise ArgumentError(f"{what} needs {needed}; got {_count(value)}")
         for number, (child, item) in enumerate(zip(tree, value, strict=True)):
             _place(child, item, f"{path}[{number}]", found)
 

@@ -299,7 +299,7 @@ def _special(name: str, block: Block, first: int) -> np.ndarray:
         "%lanemask_ge": ~((one << lanes) - one),
     }
     if name not in masks:
-        raise UnsupportedError(f"the emulator does not know the special register {name}")
+        raise UnsupportedError(f"the emulator does not support the special register {name}")
     return masks[name].astype("u4")
 
 

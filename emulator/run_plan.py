@@ -134,7 +134,7 @@ class PlanRun:
         for kernel in self.artifact.kernels:
             if kernel.cubin == step.cubin and kernel.name == step.kernel and kernel.ptx is not None:
                 return self.artifact.blob(kernel.ptx).decode()
-        raise UnsupportedError(f"the kernel {step.kernel} comes without PTX")
+        raise UnsupportedError(f"there is no PTX of the kernel {step.kernel}")
 
     def _parameters(self, step: Launch, code: Program, device: int) -> bytes:
         data = bytearray()

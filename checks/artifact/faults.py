@@ -30,6 +30,7 @@ from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.races.findings import Finding as Raced
 from pallasc.emulator.run_plan import PlanRun, program
+from pallasc.emulator.tensors.tensor_memory import COLUMNS
 from pallasc.specs.artifacts.plan import Launch
 
 _MOST_PLACES = 16
@@ -85,7 +86,7 @@ def fault_finding(fault: Fault, machine: Machine, history: History | None = None
         return _deadlock(fault, history)
     instruction = fault.instruction
     told = fault.message.strip().rstrip(".")
-    who = f"{fault.actor} " if fault.actor is not None else ""
+    who = f"{fault.actor}: " if fault.actor is not None else ""
     cubin, kernel = running_kernel(machine)
     return Finding(
         rule=_RULES[fault.rule].name,
@@ -119,10 +120,10 @@ def _deadlock(deadlock: Deadlock, history: History) -> Finding:
     ]
     left = len(places) - _MOST_PLACES
     if left > 0:
-        places[_MOST_PLACES:] = [Place(f"and at {left} more places")]
+        places[_MOST_PLACES:] = [Place(f"and {left} more groups of warps")]
     context, arrived = _context(deadlock, history)
     places += [each for each in dict.fromkeys(context) if each not in places]
-    never = "" if arrived else "; nothing ever arrives at it"
+    never = "" if arrived else "; nothing ever arrives at this mbarrier"
     return Finding(
         rule=DEADLOCK.name,
         message=f"{_prospects(deadlock.message)}{never}",
@@ -165,13 +166,14 @@ def _ended(deadlock: Deadlock, history: History) -> list[Place]:
 
 
 def _prospects(message: str) -> str:
-    """Return the message of a deadlock in one sentence: of the first who wait, and why for ever."""
+    """Return the message of a deadlock as one line: the first group of warps, and why it waits."""
     head, *lines = message.splitlines()
     if not lines:
         return message.strip().rstrip(".")
     who = lines[0].strip().partition(" at ")[0]
     why = [line.strip() for line in takewhile(lambda line: line.startswith("    "), lines[1:])]
-    return f"{head.strip()} {who} wait {'; '.join(why)}"
+    are = "is" if who.startswith("warp ") else "are"
+    return f"{head.strip()} {who} {are} {'; '.join(why)}"
 
 
 def _who(actors: list[str]) -> str:
@@ -198,12 +200,9 @@ def _race(raced: Raced, kernels: Mapping[int, Launch], between: Sequence[Place])
     places = [*between, Place(str(second), ptx_line=second.instruction.line)]
     if (first := raced.first) is not None:
         places.insert(0, Place(str(first), ptx_line=first.instruction.line))
-    where = (
-        "" if raced.begin is None else f", {raced.memory} from {raced.begin:#x} to {raced.end:#x}"
-    )
     return Finding(
         rule=_RACES.get(raced.rule, RACE).name,
-        message=f"{raced.message.strip().rstrip('.')}{where}",
+        message=f"{raced.message.strip().rstrip('.')}{_where(raced)}",
         severity="note" if raced.is_warning else "error",
         instruction=shown(second.instruction),
         kernel=step.kernel if step is not None else "",
@@ -213,6 +212,16 @@ def _race(raced: Raced, kernels: Mapping[int, Launch], between: Sequence[Place])
     )
 
 
+def _where(raced: Raced) -> str:
+    """Return which memory a race is about; cells of tensor memory are counted row by row."""
+    if raced.begin is None or raced.end is None:
+        return ""
+    if raced.memory == "tensor memory":
+        lane, column = divmod(raced.begin, COLUMNS)
+        return f"; the first is at lane {lane}, column {column} of tensor memory"
+    return f"; bytes {raced.begin:#x} to {raced.end - 1:#x} of {raced.memory}"
+
+
 def shown(instruction: Instruction | None) -> str:
     """Return an instruction as findings name it: its text, with its line of the PTX."""
     if instruction is None:
@@ -220,7 +229,7 @@ def shown(instruction: Instruction | None) -> str:
     text = instruction.text.strip()
     if len(text) > _MOST_TEXT:  # those with dozens of registers
         text = f"{text[:_MOST_TEXT].rpartition(',')[0] or text[:_MOST_TEXT]}, …"
-    return f"{text} (line {instruction.line} of the PTX)"
+    return f"{text}, PTX line {instruction.line}"
 
 
 def running_kernel(machine: Machine) -> tuple[str, str]:

@@ -84,13 +84,13 @@ class History(Races):
                 break
         if arrival is not None:
             found.setdefault(id(arrival.instruction), arrival)
-        return [done.place(f"warp {warp.index} before that") for done in found.values()]
+        return [done.place(f"earlier in warp {warp.index}") for done in found.values()]
 
     def at_end(self, warp: Warp) -> list[Place]:
         """Return what a warp that has ended did last."""
         done = self._done.get(warp)
         told = next((each for each in reversed(done or ()) if _tells(each.instruction)), None)
-        return [told.place("the last of a warp that has ended")] if told is not None else []
+        return [told.place(f"last in warp {warp.index}, which has ended")] if told else []
 
     def at_barrier(self, warp: Warp, wait: MbarrierWait) -> tuple[list[Place], bool]:
         """Return the places of a barrier that is waited for, and whether anybody ever arrived."""
@@ -106,7 +106,7 @@ class History(Races):
             known = self._barriers[self._last_barrier]
             return list(_places(known, None))
         return [
-            Place("an mbarrier of the block is initialised here", ptx_line=known.initialised.line)
+            Place("an mbarrier of the block is initialized here", ptx_line=known.initialised.line)
             for (owner, _), known in self._barriers.items()
             if block is not None and owner == id(block)
         ]
@@ -201,10 +201,10 @@ class History(Races):
                 if each.stamp > number and each.instruction is not here
             )
             if (after := next(following, None)) is not None:
-                yield after.place("next in that warp")
+                yield after.place("next after this access")
         last = self._latest(second.warp, second.access.instruction)
         if last is not None:
-            yield last.place("the last before the access")
+            yield last.place("last before the next access")
 
     def _is(self, number: int, event: Event) -> bool:
         return self._events[number] is event
@@ -220,7 +220,7 @@ def _tells(instruction: Instruction) -> bool:
 def _places(barrier: _Barrier, expected: int | None) -> Iterator[Place]:
     line = barrier.initialised.line
     count = "" if expected is None else f" for {expected} arrivals"
-    yield Place(f"the mbarrier is initialised{count}", ptx_line=line)
+    yield Place(f"the mbarrier is initialized{count}", ptx_line=line)
     for instruction, times in barrier.arrivals.values():
         often = f"{times} times" if times > 1 else "once"
-        yield Place(f"signalled it {often}: {instruction.opcode}", ptx_line=instruction.line)
+        yield Place(f"signals it {often}: {instruction.opcode}", ptx_line=instruction.line)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pallasc.checks.arrays import difference, expected_results, input_arrays
+from pallasc.checks.arrays import difference, expected_results, input_arrays, name_of_element
 from pallasc.checks.artifact.execute import (
     POISONS,
     Element,
@@ -37,10 +37,7 @@ from pallasc.specs.spec import Variant
 NAME = "artifact"
 _NO_REFERENCE = "the spec names no reference, so numbers are not compared"
 _NO_SOURCE = "there is no source, so numbers are not compared"
-_LATE = (
-    "The numbers are others where every asynchronous operation completes at once, so a wait for "
-    "one is missing."
-)
+_LATE = "The result changes when every asynchronous operation completes at once: a wait is missing."
 Results = list[list[Any]]
 """Of each device, of each output."""
 
@@ -64,7 +61,7 @@ def run(subject: Subject, options: Options) -> LevelResult:
 
 def _why_unsupported(error: UnsupportedError, subject: Subject) -> str:
     told = error.message.strip().rstrip(".")
-    lacking = subject.why_no_ptx.strip().rstrip(".") if "without PTX" in told else ""
+    lacking = subject.why_no_ptx.strip().rstrip(".") if "no PTX" in told else ""
     return f"{told}: {lacking}" if lacking else told
 
 
@@ -98,18 +95,20 @@ class _Check:
             except EmulationTimeout as error:
                 raise self._too_slow(number) from error
             if any(each.severity != "note" for each in found):
-                return from_findings(NAME, tuple(_in_schedule(each, number) for each in found))
+                schedule = _schedule_text(number, self.options.schedules)
+                found = [replace(each, message=f"{each.message}{schedule}") for each in found]
+                return from_findings(NAME, tuple(found))
             notes = notes or found
         return from_findings(NAME, tuple(notes))
 
     def _too_slow(self, number: int) -> CheckError:
         """Return the error of a check whose time was over in a schedule."""
-        before = {0: "", 1: "; schedule 0 found nothing"}.get(
-            number, f"; schedules 0 to {number - 1} found nothing"
+        before = {0: "", 1: "; schedule 1 found nothing"}.get(
+            number, f"; schedules 1 to {number} found nothing"
         )
         return CheckError(
-            f"it took longer than {self.options.timeout_s:g} s (--timeout) in schedule {number} of "
-            f"{self.options.schedules}{before}",
+            f"it took longer than {self.options.timeout_s:g} s (--timeout), in schedule "
+            f"{number + 1} of {self.options.schedules}{before}",
             hint="Raise --timeout, name small sizes under check in the spec, or ask for fewer "
             "--schedules.",
         )
@@ -148,8 +147,8 @@ class _Check:
                 at = next(zip(*(~same).nonzero(), strict=True)) if same.ndim else ()
                 element = Element(device, output, tuple(map(int, at)))
                 message = (
-                    f"{_name(element)} is {one[at]} or {other[at]}, as memory held before that "
-                    "nothing has written"
+                    f"{_name(element)} depends on memory that was never written: it is "
+                    f"{one[at]} in one run, and {other[at]} in another with other memory contents"
                 )
                 finding = Finding(rule=UNINITIALIZED.name, message=message)
                 policy = Policy(seed=self.options.seed)
@@ -226,12 +225,12 @@ class _Check:
         kernel = writer.kernel if writer is not None else origin.kernel
         cubin, name = kernel or ("", "")
         of_mosaic = kernel in subject.ptx
-        told = ". No kernel wrote it"
+        told = "; no kernel wrote it"
         if writer is not None:
-            told = f". {writer.actor} wrote it in {name}"
+            told = f"; {writer.actor} wrote it in {name}"
         early = [each.instruction for each in origin.sources if each.early]
         if early:
-            told += f". {early[0].opcode} was under way when its result was read"
+            told += f"; {early[0].opcode} was in flight when its result was read"
         return replace(
             finding,
             message=f"{finding.message}{told}",
@@ -246,17 +245,17 @@ class _Check:
 
 def _places(origin: Origin) -> Iterator[Place]:
     for each in origin.others:
-        yield Place(f"writes other elements of it: {each.opcode}", ptx_line=each.line)
+        yield Place(f"writes other elements: {each.opcode}", ptx_line=each.line)
     for each in origin.unread:
-        yield Place(f"nothing reads what this writes: {each.opcode}", ptx_line=each.line)
+        yield Place(f"writes memory that is never read: {each.opcode}", ptx_line=each.line)
     for source in origin.sources:
         yield _fed(source, *origin.elsewhere.get(id(source.instruction), ("", "")))
 
 
 def _fed(source: Source, cubin: str, kernel: str) -> Place:
     instruction = source.instruction
-    early = ", under way when it was read" if source.early else ""
-    text = f"it comes from{early}: {instruction.opcode}"
+    early = " (in flight when its result was read)" if source.early else ""
+    text = f"the value comes from: {instruction.opcode}{early}"
     return Place(text, ptx_line=instruction.line, kernel=kernel, cubin=cubin)
 
 
@@ -268,15 +267,13 @@ def _first(output: Binding, got: Any, expected: Any, variant: Variant | None) ->
 
 
 def _name(element: Element) -> str:
-    index = ", ".join(map(str, element.at))
     where = f" on device {element.device}" if element.device else ""
-    return f"{element.output.path or 'the result'}[{index}]{where}"
+    return f"{name_of_element(element.output, element.at)}{where}"
 
 
-def _in_schedule(finding: Finding, number: int) -> Finding:
-    if not number:
-        return finding
-    return replace(finding, message=f"{finding.message}, in schedule {number}")
+def _schedule_text(number: int, count: int) -> str:
+    """Return what a finding says of its schedule, nothing of the first; users count from 1."""
+    return f"; in schedule {number + 1} of {count}" if number else ""
 
 
 def _definition(variant: Variant | None) -> Location | None:

@@ -20,13 +20,13 @@ from pallasc.checks.static.rules import (
 
 COMPILED_WRONGLY = Rule(
     "compiled-wrongly",
-    "The compiled kernel computes something else than the kernel as it is written.",
+    "The compiled kernel computes something else than its source says.",
     "JAX's interpreter gives the numbers of the reference, and the PTX does not: JAX or XLA has "
     "compiled it wrongly, or a synchronisation is missing that the interpreter does not see.",
 )
 MISALIGNED = Rule(
     "misaligned",
-    "An access lies at an address that is no multiple of what the instruction asks for.",
+    "An address is not a multiple of the alignment that the instruction requires.",
     "On a GPU the kernel ends with an error. Keep offsets and row lengths multiples of 16 bytes "
     "where arrays are copied.",
 )
@@ -37,8 +37,8 @@ FAILED_ASSERTION = Rule(
 )
 INVALID_INSTRUCTION = Rule(
     "invalid-instruction",
-    "An instruction is executed with operands, or by threads, that it does not allow.",
-    "What a GPU does then is undefined.",
+    "An instruction is executed with invalid operands, or by the wrong threads.",
+    "Its behavior on a GPU is undefined.",
 )
 
 RULES: tuple[Rule, ...] = (

@@ -40,7 +40,7 @@ def check_installed() -> None:
     lacking = [name for name in ("numpy", "ml_dtypes") if find_spec(name) is None]
     if lacking:
         raise ToolError(
-            f"emulation requires {' and '.join(lacking)}, which this Python lacks.",
+            f"emulation requires {' and '.join(lacking)}, not installed in this Python.",
             hint="Run pip install pallasc[emulate].",
         )
 
@@ -85,7 +85,7 @@ def _check_complete(variant: Variant, artifact: Artifact) -> None:
     if any(kernel.ptx is None for kernel in own):
         hint = "Write the bundle with pallasc bundle create --keep-ptx, or name the spec instead."
     else:
-        hint = "XLA made it; name the spec instead of the bundle, and its PTX is found."
+        hint = "It is a kernel of XLA's. Name the spec instead of the bundle."
     raise UnsupportedError(
         f"{variant.id}: the bundle has no PTX of the kernel {next(iter(lacking))}.", hint=hint
     )

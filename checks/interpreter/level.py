@@ -40,9 +40,9 @@ def run(subject: Subject, options: Options) -> LevelResult:
     """
     variant = subject.variant
     if variant is None:
-        return not_checked(NAME, "it needs the source, which is not here")
+        return not_checked(NAME, "it needs the source of the kernel; name the spec instead")
     if not any(kernel.origin == "mosaic" for kernel in subject.artifact.kernels):
-        return not_checked(NAME, "it holds no Mosaic kernel, and JAX interprets no others")
+        return not_checked(NAME, "it has no Mosaic GPU kernel, and JAX interprets no other")
     if reason := why_missing() or _too_many_devices(variant):
         return not_checked(NAME, reason)
     inputs = input_arrays(subject, options)
@@ -155,18 +155,20 @@ def _too_many_devices(variant: Variant) -> str:
     count = 1
     for _, size in variant.mesh:
         count *= size
-    return f"{count} devices of the CPU are not here" if count > jax.device_count() else ""
+    have = jax.device_count()
+    return f"it needs {count} devices, and JAX has {have} on the CPU" if count > have else ""
 
 
 def _deadlock(waits: list[Waiting]) -> Finding:
     ordered = sorted(waits, key=lambda wait: wait.thread)
     first = ordered[0]
     others = failures()
-    raised = f"; before, a thread failed: {raised_text(others[0])}" if others else ""
-    count = "the only thread left waits" if len(waits) == 1 else f"all {len(waits)} threads wait"
+    raised = f"; a thread failed before: {raised_text(others[0])}" if others else ""
+    count = "the only running thread" if len(waits) == 1 else f"all {len(waits)} threads"
+    waiting = "waits" if len(waits) == 1 else "wait"
     return Finding(
         rule=DEADLOCK.name,
-        message=f"{count} for ever: {first.sentence()}{raised}",
+        message=f"{count} {waiting} forever: {first.sentence()}{raised}",
         location=next((wait.location for wait in ordered if wait.location), None),
         instruction="barrier_wait",
         places=tuple(Place(wait.sentence(), wait.location) for wait in ordered),

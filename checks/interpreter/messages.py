@@ -32,6 +32,7 @@ _ALLOCATION = re.compile(r"HostAllocationKey\([^)]*\)")
 _ADDRESS = re.compile(r"(?<=\bbarrier )\d{6,}")
 _UNIT = re.compile(r"Warpgroup\([^)]*\)|Warp\([^)]*\)")
 _SLICE = re.compile(r"slice\((\d+), (\d+), (\d+|None)\)")
+_RANGE = re.compile(r"\[Access\(range=\(([^()]*?),?\), permutation=None\)\]")
 _RAISED = re.compile(r"^[\w.]+(?:Error|Exception): ", re.MULTILINE)
 
 _KNOWN: tuple[tuple[str, Rule], ...] = (
@@ -96,12 +97,11 @@ def _race(first: _Access, second: _Access) -> str:
             f"the {first.act} of {first.space} by {first.thread} races with the {second.act} by "
             f"{second.thread}"
         )
-    pair = (
-        f"a {first.act} of {first.space} races with another {second.act}"
-        if first.act == second.act
-        else f"the {first.act} of {first.space} races with the {second.act}"
+    other = "another" if first.act == second.act else "a"
+    return (
+        f"a {first.act} of {first.space} races with {other} {second.act}, both by {first.thread}: "
+        "one of them is asynchronous, or they are in different blocks"
     )
-    return f"{pair}, both by {first.thread}: one is asynchronous, or they are of different blocks"
 
 
 def _place(first: _Access, second: _Access) -> str:
@@ -163,6 +163,7 @@ def _plain(text: str) -> str:
     """Return a text of the interpreter's as one line, without what differs between runs."""
     text = _ALLOCATION.sub(lambda match: _space(match[0]), text)
     text = _ADDRESS.sub("", text).replace("barrier  ", "barrier ").replace("barrier ,", "barrier,")
-    text = _SLICE.sub(r"\1:\2", text)
+    text = _SLICE.sub(r"\1:\2", _RANGE.sub(r"[\1]", text))
     text = _UNIT.sub(lambda match: _thread(match[0]), text)
-    return " ".join(text.split()).rstrip(".")
+    text = " ".join(text.split()).rstrip(".")
+    return text[:1].lower() + text[1:]

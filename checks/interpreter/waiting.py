@@ -47,7 +47,7 @@ class Waiting:
     def sentence(self) -> str:
         """Return what it waits for."""
         return (
-            f"{self.thread} waits for phase {self.phase} of {self.barrier}, which has seen "
+            f"{self.thread} waits for phase {self.phase} of {self.barrier}, which has "
             f"{self.arrivals} of {self.expected} arrivals"
         )
 
@@ -145,7 +145,7 @@ def _thread_name(frame: FrameType) -> str:
         thread = thread if thread is not None else outer.f_locals.get("thread")
         where = outer.f_locals.get("mesh_location")
         if where is not None and thread is not None:
-            return f"{_unit(thread)} of block {_block(where)}"
+            return f"{_unit(thread)} of {_block(where)}"
     number = frame.f_locals.get("local_thread_id")
     return f"warpgroup {number}" if number is not None else _unit(thread)
 
@@ -159,10 +159,12 @@ def _unit(thread: Any) -> str:
 
 
 def _block(where: Any) -> str:
-    """Return the place of a block in the grid, `(1, 0)`, with that in its cluster behind."""
+    """Return a block by its index in the grid, and in its cluster: `block (1, 0)`."""
     grid = ", ".join(str(int(number)) for number in where.cluster_coords)
     inside = ", ".join(str(int(number)) for number in where.block_coords)
-    return f"({grid})" + (f", ({inside}) in its cluster" if inside else "")
+    if not inside:
+        return f"block ({grid})" if grid else "the only block"
+    return f"block ({inside}) of cluster ({grid})" if grid else f"block ({inside}) of the cluster"
 
 
 def _barrier_name(barrier: Any) -> str:

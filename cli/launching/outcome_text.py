@@ -40,7 +40,7 @@ def _source(value: Value, seed: int) -> str:
 
 def _verdict(outcome: Outcome, number: int) -> str:
     if outcome.compared is None:
-        return "not compared, as there is no reference"
+        return "not compared (no reference)"
     return difference_text(outcome.compared[number])
 
 
@@ -52,11 +52,11 @@ def difference_text(compared: Comparison) -> str:
     end = f"{', '.join(distances) or 'no finite numbers'} ({allowed})"
     first = compared.first
     if first is None:
-        return f"as the reference: {end}"
+        return f"matches the reference: {end}"
     wrong = f"{compared.mismatches:,} of {compared.count:,} elements"
     return (
-        f"differs in {wrong}, first at {list(first.index)}: {first.got}, and the reference "
-        f"{first.wanted}; {end}"
+        f"differs in {wrong}, first at {list(first.index)}: {first.got}, expected {first.wanted}; "
+        f"{end}"
     )
 
 

@@ -14,6 +14,7 @@ _SAYS_WHY = re.compile(r"ERROR|rror:|bad_alloc|KeyboardInterrupt")
 _SAYS_NOTHING = re.compile(r"^(Fatal Python error|Extension modules): ")
 _MOST_FRAMES = 8
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+_BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def exit_in_words(code: int) -> str:
@@ -46,7 +47,8 @@ def too_slow(doing: str, timeout_s: float) -> CompileError:
 def too_large(doing: str, held_bytes: int, limit_bytes: int) -> CompileError:
     """Return the error for a worker that was stopped because it held too much memory."""
     return CompileError(
-        f"{doing} held {size(held_bytes)} of memory, more than the {size(limit_bytes)} that one "
+        f"{doing} held {size(held_bytes, limit_bytes)} of memory, more than the "
+        f"{size(limit_bytes)} that one "
         "may hold (--memory), and was stopped",
         hint="If it needs that much, raise --memory, with fewer --jobs where memory is short.",
     )
@@ -67,9 +69,16 @@ def garbled(doing: str) -> CompileError:
     )
 
 
-def size(count: int) -> str:
-    """Return a number of bytes for people: `2.1 GB`."""
-    for unit, name in _UNITS:
+def size(count: int, limit: int | None = None) -> str:
+    """Return a number of bytes for people: `2.1 GB`.
+
+    Args:
+        count: the number.
+        limit: what it is compared with. A limit of whole MiB was given as such, and both are
+            told in binary units then.
+    """
+    binary = (count if limit is None else limit) % (1 << 20) == 0
+    for unit, name in _BINARY_UNITS if binary else _UNITS:
         if count >= unit:
             return f"{count / unit:.1f}".removesuffix(".0") + f" {name}"
     return f"{count} bytes"

@@ -61,14 +61,14 @@ def dtype_of(type_name: str, *, floats: bool = False) -> DType:
     if kind in "bufs" and width in ("8", "16", "32", "64"):
         letter = {"s": "i", "f": "f" if floats else "u"}.get(kind, "u")
         return np.dtype(letter + str(int(width) // 8))
-    raise UnsupportedError(f"the type .{type_name} is not known here")
+    raise UnsupportedError(f"the emulator does not support the type .{type_name} here")
 
 
 def refusal(instruction: Instruction, what: str = "") -> UnsupportedError:
     """Return the error for an instruction that the emulator does not know."""
     detail = f" ({what})" if what else ""
     return UnsupportedError(
-        f"the emulator does not know {instruction.opcode}{detail}: {instruction.text}"
+        f"the emulator does not support {instruction.opcode}{detail}: {instruction.text}"
     )
 
 
@@ -121,7 +121,7 @@ class Builder:
                 self.specials[operand.name] = self._new()
             wide = operand.name.endswith("64") or operand.name == "%globaltimer"
             return self.specials[operand.name], np.dtype("u8" if wide else "u4")
-        raise UnsupportedError(f"the operand {operand} is not understood here")
+        raise UnsupportedError(f"the emulator does not support the operand {operand} here")
 
     def read(self, operand: Operand, dtype: DType) -> Read:
         """Return a function that gives an operand's value in a warp, as this dtype.
@@ -144,7 +144,7 @@ class Builder:
     def address(self, operand: Operand) -> Read:
         """Return a function that gives the address that an operand in brackets means."""
         if not isinstance(operand, Address):
-            raise UnsupportedError(f"the operand {operand} is no address")
+            raise UnsupportedError(f"the operand {operand} must be an address in brackets")
         slot, kept = self.slot(operand.base, np.dtype("u8"))
         offset = operand.offset
         wide = kept.itemsize == 8
@@ -164,7 +164,7 @@ class Builder:
         if isinstance(operand, Sink):
             return lambda w, value: None
         if not isinstance(operand, Register):
-            raise UnsupportedError(f"{operand} cannot be written to")
+            raise UnsupportedError(f"the destination {operand} is not a register")
         slot, kept = operand.number, storage(operand.type)
         if kept == dtype:
             return lambda w, value: _set(w, slot, value)

@@ -79,7 +79,7 @@ def put(shared: Region, offset: int, data: np.ndarray) -> None:
     if offset < 0 or offset + data.size > shared.size:
         raise Fault(
             "out-of-bounds",
-            f"a write of {data.size} bytes to offset {offset} leaves shared memory, "
+            f"a write of {data.size} bytes at offset {offset} of shared memory, "
             f"which has {shared.size} bytes",
         )
     shared.data[offset : offset + data.size] = data
@@ -116,8 +116,8 @@ def store_operation(
             if offset < 0 or offset + size > block.shared.size:
                 raise Fault(
                     "out-of-bounds",
-                    f"an asynchronous copy of {size} bytes at offset {offset} leaves shared "
-                    f"memory, which has {block.shared.size} bytes",
+                    f"an asynchronous copy of {size} bytes at offset {offset} of shared memory, "
+                    f"which has {block.shared.size} bytes",
                 )
             kept.append(block.shared.data[offset : offset + size].copy())
 

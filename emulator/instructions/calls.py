@@ -96,7 +96,7 @@ def _formatted(w: Warp, lane: int, text: str, at: int) -> str:
 
 def _local_bytes(w: Warp, lane: int, address: int, size: int) -> bytes:
     if not LOCAL <= address < SHARED:
-        raise Fault("out-of-bounds", f"printf reads at {address:#x}, outside of local memory")
+        raise Fault("out-of-bounds", f"printf reads {address:#x}, which is not in local memory")
     region = local_memory(w)
     start = lane * (region.size // LANES) + address - LOCAL
     return region.data[start : start + size].tobytes()

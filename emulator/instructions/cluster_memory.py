@@ -106,7 +106,11 @@ def mapa(instruction: Instruction, builder: Builder) -> Step:
         ranks = number(w).astype(np.int64)
         used = ranks[w.mask]
         if (used >= len(w.block.cluster.blocks)).any():
-            raise Fault("out-of-bounds", f"mapa asks for block {int(used.max())} of the cluster")
+            raise Fault(
+                "out-of-bounds",
+                f"mapa names block {int(used.max())} of a cluster of "
+                f"{len(w.block.cluster.blocks)} blocks",
+            )
         low = (read(w) - window) & _LOW
         write(w, (low + (ranks << RANK_SHIFT) + window).astype(dtype))
         return place + 1

@@ -70,7 +70,9 @@ def _bulk(
         for lane in lanes(w):
             at, begin, length = int(targets[lane]), int(sources[lane]), int(sizes[lane])
             if (at | begin | length) % 16:
-                raise Fault("misaligned", "a bulk copy needs addresses and sizes of 16 bytes")
+                raise Fault(
+                    "misaligned", "an address or size of a bulk copy is not a multiple of 16"
+                )
             if signal is None:
                 block = w.block.cluster.blocks_by_rank(begin >> RANK_SHIFT)
                 write = _byte_writer(w, at, length, change)

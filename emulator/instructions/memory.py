@@ -60,7 +60,7 @@ def places(w: Warp, space: str, addresses: Addresses, size: int) -> Iterator[Acc
         return
     if (used & (size - 1)).any():
         bad = int(used[(used & (size - 1)) != 0][0])
-        raise Fault("misaligned", f"accesses {size} bytes at the misaligned address {bad:#x}")
+        raise Fault("misaligned", f"an access of {size} bytes at the misaligned address {bad:#x}")
     if space == "":
         yield from _generic(w, addresses, size)
     elif space == "shared":
@@ -82,7 +82,7 @@ def _within(
         bad = least if least < 0 else most
         raise Fault(
             "out-of-bounds",
-            f"accesses {size} bytes at offset {bad} of {region.label}, "
+            f"an access of {size} bytes at offset {bad} of {region.label}, "
             f"which has {region.size} bytes",
         )
     return region, offsets, None if full else mask
@@ -153,7 +153,7 @@ def _generic(w: Warp, addresses: Addresses, size: int) -> Iterator[Access]:
         parameters = w.block.launch.parameters
         yield _within(parameters, addresses - PARAMETERS, w.full, w.mask, size)
     else:
-        raise Fault("out-of-bounds", "the lanes of one access reach different memory spaces")
+        raise Fault("out-of-bounds", "the lanes of one instruction access different state spaces")
 
 
 def shared_block(w: Warp, addresses: Addresses) -> tuple[Block, Addresses]:
@@ -166,7 +166,10 @@ def shared_block(w: Warp, addresses: Addresses) -> tuple[Block, Addresses]:
         addresses = addresses - SHARED
     ranks = addresses >> RANK_SHIFT
     if (ranks != ranks[0]).any():
-        raise Fault("out-of-bounds", "the lanes of one access reach several blocks")
+        raise Fault(
+            "out-of-bounds",
+            "the lanes of one instruction access the shared memory of several blocks",
+        )
     block: Block = w.block.cluster.blocks_by_rank(int(ranks[0]))
     return block, addresses & _LOW
 

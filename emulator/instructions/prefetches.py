@@ -55,7 +55,9 @@ def _prefetch_bytes(start: Read, size: Read) -> Step:
         for lane in lanes(w):
             begin, length = int(addresses[lane]), int(sizes[lane])
             if (begin | length) % 16:
-                raise Fault("misaligned", "a bulk prefetch needs addresses and sizes of 16 bytes")
+                raise Fault(
+                    "misaligned", "the address or size of a bulk prefetch is not a multiple of 16"
+                )
             w.block.machine.memory.find(begin, length)
             w.block.machine.fetches(w.block, length)
         return place + 1

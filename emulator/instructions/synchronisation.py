@@ -30,7 +30,7 @@ def one_value(w: Warp, values: np.ndarray, what: str) -> int:
     used = values if w.full else values[w.mask]
     first = used[0]
     if not (used == first).all():
-        raise Fault("not-uniform", f"the lanes of a warp do not agree on {what}")
+        raise Fault("not-uniform", f"{what} differs between lanes of the warp")
     return int(first)
 
 
@@ -43,7 +43,7 @@ def named_lanes(what: str, operand: Operand, builder: Builder) -> Callable[[Warp
     def together(w: Warp) -> bool:
         named = (one_value(w, read(w), "a mask of lanes") >> _LANE_NUMBERS & 1).astype(np.bool_)
         if (w.mask & ~named).any():
-            raise Fault("lane-mask", f"a lane executes {what}, and its mask does not name it")
+            raise Fault("lane-mask", f"a lane executes {what} with a mask that leaves the lane out")
         return w.together(what, named)
 
     return together
@@ -79,7 +79,9 @@ def _bar_first(w: Warp, place: int, number: Read, count: Read | None, waits: boo
     barrier = block.named[which]
     expected = block.live_threads if count is None else one_value(w, count(w), "the count")
     if expected % LANES or not expected:
-        raise Fault("barrier-count", f"{expected} threads at a barrier: not whole warps")
+        raise Fault(
+            "barrier-count", f"a barrier for {expected} threads, which is not a multiple of {LANES}"
+        )
     generation = barrier.generation
     observer = block.machine.observer
     if observer is not None:
@@ -188,7 +190,7 @@ def _init(instruction: Instruction, builder: Builder) -> Step:
         if not 1 <= expected < 1 << 20:
             raise Fault("mbarrier-count", f"an mbarrier cannot expect {expected} arrivals")
         if offset % 8 or offset + 8 > block.shared.size:
-            raise Fault("misaligned", f"an mbarrier cannot lie at shared {offset:#x}")
+            raise Fault("misaligned", f"mbarrier.init at the invalid shared address {offset:#x}")
         observer = w.block.machine.observer
         if observer is not None:
             observer.initialised(w, place, block, offset)
@@ -204,7 +206,7 @@ def _inval(instruction: Instruction, builder: Builder) -> Step:
     def run(w: Warp, place: int) -> int:
         block, offset, _ = _first_lane(w, address)
         if block.mbarriers.pop(offset, None) is None:
-            raise Fault("no-mbarrier", f"no mbarrier was initialised at shared {offset:#x}")
+            raise Fault("no-mbarrier", f"no mbarrier is initialized at shared address {offset:#x}")
         return place + 1
 
     return run
@@ -247,7 +249,9 @@ def _arrivals(found: Mbarrier, total: int, lanes: int, announces: bool, complete
     else:
         found.arrive(total)
     if not completes and found.phase != phase:
-        raise Fault("mbarrier-count", "an arrival with .noComplete ends the phase of its mbarrier")
+        raise Fault(
+            "mbarrier-count", "an arrival with .noComplete completes the phase of its mbarrier"
+        )
 
 
 def _expect(instruction: Instruction, builder: Builder) -> Step:

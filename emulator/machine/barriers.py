@@ -61,16 +61,19 @@ class Mbarrier:
 
     def _check(self) -> None:
         if abs(self.bytes) > _MOST_BYTES:
-            raise Fault("transaction-overflow", f"an mbarrier counts {self.bytes} bytes")
+            raise Fault(
+                "transaction-overflow",
+                f"the transaction count of an mbarrier is {self.bytes} bytes",
+            )
 
     def __str__(self) -> str:
         arrived = self.expected - self.pending
         under_way = ""
         if self.bytes > 0:
-            under_way = f", {self.bytes} bytes announced and not arrived"
+            under_way = f", {self.bytes} bytes announced but not copied"
         elif self.bytes < 0:
-            under_way = f", {-self.bytes} bytes arrived and not announced"
-        return f"phase {self.phase}: {arrived} of {self.expected} arrivals seen{under_way}"
+            under_way = f", {-self.bytes} bytes copied but not announced"
+        return f"phase {self.phase}: {arrived} of {self.expected} arrivals{under_way}"
 
 
 @dataclass(slots=True)
@@ -91,7 +94,7 @@ class NamedBarrier:
         if self.threads and expected != self.expected:
             raise Fault(
                 "barrier-count",
-                f"a warp expects {expected} threads at a barrier where others expect "
+                f"a warp expects {expected} threads at a barrier, and other warps expect "
                 f"{self.expected}",
             )
         self.expected = expected
@@ -99,7 +102,7 @@ class NamedBarrier:
         self.arrived.append(warp)
         if self.threads > expected:
             raise Fault(
-                "barrier-count", f"{self.threads} threads at a barrier for {expected} threads"
+                "barrier-count", f"{self.threads} threads arrive at a barrier for {expected}"
             )
         if self.threads < expected:
             return False

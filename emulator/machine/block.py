@@ -70,7 +70,7 @@ class Block:
         owner = self.cluster.blocks_by_rank(address >> RANK_SHIFT)
         found = owner.mbarriers.get(address & ((1 << RANK_SHIFT) - 1))
         if found is None:
-            raise Fault("no-mbarrier", f"no mbarrier was initialised at shared {address:#x}")
+            raise Fault("no-mbarrier", f"no mbarrier is initialized at shared address {address:#x}")
         return found
 
 
@@ -101,7 +101,10 @@ class Cluster:
         """
         if 0 <= rank < len(self.blocks):
             return self.blocks[rank]
-        raise Fault("out-of-bounds", f"reaches block {rank} of a cluster of {len(self.blocks)}")
+        raise Fault(
+            "out-of-bounds",
+            f"an access to block {rank} of a cluster of {len(self.blocks)} blocks",
+        )
 
     @property
     def warps(self) -> list[Warp]:

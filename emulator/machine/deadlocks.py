@@ -51,11 +51,11 @@ def explain(clusters: Sequence[Cluster]) -> Deadlock:
                 )
                 block = (warp.block.device, warp.block.index)
                 group.warps.setdefault(block, []).append(warp.index)
-    lines = ["no warp can go on:"]
+    lines = ["no warp can make progress:"]
     for group in list(groups.values())[:_MOST_GROUPS]:
         lines += _told(group, clusters)
     if len(groups) > _MOST_GROUPS:
-        lines.append(f"  … and {len(groups) - _MOST_GROUPS} more such groups")
+        lines.append(f"  … and {len(groups) - _MOST_GROUPS} more groups of warps")
     return Deadlock("\n".join(lines), waiting)
 
 
@@ -72,12 +72,12 @@ def _instruction(warp: Warp, place: int) -> Instruction:
 
 def _told(group: _Group, clusters: Sequence[Cluster]) -> list[str]:
     instruction = group.instruction
-    at = f"line {instruction.line} of the PTX"
+    at = f"PTX line {instruction.line}"
     if instruction.place is not None:
         at = f"{instruction.place.file}:{instruction.place.line}, {at}"
     lines = [
         f"  {_names(group)} at {at}: {instruction.text}",
-        f"    for {group.reason}",
+        f"    waiting for {group.reason}",
     ]
     if isinstance(group.waits, MbarrierWait):
         lines += [f"    {line}" for line in _prospects(group, group.waits, clusters)]
@@ -114,13 +114,13 @@ def _prospects(group: _Group, wait: MbarrierWait, clusters: Sequence[Cluster]) -
     barrier = wait.barrier
     found = []
     if barrier.bytes < 0:
-        found.append(f"{-barrier.bytes} bytes arrived that nobody had announced")
+        found.append(f"{-barrier.bytes} more bytes were copied than announced (expect_tx)")
     elif barrier.bytes and not barrier.pending:
-        found.append("every copy under way is complete: more bytes were announced than were copied")
+        found.append("all copies are complete: more bytes were announced (expect_tx) than copied")
     if barrier.phase and barrier.pending == barrier.expected and not barrier.bytes:
         found.append(
-            f"nothing has arrived since its phase {barrier.phase - 1} was over: the kernel waits "
-            "for more phases than the barrier completes"
+            f"nothing has arrived since phase {barrier.phase - 1} completed: the kernel waits for "
+            "more phases than the barrier completes"
         )
     if barrier.pending:
         found.append(_arrivals(group, wait, clusters))
@@ -142,10 +142,7 @@ def _arrivals(group: _Group, wait: MbarrierWait, clusters: Sequence[Cluster]) ->
     missing = wait.barrier.pending
     threads = LANES * len(others)
     if not others:
-        return f"{missing} more arrivals are expected and no other warp is left that could arrive"
+        return f"arrivals missing: {missing}, and no other warp is left to arrive"
     if missing > threads:
-        return (
-            f"{missing} more arrivals are expected, but only {threads} threads of other warps "
-            "are left"
-        )
-    return f"{missing} more arrivals are expected; {len(others)} other warps are left and wait too"
+        return f"arrivals missing: {missing}, but the other warps have only {threads} threads"
+    return f"arrivals missing: {missing}; all {len(others)} other warps are waiting, too"

@@ -276,7 +276,7 @@ class Machine:
         for warp in self._order():
             ran = self._run(warp) or ran
             if self.deadline is not None and time.monotonic() > self.deadline:
-                raise EmulationTimeout("the emulation takes longer than it may")
+                raise EmulationTimeout("the time limit of the emulation is over")
         self.still = self.still + 1 if self.progress == before else 0
         if self.still == _STILL_TURNS:
             self.still = 0

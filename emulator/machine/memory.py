@@ -106,7 +106,7 @@ class GlobalMemory:
         for base, (*members, size) in self.multicast.items():
             if base <= address < base + size:
                 return tuple(member + address - base for member in members)
-        raise Fault("out-of-bounds", f"{address:#x} is no multicast address")
+        raise Fault("out-of-bounds", f"{address:#x} is not a multicast address")
 
     def targets(self, address: int) -> tuple[int, ...]:
         """Return where a write to this address goes: to every member of a multicast address."""
@@ -135,10 +135,12 @@ class GlobalMemory:
                 name = region.label or "an allocation"
                 raise Fault(
                     "out-of-bounds",
-                    f"accesses {size} bytes at offset {address - region.base} of {name}, "
+                    f"an access of {size} bytes at offset {address - region.base} of {name}, "
                     f"which has {region.size} bytes",
                 )
-        raise Fault("out-of-bounds", f"accesses {size} bytes at {address:#x}, where nothing lies")
+        raise Fault(
+            "out-of-bounds", f"an access of {size} bytes at {address:#x}, which is not allocated"
+        )
 
 
 def load(

@@ -34,5 +34,8 @@ class TensorMaps:
         """
         number = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 8], "little")
         if not data.startswith(_MAGIC) or number >= len(self.maps):
-            raise Fault("no-tensor-map", "a tensor copy is given bytes that are no tensor map")
+            raise Fault(
+                "no-tensor-map",
+                "the address that a tensor copy is given does not hold a tensor map",
+            )
         return self.maps[number]

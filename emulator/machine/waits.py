@@ -47,7 +47,7 @@ class MbarrierWait:
 
     def __str__(self) -> str:
         return (
-            f"the phase of parity {self.parity} of the mbarrier at shared {self.offset:#x} "
+            f"parity {self.parity} of the mbarrier at shared address {self.offset:#x} "
             f"({self.barrier})"
         )
 
@@ -78,7 +78,7 @@ class BarrierWait:
         barrier = self.barrier
         return (
             f"barrier {self.number} of the block ({barrier.threads} of {barrier.expected} threads "
-            "are there)"
+            "have arrived)"
         )
 
 
@@ -95,7 +95,7 @@ class ClusterWait:
 
     def __str__(self) -> str:
         live = sum(not warp.ended for warp in self.cluster.warps)
-        return f"the cluster's barrier ({len(self.cluster.arrived)} of {live} warps are there)"
+        return f"the cluster barrier ({len(self.cluster.arrived)} of {live} warps have arrived)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class LoopWait:
         return False
 
     def __str__(self) -> str:
-        return "the end of a loop that changes nothing and has no end"
+        return "an infinite loop without any effect to end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +126,10 @@ class MemoryWait:
 
     def __str__(self) -> str:
         if not self.words:
-            return "a change in memory"
+            return "memory to change"
         view, index, held, label = self.words[0]
         offset = int(index.flat[0]) * view.itemsize
         return (
-            f"a change of {view.itemsize} bytes at offset {offset} of {label or 'global memory'}, "
-            f"which hold {int(held.flat[0])}"
+            f"{view.itemsize} bytes at offset {offset} of {label or 'global memory'} to change, "
+            f"which are {int(held.flat[0])}"
         )

@@ -43,7 +43,7 @@ def find(operation: str, kind: str) -> Atomic:
     apply = (_FLOAT if kind in _FLOATS else _INTEGER).get(operation)
     if dtype is None or apply is None:
         raise UnsupportedError(
-            f"the emulator does not know the atomic operation {operation}.{kind}"
+            f"the emulator does not support the atomic operation {operation}.{kind}"
         )
     return Atomic(dtype, _quiet(apply, dtype))
 

@@ -84,7 +84,7 @@ class Mnemonic:
         if not self.parts:
             raise self.refused(f"it needs one of .{', .'.join(names)}")
         if self.parts[-1] not in names:
-            raise self.refused(f"what .{self.parts[-1]} means there")
+            raise self.refused(f".{self.parts[-1]} is unknown here")
         return self.parts.pop()
 
     def finish(self) -> None:
@@ -94,7 +94,7 @@ class Mnemonic:
             UnsupportedError: parts are left, or there are operands that nothing has taken.
         """
         if self.parts:
-            raise self.refused(f"what .{self.parts[0]} means there")
+            raise self.refused(f".{self.parts[0]} is unknown here")
         if self.destinations != 1:
             raise self.refused(f"it has {self.destinations} destinations")
         if self.sources is not None:
@@ -103,6 +103,6 @@ class Mnemonic:
     def refused(self, why: str) -> UnsupportedError:
         """Return the error that names the instruction and what about it is not known."""
         return UnsupportedError(
-            f"the emulator does not know {self.opcode}: {why}",
-            hint="An instruction is refused unless every part of it is known.",
+            f"the emulator does not support {self.opcode}: {why}",
+            hint="docs/opcodes.md lists the instructions that it supports.",
         )

@@ -144,7 +144,7 @@ class Body:
         if name is not None:
             operand = self._named(name, scope)
             if not isinstance(operand, Register):
-                raise UnsupportedError(f"PTX line {number}: {name!r} is not understood here")
+                raise UnsupportedError(f"PTX line {number}: unexpected {name!r}")
             guard = replace(operand, negated=negated is not None)
         known = scope.operands
         operands = []

@@ -35,7 +35,7 @@ def _tokens(text: str, line: int) -> list[Token]:
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
-            raise UnsupportedError(f"PTX line {line}: cannot read {text[position]!r}")
+            raise UnsupportedError(f"PTX line {line}: unexpected character {text[position]!r}")
         kind = match.lastgroup or ""
         if kind != "space":
             tokens.append(Token(kind, match[0], position, line))
@@ -129,7 +129,7 @@ class Tokens:
 
     def refusal(self, token: Token) -> UnsupportedError:
         """Return the error for a token that is not understood."""
-        return UnsupportedError(f"PTX line {token.line}: {token.text!r} is not understood here")
+        return UnsupportedError(f"PTX line {token.line}: unexpected {token.text!r}")
 
     def text_since(self, first: int) -> str:
         """Return the statement that begins with a token and ends with the last one, a semicolon."""

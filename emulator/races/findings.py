@@ -17,7 +17,7 @@ class Access:
     actor: Actor
 
     def __str__(self) -> str:
-        return f"{self.what} of {self.actor} at line {self.instruction.line} of the PTX"
+        return f"{self.what} by {self.actor}, PTX line {self.instruction.line}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,14 +244,15 @@ class Ledger:
         if min(first.scope, second.scope) > WEAK:
             rule, message = "race", _narrow(first, second)
         elif first.operation is None:
-            message = f"no barrier between {what} and {over} that overwrites what it reads"
+            message = f"no barrier between {what} and {over} that overwrites the same bytes"
             rule = "race"
         else:
             message = (
-                f"{over} overwrites what {what} reads: no {wait_of(first.operation)} between them"
+                f"{over} overwrites bytes that {what} reads: no {wait_of(first.operation)} between "
+                "them"
                 if not self._owner_knows(first, number)
-                else f"{over} overwrites what {what} reads: the warp that waited for {what} passes "
-                "no barrier on to it"
+                else f"{over} overwrites bytes that {what} reads: no barrier orders it after the "
+                f"warp that waited for {what}"
             )
             rule = "overwritten-in-flight"
         self._find(rule, message, second, first, shadow.name, shadow.bytes_of(index))
@@ -299,7 +300,8 @@ class Ledger:
         if self._owner_knows(first, number):
             return (
                 "async-write-not-awaited",
-                f"{later} {use} what {what} writes: the warp has passed no barrier after it",
+                f"{later} {use} bytes that {what} writes: no barrier orders it after the warp "
+                f"that waited for {what}",
             )
         return (
             "async-write-not-awaited",
@@ -315,7 +317,7 @@ class Ledger:
             return
         self._find(
             "uninitialised-read",
-            f"{second.access.what} reads bytes that nothing has written",
+            f"{second.access.what} reads bytes that were never written",
             second,
             None,
             shadow.name,
@@ -339,4 +341,7 @@ def _narrow(first: Event, second: Event) -> str:
     """Return what is wrong with two strong accesses that race."""
     one, other = NAMES[first.scope], NAMES[second.scope]
     what, later = first.access.what, second.access.what
-    return f"{what} ({one}) and {later} ({other}) race: their scopes do not reach each other"
+    return (
+        f"{what} ({one}) and {later} ({other}) race: their scopes do not include each other's "
+        "threads"
+    )

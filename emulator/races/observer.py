@@ -82,8 +82,11 @@ class Races(Operations):
             return
         self._find(
             "mbarrier-bytes-left",
-            f"the block ends while the mbarrier at shared {offset:#x} still counts "
-            f"{barrier.bytes} bytes: what was announced is not what was copied",
+            f"the block ends while the mbarrier at shared address {offset:#x} still expects "
+            f"{barrier.bytes} bytes: more bytes were announced (expect_tx) than copied"
+            if barrier.bytes > 0
+            else f"the block ends after {-barrier.bytes} more bytes were copied than announced "
+            f"(expect_tx) at the mbarrier at shared address {offset:#x}",
             event,
         )
 
@@ -101,8 +104,8 @@ class Races(Operations):
                 continue
             self._find(
                 "block-ended",
-                f"block ({x}, {y}, {z}) may have ended before {event.access.what} reaches its "
-                "shared memory: it waits for nothing that comes afterwards",
+                f"block ({x}, {y}, {z}) may end before {event.access.what} accesses its shared "
+                "memory: nothing makes the block wait for it",
                 event,
             )
 
@@ -118,14 +121,14 @@ class Races(Operations):
             if operation.what == "wgmma":
                 self._find(
                     "wgmma-not-awaited",
-                    "the warp ends without wgmma.wait_group for the group of this product",
+                    "the warp ends without a wgmma.wait_group for this wgmma",
                     event,
                 )
             elif operation.what == "a bulk store" and not tag.reads_waited:
                 self._find(
                     "bulk-store-not-awaited",
                     "the warp ends without cp.async.bulk.wait_group 0 after this copy, which may "
-                    "read shared memory that another block has by then",
+                    "read shared memory that already belongs to another block",
                     event,
                     is_warning=tag.was_left,
                 )
@@ -136,8 +139,8 @@ class Races(Operations):
                     self._under_way.update((id(b.shared), at) for b, at in operation.signals)
                     self._find(
                         "copy-not-awaited",
-                        "the block ends although nobody has waited for the mbarrier that this "
-                        "copy signals: it may write to shared memory of another block by then",
+                        "the block ends without a wait on the mbarrier that this copy signals: it "
+                        "may write to shared memory that already belongs to another block",
                         event,
                     )
 
@@ -159,7 +162,7 @@ class Races(Operations):
                 first = self._events[self._initialised.get((id(shared), offset), 0)]
                 self._find(
                     "mbarrier-reinitialised",
-                    f"an mbarrier is initialised again while in use ({before})",
+                    f"an mbarrier is initialized again while in use ({before})",
                     current,
                     first,
                     shadow.name,

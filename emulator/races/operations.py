@@ -131,7 +131,7 @@ class Operations(Registers):
             self._find(
                 "missing-mbarrier-fence",
                 f"no fence.mbarrier_init between mbarrier.init and {second.access.what} that "
-                "signals it",
+                "signals the mbarrier",
                 second,
                 first,
             )

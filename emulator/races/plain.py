@@ -173,7 +173,8 @@ class PlainAccesses(Ledger):
                 does = "overwrites" if writes else "reads"
                 self._find(
                     rule,
-                    f"{second.access.what} {does} the mbarrier at shared {at:#x} as plain memory",
+                    f"{second.access.what} {does} the mbarrier at shared address {at:#x} as if it "
+                    "were data",
                     second,
                     self._events[self._initialised.get((id(region), at), 0)],
                     self._shadows[id(region)].name,

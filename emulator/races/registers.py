@@ -30,8 +30,8 @@ class Registers(PlainAccesses):
             if any(id(registers[s]) not in known for s in slots):
                 self._find(
                     "wgmma-fence",
-                    "no wgmma.fence between the last write to a register and the product that "
-                    "uses it",
+                    "no wgmma.fence between the last write to a register and the wgmma that uses "
+                    "it",
                     second,
                 )
         for slot in sources:
@@ -64,8 +64,8 @@ class Registers(PlainAccesses):
                 does = "overwrites" if is_write else "reads"
                 self._find(
                     "wgmma-registers",
-                    f"{does} a register of a wgmma that is under way: no wgmma.wait_group between "
-                    "them",
+                    f"the instruction {does} a register of a wgmma in flight: no wgmma.wait_group "
+                    "between them",
                     Event(access, w),
                     first,
                 )

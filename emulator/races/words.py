@@ -7,9 +7,9 @@ from pallasc.emulator.races.scopes import WEAK
 from pallasc.emulator.races.threads import Event
 
 NAMES = {
-    "wgmma": "the product",
+    "wgmma": "the wgmma",
     "cp.async": "the copy",
-    "tcgen05.mma": "the product",
+    "tcgen05.mma": "the tcgen05.mma",
     "tcgen05.cp": "the copy",
     "tcgen05.commit": "the commit",
     "tcgen05.ld": "the load",
@@ -28,11 +28,11 @@ def wait_of(operation: Asynchronous) -> str:
         "wgmma": "wgmma.wait_group",
         "cp.async": "cp.async.wait_group",
         "a bulk store": "cp.async.bulk.wait_group",
-        "tcgen05.mma": "wait for a commit's mbarrier",
-        "tcgen05.cp": "wait for a commit's mbarrier",
+        "tcgen05.mma": "wait on the mbarrier of a tcgen05.commit",
+        "tcgen05.cp": "wait on the mbarrier of a tcgen05.commit",
         "tcgen05.ld": "tcgen05.wait::ld",
         "tcgen05.st": "tcgen05.wait::st",
-    }.get(operation.what, "wait for the mbarrier of the copy")
+    }.get(operation.what, "wait on the mbarrier of the copy")
 
 
 def is_replicated(first: Event, second: Event, *, shared: bool) -> bool:

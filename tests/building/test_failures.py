@@ -69,7 +69,13 @@ def test_a_long_stack_is_shortened_at_its_far_end() -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(999, "999 bytes"), (1000, "1 kB"), (2_150_000, "2.1 MB"), (2_000_000_000, "2 GB")],
+    [
+        (999, "999 bytes"),
+        (1000, "1 kB"),
+        (2_150_000, "2.1 MB"),
+        (2_000_000_000, "2 GB"),
+        (3 << 30, "3 GiB"),
+    ],
 )
 def test_sizes_are_for_people(count: int, text: str) -> None:
     assert failures.size(count) == text

@@ -348,7 +348,7 @@ def test_the_terminal_shows_places_rules_and_what_to_do(checked: Any, checking: 
     assert (
         "found        interpreter  waits_twice@h100-sxm  from the store\n  kernels.py:" in ran.out
     )
-    assert ": error: the only thread left waits for ever: " in ran.out
+    assert ": error: the only running thread waits forever: " in ran.out
     assert "[deadlock]" in ran.out
     assert "\ndeadlock: All threads wait" in ran.out
     assert "5 variants in " in ran.err

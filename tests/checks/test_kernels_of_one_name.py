@@ -83,7 +83,7 @@ def test_a_wrong_number_names_what_the_kernel_before_has_made_of_it(
     assert finding["location"]["line"] == second
     lines: dict[bool, set[int]] = {True: set(), False: set()}
     for place in finding["places"]:
-        if place["text"].startswith("it comes from"):
+        if place["text"].startswith("the value comes from"):
             assert place["cubin"] != finding["cubin"]
             lines[bool(place["cubin"])].add(place["location"]["line"])
     assert lines[False] <= {second - 3, second - 1, second}

@@ -80,7 +80,7 @@ def test_what_is_as_the_reference_is_said_in_a_line_for_each_array(
         f"{F32} on {GPU}",
         "  x    f32[1024, 4096]  random, seed 0",
         "  y    f32[1024, 4096]  random, seed 0",
-        "  out  f32[1024, 4096]  as the reference: largest absolute error 0, relative error 0 "
+        "  out  f32[1024, 4096]  matches the reference: largest absolute error 0, relative error 0 "
         f"(rtol 1e-06, atol 0); sha256 {digest}",
     ]
 
@@ -123,7 +123,7 @@ def test_a_difference_is_located_and_ends_with_1(
     assert result.code == 1
     assert line.startswith(
         "  out  f32[1024, 4096]  differs in 2 of 4,194,304 elements, first at [3, 5]: "
-        f"{wanted + np.float32(0.5)!s}, and the reference {wanted!s}; largest absolute error 0.5, "
+        f"{wanted + np.float32(0.5)!s}, expected {wanted!s}; largest absolute error 0.5, "
     )
     assert result.err == f"error: {F32} differs from its reference.\n"
 
@@ -131,7 +131,7 @@ def test_a_difference_is_located_and_ends_with_1(
 def test_without_a_reference_nothing_is_compared(gpu: Any, launch: RunCommand) -> None:
     result = launch("-k", "dtype=f32", reference=None)
     assert result.code == 0
-    assert "not compared, as there is no reference; sha256 " in result.out.splitlines()[3]
+    assert "not compared (no reference); sha256 " in result.out.splitlines()[3]
 
 
 def test_inputs_come_from_files_and_outputs_go_to_them(

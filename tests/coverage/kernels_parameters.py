@@ -280,7 +280,7 @@ def plus_four(x: Any) -> Any:
 @covers(
     "plgpu.CompilerParams(profile_space)",
     looks=[ptx("%clock")],
-    emulated="accesses 8 bytes at offset 1056 of shared memory, which has 1057 bytes",
+    emulated="an access of 8 bytes at offset 1056 of shared memory, which has 1057 bytes",
     note="of eight events two have room, and the others are written behind it: "
     "see `profile_within_bounds`",
 )

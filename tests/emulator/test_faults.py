@@ -18,7 +18,7 @@ CASES = [
     ),
     ("misaligned", "ld.shared.b32 %r1, [s+2];", "misaligned address"),
     ("out-of-bounds", "stmatrix.sync.aligned.m8n8.x1.shared.b16 [s+65536], {%t};", "is outside"),
-    ("out-of-bounds", "ld.shared.b32 %r1, [s+65536];", "accesses 4 bytes"),
+    ("out-of-bounds", "ld.shared.b32 %r1, [s+65536];", "an access of 4 bytes"),
     ("tensor-allocation", ALLOC.format(columns=48), "48 columns: the number must be a power"),
     (
         "tensor-allocation",
@@ -42,13 +42,13 @@ CASES = [
         ALLOC.format(columns=32) + "mov.b64 %rd1, -1; tcgen05.cp.cta_group::1.128x256b [0], %rd1;",
         "is not a shared memory descriptor",
     ),
-    ("not-uniform", "barrier.sync %t, 32;", "do not agree on the number of the barrier"),
+    ("not-uniform", "barrier.sync %t, 32;", "the number of the barrier differs"),
     ("barrier-number", "barrier.sync 16, 32;", "there is no barrier 16"),
-    ("barrier-count", "barrier.sync 1, 40;", "40 threads at a barrier: not whole warps"),
+    ("barrier-count", "barrier.sync 1, 40;", "a barrier for 40 threads, which is not"),
     ("cluster-wait", "barrier.cluster.wait;", "without an arrive"),
-    ("no-mbarrier", "mbarrier.arrive.shared::cta.b64 _, [s];", "no mbarrier was initialised"),
+    ("no-mbarrier", "mbarrier.arrive.shared::cta.b64 _, [s];", "no mbarrier is initialized"),
     ("mbarrier-count", "mbarrier.init.shared::cta.b64 [s], 0;", "cannot expect 0 arrivals"),
-    ("lane-mask", "bar.warp.sync 3;", "its mask does not name it"),
+    ("lane-mask", "bar.warp.sync 3;", "a mask that leaves the lane out"),
     ("trap", "trap;", "executes trap"),
 ]
 

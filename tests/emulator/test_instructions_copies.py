@@ -95,10 +95,10 @@ def test_only_groups_older_than_the_newest_are_waited_for() -> None:
 @pytest.mark.parametrize(
     ("line", "rule", "words"),
     [
-        ("[%r20], [%a0], 24, [m]", "misaligned", "16 bytes"),
-        ("[%r20], [%a0+8], 16, [m]", "misaligned", "16 bytes"),
+        ("[%r20], [%a0], 24, [m]", "misaligned", "multiple of 16"),
+        ("[%r20], [%a0+8], 16, [m]", "misaligned", "multiple of 16"),
         ("[%r20], [%a0+512], 16, [m]", "out-of-bounds", "offset 512 of .*, which has 512 bytes"),
-        ("[%r20+4096], [%a0], 16, [m]", "out-of-bounds", "leaves shared memory"),
+        ("[%r20+4096], [%a0], 16, [m]", "out-of-bounds", "of shared memory, which has"),
     ],
 )
 def test_a_bulk_copy_that_reaches_outside_is_a_fault(line: str, rule: str, words: str) -> None:
@@ -227,7 +227,7 @@ def test_one_address_adds_to_the_memory_of_both_devices() -> None:
 
 
 def test_an_address_of_one_device_is_not_one_of_all() -> None:
-    with pytest.raises(Fault, match="is no multicast address"):
+    with pytest.raises(Fault, match="is not a multicast address"):
         run("multimem.st.weak.global.b32 [%a0], %t;", VALUES)
 
 

@@ -148,11 +148,11 @@ def test_lanes_of_one_load_reach_different_arrays() -> None:
 @pytest.mark.parametrize(
     ("lines", "rule", "words"),
     [
-        ("ld.global.u32 %r1, [%a0+2];", "misaligned", "accesses 4 bytes at the misaligned"),
-        ("ld.global.v2.b32 {%r1, %r2}, [%a0+4];", "misaligned", "accesses 8 bytes"),
+        ("ld.global.u32 %r1, [%a0+2];", "misaligned", "an access of 4 bytes at the misaligned"),
+        ("ld.global.v2.b32 {%r1, %r2}, [%a0+4];", "misaligned", "an access of 8 bytes"),
         ("ld.global.u32 %r1, [%a0+64];", "out-of-bounds", "offset 64 of .*, which has 64 bytes"),
         ("st.global.v4.b32 [%a0+64], {%r1, %r1, %r1, %r1};", "out-of-bounds", "16 bytes"),
-        ("mov.b64 %rd1, 0; ld.global.u32 %r1, [%rd1];", "out-of-bounds", "where nothing lies"),
+        ("mov.b64 %rd1, 0; ld.global.u32 %r1, [%rd1];", "out-of-bounds", "which is not allocated"),
         ("mov.u32 %r1, s; ld.shared.u32 %r2, [%r1+2048];", "out-of-bounds", "of shared memory"),
         ("mov.u64 %rd1, l; st.local.u32 [%rd1+4096], %r1;", "out-of-bounds", "of local memory"),
         ("atom.global.add.u32 %r1, [%a0+1], 1;", "misaligned", "4 bytes"),

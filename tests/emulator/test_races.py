@@ -235,10 +235,10 @@ def test_an_arrival_too_many_asked_for_is_a_deadlock_that_says_who_is_left(
 ) -> None:
     artifact = compiled("hopper")
     made = [m for m in mutants(text_of(artifact)) if m.what == "one arrival more"]
-    with pytest.raises(Deadlock, match="1 more arrivals are expected") as caught:
+    with pytest.raises(Deadlock, match="arrivals missing: 1") as caught:
         observe(artifact, text=made[0].text)
     message = str(caught.value)
-    assert "arrivals seen" in message
+    assert " arrivals" in message
     assert "mbarrier.try_wait" in message
     assert "warps 0-3" in message or "warps 0-7" in message
     assert caught.value.waiting

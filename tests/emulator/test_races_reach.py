@@ -80,8 +80,8 @@ def test_a_block_stays_until_its_copy_to_another_is_over(policy: Policy) -> None
 def test_a_block_that_may_have_ended_is_named() -> None:
     (first, *_) = found(Run(READS, blocks=2, cluster=2, variables=VARIABLES))
     assert first.message == (
-        "block (0, 0, 0) may have ended before the load reaches its shared memory: it waits for "
-        "nothing that comes afterwards"
+        "block (0, 0, 0) may end before the load accesses its shared memory: nothing makes the "
+        "block wait for it"
     )
     assert first.second.instruction.text.startswith("ld.shared::cluster")
 
@@ -145,7 +145,7 @@ def test_atomic_operations_of_two_blocks_need_a_scope_with_both(
     assert finding.rule == "race"
     assert finding.message == (
         "the atomic operation (.cta) and the atomic operation (.cta) race: their scopes do not "
-        "reach each other"
+        "include each other's threads"
     )
 
 
