@@ -166,4 +166,4 @@ def _plain(text: str) -> str:
     text = _SLICE.sub(r"\1:\2", _RANGE.sub(r"[\1]", text))
     text = _UNIT.sub(lambda match: _thread(match[0]), text)
     text = " ".join(text.split()).rstrip(".")
-    return text[:1].lower() + text[1:]
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text

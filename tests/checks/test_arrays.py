@@ -30,7 +30,7 @@ def test_without_a_tolerance_what_another_order_explains_is_a_note() -> None:
     found = difference(output("f32"), IN_ORDER, IN_PAIRS, None)
     assert found is not None
     assert (found.rule, found.severity) == (WRONG_NUMBERS.name, "note")
-    assert "give it a tolerance" in found.hint
+    assert "Name a tolerance in the spec" in found.hint
     assert not from_findings("artifact", (found,)).fails
 
 

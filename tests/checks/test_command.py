@@ -124,7 +124,7 @@ def test_another_seed_or_tolerance_or_file_of_inputs_is_another_check(
     np.savez(again / "in.npz", **{"0": np.full(128, np.nan, np.float32)})
     named = checking.check(again, "spec.yaml", *only, "--inputs", "in.npz")
     assert named.code == 2
-    assert "takes no array '0'" in named.results["sound"]["reason"]
+    assert "holds an array '0'" in named.results["sound"]["reason"]
 
 
 def test_a_damaged_result_is_a_miss(again: Path, checking: Any) -> None:
@@ -240,7 +240,7 @@ def test_a_bundle_and_a_key_come_without_source(again: Path, checking: Any) -> N
         ((result,),) = [check["results"] for check in ran.report["variants"]]
         assert (result["status"], result["reason"]) == (
             "not checked",
-            "it needs the source, which is not here",
+            "it needs the source of the kernel; name the spec instead",
         )
 
 
@@ -350,7 +350,7 @@ def test_the_terminal_shows_places_rules_and_what_to_do(checked: Any, checking: 
     )
     assert ": error: the only running thread waits forever: " in ran.out
     assert "[deadlock]" in ran.out
-    assert "\ndeadlock: All threads wait" in ran.out
+    assert "\ndeadlock: All threads that still run" in ran.out
     assert "5 variants in " in ran.err
     assert "1 passed, 4 found; " in ran.err
     assert ran.err.rstrip().endswith("5 from the store")

@@ -92,7 +92,7 @@ def test_what_the_interpreter_cannot_do_is_not_checked(project: Path, checking: 
     for result in ran.results.values():
         assert result["status"] == "not checked"
         assert not result["stopped"]
-    assert "holds no Mosaic kernel" in ran.results["plain"]["reason"]
+    assert "no Mosaic GPU kernel" in ran.results["plain"]["reason"]
     assert "JAX's interpreter cannot run it" in ran.results["inline"]["reason"]
 
 
