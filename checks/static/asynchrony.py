@@ -15,7 +15,6 @@ from pallasc.checks.static.evaluation import Step
 from pallasc.checks.static.events import Access, Arrival, BulkCopy, Place, Product
 from pallasc.checks.static.facts import Facts
 from pallasc.checks.static.found import Found
-from pallasc.checks.static.operations import registers_of
 from pallasc.checks.static.pending import (
     Pending,
     State,
@@ -25,7 +24,7 @@ from pallasc.checks.static.pending import (
     wait_group,
     with_iteration,
 )
-from pallasc.emulator.ptx.syntax import Address, Instruction, Operand
+from pallasc.emulator.ptx.syntax import Instruction
 
 _OPERAND_BYTES = 128
 _READERS = {"cp": "bulk store", "wgmma": "wgmma", "tcgen05": "tcgen05.mma"}
@@ -46,7 +45,7 @@ class _Walk:
         self.steps: dict[int, list[Step]] = defaultdict(list)
         for step in self.evaluation.steps:
             self.steps[step.block].append(step)
-        self.results: dict[int, frozenset[int]] = {
+        self.results: dict[int, frozenset[str]] = {
             product.step.number: product.results for product in facts.products
         }
         self.all_results = frozenset().union(*self.results.values()) if self.results else None
@@ -113,7 +112,7 @@ class _Walk:
                 step, following = following, next(steps, None)
                 self._step(step, state)
             if state.products:
-                self._accumulators(self.evaluation.kernel.instructions[index], state)
+                self._accumulators(index, state)
 
     def _step(self, step: Step, state: State) -> None:
         base, *parts = step.instruction.parts
@@ -144,12 +143,13 @@ class _Walk:
         elif parts[0] == "wait_group":
             wait_group(state.products, step.operands[0].number)
 
-    def _accumulators(self, instruction: Instruction, state: State) -> None:
+    def _accumulators(self, index: int, state: State) -> None:
         """Note accumulators that an instruction uses before they are waited for."""
-        if instruction.opcode.startswith("wgmma"):
+        code = self.evaluation.kernel.instructions
+        if self.all_results is None or code.opcodes[index].startswith("wgmma"):
             return
-        used = {number for operand in instruction.operands for number in _numbers(operand)}
-        if self.all_results is None or not used & self.all_results:
+        used = self.all_results.intersection(code.names(index))
+        if not used:
             return
         for number, pending in state.products.items():
             if used & self.results.get(number, frozenset()):
@@ -157,7 +157,7 @@ class _Walk:
                 self._tell(
                     "accumulator-before-wait",
                     f"the accumulator of a wgmma that is not {why} is used",
-                    instruction,
+                    code[index],
                     (("starts the wgmma", number),),
                 )
                 return
@@ -357,13 +357,6 @@ def _fills(load: BulkCopy, product: Product, masks: dict[int, Any]) -> bool:
         and any(start <= offset < start + size for offset in read.starts(product.step.threads))
         for read in product.operands
     )
-
-
-def _numbers(operand: Operand) -> Iterator[int]:
-    if isinstance(operand, Address):
-        operand = operand.base
-    for register in registers_of(operand):
-        yield register.number
 
 
 def _factor(barrier: Place, target: Place) -> int | None:

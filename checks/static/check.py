@@ -23,7 +23,7 @@ from pallasc.checks.static.resources import (
     check_tensor_memory,
     occupancy,
 )
-from pallasc.emulator.ptx.parse import parse
+from pallasc.emulator.ptx.parse import read
 from pallasc.emulator.ptx.syntax import Instruction, Module
 from pallasc.specs.artifacts.artifact import KernelResources
 from pallasc.specs.artifacts.plan import Copy, Fill, Launch, LaunchPlan
@@ -150,7 +150,7 @@ def _check_launch(case: _Case) -> tuple[tuple[Found, ...], frozenset[int] | None
 
 @lru_cache(_MOST_MODULES)
 def _parsed(text: str) -> Module:
-    return parse(text)
+    return read(text)
 
 
 @lru_cache(_MOST_MODULES)

@@ -8,9 +8,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from pallasc.emulator.ptx.syntax import Instruction, Kernel, Label, Register
+from pallasc.emulator.ptx.syntax import Instruction, Instructions, Kernel, Label, Register
 
-_ENDS = ("bra", "ret", "exit", "trap", "brx")
+ENDS = frozenset({"bra", "ret", "exit", "trap", "brx"})
+"""Opcodes, without what follows the first dot, that may leave a block."""
 
 
 @dataclass(slots=True)
@@ -90,16 +91,16 @@ def _target(instruction: Instruction) -> int | None:
     return None
 
 
-def _blocks(instructions: tuple[Instruction, ...]) -> tuple[list[Block], list[int]]:
+def _blocks(instructions: Instructions) -> tuple[list[Block], list[int]]:
     count = len(instructions)
     starts = {0, count}
     ends: dict[int, str] = {}
-    for number, instruction in enumerate(instructions):
-        name = instruction.opcode.partition(".")[0]
-        if name in _ENDS:
+    for number, opcode in enumerate(instructions.opcodes):
+        name = opcode.partition(".")[0]
+        if name in ENDS:
             ends[number] = name
             starts.add(number + 1)
-            if (target := _target(instruction)) is not None:
+            if (target := _target(instructions[number])) is not None:
                 starts.add(target)
     cuts = sorted(start for start in starts if start <= count)
     numbers = {start: number for number, start in enumerate(cuts[:-1])}

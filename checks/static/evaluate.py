@@ -1,20 +1,21 @@
 """Evaluate the integers of a kernel: addresses, predicates, and which threads reach what.
 
-Each instruction is looked at once. In a loop, a register that every iteration adds the same number
-to is a multiple of the iteration's number; others that change are atoms of the loop's first block.
+Each instruction that matters is looked at once. In a loop, a register that every iteration adds the
+same number to is a multiple of the iteration's number; others that change are atoms of the loop's
+first block.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from functools import cache
-from typing import Any, NamedTuple
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 
 from pallasc.checks.static.control_flow import Graph
 from pallasc.checks.static.evaluation import Evaluation, Step
-from pallasc.checks.static.operations import FLOATS, HANDLERS, Handler, registers_of
+from pallasc.checks.static.operations import registers_of
+from pallasc.checks.static.slices import role_of, slice_of
 from pallasc.checks.static.values import (
     Atoms,
     Value,
@@ -35,38 +36,6 @@ from pallasc.emulator.ptx.syntax import (
     Vector,
 )
 
-_WATCHED = frozenset(
-    {
-        "mbarrier", "cp", "wgmma", "tcgen05", "st", "ld", "stmatrix", "ldmatrix", "red", "atom",
-        "fence", "bar", "barrier", "multimem", "clusterlaunchcontrol", "discard", "ret", "exit",
-        "mma",
-    }
-)  # fmt: skip
-
-
-_WITHOUT_RESULT = (
-    "st", "bar", "bra", "ret", "fence", "cp.", "wgmma", "mbarrier.init", "red", "prefetch",
-    "setmaxnreg", "tcgen05.mma", "tcgen05.commit", "tcgen05.alloc", "tcgen05.st", "call",
-)  # fmt: skip
-
-
-class _Role(NamedTuple):
-    """What an opcode means for an evaluation."""
-
-    is_watched: bool
-    is_product: bool
-    has_result: bool
-    handler: Handler | None
-
-
-@cache
-def _role(opcode: str) -> _Role:
-    base, _, rest = opcode.partition(".")
-    is_product = opcode.startswith("wgmma.mma")
-    has_result = not is_product and not opcode.startswith(_WITHOUT_RESULT)
-    handler = None if rest.endswith(FLOATS) else HANDLERS.get(base)
-    return _Role(base in _WATCHED, is_product, has_result, handler)
-
 
 def evaluate(
     kernel: Kernel, graph: Graph, block: tuple[int, int, int], grid: tuple[int, int, int]
@@ -86,17 +55,21 @@ class _Evaluator:
         self.kernel, self.graph, self.block, self.grid = kernel, graph, block, grid
         self.threads = block[0] * block[1] * block[2]
         self.atoms = Atoms()
-        self.env: dict[int, Value] = {}
+        self.env: dict[str, Value] = {}
         self.result = Evaluation(kernel, graph, self.atoms, self.threads)
         self.everyone = np.ones(self.threads, bool)
         self.thread_index = np.arange(self.threads, dtype=np.int64)
-        self.changing, self.definitions = self._changing()
+        self.slice, self.definitions, self.changing = slice_of(kernel.instructions)
         self.ends = self.result.ends
 
     def run(self) -> Evaluation:
         result, graph = self.result, self.graph
         result.masks = [None] * len(graph.blocks)
         result.regions = list(range(len(graph.blocks)))
+        inside = {
+            block: list(numbers)
+            for block, numbers in groupby(self.slice, graph.block_of.__getitem__)
+        }
         edges: dict[tuple[int, int], Any] = {}
         exact: dict[tuple[int, int], bool] = {}
         for number in graph.order:
@@ -109,7 +82,7 @@ class _Evaluator:
             result.masks[number] = mask
             result.regions[number] = self._region(number, before, exact)
             self._enter(number, before)
-            for index in range(block.start, block.end):
+            for index in inside.get(number, ()):
                 self._step(index, number, mask)
             if self.changing:
                 self.ends[number] = {r: self.env[r] for r in self.changing if r in self.env}
@@ -183,27 +156,6 @@ class _Evaluator:
 
     # ---- registers that change
 
-    def _changing(self) -> tuple[set[int], dict[int, list[int]]]:
-        """Return the registers that are defined more than once, and where."""
-        definitions: dict[int, list[int]] = defaultdict(list)
-        accumulators: set[int] = set()
-        for number, instruction in enumerate(self.kernel.instructions):
-            if not instruction.operands:
-                continue
-            role = _role(instruction.opcode)
-            if role.is_product:
-                accumulators.update(r.number for r in registers_of(instruction.operands[0]))
-            elif role.has_result:
-                target = instruction.operands[0]
-                for register in (target,) if type(target) is Register else registers_of(target):
-                    definitions[register.number].append(number)
-        changing = {
-            register
-            for register, places in definitions.items()
-            if len(places) > 1 and register not in accumulators
-        }
-        return changing, definitions
-
     def _enter(self, number: int, before: list[int]) -> None:
         """Set the changing registers to what they hold when a block begins."""
         if not self.changing or number == 0:
@@ -229,11 +181,11 @@ class _Evaluator:
             else:
                 self.env[register] = first if alike else self.atoms.value("phi", number, register)
 
-    def _defined_in(self, register: int, members: int) -> bool:
+    def _defined_in(self, register: str, members: int) -> bool:
         block_of = self.graph.block_of
         return any(members >> block_of[place] & 1 for place in self.definitions[register])
 
-    def _increment(self, register: int, members: int) -> int | None:
+    def _increment(self, register: str, members: int) -> int | None:
         """Return what each iteration of a loop adds to a register, None if that is not known."""
         block_of, instructions = self.graph.block_of, self.kernel.instructions
         places = [p for p in self.definitions[register] if members >> block_of[p] & 1]
@@ -241,7 +193,7 @@ class _Evaluator:
             return None
         instruction = instructions[places[0]]
         if instruction.opcode.startswith("mov.") and isinstance(instruction.operands[1], Register):
-            inner = self.definitions.get(instruction.operands[1].number, [])
+            inner = self.definitions.get(instruction.operands[1].name, [])
             if len(inner) != 1 or not members >> block_of[inner[0]] & 1:
                 return None
             places = inner
@@ -249,7 +201,7 @@ class _Evaluator:
         if instruction.guard is not None or not instruction.opcode.startswith(("add.s", "add.u")):
             return None
         _, first, second = instruction.operands
-        if not (isinstance(first, Register) and first.number == register):
+        if not (isinstance(first, Register) and first.name == register):
             return None
         # It must happen in each iteration, and once.
         inside = self.graph.loop_of[block_of[places[0]]]
@@ -265,17 +217,19 @@ class _Evaluator:
 
     def _step(self, index: int, block: int, mask: Any) -> None:
         instruction = self.kernel.instructions[index]
-        role = _role(instruction.opcode)
+        role = role_of(instruction.opcode)
         if role.is_watched:
-            self._watch(index, instruction, block, mask)
+            self._watch(index, instruction, block, mask, has_data=role.has_data)
         if role.handler is not None:
             role.handler(self, instruction, index)
         elif self.changing and role.has_result and instruction.operands:
             for register in registers_of(instruction.operands[0]):
-                if register.number in self.changing:
-                    self.env[register.number] = self.atoms.value("result", index, register.number)
+                if register.name in self.changing:
+                    self.env[register.name] = self.atoms.value("result", index, register.name)
 
-    def _watch(self, index: int, instruction: Instruction, block: int, mask: Any) -> None:
+    def _watch(
+        self, index: int, instruction: Instruction, block: int, mask: Any, *, has_data: bool
+    ) -> None:
         threads = mask
         if instruction.guard is not None:
             guard = self.read(instruction.guard)
@@ -286,7 +240,8 @@ class _Evaluator:
                     return
         operands, coordinates = [], []
         for operand in instruction.operands:
-            operands.append(self.operand(operand))
+            is_address = isinstance(operand, Address)
+            operands.append(None if has_data and not is_address else self.operand(operand))
             if isinstance(operand, Address) and operand.coordinates:
                 coordinates = [self.read(each) for each in operand.coordinates]
         self.result.steps.append(Step(index, instruction, block, threads, operands, coordinates))
@@ -301,9 +256,9 @@ class _Evaluator:
     def read(self, operand: Operand) -> Value:
         """Return the value of an operand."""
         if isinstance(operand, Register):
-            value = self.env.get(operand.number)
+            value = self.env.get(operand.name)
             if value is None:
-                value = self.atoms.value("register", operand.number)
+                value = self.atoms.value("register", operand.name)
             if operand.negated:
                 value = self.invert(value)
             return value
@@ -342,7 +297,7 @@ class _Evaluator:
     def set(self, operand: Operand, value: Value) -> None:
         """Set a register."""
         if isinstance(operand, Register):
-            self.env[operand.number] = value
+            self.env[operand.name] = value
 
     def unknown(self, instruction: Instruction, index: int) -> None:
         """Make results what this instruction gives for these operands."""

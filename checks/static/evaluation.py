@@ -20,7 +20,8 @@ class Step:
         number: of the instruction.
         block: the block that it lies in.
         threads: the threads of a block that execute it, None where that is not known.
-        operands: the values of its operands: of an address, its sum; of a vector, a list.
+        operands: the values of its operands: of an address, its sum; of a vector, its elements.
+            None for what loads, stores and products of registers move.
         coordinates: of a tensor, the minor one first.
     """
 
@@ -63,7 +64,7 @@ class Evaluation:
     masks: list[Any] = field(default_factory=list)
     regions: list[int] = field(default_factory=list)
     guards: dict[int, Value] = field(default_factory=dict)
-    ends: dict[int, dict[int, Value]] = field(default_factory=dict)
+    ends: dict[int, dict[str, Value]] = field(default_factory=dict)
 
     def last_iteration(self, header: int, block: int) -> int | None:
         """Return the number of the last iteration in which a loop runs a block, from 0.

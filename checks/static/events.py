@@ -89,8 +89,8 @@ class Access:
 
 @dataclass(slots=True)
 class Product:
-    """An asynchronous product: the places that its descriptors start at."""
+    """An asynchronous product: the places that its descriptors start at, and its accumulators."""
 
     step: Step
     operands: list[Place]
-    results: frozenset[int] = frozenset()
+    results: frozenset[str] = frozenset()

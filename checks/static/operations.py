@@ -38,7 +38,7 @@ class State(Protocol):
     atoms: Atoms
     threads: int
     thread_index: np.ndarray
-    changing: set[int]
+    changing: set[str]
 
     def read(self, operand: Operand) -> Value:
         """Return the value of an operand."""
@@ -311,7 +311,7 @@ def _shuffle(state: State, instruction: Instruction, index: int) -> None:
             state.set(target, value)
         return
     for register in registers_of(target):
-        state.set(register, state.atoms.value("result", index, register.number))
+        state.set(register, state.atoms.value("result", index, register.name))
 
 
 def _elect(state: State, instruction: Instruction, index: int) -> None:
@@ -328,8 +328,8 @@ def _load(state: State, instruction: Instruction, index: int) -> None:
         state.set(target, state.atoms.value("parameter", operands=(place,)))
         return
     for register in registers_of(target):
-        if register.number in state.changing:
-            state.set(register, state.atoms.value("result", index, register.number))
+        if register.name in state.changing:
+            state.set(register, state.atoms.value("result", index, register.name))
 
 
 def _invert(state: State, instruction: Instruction, index: int) -> None:

@@ -204,7 +204,7 @@ class _Reader:
     def _wgmma(self, step: Step) -> Product:
         values = [each for each in step.operands[1:3] if isinstance(each, Value)]
         vector = step.operands[0]
-        results = frozenset(e.number for e in vector if isinstance(e, Register))
+        results = frozenset(e.name for e in vector if isinstance(e, Register))
         product = Product(step, self._descriptors(values), results)
         self.facts.products.append(product)
         return product

@@ -54,7 +54,7 @@ def walk(evaluation: Evaluation, header: int) -> list[Iteration]:
 
 
 def _numbers(
-    evaluation: Evaluation, end: dict[int, Value], phis: dict[int, int], before: dict[int, int]
+    evaluation: Evaluation, end: dict[str, Value], phis: dict[int, str], before: dict[int, int]
 ) -> dict[int, int]:
     """Return what atoms become that registers hold at the end of a block."""
     found = {}

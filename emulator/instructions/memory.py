@@ -30,7 +30,7 @@ from pallasc.emulator.machine.memory import (
 from pallasc.emulator.machine.waits import MemoryWait
 from pallasc.emulator.machine.warp import LANES, YIELDED, Step, Warp
 from pallasc.emulator.numbers.atomics import find as find_atomic
-from pallasc.emulator.ptx.syntax import Address, Instruction, Symbol
+from pallasc.emulator.ptx.syntax import Address, Instruction, Register, Symbol
 
 _LOW = (1 << RANK_SHIFT) - 1
 _LOCAL_STRIDE = 1 << 20  # between the local memories of two lanes
@@ -268,7 +268,7 @@ def _merged(mask: np.ndarray, new: list[np.ndarray], old: list[np.ndarray]) -> l
 def _ld_wide(instruction: Instruction, builder: Builder, space: str, address: Read) -> Step:
     """128 bits into a register of two words."""
     target = instruction.operands[0]
-    number = target.number if hasattr(target, "number") else -1
+    number = target.number if isinstance(target, Register) else -1
 
     def run(w: Warp, place: int) -> int:
         for region, offsets, mask in places(w, space, address(w), 16):

@@ -14,13 +14,28 @@ def parse(text: str) -> Module:
     Raises:
         UnsupportedError: something in it is not understood; the message has its line.
     """
-    return _Parser(text).module()
+    module = _Parser(text, by_name=False).module()
+    for kernel in module.kernels:
+        kernel.instructions[:]
+    return module
+
+
+def read(text: str) -> Module:
+    """Return the same, with instructions that are read when they are asked for, or refused then.
+
+    Their registers may come without number and type: their names tell them apart.
+
+    Raises:
+        UnsupportedError: something around them is not understood; the message has its line.
+    """
+    return _Parser(text, by_name=True).module()
 
 
 class _Parser:
     """Reads one file."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, by_name: bool) -> None:
+        self._by_name = by_name
         self._tokens = Tokens(text)
         self._files: dict[int, str] = {}
         self._variables: list[Variable] = []
@@ -76,4 +91,5 @@ class _Parser:
             if token.text in (".maxntid", ".reqntid", ".reqnctapercluster"):
                 x, y, z = [*numbers, 1, 1][:3]
                 sizes[token.text] = (x, y, z)
-        return Body(tokens, name, self._files).read(parameters, sizes)
+        body = Body(tokens, name, self._files, by_name=self._by_name)
+        return body.read(parameters, sizes)

@@ -6,13 +6,18 @@ numbers of their own. PTX ISA 9.0, chapters 4 and 5.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from typing import NamedTuple, overload
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
-    """A register by its number; `type` is that of its declaration, such as "b32" or "pred"."""
+class Register(NamedTuple):
+    """A register by its number; `type` is that of its declaration, such as "b32" or "pred".
+
+    `name` is that of no other register of the kernel: in an inner scope it has the number, too.
+    """
 
     number: int
     type: str
@@ -20,16 +25,14 @@ class Register:
     negated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Immediate:
+class Immediate(NamedTuple):
     """A constant: the bits of an integer, or of a float that was written as 0f or 0d."""
 
     bits: int
     width: int | None = None  # 32 and 64 for 0f and 0d; None for integers, which fit any type
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(NamedTuple):
     """The address of a variable or parameter, plus an offset in bytes."""
 
     name: str
@@ -56,8 +59,7 @@ class Sink:
     """`_`, which drops a result."""
 
 
-@dataclass(frozen=True, slots=True)
-class Vector:
+class Vector(NamedTuple):
     """`{a, b, ...}`."""
 
     elements: tuple[Operand, ...]
@@ -71,8 +73,7 @@ class Pair:
     second: Operand
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """`[base + offset]`, or `[base, {coordinates}]` for a tensor."""
 
     base: Operand
@@ -106,8 +107,7 @@ def _parts(opcode: str) -> tuple[str, ...]:
     return tuple(opcode.split("."))
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(NamedTuple):
     """One instruction; `line` is its line in the text, from 1, and `text` what stands there."""
 
     opcode: str
@@ -123,6 +123,104 @@ class Instruction:
         return _parts(self.opcode)
 
 
+_MOST_TEXTS = 1 << 14
+_ADDRESSES = re.compile(r"\[[^\]]*\]")
+_NAMES = re.compile(r"[%$A-Za-z][\w$]*|_[\w$]+")
+_PLAIN_NAME = re.compile(r"%[a-z]+\d+")
+
+
+def is_register_name(name: str) -> bool:
+    """Tell whether a name is that of a register wherever it stands, as compilers choose them."""
+    return _PLAIN_NAME.fullmatch(name) is not None
+
+
+@lru_cache(_MOST_TEXTS)
+def _names_in(text: str, only_addresses: bool) -> list[str]:
+    texts = _ADDRESSES.findall(text) if only_addresses else (text,)
+    return [name for each in texts for name in _NAMES.findall(each)]
+
+
+class Statement(NamedTuple):
+    """An instruction as it stands in a line, before its operands are read.
+
+    `results` are the names in its first operand, unless that is an address.
+    """
+
+    text: str
+    negated: bool
+    guard: str | None
+    opcode: str
+    operands: str
+    results: tuple[str, ...]
+    is_branch: bool
+
+
+Stated = tuple[Statement, int, Place | None]
+"""A statement, the number of its line, and the line of the user's source."""
+
+
+class Instructions(Sequence[Instruction]):
+    """The instructions of a kernel in order; those of most lines are read when they are asked for.
+
+    Attributes:
+        opcodes: of each instruction.
+        results: of each instruction, the names of the registers in its first operand.
+    """
+
+    def __init__(self, read: Callable[[Stated], Instruction]) -> None:
+        self._read = read
+        self._code: list[Instruction | Stated] = []
+        self.opcodes: list[str] = []
+        self.results: list[Sequence[str]] = []
+
+    def __len__(self) -> int:
+        return len(self._code)
+
+    @overload
+    def __getitem__(self, number: int) -> Instruction: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[Instruction]: ...
+    def __getitem__(self, number: int | slice) -> Instruction | Sequence[Instruction]:
+        if isinstance(number, slice):
+            return [self[each] for each in range(*number.indices(len(self)))]
+        found = self._code[number]
+        if not isinstance(found, Instruction):
+            found = self._code[number] = self._read(found)
+        return found
+
+    def state(self, statement: Statement, line: int, place: Place | None) -> None:
+        """Append an instruction that is read later."""
+        self._code.append((statement, line, place))
+        self.opcodes.append(statement.opcode)
+        self.results.append(statement.results)
+
+    def append(self, instruction: Instruction) -> None:
+        """Append an instruction."""
+        first = instruction.operands[:1]
+        self._code.append(instruction)
+        self.opcodes.append(instruction.opcode)
+        self.results.append([r.name for operand in first for r in registers_in(operand)])
+
+    def replace(self, number: int, instruction: Instruction) -> None:
+        """Replace an instruction."""
+        self._code[number] = instruction
+
+    def guard(self, number: int) -> str | None:
+        """Return the name of the guard of an instruction."""
+        found = self._code[number]
+        if not isinstance(found, Instruction):
+            return found[0].guard
+        return None if found.guard is None else found.guard.name
+
+    def names(self, number: int, *, only_addresses: bool = False) -> Sequence[str]:
+        """Return the names of the registers in the operands of an instruction, and others."""
+        found = self._code[number]
+        if not isinstance(found, Instruction):
+            return _names_in(found[0].operands, only_addresses)
+        operands = [o for o in found.operands if isinstance(o, Address) or not only_addresses]
+        return [r.name for operand in operands for r in registers_in(operand)]
+
+
 @dataclass(frozen=True, slots=True)
 class Variable:
     """A variable; `space` is "shared", "local", "global", "const" or "param"."""
@@ -136,13 +234,16 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """An entry: its parameters in order, its registers by number, its instructions in order."""
+    """An entry: its parameters in order, its registers by number, its instructions in order.
+
+    Where its instructions are read when they are asked for, so are its registers.
+    """
 
     name: str
     parameters: tuple[Variable, ...]
     variables: tuple[Variable, ...]
-    registers: tuple[Register, ...]
-    instructions: tuple[Instruction, ...]
+    registers: Sequence[Register]
+    instructions: Instructions
     block: tuple[int, int, int] | None
     cluster: tuple[int, int, int] | None = None
 
@@ -169,10 +270,10 @@ def _missing(name: str) -> Kernel:
     raise KeyError(name)
 
 
-def register_numbers(operand: Operand) -> list[int]:
-    """Return the numbers of the registers in an operand."""
+def registers_in(operand: Operand) -> list[Register]:
+    """Return the registers in an operand."""
     if isinstance(operand, Register):
-        return [operand.number]
+        return [operand]
     inner: tuple[Operand, ...] = ()
     if isinstance(operand, Vector):
         inner = operand.elements
@@ -180,4 +281,9 @@ def register_numbers(operand: Operand) -> list[int]:
         inner = (operand.first, operand.second)
     elif isinstance(operand, Address):
         inner = (operand.base, *operand.coordinates)
-    return [number for element in inner for number in register_numbers(element)]
+    return [register for element in inner for register in registers_in(element)]
+
+
+def register_numbers(operand: Operand) -> list[int]:
+    """Return the numbers of the registers in an operand."""
+    return [register.number for register in registers_in(operand)]

@@ -53,8 +53,8 @@ def _without_blocks(text: str) -> str:
 class Tokens:
     """Goes through tokens from the first to the last; one file, used once.
 
-    A line is taken apart when its first token is asked for. `next_line` and `skip_line` are for
-    what reads whole lines instead.
+    A line is taken apart when its first token is asked for. `lines` and `go_to` are for what reads
+    whole lines instead.
     """
 
     def __init__(self, text: str) -> None:
@@ -87,16 +87,16 @@ class Tokens:
             self._tokens += _tokens(self._lines[self._line - 1], self._line)
         return True
 
-    def next_line(self) -> str | None:
-        """Return the next line, None in the middle of one."""
-        if self._at < len(self._tokens) or self._line >= len(self._lines):
-            return None
-        return self._lines[self._line]
+    def lines(self) -> Iterator[tuple[int, str]]:
+        """Take whole lines with their numbers, none in the middle of a line."""
+        if self._at >= len(self._tokens):
+            start, self._line = self._line, len(self._lines)
+            for number in range(start, self._line):
+                yield number + 1, self._lines[number]
 
-    def skip_line(self) -> int:
-        """Go on behind the next line; return its number."""
-        self._line += 1
-        return self._line
+    def go_to(self, number: int) -> None:
+        """Go back to a line that was taken whole."""
+        self._line = number - 1
 
     def peek(self) -> Token:
         """Return the next token."""

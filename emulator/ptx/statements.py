@@ -1,0 +1,93 @@
+"""Lines of PTX by what they are.
+
+Kernels have most of their lines in common, with themselves and with their like: each text is taken
+apart once.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from pallasc.emulator.ptx.syntax import Statement
+
+_MOST_LINES = 1 << 14
+_INSTRUCTION = re.compile(
+    r"""\s*(?:@(?P<negated>!)?(?P<guard>[%$_A-Za-z][\w$]*)\s+)?
+    (?P<opcode>[a-z][\w.:]*\w)
+    (?:\s+(?P<operands>[^;:"/]*))?;\s*""",
+    re.VERBOSE,
+)
+"""An instruction that is a line: without strings, comments and what `::` is in operands."""
+_REGISTER = re.compile(r"\s*\.reg\s+\.(?P<type>\w+)\s+(?P<name>[%$_A-Za-z][\w$]*)\s*;\s*")
+_LABEL = re.compile(r"\s*([%$_A-Za-z][\w$]*)\s*:\s*")
+_NAMES = re.compile(r"[%$A-Za-z][\w$]*|_[\w$]+")
+
+
+class Declaration(NamedTuple):
+    """The declaration of a register."""
+
+    type: str
+    name: str
+
+
+class Block(NamedTuple):
+    """A block in a line: the registers that it declares, and its instructions."""
+
+    registers: tuple[Declaration, ...]
+    statements: tuple[Statement, ...]
+
+
+class Mark(NamedTuple):
+    """A brace, the name of a label, or "" for an empty line."""
+
+    text: str
+
+
+Item = Statement | Declaration | Block | Mark
+
+
+@lru_cache(_MOST_LINES)
+def item_of(line: str) -> Item | None:
+    """Return what a line consists of, None if that takes tokens to tell."""
+    text = line.strip()
+    if text in ("", "{", "}"):
+        return Mark(text)
+    if (match := _INSTRUCTION.fullmatch(text)) is not None:
+        return _statement(match, text)
+    if (match := _REGISTER.fullmatch(text)) is not None:
+        return Declaration(*match.groups())
+    if (match := _LABEL.fullmatch(text)) is not None:
+        return Mark(match[1])
+    if text.startswith("{ ") and text.endswith("; }") and text.count("{") == text.count("}"):
+        return _block(text[2:-3])
+    return None
+
+
+def _statement(match: re.Match[str], text: str) -> Statement:
+    negated, guard, opcode, operands = match.groups("")
+    end = operands.find("}" if operands[:1] == "{" else ",")
+    first = "" if operands[:1] == "[" else operands[:end] if end > 0 else operands
+    return Statement(
+        " ".join(text[:-1].split()),
+        bool(negated),
+        guard or None,
+        opcode,
+        operands,
+        tuple(_NAMES.findall(first)),
+        opcode.startswith(("bra", "brx")),
+    )
+
+
+def _block(text: str) -> Block | None:
+    registers, statements = [], []
+    for each in text.split(";"):
+        item = item_of(f"{each};")
+        if isinstance(item, Declaration):
+            registers.append(item)
+        elif isinstance(item, Statement):
+            statements.append(item)
+        else:
+            return None
+    return Block(tuple(registers), tuple(statements))
