@@ -57,7 +57,7 @@ class _Asked(NamedTuple):
     quiet: bool
 
 
-@click.command("check", cls=Command, short_help="Look for mistakes in kernels, without a GPU.")
+@click.command("check", cls=Command, short_help="Check kernels for mistakes, without a GPU.")
 @specs_argument()
 @click.option(
     "--level",
@@ -65,16 +65,18 @@ class _Asked(NamedTuple):
     type=click.Choice(LEVELS),
     default="all",
     show_default=True,
-    help="What looks: plan and PTX alone, JAX's interpreter, the PTX executed, or all of it.",
+    help="Read plan and PTX, run JAX's interpreter, execute the PTX, or all three.",
 )
-@file_option("--inputs", "A .npz file with arrays by the names of inputs; others are random.")
+@file_option(
+    "--inputs", "Take arrays from a .npz file by the names of inputs; other inputs are random."
+)
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Choose the random inputs; by default 0, or what the spec says.",
+    help="Seed of the random inputs; by default that of the spec, or 0.",
 )
-@count_option("--schedules", "Try N interleavings, where a level has several.", default=3)
+@count_option("--schedules", "Execute N schedules at the artifact level.", default=3)
 @selection_options
 @compile_options
 @checking_options
@@ -100,31 +102,30 @@ def command(
     as_json: bool,
     **options: Unpack[_CheckOptions],
 ) -> int:
-    """Look for mistakes in the variants of SPECS, on a machine without a GPU.
+    """Check the variants of SPECS for mistakes, on a machine without a GPU.
 
-    SPECS are specs, bundles, or action keys of the store, of which the first six digits will do. A
-    variant that is not in the store is compiled first. Bundles and keys come without a source:
-    levels that need it are "not checked".
+    SPECS are specs, bundles, or action keys of the store (the first six digits are enough). A
+    variant that is not in the store is compiled first. Bundles and keys have no source: levels
+    that need it are "not checked".
 
-    Each level of each variant gets a line: "passed", "found" with what is wrong and the line of
-    your source, or "not checked" with the reason. Results are stored, so that what has not
-    changed is not checked again. What each level sees, and what it does not see, is in
-    docs/check.md.
+    Each level of each variant gets a line: "passed", "found" with the findings and the lines of
+    your source, or "not checked" with the reason. Results are stored, and unchanged variants are
+    not checked again. docs/check.md has what each level finds, and what it does not find.
 
-    Where a spec names small sizes under "check", levels that execute run those, and say so.
+    If a spec names small sizes under "check", the levels that execute use them, and say so.
 
-    The static level reads plan, PTX and machine code as they ship, and runs nothing: it looks for
-    barriers whose bytes and arrivals do not add up, waits and fences that are missing, and accesses
-    outside of what they belong to.
+    The static level reads the launch plan, the PTX and the machine code, and executes nothing. It
+    finds barriers whose bytes or arrivals do not add up, missing waits and fences, and accesses
+    out of bounds.
 
     The interpreter level runs the kernel in JAX's interpreter, on random inputs or those of
-    --inputs, compares the results with the reference of the spec, and looks for races, accesses out
-    of bounds, uninitialized memory, and deadlocked threads.
+    --inputs, and compares the results with the reference of the spec. It finds races, accesses out
+    of bounds, uninitialized memory, and deadlocks.
 
-    The artifact level executes the PTX that ships with the plan that ships, XLA's kernels included,
-    and compares the results with the reference. What is asynchronous is held back for as long as
-    nothing waits for it; then come runs in other orders, as many as --schedules says. It needs no
-    source: bundles are searched for faults, deadlocks and uninitialized results.
+    The artifact level executes the launch plan and the PTX, XLA's kernels included, and compares
+    the results with the reference. In the first schedule, asynchronous operations complete as late
+    as the waits of the kernel allow; other schedules (--schedules) have other orders. It needs no
+    source: in bundles it finds faults, races, deadlocks and uninitialized results.
 
     Examples:
       pallasc check kernels.yaml
@@ -139,12 +140,12 @@ def command(
       levels       the levels that were asked for
       notes        warnings about the store, and results that were not stored
       totals       number of results by status
-      findings     number of findings
+      findings     number of findings (notes included)
       variants     a list, in the order of the specs; of each: id, name, params, target, action_key,
                    digest (of the artifact), error (why it was not compiled), and results, a list:
                    level, status (passed, found, not checked), findings, reason (why it was not
                    checked), stopped (whether the check itself failed), error (why), seconds,
-                   from_store (whether the result was in the store), notes; of each finding: rule,
+                   from_store (whether the result was stored), notes; of each finding: rule,
                    message, severity (error, warning, note), location (file, line, column, or null),
                    instruction, hint, kernel, cubin (its digest: kernels may share a name), ptx_line
                    (in the PTX of that kernel, 0 for none), places (text, location, ptx_line, kernel

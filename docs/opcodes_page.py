@@ -10,18 +10,18 @@ from pallasc.emulator.numbers.table import known_opcodes
 
 _INTRO = """\
 The artifact level of `pallasc check`, `pallasc run --emulate` and `pallasc.emulate` execute PTX.
-These are the instructions that they know, with their chapters of PTX ISA 9.0. Everything else is
-refused by name, modifiers included, and a variant that contains it is `not checked`. Each row has
-been tested with each of its alternatives, against values computed without the emulator.
+They support the instructions below; chapters are those of PTX ISA 9.0. Any other instruction or
+modifier is refused by name, and a variant that contains one is `not checked`. Each alternative of
+each row is tested against values computed without the emulator.
 
-In an instruction `[...]` may be absent, `(a|b)` is one of several, and a name between `<` and `>`
-stands for one of these:"""
+In an instruction, `[...]` is optional, `(a|b)` is one of several, and a name between `<` and `>`
+stands for:"""
 _ARITHMETIC = """\
 Chapters 9.7.1 to 9.7.8, and 9.7.9 for `prmt` and `cvt`. Where the manual allows an error, the
-result is within it."""
+result is within that error."""
 _REFUSED = """\
-Instructions of the manual that are not executed, with an example of each. The list names what is
-likely to be looked for; what is in none of these tables is refused as well."""
+Instructions that are not supported, with an example of each. The list is not complete: an
+instruction that is in none of these tables is refused as well."""
 
 
 def opcodes_page(note: str) -> str:

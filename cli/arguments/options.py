@@ -334,7 +334,7 @@ launching_options = _process_limits(
 """What compiling and emulating a variant may take; what runs on the GPU is not stopped."""
 
 checking_options = _process_limits(
-    "a level, or a compilation, of a variant that takes longer",
+    "a level or a compilation that takes longer",
     "a process that holds more, such as 4GiB, at least 64MiB; by default its share of the machine",
     default_s=EXECUTION_S,
 )

@@ -40,16 +40,16 @@ _ATOMIC = f"[.<order>][.<scope>][.(global|{_SHARED})][.<order>][.<scope>]"
 _BYTES = "mbarrier::complete_tx::bytes"
 _HINT = "[.L2::cache_hint]"
 _GROUP = "cta_group::(1|2)"
-_HINTED = "hints of caches have no effect"
+_HINTED = "cache hints have no effect"
 _DONE = "executed"
 
 FORMS: tuple[Form, ...] = (
     # Control flow.
     Form("bra[.uni]", _DONE, "9.7.12"),
     Form("(ret|exit)", _DONE, "9.7.12"),
-    Form("call[.uni]", "`vprintf` and `__assertfail`, which ends the check; no other", "9.7.12"),
+    Form("call[.uni]", "only `vprintf`, and `__assertfail`, which ends the check", "9.7.12"),
     Form("trap", "ends the check", "9.7.19"),
-    Form("setmaxnreg.(inc|dec).sync.aligned.u32", "the lanes of a warp meet", "9.7.19"),
+    Form("setmaxnreg.(inc|dec).sync.aligned.u32", "waits for all lanes of the warp", "9.7.19"),
     Form("nanosleep.u32", "takes no time", "9.7.19"),
     Form("griddepcontrol.(launch_dependents|wait)", "kernels run one after the other", "9.7.13"),
     # Moves and addresses.
@@ -69,7 +69,7 @@ FORMS: tuple[Form, ...] = (
     Form("activemask.b32", _DONE, "9.7.13"),
     Form("redux.sync.((add|min|max).(u32|s32)|(and|or|xor).b32)", _DONE, "9.7.13"),
     Form("redux.sync.(min|max)[.abs][.NaN].f32", _DONE, "9.7.13"),
-    Form("elect.sync", "the lowest lane is elected", "9.7.13"),
+    Form("elect.sync", "elects the lowest lane", "9.7.13"),
     # Memory.
     Form(
         "(ld|ldu)[.(weak|volatile|relaxed.<scope>|acquire.<scope>|mmio.relaxed.sys)][.<space>]"
@@ -93,14 +93,14 @@ FORMS: tuple[Form, ...] = (
     Form(
         f"(atom|red){_ATOMIC}.((add|min|max).(u32|s32|u64|s64)|(inc|dec).u32"
         "|(and|or|xor).(b32|b64))",
-        "lanes take turns in order",
+        "lane by lane, in order",
         "9.7.13",
     ),
-    Form(f"atom{_ATOMIC}.((exch|cas).(b32|b64)|cas.b16)", "lanes take turns", "9.7.13"),
-    Form(f"(atom|red){_ATOMIC}.add.(f32|f64)", "lanes take turns in order", "9.7.13"),
+    Form(f"atom{_ATOMIC}.((exch|cas).(b32|b64)|cas.b16)", "lane by lane, in order", "9.7.13"),
+    Form(f"(atom|red){_ATOMIC}.add.(f32|f64)", "lane by lane, in order", "9.7.13"),
     Form(
         f"(atom|red){_ATOMIC}.add.noftz.(f16|f16x2|bf16|bf16x2)",
-        "lanes take turns in order",
+        "lane by lane, in order",
         "9.7.13",
     ),
     Form("prefetch[.(global|local)].(L1|L2)", "no effect", "9.7.9"),
@@ -111,13 +111,13 @@ FORMS: tuple[Form, ...] = (
     Form(
         "multimem.ld_reduce[.(weak|relaxed|acquire)][.<scope>][.global]"
         ".(add|min|max|and|or|xor)[.(v2|v4)].(u32|s32|b32|u64|s64|b64|f32|f64|f16x2|bf16x2)",
-        "devices in order",
+        "in the order of the devices",
         "9.7.9",
     ),
     Form(
         "multimem.ld_reduce[.(weak|relaxed|acquire)][.<scope>][.global]"
         ".add.acc::f32[.(v2|v4)].(f16x2|bf16x2)",
-        "devices in order",
+        "in the order of the devices",
         "9.7.9",
     ),
     Form(
@@ -135,7 +135,7 @@ FORMS: tuple[Form, ...] = (
     # Asynchronous copies.
     Form(
         "cp.async.(ca|cg).shared[::cta].global[.<prefetched>]",
-        "also with fewer bytes, or a predicate; no cache policy",
+        "also with a source size or a predicate; no cache policy",
         "9.7.9",
     ),
     Form("cp.async.(commit_group|wait_group|wait_all)", _DONE, "9.7.9"),
@@ -150,7 +150,7 @@ FORMS: tuple[Form, ...] = (
         "9.7.9",
     ),
     Form("cp.async.bulk.(commit_group|wait_group[.read])", _DONE, "9.7.9"),
-    Form(f"cp.async.bulk.prefetch.L2.global{_HINT}", "its bytes are counted", "9.7.9"),
+    Form(f"cp.async.bulk.prefetch.L2.global{_HINT}", "only its bytes are counted", "9.7.9"),
     Form(
         f"cp.async.bulk.tensor.<dimensions>.shared::(cta|cluster).global[.(tile|tile::gather4|im2col)]"
         f".{_BYTES}[.multicast::cluster][.{_GROUP}]{_HINT}",
@@ -171,7 +171,7 @@ FORMS: tuple[Form, ...] = (
     ),
     Form(
         f"cp.async.bulk.prefetch.tensor.<dimensions>.L2.global[.(tile|tile::gather4|im2col)]{_HINT}",
-        "its bytes are counted",
+        "only its bytes are counted",
         "9.7.9",
     ),
     # Stores into other blocks of a cluster.
@@ -195,7 +195,7 @@ FORMS: tuple[Form, ...] = (
     Form("mbarrier.(init|inval).shared[::cta].b64", "no generic addresses", "9.7.13"),
     Form(
         f"mbarrier.arrive[.expect_tx][.(release|relaxed)[.(cta|cluster)]].{_SHARED}.b64",
-        "no generic addresses; the state that it gives cannot be waited for",
+        "no generic addresses; no wait for the returned state",
         "9.7.13",
     ),
     Form(
@@ -210,28 +210,28 @@ FORMS: tuple[Form, ...] = (
     ),
     Form(
         "mbarrier.(try_wait|test_wait).parity[.(acquire|relaxed).(cta|cluster)].shared[::cta].b64",
-        "`try_wait` returns when the phase is over; no generic addresses",
+        "`try_wait` returns when the phase completes; no generic addresses",
         "9.7.13",
     ),
-    Form("fence.(sc|acq_rel|acquire|release).<scope>", "seen by the search for races", "9.7.13"),
-    Form("membar.(cta|gl|sys)", "seen by the search for races", "9.7.13"),
-    Form("fence.mbarrier_init.release.cluster", "seen by the search for races", "9.7.13"),
+    Form("fence.(sc|acq_rel|acquire|release).<scope>", "used by the race detector", "9.7.13"),
+    Form("membar.(cta|gl|sys)", "used by the race detector", "9.7.13"),
+    Form("fence.mbarrier_init.release.cluster", "used by the race detector", "9.7.13"),
     Form(
         "fence.proxy.(alias|async[.(global|shared::(cta|cluster))])",
-        "seen by the search for races",
+        "used by the race detector",
         "9.7.13",
     ),
     Form("fence.proxy.tensormap::generic.(acquire|release).<scope>", "no effect", "9.7.13"),
     Form(
         "fence[.proxy.async::generic].(acquire.sync_restrict::shared::cluster"
         "|release.sync_restrict::shared::cta).cluster",
-        "seen by the search for races",
+        "used by the race detector",
         "9.7.13",
     ),
     Form(
         f"clusterlaunchcontrol.try_cancel.async[.shared::cta].{_BYTES}"
         "[.multicast::cluster::all].b128",
-        "gives away the last clusters that find no room",
+        "cancels the last clusters that have not started",
         "9.7.13",
     ),
     Form(
@@ -308,7 +308,7 @@ FORMS: tuple[Form, ...] = (
     Form("tcgen05.wait::(ld|st).sync.aligned", _DONE, "9.7.16"),
     Form(
         "tcgen05.fence::(before_thread_sync|after_thread_sync)",
-        "seen by the search for races",
+        "used by the race detector",
         "9.7.16",
     ),
     Form(
@@ -331,7 +331,7 @@ FORMS: tuple[Form, ...] = (
     Form(
         f"tcgen05.mma[.sp].{_GROUP}.kind::(mxf8f6f4|mxf4|mxf4nvf4).block_scale"
         "[.(scale_vec::(1X|2X|4X)|block16|block32)][.collector::a::(fill|use|lastuse|discard)]",
-        "the scale vectors that a kind has",
+        "only valid scale vector sizes",
         "9.7.16",
     ),
     Form(
