@@ -94,11 +94,10 @@ def _of_mutants(
     for outcome in own:
         if outcome not in found:
             print(f"not found: {outcome.id} {outcome.message}", file=sys.stderr)
-    equivalent = sum(bool(case.mutant and reason(case)) for case in chosen)
     count = len(own)
     return [
         Figure("mutants that are not equivalent", count, goal=150, at_least=True),
-        Figure("mutants that are equivalent", equivalent),
+        *_left_out(chosen, outcomes),
         Figure("found", 100 * len(found) / count, "%", FOUND, at_least=True),
         *(
             Figure(f"found as {kind}", sum(o.found == kind for o in found))
@@ -121,6 +120,21 @@ def _of_mutants(
         ),
         Figure("unchanged kernels blamed", len(blamed), goal=0),
         Figure("slowest deadlock", max(deadlocks, default=0.0), "s", DEADLOCK_S),
+    ]
+
+
+def _left_out(chosen: Sequence[Case], outcomes: Mapping[str, Outcome]) -> list[Figure]:
+    """Count the mutants that are left out, each for one reason."""
+    mutants = [case for case in chosen if case.mutant]
+    others = [outcomes[case.id] for case in mutants if not reason(case)]
+    return [
+        Figure("mutants that are equivalent", len(mutants) - len(others)),
+        Figure("mutants with the same code", sum(o.found == "same code" for o in others)),
+        Figure("mutants that do not compile", sum(o.found == "not compiled" for o in others)),
+        Figure(
+            "mutants whose compilation is stopped at the limit",
+            sum(o.found == "not compiled" and o.stopped for o in others),
+        ),
     ]
 
 

@@ -73,12 +73,12 @@ class Outcome:
             have which work; "nothing"; "same code" as the unchanged kernel; "not compiled";
             "not checked".
         rule: of the first finding.
-        message: of the first finding; why it was not checked.
+        message: of the first finding; why it was not checked, or not compiled.
         seconds: how long the level took.
         lines: of its source, those that the findings name, the first finding's first.
         distance: lines between the mutation and the nearest of them; None without any.
         in_function: whether one of them lies in the function that is changed.
-        stopped: the check took too long.
+        stopped: its compilation or the check took too long.
     """
 
     id: str
@@ -167,7 +167,8 @@ def _checked(spec: Path, level: str, jobs: int, timeout_s: int) -> dict[str, dic
 def outcome(case: Case, variant: Mapping[str, Any]) -> Outcome:
     """Return what a report says of a case."""
     if not variant.get("results"):
-        return Outcome(case.id, "not compiled")
+        message = (variant.get("error") or {}).get("message", "")
+        return Outcome(case.id, "not compiled", message=message, stopped="(--timeout)" in message)
     (result,) = variant["results"]
     seconds, stopped = result["seconds"], result["stopped"]
     if result["status"] == "not checked":
