@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import pytest
 from equivalent_mutants import reason
-from kernel_mutants import NOT_FOUND, NOT_RUN, Case, cases, measure
+from kernel_mutants import NOT_FOUND, NOT_RUN, Case, cases, measure, outcome
 from kernel_mutations import mutants
 from mutated_kernels import SUBJECTS
 
@@ -87,6 +87,18 @@ def test_the_subjects_have_at_least_150_mutants() -> None:
     found = [case for case in cases(SUBJECTS, most=1) if case.mutant and not reason(case)]
     assert len(found) >= 150
     assert len({case.id for case in found}) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("message", "stopped"),
+    [
+        ("the compiling process took longer than 120 s (--timeout) and was stopped", True),
+        ("ValueError: MMA barrier must have orders_tensor_core set to True.", False),
+    ],
+)
+def test_a_mutant_that_does_not_compile_has_its_reason(message: str, stopped: bool) -> None:
+    found = outcome(Case(SUBJECTS[0], 0, None), {"results": [], "error": {"message": message}})
+    assert (found.found, found.message, found.stopped) == ("not compiled", message, stopped)
 
 
 def chosen() -> list[Case]:
