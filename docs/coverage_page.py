@@ -27,6 +27,11 @@ results again. The tests run the interpreter on all, compile and emulate each ke
 architectures and every second one for another, and compare with those results; with
 `PALLASC_ALL_COVERAGE=1` they compile and compare all."""
 
+_EMULATED = """\
+By architecture: how many of the kernels that compile give the numbers of their reference when their
+PTX is executed. The others are those of which the tables below say what the emulation finds, what
+nobody can tell beforehand, or what it does not know."""
+
 _GROUPS = {
     "plgpu": "The module `plgpu`",
     "plgpu.CompilerParams": "Fields of `plgpu.CompilerParams`",
@@ -90,6 +95,7 @@ def coverage_page(note: str) -> str:
     """Return the whole page."""
     results = all_results()
     parts = ["# Coverage of Pallas and Mosaic GPU", note, _INTRODUCTION, _totals(results)]
+    parts += [_EMULATED, _emulated_by_architecture(results)]
     covering = rows(results)
     for page, names in page_entries().items():
         parts += [f"## {_GROUPS[page]}", _table(page, names, covering, results)]
@@ -111,6 +117,20 @@ def _totals(results: Mapping[str, Mapping[str, Any]]) -> str:
         emulated = [text for case in cases for text in case.get("emulated", {}).values()]
         share = f"{emulated.count('ok')} of {len(emulated)}"
         lines.append([held["jax"], *map(str, [len(cases), *counts, numbers]), share])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _emulated_by_architecture(results: Mapping[str, Mapping[str, Any]]) -> str:
+    head = ["architecture", *(f"JAX {held['jax']}" for held in results.values())]
+    found: dict[str, list[list[str]]] = {}
+    for column, held in enumerate(results.values()):
+        for case in held["cases"].values():
+            for arch, outcome in case.get("emulated", {}).items():
+                found.setdefault(arch, [[] for _ in results])[column].append(outcome)
+    lines = [head, ["---"] * len(head)]
+    for arch in sorted(found, key=_capability):
+        shares = [f"{column.count('ok')} of {len(column)}" for column in found[arch]]
+        lines.append([arch, *shares])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -1,13 +1,15 @@
 """`pallasc check` over the whole library finds nothing, at every level, and its sizes are small.
 
 Of each spec the first point is checked: on an architecture from before Hopper, on Hopper, on
-Blackwell, or on consumer Blackwell.
+Blackwell, and on consumer Blackwell, wherever its kernel compiles.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,32 @@ OWN = [file for file in SPECS if file.stem != "jax_kernels"]
 MOST_ELEMENTS = 1 << 19
 """Of all arrays of a kernel: the artifact level executes them in seconds."""
 
+ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+ONLY_ON = {
+    "blackwell_matmul": "sm_100a",
+    "dequant_matmul": "sm_90a",
+    "fused_matmul": "sm_90a",
+    "hopper_matmul": "sm_90a",
+}
+"""The architecture of a kernel whose instructions none of the others has."""
+OLD_JAX = {"elementwise": "sm_80", "rms_norm": "sm_120a"} | dict.fromkeys(
+    ("reduction", "softmax"), "sm_90a"
+)
+"""Where the others are checked with JAX before 0.12: each architecture once is enough there."""
+
+
+def _runs_on(spec: str) -> tuple[str, ...]:
+    """Return on which architectures a kernel compiles."""
+    return (ONLY_ON[spec],) if spec in ONLY_ON else ARCHITECTURES
+
+
+CHECKED = [
+    (file.stem, arch)
+    for file in OWN
+    for arch in _runs_on(file.stem)
+    if NEW or OLD_JAX.get(file.stem, arch) == arch
+]
+
 
 def _variants(file: Path) -> list[Variant]:
     return expand(load_yaml(file))
@@ -40,46 +68,86 @@ def test_every_kernel_has_a_reference_and_small_sizes(file: Path) -> None:
         assert sum(math.prod(array.shape) for array in small) <= MOST_ELEMENTS, variant.id
 
 
-TARGETS = {
-    "blackwell_matmul": ("sm_100a",),
-    "elementwise": ("sm_80", "sm_100a", "sm_120a"),
-    "reduction": ("sm_80", "sm_90a"),
-    "rms_norm": ("sm_90a", "sm_120a"),
-}
-"""Targets by spec, Hopper for others: each architecture and each kernel at least once."""
+@pytest.mark.parametrize("file", OWN, ids=lambda file: file.stem)
+def test_a_kernel_is_offered_wherever_it_compiles(file: Path) -> None:
+    offered = {variant.target.arch for variant in _variants(file)}
+    assert tuple(arch for arch in ARCHITECTURES if arch in offered) == _runs_on(file.stem)
 
 
-def _targets(file: Path) -> tuple[str, ...]:
-    return TARGETS.get(file.stem, ("sm_90a",))
-
-
-def _condition(file: Path) -> str:
-    """Return a condition for the first point of a spec, on its targets."""
+def _first_point(file: Path, *targets: str) -> str:
+    """Return a condition for the first point of a spec, on some targets."""
     first = _variants(file)[0]
     point = [f"name={first.name}", *(f"{name}={value}" for name, value in first.params)]
-    targets = " or ".join(f"target={target}" for target in _targets(file))
-    return f"({' and '.join(point)} and ({targets}))"
+    where = " or ".join(f"target={target}" for target in targets)
+    return f"({' and '.join(point)} and ({where}))"
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> dict[str, Any]:
-    """Check a variant of each kernel at all levels; return the variants by id."""
+def report(
+    tmp_path_factory: pytest.TempPathFactory, checking: Any
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """Check a variant of each kernel at all levels; return them by spec and architecture."""
+    points = [_first_point(LIBRARY / f"{spec}.yaml", arch) for spec, arch in CHECKED]
     ran = checking.check(
-        tmp_path_factory.mktemp("library"), *OWN, "-k", " or ".join(map(_condition, OWN)),
+        tmp_path_factory.mktemp("library"), *OWN, "-k", " or ".join(points),
         "--level", "all", "--json", "--schedules", "2", "--jobs", "1",
     )  # fmt: skip
     assert ran.code == 0, ran.out + ran.err
-    return {check["id"]: check for check in ran.report["variants"]}
+    specs = {_variants(file)[0].name: file.stem for file in OWN}
+    arch = {v.target.name: v.target.arch for file in OWN for v in _variants(file)}
+    return {(specs[row["name"]], arch[row["target"]]): row for row in ran.report["variants"]}
+
+
+def test_each_kernel_is_checked_on_each_architecture(report: dict[Any, Any]) -> None:
+    assert sorted(report) == sorted(CHECKED)
 
 
 @pytest.mark.parametrize("level", ["static", "interpreter", "artifact"])
-def test_nothing_is_found_in_a_kernel_of_the_library(level: str, report: dict[str, Any]) -> None:
-    assert len(report) == sum(len(_targets(file)) for file in OWN)
-    for name, check in report.items():
-        (result,) = [result for result in check["results"] if result["level"] == level]
-        if level == "interpreter" and not NEW:
-            assert result["status"] in ("passed", "not checked"), (name, result)
-        else:
-            assert (result["status"], result["findings"]) == ("passed", []), name
-        if level != "static" and result["status"] == "passed":
-            assert "numbers are not compared" not in json.dumps(result["notes"])
+@pytest.mark.parametrize(("spec", "arch"), CHECKED, ids=lambda part: part)
+def test_nothing_is_found_in_a_kernel_of_the_library(
+    spec: str, arch: str, level: str, report: dict[Any, Any]
+) -> None:
+    (result,) = [r for r in report[spec, arch]["results"] if r["level"] == level]
+    if level == "interpreter" and not NEW:
+        assert result["status"] in ("passed", "not checked"), result
+    else:
+        assert (result["status"], result["findings"]) == ("passed", [])
+    if level != "static" and result["status"] == "passed":
+        assert "numbers are not compared" not in json.dumps(result["notes"])
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
+    """Compile kernels where they are not offered; return what is said, by spec and architecture."""
+    files = [LIBRARY / f"{spec}.yaml" for spec in ONLY_ON]
+    points = " or ".join(_first_point(file, *ARCHITECTURES) for file in files)
+    targets = [word for arch in ARCHITECTURES for word in ("--target", arch)]
+    ran = subprocess.run(
+        [sys.executable, "-P", "-m", "pallasc", "build", *files, *targets, "-k", points,
+         "--jobs", "1", "--json", "--store", tmp_path_factory.mktemp("elsewhere")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 1, ran.stderr
+    return {
+        (row["name"], row["arch"]): (row["error"] or {}).get("message", "compiled")
+        for row in json.loads(ran.stdout)["variants"]
+    }
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("spec", ONLY_ON)
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_kernel_that_is_not_offered_says_what_the_gpu_lacks(
+    spec: str, arch: str, elsewhere: dict[tuple[str, str], str]
+) -> None:
+    said = elsewhere[spec, arch]
+    if arch == ONLY_ON[spec]:
+        assert said == "compiled"
+    elif (spec, arch) == ("hopper_matmul", "sm_80"):
+        assert "uses set_max_registers, which GPUs before sm_90 do not have (sm_80)" in said
+    elif spec == "blackwell_matmul":
+        assert "uses tensor memory (tcgen05_mma), which only sm_100a, sm_103a, " in said
+        assert said.endswith(f"not {arch}")
+    else:
+        assert "uses warpgroup matrix instructions (wgmma_ref), which only sm_90a has" in said
+        assert said.endswith(f"not {arch}")
