@@ -182,8 +182,8 @@ class Case:
             under "" what it says in every version.
         emulated: with which words the emulation of its PTX ends, by architecture, JAX version or
             both as in `gaps`, or under "" for all: what it finds, or what it does not know.
-        gives: what it gives where the spec's reference cannot say so. Where there are several
-            devices, each array has one more dimension in front: the device.
+        gives: what it gives where the spec's reference cannot say so, with which numbers of the
+            interpreter are compared, too.
         given: what is made of random arrays before it gets them, by their names.
         zeroed: whether the memory of results begins as zeros, for what comes out is made of it.
         undefined: why a result cannot be told beforehand, by its number.

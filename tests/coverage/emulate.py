@@ -109,17 +109,14 @@ def _difference(found: list[list[Any]], variant: Variant, case: Case, given: lis
     """Return how results differ from what was to come out, "" if they do not."""
     if not set(range(len(found[0]))) - set(case.undefined):
         return f"undefined: {next(iter(case.undefined.values()))}"
-    reference = case.gives
-    if reference is None and variant.reference is None:
+    if case.gives is None and variant.reference is None:
         return "it runs, and there is no reference to compare it with"
     static = {k: static_value(v, variant.base_dir) for k, v in variant.static.items()}
-    if reference is None or len(given) == 1:
-        function = reference or import_entry(str(variant.reference), variant.base_dir)
-        expected = [jax.tree.leaves(interpret.call(function, one, static)) for one in given]
-    else:
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *given)
-        results = jax.tree.leaves(interpret.call(reference, stacked, static))
-        expected = [[result[device] for result in results] for device in range(len(given))]
+    reference = case.gives or import_entry(str(variant.reference), variant.base_dir)
+    devices = len(given)
+    of_all = jax.tree.map(lambda *leaves: np.stack(leaves), *given) if devices > 1 else given[0]
+    results = jax.tree.leaves(interpret.call(reference, of_all, static))
+    expected = [[r[d] for r in results] for d in range(devices)] if devices > 1 else [results]
     for own, wanted in zip(found, expected, strict=True):
         for number in case.undefined:
             own[number] = wanted[number]

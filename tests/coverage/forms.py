@@ -175,3 +175,10 @@ def exchanged(x: jax.Array, **options: Any) -> jax.Array:
         cluster_names=("c",),
         compiler_params=lane(),
     )(x)
+
+
+def fetch(loaded: Any, *pairs: tuple[Any, Any]) -> None:
+    """Copy arrays to shared memory, and wait for them."""
+    for source, target in pairs:
+        plgpu.copy_gmem_to_smem(source, target, loaded)
+    plgpu.barrier_wait(loaded)

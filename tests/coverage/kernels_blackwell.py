@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from architectures import TENSOR_MEMORY
 from covering import covers, plan, ptx, sass
-from forms import NEAR, lane, load, plus_one, product, same, store, warpgroup
+from forms import NEAR, fetch, lane, load, plus_one, product, same, store, warpgroup
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -21,13 +21,6 @@ NO_SCALES = NO_TMEM | {"0.12": "async_copy_scales_to_tmem source must be an SMEM
 F32 = jax.ShapeDtypeStruct((128, 128), jnp.float32)
 
 
-def fetch(loaded: Any, *pairs: tuple[Any, Any]) -> None:
-    """Copy arrays to shared memory, and wait for them."""
-    for source, target in pairs:
-        plgpu.copy_gmem_to_smem(source, target, loaded)
-    plgpu.barrier_wait(loaded)
-
-
 def turned(ref: Any) -> Any:
     return ref.T if hasattr(ref, "T") else plgpu.transpose_ref(ref, (1, 0))
 
@@ -36,6 +29,22 @@ def tiles(dtype: Any, swizzle: int = 128) -> Any:
     """Return the transforms of a tile that the tensor core reads."""
     bits = jnp.finfo(dtype).bits
     return (plgpu.TilingTransform((8, 8 * swizzle // bits)), plgpu.SwizzleTransform(swizzle))
+
+
+def multiplied(body: Any, a: jax.Array, b: jax.Array) -> jax.Array:
+    """Return what a kernel of one block gives, with room for two tiles and their product."""
+    return plgpu.kernel(
+        body,
+        out_type=F32,
+        scratch_types=[
+            plgpu.SMEM((128, 64), jnp.float16),
+            plgpu.SMEM((64, 128), jnp.float16),
+            plgpu.TMEM((128, 128), jnp.float32),
+            plgpu.Barrier(num_arrivals=2),
+            plgpu.Barrier(orders_tensor_core=True),
+        ],
+        compiler_params=warpgroup(),
+    )(a, b)
 
 
 @covers(
@@ -69,18 +78,7 @@ def tensor_core(a: jax.Array, b: jax.Array) -> jax.Array:
         plgpu.barrier_wait(done)
         out_gmem[...] = plgpu.async_load_tmem(acc)
 
-    return plgpu.kernel(
-        body,
-        out_type=F32,
-        scratch_types=[
-            plgpu.SMEM((128, 64), jnp.float16),
-            plgpu.SMEM((64, 128), jnp.float16),
-            plgpu.TMEM((128, 128), jnp.float32),
-            plgpu.Barrier(num_arrivals=2),
-            plgpu.Barrier(orders_tensor_core=True),
-        ],
-        compiler_params=warpgroup(),
-    )(a, b)
+    return multiplied(body, a, b)
 
 
 @covers(
@@ -113,18 +111,7 @@ def commit_of_a_tensor_core(a: jax.Array, b: jax.Array) -> jax.Array:
         plgpu.barrier_wait(done)
         out_gmem[...] = plgpu.async_load_tmem(acc)
 
-    return plgpu.kernel(
-        body,
-        out_type=F32,
-        scratch_types=[
-            plgpu.SMEM((128, 64), jnp.float16),
-            plgpu.SMEM((64, 128), jnp.float16),
-            plgpu.TMEM((128, 128), jnp.float32),
-            plgpu.Barrier(num_arrivals=2),
-            plgpu.Barrier(orders_tensor_core=True),
-        ],
-        compiler_params=warpgroup(),
-    )(a, b)
+    return multiplied(body, a, b)
 
 
 @covers(

@@ -1,6 +1,8 @@
 """Kernels over two devices: what they say to each other, and what the plan says they need.
 
-Such kernels are compiled and shown; launching them is refused until there is a runtime for it.
+Such kernels are compiled, shown, and executed on emulated devices; launching them is refused until
+there is a runtime for it. Their references take and give the arrays of all devices, the first
+dimension being the devices.
 """
 
 from __future__ import annotations
@@ -53,9 +55,8 @@ def of_the_first(x: Any) -> Any:
     "plgpu.multimem_store",
     looks=[ptx(r"multimem\.st\.\S*global"), PEERS, MULTICAST, SYMMETRIC],
     uninterpreted=NO_SEMAPHORES,
-    gives=of_the_first,
 )
-@pallasc.kernel(args={"x": "i32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2}, reference=same)
+@pallasc.kernel(args={"x": "i32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2}, reference=of_the_first)
 def store_on_all_devices(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
         @pl.when(lax.axis_index("d") == 0)
@@ -94,10 +95,6 @@ def reduced(x: jax.Array, operation: Any) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), scratch_types=scratch)(x)
 
 
-def twice(x: Any) -> Any:
-    return 2 * x
-
-
 def sum_of_devices(x: Any) -> Any:
     return x.sum(axis=0, keepdims=True).repeat(2, axis=0)
 
@@ -106,9 +103,10 @@ def sum_of_devices(x: Any) -> Any:
     "plgpu.multimem_load_reduce",
     looks=[ptx(r"multimem\.ld_reduce\.\S*global\S*\.add"), PEERS, MULTICAST],
     uninterpreted=NO_SEMAPHORES,
-    gives=sum_of_devices,
 )
-@pallasc.kernel(args={"x": "f32[64, 32]"}, targets=SINCE_HOPPER, mesh={"d": 2}, reference=twice)
+@pallasc.kernel(
+    args={"x": "f32[64, 32]"}, targets=SINCE_HOPPER, mesh={"d": 2}, reference=sum_of_devices
+)
 def sum_over_all_devices(x: jax.Array) -> jax.Array:
     return reduced(x, "add")
 
@@ -122,9 +120,10 @@ def most_of_devices(x: Any) -> Any:
     looks=[ptx(r"multimem\.ld_reduce\.\S*global\S*\.max"), PEERS, MULTICAST],
     uninterpreted=NO_SEMAPHORES,
     note="`reduction_op`",
-    gives=most_of_devices,
 )
-@pallasc.kernel(args={"x": "f16[64, 32]"}, targets=SINCE_HOPPER, mesh={"d": 2}, reference=same)
+@pallasc.kernel(
+    args={"x": "f16[64, 32]"}, targets=SINCE_HOPPER, mesh={"d": 2}, reference=most_of_devices
+)
 def most_of_all_devices(x: jax.Array) -> jax.Array:
     return reduced(x, "max")
 
@@ -175,9 +174,8 @@ def of_the_other(x: Any) -> Any:
         compared("more addresses read than in", more_addresses, to="memory_of_this_device"),
     ],
     uninterpreted=NO_SEMAPHORES,
-    gives=of_the_other,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2}, reference=same)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2}, reference=of_the_other)
 def memory_of_another_device(x: jax.Array) -> jax.Array:
     return copied(x, to_another=True)
 
@@ -261,9 +259,8 @@ def scaled(x: jax.Array, **fields: Any) -> jax.Array:
     looks=[PEERS, plan("a barrier before the launch", lambda plan: table(plan).barrier)],
     gaps=unfenced(),
     uninterpreted=NO_SEMAPHORES,
-    gives=of_the_other,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2}, reference=same)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2}, reference=of_the_other)
 def devices_that_meet(x: jax.Array) -> jax.Array:
     return scaled(x)
 
@@ -278,9 +275,8 @@ def without(field: str) -> dict[str, str]:
     looks=[PEERS, plan("no barrier before the launch", lambda plan: not table(plan).barrier)],
     gaps={**without("skip_device_barrier"), **unfenced()},
     uninterpreted=NO_SEMAPHORES,
-    gives=of_the_other,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2}, reference=same)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2}, reference=of_the_other)
 def no_barrier_of_devices(x: jax.Array) -> jax.Array:
     return scaled(x, skip_device_barrier=True)
 
@@ -297,8 +293,7 @@ def no_barrier_of_devices(x: jax.Array) -> jax.Array:
     ],
     gaps={**without("is_multi_process"), **unfenced()},
     uninterpreted=NO_SEMAPHORES,
-    gives=of_the_other,
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2}, reference=same)
+@pallasc.kernel(args={"x": "f32[128]"}, targets=EVERYWHERE, mesh={"d": 2}, reference=of_the_other)
 def several_processes(x: jax.Array) -> jax.Array:
     return scaled(x, is_multi_process=True)

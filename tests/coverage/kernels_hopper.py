@@ -8,20 +8,13 @@ import jax
 import jax.numpy as jnp
 from architectures import HOPPER
 from covering import covers, ptx, sass
-from forms import NEAR, NO_LAYOUTS, load, product, warpgroup
+from forms import NEAR, NO_LAYOUTS, fetch, load, product, warpgroup
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
 
 OUT = jax.ShapeDtypeStruct((64, 64), jnp.float32)
-
-
-def fetch(loaded: Any, *pairs: tuple[Any, Any]) -> None:
-    """Copy arrays to shared memory, and wait for them."""
-    for source, target in pairs:
-        plgpu.copy_gmem_to_smem(source, target, loaded)
-    plgpu.barrier_wait(loaded)
 
 
 @covers(
