@@ -12,6 +12,7 @@ from pallasc.cache.format import StoredRecord
 
 if TYPE_CHECKING:
     from pallasc.cache.manifests import AboutJson
+    from pallasc.specs.spec import Variant
 
 _BLOB = struct.Struct(">32sQ")
 _MOST_CHARACTERS = 10_000
@@ -24,6 +25,11 @@ class About:
     name: str = ""
     target: str = ""
     params: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, variant: Variant) -> About:
+        """Return what a store logs of a variant."""
+        return cls(variant.name, variant.target.name, dict(variant.params))
 
     def to_json(self) -> AboutJson:
         """Return it as JSON, as manifests and the log of uses hold it."""

@@ -15,14 +15,16 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pallasc.cache.about import About
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
+from pallasc.compiler.builds.hidden_inputs import hidden_notes
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.builds.state import Miss, Run, ticking
 from pallasc.compiler.inputs.lookup import Lookup, LookupResult, untrusted_entry
-from pallasc.compiler.inputs.request import Request, about
+from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
 from pallasc.errors import NotCachedError, PallascError, ToolError
@@ -82,7 +84,8 @@ def build(
         interrupted = True
     seconds = time.monotonic() - started
     lock_notes = run.locked.notes() if run.locked else []
-    notes = tuple(_distinct([*store.warnings, *run.notes, *lock_notes, *run.hidden.notes()]))
+    hidden = hidden_notes((result.variant.name, result.missed) for result in run.results.values())
+    notes = tuple(_distinct([*store.warnings, *run.notes, *lock_notes, *hidden]))
     return Report(run.finished(), seconds, notes, interrupted, context=run.context)
 
 
@@ -262,7 +265,7 @@ def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> Non
             workers.start(1)
             continue
         manifest = cached.manifest
-        session.hit(cached.action_key, about=about(variant), seconds=manifest.cost_s)
+        session.hit(cached.action_key, about=About.of(variant), seconds=manifest.cost_s)
         seconds = time.monotonic() - began
         run.settle(
             index,

@@ -18,7 +18,7 @@ import ast
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +27,7 @@ from pallasc.cache.format import MANIFESTS
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.hidden_inputs import HiddenInputs
+from pallasc.compiler.builds.hidden_inputs import hidden_notes
 from pallasc.compiler.inputs.changes import CurrentSources
 from pallasc.compiler.toolchain.environment import (
     compiler_variables,
@@ -103,7 +103,7 @@ class SpecReader:
     frozen_by: str = "--frozen"
     on_tick: OnTick | None = None
     broken: Callable[[SpecError], None] | None = None
-    _hidden: HiddenInputs = field(default_factory=HiddenInputs)
+    _missed: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
 
     def specs(self, paths: Sequence[str]) -> list[Spec]:
         """Return the specs that files and folders declare.
@@ -115,7 +115,7 @@ class SpecReader:
         try:
             return load_specs(paths, collect_python=self._read, on_skip=self.store.tell)
         finally:
-            for note in self._hidden.notes():
+            for note in hidden_notes(self._missed):
                 self.store.tell(note)
 
     def select(
@@ -161,7 +161,7 @@ class SpecReader:
             specs = _remembered(manifest) if changed is None else None
             if specs is not None:
                 self._tell(path, _diagnostics(manifest))
-                self._hidden.add(Path(path).name, manifest.missed)
+                self._missed.append((Path(path).name, manifest.missed))
                 return specs
             if changed is None:
                 self.store.put_away(MANIFESTS, key_of_file, "it has no specs", None)
@@ -185,7 +185,7 @@ class SpecReader:
             self.broken(error)
             return []
         self._remember(key, collected, digests, declared)
-        self._hidden.add(Path(path).name, collected.missed)
+        self._missed.append((Path(path).name, collected.missed))
         self._tell(path, collected.diagnostics)
         return list(collected.specs)
 
@@ -242,7 +242,7 @@ class SpecReader:
         if not isinstance(answer.reply, Failed):
             raise _process_error(path, answer)
         self._tell(path, answer.reply.diagnostics)
-        self._hidden.add(Path(path).name, answer.reply.missed)
+        self._missed.append((Path(path).name, answer.reply.missed))
         error = answer.reply.error
         if answer.reply.out_of_memory:
             # An allocation failed before the supervisor noticed the limit; treat both alike.

@@ -7,6 +7,7 @@ import shlex
 import time
 from dataclasses import replace
 
+from pallasc.cache.about import About
 from pallasc.cache.manifests import check_manifest, manifest_from_json
 from pallasc.cache.store import default_root
 from pallasc.cache.uses import Session
@@ -14,7 +15,7 @@ from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Status, Tick, VariantResult
 from pallasc.compiler.builds.state import Miss, Run
 from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
-from pallasc.compiler.inputs.request import about, data_digests, request_fields
+from pallasc.compiler.inputs.request import data_digests, request_fields
 from pallasc.compiler.toolchain.environment import declared_values
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.capacity import find_capacity
@@ -138,10 +139,10 @@ def _result(
     if first:
         status = "compiled" if reply.status == "compiled" else "lowered"
     if status == "compiled":
-        session.miss(about=about(variant))
-        session.made(reply.action, seconds=reply.seconds, about=about(variant))
+        session.miss(about=About.of(variant))
+        session.made(reply.action, seconds=reply.seconds, about=About.of(variant))
     else:
-        session.hit(reply.action, about=about(variant))
+        session.hit(reply.action, about=About.of(variant))
     return replace(
         result, status=status, seconds=reply.seconds if first else 0.0,
         action_key=reply.action, artifact=artifact, printed=reply.printed,

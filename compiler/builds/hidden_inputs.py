@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pallasc.specs.variables import why_not_declared
@@ -21,24 +20,17 @@ if TYPE_CHECKING:
 _HOME = f"~{os.sep}"
 
 
-@dataclass(slots=True)
-class HiddenInputs:
-    """Requests: place by kernel, by the name of a variable or of a file in the home folder."""
+def hidden_notes(missed: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
+    """Return a note on each requested variable that is set here, and each file that exists.
 
-    requests: dict[str, dict[str, str]] = field(default_factory=dict)
-
-    def add(self, kernel: str, missed: Mapping[str, str]) -> None:
-        """Add the requests of a kernel: `missed` of its manifest."""
-        for name, place in missed.items() if isinstance(missed, Mapping) else ():
-            self.requests.setdefault(name, {}).setdefault(kernel, place)
-
-    def notes(self) -> list[str]:
-        """Return a note on each variable that is set here and each file that exists."""
-        return [
-            _note(name, kernels)
-            for name, kernels in sorted(self.requests.items())
-            if _is_here(name)
-        ]
+    Args:
+        missed: kernels, each with what it could not see (`missed` of its manifest).
+    """
+    requests: dict[str, dict[str, str]] = {}
+    for kernel, places in missed:
+        for name, place in places.items():
+            requests.setdefault(name, {}).setdefault(kernel, place)
+    return [_note(name, kernels) for name, kernels in sorted(requests.items()) if _is_here(name)]
 
 
 def diagnostics_of(result: VariantResult) -> list[Diagnostic]:
@@ -48,7 +40,7 @@ def diagnostics_of(result: VariantResult) -> list[Diagnostic]:
     kernel, missed = result.variant.name, result.missed
     return [
         Diagnostic("lower", "pallasc", str(place), _note(name, {kernel: ""}))
-        for name, place in (missed.items() if isinstance(missed, Mapping) else ())
+        for name, place in missed.items()
         if _is_here(name)
     ]
 

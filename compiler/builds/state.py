@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.hidden_inputs import HiddenInputs, diagnostics_of
+from pallasc.compiler.builds.hidden_inputs import diagnostics_of
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Event, OnEvent, Tick, VariantResult
 from pallasc.compiler.inputs.lookup import Lookup
@@ -63,7 +63,6 @@ class Run:
         results: finished results by position.
         misses: misses by folder key.
         notes: warnings about compilations.
-        hidden: variables and files that kernels requested but that are hidden from them.
         has_compiler: whether a compiler is installed.
         explanations: explanations of misses by folder key, with `explain`.
         context: what identifies the toolchain, None until that is known.
@@ -79,7 +78,6 @@ class Run:
         self.results: dict[int, VariantResult] = {}
         self.misses: dict[str, Miss] = {}
         self.notes: list[str] = []
-        self.hidden = HiddenInputs()
         self.explanations: dict[str, Explanation] = {}
         self.locked: LockedLookup | None = None
         self.has_compiler = True
@@ -100,7 +98,6 @@ class Run:
 
     def settle(self, index: int, result: VariantResult) -> None:
         """Record a result; an artifact over its budget, or not as locked, is a failure."""
-        self.hidden.add(result.variant.name, result.missed)
         if result.artifact is not None:
             error: PallascError | None = check_budget(result.artifact, result.variant.budget)
             if error is None and self.locked is not None:

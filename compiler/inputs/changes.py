@@ -10,8 +10,8 @@ from typing import Literal
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.compiler.inputs.reads import change_of, digest_of, package_in, path_of
-from pallasc.compiler.toolchain.identity import package_digest
-from pallasc.compiler.toolchain.modules import Place, hidden, locate_module
+from pallasc.compiler.toolchain.identity import located_digest
+from pallasc.compiler.toolchain.modules import Found, Place
 from pallasc.errors import PallascError
 
 
@@ -90,27 +90,29 @@ class CurrentSources:
     def changes(self, manifest: Manifest) -> Iterator[SourceChange]:
         """Yield each source that has changed."""
         try:
-            yield from self._files(manifest)
-            yield from self._packages(manifest)
+            found = self.place.find(manifest)
+            yield from self._files(manifest, found)
+            yield from self._packages(manifest, found)
             yield from self._opened(manifest)
-            yield from self._modules(manifest)
+            yield from (SourceChange("absent", name) for name in found.importable)
+            if manifest.hidden != found.hidden:
+                yield SourceChange("hidden")
         except (OSError, ValueError) as error:  # a name that no file or package can have
             yield SourceChange("unreadable", str(error))
 
-    def _files(self, manifest: Manifest) -> Iterator[SourceChange]:
-        for label, recorded in sorted(manifest.files.items()):
-            path = self.place.locate(label)
+    def _files(self, manifest: Manifest, found: Found) -> Iterator[SourceChange]:
+        for label, path in found.files.items():
             now = None if path is None else self._digest(path)
-            if now != recorded:
+            if now != manifest.files[label]:
                 yield SourceChange("files", label, "" if now is None else self._shown(path))
 
-    def _packages(self, manifest: Manifest) -> Iterator[SourceChange]:
+    def _packages(self, manifest: Manifest, found: Found) -> Iterator[SourceChange]:
         differing: dict[str, str | None] = {}
-        for name, recorded in manifest.packages.items():
-            now = package_digest(name, self.digests.digest, self.place.folders)
+        for name, path in found.packages.items():
+            now = None if path is None else located_digest(path, self.digests.digest)
             if now is None and self.unchecked is not None:
                 self.unchecked.add(name)
-            elif now != recorded:
+            elif now != manifest.packages[name]:
                 differing[name] = now
         if differing:
             yield SourceChange("packages", packages=differing, manifest=manifest)
@@ -124,13 +126,6 @@ class CurrentSources:
                 self.unchecked.add(package)
             elif now != recorded:
                 yield SourceChange("opened", label)
-
-    def _modules(self, manifest: Manifest) -> Iterator[SourceChange]:
-        for name in manifest.absent:
-            if locate_module(name, self.place.folders) is not None:
-                yield SourceChange("absent", name)
-        if manifest.hidden not in (None, hidden(self.place.folders)):
-            yield SourceChange("hidden")
 
     def _digest(self, path: Path) -> str | None:
         try:

@@ -12,7 +12,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from pallasc.cache.about import About
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.toolchain.environment import declared_fields
@@ -36,19 +35,22 @@ class Request(NamedTuple):
     under `folder_key`. The manifest under `key` serves folders that were moved or copied.
 
     Attributes:
-        key: request key.
-        folder_key: request key combined with the spec's folder.
+        keys: the keys to look for a manifest under, in order: `folder_key`, `key`.
         place: folders in which modules and files are searched for.
     """
 
-    key: str
-    folder_key: str
+    keys: tuple[str, str]
     place: Place
 
     @property
-    def keys(self) -> tuple[str, str]:
-        """The keys to look for a manifest under, in order."""
-        return self.folder_key, self.key
+    def key(self) -> str:
+        """Request key."""
+        return self.keys[1]
+
+    @property
+    def folder_key(self) -> str:
+        """Request key combined with the spec's folder."""
+        return self.keys[0]
 
 
 class Requests:
@@ -75,7 +77,7 @@ class Requests:
             self._data[declared] = data_digests(variant, self._context.digests)
         fields = _variant_fields(variant, self._data[declared])
         key = labelled_key({**fields, "toolchain": self._toolchain})
-        return Request(key, folder_key(key, variant.base_dir), self._place(variant))
+        return Request((folder_key(key, variant.base_dir), key), self._place(variant))
 
     def _place(self, variant: Variant) -> Place:
         entries = (variant.base_dir, tuple(_names_of_entries(variant)))
@@ -115,11 +117,6 @@ def data_digests(variant: Variant, digests: FileDigests) -> dict[str, str]:
         ToolError: a data file cannot be read.
     """
     return {name: digests.digest(Path(variant.base_dir) / name) for name in variant.files}
-
-
-def about(variant: Variant) -> About:
-    """Return the description of a variant that the store logs."""
-    return About(variant.name, variant.target.name, dict(variant.params))
 
 
 def place_of(variant: Variant) -> Place:

@@ -154,8 +154,6 @@ def package_digest(
 ) -> str | None:
     """Return the digest of the installed package or module `name`, None if there is none.
 
-    The shared libraries that a wheel keeps beside its package belong to it.
-
     Args:
         name: dotted where the package lies in a namespace that several distributions share.
         digest: SHA-256 of a file.
@@ -163,8 +161,14 @@ def package_digest(
         without: names of folders in it whose contents do not count.
     """
     place = locate_module(name, folders)
-    if place is None:
-        return None
+    return None if place is None else located_digest(place, digest, without=without)
+
+
+def located_digest(place: Path, digest: Digest, *, without: Sequence[str] = ()) -> str:
+    """Return the digest of the package or module whose source lies at `place`.
+
+    The shared libraries that a wheel keeps beside its package belong to it.
+    """
     if place.name.startswith("__init__."):
         libraries = place.parent.with_name(f"{place.parent.name}.libs")
         return tree_digest([place.parent, libraries], digest, without=without)

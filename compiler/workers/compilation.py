@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from pallasc.cache.about import About
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs import closure
@@ -22,7 +23,6 @@ from pallasc.compiler.inputs.manifest import fields_text, make_manifest
 from pallasc.compiler.inputs.process_state import ProcessState
 from pallasc.compiler.inputs.reads import missed_so_far, name_of
 from pallasc.compiler.inputs.request import (
-    about,
     data_digests,
     folder_key,
     named_entries,
@@ -236,7 +236,7 @@ class _Compilation:
             make_manifest(made.action, read, session.digests),
             name=variant.name,
             variant=variant.id,
-            about={**about(variant).to_json(), "seconds": self._cost_s(made)},
+            about={**About.of(variant).to_json(), "seconds": self._cost_s(made)},
             versions=session.versions,
             request=fields_text(request.fields),
             fields=fields_text(fields),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.hidden_inputs import HiddenInputs
+from pallasc.compiler.builds.hidden_inputs import hidden_notes
 from pallasc.compiler.lowering.kernel_output import unpack
 from pallasc.errors import SpecError
 from pallasc.specs.loading.yaml_loader import load_specs
@@ -350,10 +350,8 @@ def test_what_lies_in_the_home_folder_is_not_seen_and_the_build_says_so(
 def test_a_note_names_a_variable_once_for_all_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNEL_TILE", "1")
     monkeypatch.setenv("CUDA_HOME", "/cuda")
-    found = HiddenInputs()
-    for name in ("one", "two", "three"):
-        found.add(name, {"KERNEL_TILE": "a.py:1", "CUDA_HOME": "a.py:2", "NOT_SET": "a.py:3"})
-    cuda, tile = found.notes()
+    missed = {"KERNEL_TILE": "a.py:1", "CUDA_HOME": "a.py:2", "NOT_SET": "a.py:3"}
+    cuda, tile = hidden_notes((name, missed) for name in ("one", "two", "three"))
     assert tile.startswith(
         "one and 2 other kernels ask for KERNEL_TILE (a.py:1), which is set here"
     )

@@ -58,7 +58,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for place in ("toolchain.toolchain", "toolchain.components", "toolchain.installed"):
         monkeypatch.setattr(f"pallasc.compiler.{place}.find_package", find_package)
-    for place in ("toolchain.identity", "toolchain.modules", "inputs.changes"):
+    for place in ("toolchain.identity", "toolchain.modules"):
         monkeypatch.setattr(f"pallasc.compiler.{place}.locate_module", locate_module)
 
 

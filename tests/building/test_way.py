@@ -1,4 +1,10 @@
-"""The files of the compiler that a look-up goes through when nothing has changed."""
+"""The way that a variant takes through a build when nothing has changed.
+
+A *room* is a file of `compiler/`. A *return* is a call into a room that was entered before and has
+been left since: a way without any goes through each file once, from the first to the last. What
+`specs/` and `cache/` do for a room belongs to it, as does starting Python: the way begins with
+`look_up`, after the toolchain was identified, and ends with the settled result.
+"""
 
 from __future__ import annotations
 
@@ -10,70 +16,105 @@ from typing import Any
 import pytest
 
 from pallasc import compiler
-from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds import build as builds
 from pallasc.compiler.builds.options import Options
-from pallasc.compiler.inputs.lookup import Lookup
 
 ROOT = Path(compiler.__file__).resolve().parent
 
-STAGES = ["inputs/request", "inputs/lookup", "inputs/changes", "toolchain/modules"]
+# In the order in which a variant enters them. `identity` and `reads` are entered where its last
+# compilation imported a package of the user's, or read a file.
+ROOMS = [
+    *("builds/build", "inputs/request", "inputs/lookup", "inputs/changes", "toolchain/modules"),
+    *("toolchain/identity", "inputs/reads", "builds/state"),
+]
+CURIOUS = """
+from pathlib import Path
+
+import numpy
+import helper
+
+try:
+    import not_there
+except ImportError:
+    pass
+
+FACTOR = int((Path(__file__).parent / "factor.txt").read_text())
 
 
-def _files(function: Any, *arguments: Any) -> list[str]:
-    """Return the file of the compiler behind each run of calls that stay in one file."""
-    files: list[str] = []
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and ROOT in path.resolve().parents:
-            file = str(path.resolve().relative_to(ROOT).with_suffix(""))
-            if files[-1:] != [file]:
-                files.append(file)
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        function(*arguments)
-    finally:
-        sys.setprofile(before)
-    return files
+def run(x):
+    return helper.times(x, FACTOR)
+"""
 
 
-@pytest.fixture
-def built(project: Any) -> Any:
-    """Return a project whose only variant is in the store."""
+class Way:
+    """The rooms that calls go through, each time one is entered."""
+
+    def __init__(self) -> None:
+        self.entered: list[str] = []
+
+    def note(self, frame: FrameType, event: str, _: object) -> None:
+        """Note a call, as a function for `sys.setprofile`."""
+        path = Path(frame.f_code.co_filename).resolve()
+        if event == "call" and ROOT in path.parents:
+            room = str(path.relative_to(ROOT).with_suffix(""))
+            if self.entered[-1:] != [room]:
+                self.entered.append(room)
+
+    @property
+    def rooms(self) -> list[str]:
+        """The rooms, in the order in which they were entered first."""
+        return [*dict.fromkeys(self.entered)]
+
+    @property
+    def returns(self) -> int:
+        """How often a room was entered again."""
+        return len(self.entered) - len(self.rooms)
+
+
+def _way_of(project: Any, variants: list[Any], monkeypatch: pytest.MonkeyPatch) -> Way:
+    """Build variants that are in the store; return the way through the look-up."""
+    way, look_up = Way(), builds.look_up
+
+    def watched(*arguments: Any) -> None:
+        before = sys.getprofile()
+        sys.setprofile(way.note)
+        try:
+            look_up(*arguments)
+        finally:
+            sys.setprofile(before)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builds, "look_up", watched)
+        report = builds.build(variants, store=project.store, options=Options(jobs=1))
+    assert {result.status for result in report.results} == {"hit"}
+    return way
+
+
+def test_the_longest_way_of_a_hit_has_eight_rooms_and_six_returns(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write("kernel.py", CURIOUS)
+    project.write("helper.py", "def times(x, factor): return x * factor\n")
+    project.write("factor.txt", "2")
+    project.spec({"name": "twice", "entry": "kernel.py:run"})
+    assert project.build().exit_code == 0
+    way = _way_of(project, project.variants(), monkeypatch)
+    assert way.rooms == ROOMS
+    assert len(way.rooms) <= 8
+    assert way.returns <= 6
+
+
+def test_a_variant_that_shares_its_sources_goes_through_four_rooms(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project.write("kernel.py", "def run(x): return x * 2\n")
     project.spec({"name": "twice", "entry": "kernel.py:run"})
     assert project.build().exit_code == 0
-    return project
-
-
-def test_a_look_up_goes_through_four_files_and_hardly_back(built: Any) -> None:
-    (variant,) = built.variants()
-    lookup = Lookup(built.context(), built.store)
-
-    def look() -> None:
-        assert lookup.find(lookup.requests.of(variant)).artifact is not None
-
-    first = _files(look)
-    assert [*dict.fromkeys(first)] == STAGES
-    assert len(first) <= 10
+    variants = project.variants()
+    alone = _way_of(project, variants, monkeypatch)
+    assert alone.rooms == [room for room in ROOMS if room not in ROOMS[5:7]]
     # Sources are checked once in a build, however many variants read them.
-    second = _files(look)
-    assert [*dict.fromkeys(second)] == STAGES[:2]
-    assert len(second) <= 4
-
-
-def test_a_build_that_finds_everything_enters_nothing_that_compiles(built: Any) -> None:
-    variants = built.variants()
-    reports = []
-    options = Options(jobs=1)
-
-    def again() -> None:
-        reports.append(build(variants, store=built.store, options=options))
-
-    entered = {*_files(again)}
-    assert [result.status for result in reports[0].results] == ["hit"]
-    # The toolchain is found and identified once, before the first variant is looked up.
-    after = {file for file in entered if not file.startswith("toolchain/")}
-    assert after == {*STAGES[:3], "builds/build", "builds/state", "builds/hidden_inputs"}
+    both = _way_of(project, variants * 2, monkeypatch)
+    second = both.entered[len(alone.entered) :]
+    assert set(second) == {"builds/build", "inputs/request", "inputs/lookup", "builds/state"}
+    assert len(second) <= 5
