@@ -39,7 +39,7 @@ class Locator:
     Args:
         store: the store of the build.
         timeout_s: how long a variant may take.
-        jobs: how many are compiled at the same time; None for what the machine has room for.
+        jobs: how many are compiled at the same time; None for as many as fit the machine.
     """
 
     def __init__(self, store: Store, timeout_s: float | None, jobs: int | None) -> None:
@@ -122,7 +122,7 @@ def with_lines(finding: Finding, tables: Tables) -> Finding:
     stack = _stack(tables, (finding.cubin, finding.kernel), finding.ptx_line)
     if stack and finding.location is None:
         finding = replace(finding, location=stack[0])
-        places += _callers(stack, _MOST_CALLS)
+        places = [*_callers(stack, _MOST_CALLS), *places]  # next to the line that they lead to
     if finding.location is None:  # where it shows, such as at the end, is not the user's line
         known = (place.location for place in places if place.location is not None)
         finding = replace(finding, location=next(known, None))
@@ -135,7 +135,7 @@ def _stack(tables: Tables, kernel: tuple[str, str], line: int) -> Sequence[Locat
 
 
 def _callers(stack: Sequence[Location], most: int) -> list[Place]:
-    """Return from where the innermost function is called; the last is the call of the kernel."""
+    """Return the calls that lead to the innermost line, the nearest first, without the kernel's."""
     from pallasc.checks.findings import Place
 
     return [Place("called from here", at) for at in stack[1:-1][:most]]

@@ -17,8 +17,8 @@ from typing import Any
 
 from pallasc.checks.findings import LevelResult
 from pallasc.checks.levels import LEVELS, Level, run_level
+from pallasc.checks.memory_limit import check_arrays_fit, out_of_memory
 from pallasc.checks.messages import Check, Checked
-from pallasc.checks.room import check_room, without_memory
 from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.messages import Failed, Reply
@@ -42,7 +42,7 @@ def main(arguments: list[str], channel: Channel) -> int:
             except PallascError as error:
                 reply = Failed.because_of(error)
             except MemoryError as error:
-                reply = Failed.because_of(without_memory(request.id, error))
+                reply = Failed.because_of(out_of_memory(request.id, error))
             # A kernel that waits for ever has left its threads behind.
             tainted = session.is_tainted() or threading.active_count() > threads
             channel.send(replace(reply, task=request.task, tainted=tainted).to_json())
@@ -76,7 +76,7 @@ class Session:
             memory_bytes=request.memory_bytes,
         )
         if level.executes:
-            check_room(subject, options)
+            check_arrays_fit(subject, options)
         variant = request.variant if level.calls_user else None
         if variant is None:
             return Checked(result=_timed(level, subject, options))

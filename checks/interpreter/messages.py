@@ -163,7 +163,7 @@ def _plain(text: str) -> str:
     """Return a text of the interpreter's as one line, without what differs between runs."""
     text = _ALLOCATION.sub(lambda match: _space(match[0]), text)
     text = _ADDRESS.sub("", text).replace("barrier  ", "barrier ").replace("barrier ,", "barrier,")
-    text = _SLICE.sub(r"\1:\2", _RANGE.sub(r"[\1]", text))
+    text = _RANGE.sub(r"[\1]", _SLICE.sub(r"\1:\2", text))
     text = _UNIT.sub(lambda match: _thread(match[0]), text)
     text = " ".join(text.split()).rstrip(".")
     return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -276,8 +276,8 @@ def test_only_known_errors_of_the_interpreter_are_findings(text: str, rule: str 
 
 def test_a_range_of_the_interpreter_is_told_as_a_slice() -> None:
     text = (
-        "Out-of-bounds read of GMEM: reading [Access(range=(1024:1152,), permutation=None)] but "
-        "buffer has shape (128,)"
+        "Out-of-bounds read of GMEM: reading [Access(range=(slice(1024, 1152, None),), "
+        "permutation=None)] but buffer has shape (128,)"
     )
     finding = failure_finding(text, None)
     assert finding is not None

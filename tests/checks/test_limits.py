@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.checks.room import check_room, without_memory
+from pallasc.checks.memory_limit import check_arrays_fit, out_of_memory
 from pallasc.checks.subject import Options
 from pallasc.compiler.workers.messages import Failed
 from pallasc.errors import CompileError
@@ -83,16 +83,16 @@ def test_inputs_take_their_size_twice_on_each_device(
 ) -> None:
     options = Options(memory_bytes=limit)
     if fits:
-        check_room(subject(devices), options)
+        check_arrays_fit(subject(devices), options)
         return
     with pytest.raises(CompileError, match=r"arrays of k\[m=1\].* at least") as caught:
-        check_room(subject(devices), options)
+        check_arrays_fit(subject(devices), options)
     assert caught.value.hint is not None
     assert "--memory" in caught.value.hint
 
 
 def test_memory_that_runs_out_is_told_as_such() -> None:
-    error = without_memory("k", MemoryError("Unable to allocate 4.00 GiB"))
+    error = out_of_memory("k", MemoryError("Unable to allocate 4.00 GiB"))
     told = "not enough memory to execute k: Unable to allocate 4.00 GiB"
     assert error.message == told
     assert Failed.because_of(error).out_of_memory

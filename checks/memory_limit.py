@@ -16,7 +16,7 @@ _HINT = (
 )
 
 
-def check_room(subject: Subject, options: Options) -> None:
+def check_arrays_fit(subject: Subject, options: Options) -> None:
     """Look whether the arrays of a variant fit into the memory of this process.
 
     Inputs are held twice, as they are given and where the kernel reads them.
@@ -37,7 +37,7 @@ def check_room(subject: Subject, options: Options) -> None:
     )
 
 
-def without_memory(name: str, error: MemoryError) -> CompileError:
+def out_of_memory(name: str, error: MemoryError) -> CompileError:
     """Return the error for a variant for which there was not enough memory."""
     told = str(error).partition("\n")[0].rstrip(".")
     lacking = CompileError(
