@@ -202,6 +202,7 @@ def _input_file(file: Path | None) -> Path | None:
         return None
     from pallasc.compiler.references.npy import names_in
 
+    # A file that cannot be read fails here, before anything is compiled.
     names_in(file)
     return file.absolute()
 

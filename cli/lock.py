@@ -151,6 +151,7 @@ class _Run:
         self._tell(checked.changes, (), written=False)
         if not checked.changes:
             return 0
+        # What the store does not have cannot be compared, so an update is no remedy yet.
         if all(change.kind == "unknown" for change in checked.changes):
             echo("  Build them first: pallasc build SPECS", err=True)
         else:

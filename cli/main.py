@@ -67,6 +67,7 @@ class LazyGroup(Group):
             click.UsageError: there is no such command.
         """
         name = args[0]
+        # click names a wrong option better, and a shell that completes the line wants no error.
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             from pallasc.specs.spelling import suggestion
 
@@ -77,6 +78,7 @@ class LazyGroup(Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a reader that goes away, as `head` does, ends it without a message."""
         try:
+            # Python flushes when it exits, too late for a full disk to change the exit code.
             code = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
@@ -144,17 +146,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _replace_closed_streams()
     try:
         with as_interrupts():
+            # In standalone mode click prints errors itself, and exits.
             code = root.main(arguments, prog_name="pallasc", standalone_mode=False, obj=options)
         sys.stdout.flush()
     except (PallascError, click.ClickException, click.Abort) as error:
         return _end(error, options)
+    # A full disk or a lost terminal shows in whatever writes next.
     except OSError as error:
         from pallasc.cli.render.failures import is_output_error
 
         if not is_output_error(error):
             raise
         return _end(error, options)
-    return int(code or 0)
+    return int(code or 0)  # most commands return nothing
 
 
 def _end(
@@ -186,7 +190,9 @@ def _replace_closed_streams() -> None:
     for name, mode, access in _CLOSED:
         if getattr(sys, name) is None:
             number = os.open(os.devnull, access)
+            # Workers inherit the standard streams by their numbers.
             os.set_inheritable(number, True)
+            # Collecting the stream must not free its number for the next file.
             stream = os.fdopen(number, mode, encoding="utf-8", errors="replace", closefd=False)
             setattr(sys, name, stream)
 

@@ -194,6 +194,7 @@ def _refuse_without_meaning() -> None:
     """
     context = click.get_current_context()
     for parameter, why in (("ordinal", "no GPU is used"), ("profile", "no time is measured")):
+        # The value does not tell whether it was given: --device 0 is the default.
         if context.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
             name = next(p.opts[0] for p in context.command.params if p.name == parameter)
             raise click.UsageError(f"{name} cannot be used with --emulate: {why}.")

@@ -57,7 +57,7 @@ class Group(Command, click.Group):
             from pallasc.cli.terminal.output import echo
 
             echo(ctx.get_help(), err=True)
-            ctx.exit(2)
+            ctx.exit(2)  # as in click 8.2; older ones end with 0
         return super().parse_args(ctx, args)
 
 
@@ -87,6 +87,7 @@ def _usage_errors_of(ctx: click.Context) -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
+        # Without it the message would name no command whose help to read.
         error.ctx = error.ctx or ctx
         raise
 

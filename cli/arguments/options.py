@@ -198,6 +198,7 @@ def _required(ctx: click.Context, _: click.Parameter, required: bool | None) -> 
         return required
     from pallasc.cli.terminal.workspace import is_ci
 
+    # In CI a store that cannot be written compiles everything again in each run.
     return is_ci(os.environ)
 
 
@@ -264,6 +265,7 @@ def _memory_bytes(ctx: click.Context, _: click.Parameter, text: str | None) -> i
         return None
     from pallasc.cache.upkeep.limits import parse_size
 
+    # None is taken: it stands for the share of the machine.
     return parse_size(text, what="--memory", least_bytes=_LEAST_MEMORY_BYTES) or 0
 
 
@@ -278,8 +280,8 @@ def _seconds(ctx: click.Context, _: click.Parameter, text: str | None) -> float 
     try:
         seconds = float(text)
     except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
+        seconds = 0.0  # refused below, with all that is no limit
+    if not 0 < seconds < float("inf"):  # nan, too
         from pallasc.errors import SpecError
 
         raise SpecError(

@@ -83,6 +83,7 @@ def find_entry(bundle: Bundle, name: str) -> Entry:
     from pallasc.specs.bundle.rearrange import select_entries
 
     entries = list(bundle.entries())
+    # An id is exact; a name or an expression may match several.
     matching = [entry for entry in entries if entry.id == name]
     matching = matching or [entry for entry in entries if entry.name == name]
     try:

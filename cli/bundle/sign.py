@@ -54,6 +54,7 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
     _create(public, f"{shown}\n".encode(), 0o644)
     try:
         _create(file, private_key_text(key, _password()), _PRIVATE)
+    # An interrupt while the password is asked for must not leave half a pair behind.
     except BaseException:
         public.unlink()
         raise
@@ -122,13 +123,14 @@ def _create(path: Path, data: bytes, mode: int) -> None:
 
     with refusing(path, hint="Give another path."):
         try:
+            # Created with its mode: there is no moment in which others can read the key.
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError as error:
             raise SpecError(
                 f"{path} already exists, and keys are never replaced.", hint="Give another name."
             ) from error
         with open(descriptor, "wb") as file:
-            os.fchmod(descriptor, mode)
+            os.fchmod(descriptor, mode)  # the umask may have taken bits away
             file.write(data)
 
 

@@ -80,6 +80,7 @@ def command(
         echo(json_text(data))
     else:
         _tell(file, number, digest, signers, findings, lock)
+    # A variant of the lock file that the bundle lacks is a note: bundles may be split.
     return _NOT_AS_LOCKED if any(finding.severity == "error" for finding in findings) else 0
 
 

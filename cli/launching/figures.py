@@ -95,6 +95,7 @@ def parse_flop(text: str, params: Mapping[str, Scalar]) -> float:
     try:
         operations = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
+        # Refused below, as nan compares with nothing.
         operations = math.nan
     if not 0 < operations < math.inf:
         raise SpecError(

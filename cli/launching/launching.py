@@ -133,6 +133,7 @@ def fitting(variants: Sequence[Variant], device: Device, *, every: bool) -> list
     all_fitting = []
     for kernel in kernels.values():
         fit = _fitting_of_kernel(kernel, device)
+        # Reversed, so that of several models the first of the spec stays.
         points = {variant.params: variant for variant in reversed(fit)}
         if len(points) > 1 and not every:
             raise several([*reversed(points.values())], f"launched on {device}")
@@ -164,6 +165,7 @@ def _target_hint(device: Device) -> str | None:
     model = model_of(device)
     own = f"sm_{device.major}{device.minor}"
     runs = [a for a in DEFAULT_MODELS if arch_refusal(a, device.major, device.minor) is None]
+    # The own architecture last, which becomes first.
     runs.sort(key=lambda arch: arch.rstrip("af") == own)
     names = [*reversed(runs)] if model is None else [model.name]
     return f"Compile for it: --target {names[0]}." if names else None

@@ -136,6 +136,7 @@ def bundle_files(specs: Sequence[str]) -> list[Path]:
 def _is_bundle(path: Path) -> bool:
     from pallasc.specs.bundle.format import MAGIC
 
+    # By name too, so that a truncated or missing bundle is told as one.
     if path.suffix == _SUFFIX and not path.is_dir():
         return True
     try:

@@ -66,6 +66,7 @@ class Outputs(NamedTuple):
             from pallasc.cli.render.check_annotations import check_commands
 
             ended = [*report.errors, *([report.unchecked] if report.unchecked else [])]
+            # GitHub reads commands from either stream; the standard output may hold JSON.
             for line in (*map(github_command, ended), *check_commands(report)):
                 echo_command(line)
         self._write_files(report, error=report.unchecked)
@@ -76,7 +77,7 @@ class Outputs(NamedTuple):
                 echo(text)
         for check in report.checks:
             for level, error in check.errors.items():
-                if error.hint:
+                if error.hint:  # the reason is in the line of the result already
                     echo(f"{check.id}: {level}: {error_text(error)}", err=True)
         echo(summary_line(report), err=True)
         if (unchecked := report.unchecked) is not None:

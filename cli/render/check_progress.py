@@ -32,6 +32,7 @@ def events(progress: Progress, *, levels: Sequence[str], quiet: bool) -> Events:
         levels: the names of the levels that were asked for.
         quiet: results go to another output.
     """
+    # A list, whose only element the listeners replace.
     heartbeat = [Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)]
     held: list[str] = []
 
@@ -44,6 +45,7 @@ def events(progress: Progress, *, levels: Sequence[str], quiet: bool) -> Events:
         if quiet:
             return
         held.extend(result_lines(candidate.id, result, from_store=from_store))
+        # A result that took time is shown at once; thousands of stored ones are not.
         if not from_store or len(held) >= _HELD_LINES:
             heartbeat[0] = Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)
             write()

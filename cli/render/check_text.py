@@ -107,6 +107,7 @@ def _placed(location: Location | None) -> str:
     if location is None:
         return ""
     file = os.path.relpath(location.file) if os.path.isabs(location.file) else location.file
+    # A chain of ".." is harder to read, and to open, than the whole path.
     shown = location.file if file.startswith("..") else file
     numbers = [str(number) for number in (location.line, location.column) if number]
     return f"{one_line(':'.join([shown, *numbers]))}: "

@@ -32,7 +32,7 @@ def failure(error: PallascError | click.ClickException | click.Abort) -> Failure
         return Failure(_usage_text(error), USAGE)
     if isinstance(error, click.ClickException):
         return Failure(f"error: {error.format_message()}", USAGE)
-    return Failure("interrupted", INTERRUPTED)
+    return Failure("interrupted", INTERRUPTED)  # click's Abort stands for KeyboardInterrupt
 
 
 def is_output_error(error: OSError) -> bool:
@@ -46,6 +46,7 @@ def is_output_error(error: OSError) -> bool:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         place = Path(frame.f_code.co_filename)
     folders = (Path(click.__file__).parent, Path(__file__).parents[1])
+    # Files that are opened by name have it in their errors; streams have none.
     return (
         error.filename is None
         and place is not None
@@ -73,6 +74,7 @@ def _source_line(location: Location | None) -> str:
         return ""
     import linecache
 
+    # linecache honours a coding line, and gives "" for what it cannot read.
     text = linecache.getline(location.file, location.line).strip()
     return f"{location.line} | {text}" if text else ""
 

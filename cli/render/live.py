@@ -96,6 +96,7 @@ class Live(Progress):
     def _finish(self, result: VariantResult) -> None:
         self._counts[result.status] += 1
         if self._running:
+            # By identity: equality would compare every field of thousands of variants.
             self._running = [entry for entry in self._running if entry[0] is not result.variant]
         if result.status == "hit" and not (self.hits and self._latest.total <= _FEW_HITS):
             return
@@ -135,5 +136,5 @@ def _erase(lines: list[Line], columns: int) -> str:
     if not lines:
         return ""
     widths = [width("".join(text for text, _ in line)) for line in lines]
-    above = sum(max(1, -(-each // columns)) for each in widths) - 1
+    above = sum(max(1, -(-each // columns)) for each in widths) - 1  # the cursor is in the last one
     return "\r\x1b[2K" + "\x1b[1A\x1b[2K" * above

@@ -57,6 +57,7 @@ class Progress:
 
     def __call__(self, event: Event | Tick) -> None:
         """Print what an event has to report, if anything."""
+        # Thousands of hits come this way, a few of everything else.
         if event.__class__ is Event and event.kind == "hit":
             if self.hits:
                 self._hold_hit(event)

@@ -68,11 +68,12 @@ def sarif(
                 "toolExecutionNotifications": notes,
             }
         ],
+        # Python counts code points; the default of SARIF is UTF-16 code units.
         "columnKind": "unicodeCodePoints",
         "results": list(_results(report, numbers, root)),
     }
     text = json.dumps({"$schema": SCHEMA, "version": VERSION, "runs": [run]}, indent=1)
-    return f"{text}\n".encode("ascii")
+    return f"{text}\n".encode("ascii")  # json has escaped everything else
 
 
 def _rule(rule: Rule) -> dict[str, object]:
@@ -90,6 +91,7 @@ def _results(report: Report, numbers: Mapping[str, int], root: Path) -> Iterator
     for check in report.checks:
         for result in check.results:
             for finding in result.findings:
+                # A host shows equal results at one line once for each: a matrix would flood it.
                 same = (_fingerprint(finding, check, root), finding.location)
                 shared.setdefault(same, (finding, []))[1].append(check)
     for finding, checks in shared.values():
@@ -139,7 +141,7 @@ def _physical(location: Location, root: Path) -> dict[str, object]:
     place: dict[str, object] = {"artifactLocation": file}
     if location.line:
         region = {"startLine": location.line}
-        if location.column:
+        if location.column:  # SARIF counts from 1; 0 is unknown here
             region["startColumn"] = location.column
         place["region"] = region
     return place
@@ -160,6 +162,7 @@ def _notifications(report: Report, root: Path) -> Iterator[dict[str, object]]:
             yield _notification(f"{check.id}: {built.message}", "error", place, root)
         for result in check.results:
             if result.status == "not checked":
+                # A level that does not apply must not make the run unsuccessful.
                 level = "error" if result.stopped else "note"
                 text = f"{check.id}: {result.level}: {result.reason}"
                 yield _notification(text, level, place, root)

@@ -22,10 +22,12 @@ def as_interrupts() -> Iterator[None]:
     Signals after the first are ignored until the process has ended: they must not interrupt what
     ends the workers. After ten seconds another signal counts, in case the first was lost.
     """
+    # Python lets only the main thread set handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
+    # nohup ignores SIGHUP, and a program that calls `main` may have handlers: both are left alone.
     ours = [number for number, handler in before.items() if handler in _UNHANDLED]
     first = _First()
     for number in ours:

@@ -133,10 +133,12 @@ def check_reports(reports: Mapping[str, Path | None], *, as_json: bool) -> None:
 def _check_writable(path: Path, option: str) -> None:
     import tempfile
 
+    # /dev/stdout or a pipe: opening one to try it would be seen at its other end.
     if path.exists() and not path.is_file():
         return
     with refusing(path, hint=f"Give {option} another path."):
         path.parent.mkdir(parents=True, exist_ok=True)
+        # A report replaces its file by a rename, for which the folder has to be writable.
         with tempfile.TemporaryFile(dir=path.parent):
             pass
 
@@ -150,6 +152,7 @@ def write_report(data: bytes, path: Path, option: str) -> None:
     from pallasc.specs.user_files import replace_file
 
     if path == STANDARD_OUTPUT:
+        # Bytes go to the binary stream, past the encoding of the terminal.
         click.echo(data, nl=False)
         return
     with refusing(path, hint=f"Give {option} another path."):

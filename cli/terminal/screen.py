@@ -54,11 +54,12 @@ class Screen(NamedTuple):
             return columns, rows
         import shutil
 
-        return shutil.get_terminal_size()
+        return shutil.get_terminal_size()  # from COLUMNS and LINES, if they are set
 
     @property
     def room(self) -> int | None:
         """Columns that a line may take without being wrapped; None where lines stay whole."""
+        # Some terminals wrap as soon as the last column is filled.
         return self.size()[0] - 1 if self.live else None
 
     def paint(self, text: str, colour: str | None) -> str:
@@ -94,7 +95,7 @@ def stderr_screen() -> Screen:
         stream,
         live=can_redraw(stream, os.environ),
         colour=wants_colour(stream, os.environ),
-        ascii=_is_narrow(stream.encoding or "ascii"),
+        ascii=_is_narrow(stream.encoding or "ascii"),  # a StringIO has no encoding
     )
 
 

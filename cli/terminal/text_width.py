@@ -35,6 +35,7 @@ def shorten(text: str, columns: int) -> str:
 
 
 def _columns(character: str) -> int:
+    # Combining marks and invisible controls stay in the column before.
     if unicodedata.category(character) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1

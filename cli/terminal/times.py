@@ -54,6 +54,7 @@ def time_left_s(
         return None
     mean_s = sum(compiled_s) / len(compiled_s)
     work_s = left * mean_s - sum(min(each, mean_s) for each in running_s)
+    # No build ends before the compilation that began last.
     newest_s = max((mean_s - each for each in running_s), default=0.0)
     expected_s = max(work_s / max(1, min(jobs, left)), newest_s)
     return expected_s if expected_s > 0 else None

@@ -25,6 +25,7 @@ def is_ci(environment: Mapping[str, str]) -> bool:
 
 def relative_file(file: str, root: Path) -> str | None:
     """Return a file's path from `root`, with `/`; None if it is not below it."""
+    # A link inside the repository may lead out of it, and the root may itself be a link.
     for path in (Path(os.path.abspath(file)), Path(file).resolve()):
         if path.is_relative_to(root):
             return path.relative_to(root).as_posix()
