@@ -1,4 +1,4 @@
-"""`pallasc check` as a command: what is stored, what is shared, how it ends, what it writes."""
+"""`pallasc check` as a command: what is stored, what is shared, what it takes, how it ends."""
 
 from __future__ import annotations
 
@@ -10,23 +10,18 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from xml.etree import ElementTree
 
 import click
 import pytest
 
-from pallasc.checks.findings import Finding, Place, from_findings, not_checked
-from pallasc.checks.levels import LEVELS, rules_of
+from pallasc.checks.findings import from_findings, not_checked
+from pallasc.checks.levels import LEVELS
 from pallasc.checks.report import Report, VariantCheck
 from pallasc.checks.worker import Session
 from pallasc.cli import check as command
 from pallasc.cli.arguments.keys import whole_key
 from pallasc.cli.main import root
-from pallasc.cli.render.check_annotations import check_commands
-from pallasc.cli.render.check_junit import check_junit
-from pallasc.cli.render.check_text import result_lines, summary_line
-from pallasc.cli.render.sarif import sarif
-from pallasc.errors import Location, SpecError, ToolError
+from pallasc.errors import SpecError, ToolError
 
 OWN_FILES = ("kernels.py", "spec.yaml")
 
@@ -342,126 +337,6 @@ def test_errors_of_small_sizes_name_them_and_where_they_come_from(
     assert "Change these sizes" in result["error"]["hint"]
 
 
-def test_the_terminal_shows_places_rules_and_what_to_do(checked: Any, checking: Any) -> None:
-    ran = checking.check(checked.folder, "spec.yaml")
-    assert "passed       interpreter  sound@h100-sxm  from the store" in ran.out
-    assert (
-        "found        interpreter  waits_twice@h100-sxm  from the store\n  kernels.py:" in ran.out
-    )
-    assert ": error: the only running thread waits forever: " in ran.out
-    assert "[deadlock]" in ran.out
-    assert "\ndeadlock: All threads that still run" in ran.out
-    assert "5 variants in " in ran.err
-    assert "1 passed, 4 found; " in ran.err
-    assert ran.err.rstrip().endswith("5 from the store")
-
-
-def _assert_sarif(data: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
-    """Check the essentials of the schema, and return the results."""
-    assert data["version"] == "2.1.0"
-    assert data["$schema"].endswith("sarif-2.1.0.json")
-    (run,) = data["runs"]
-    driver = run["tool"]["driver"]
-    assert driver["name"] == "pallasc"
-    rules = driver["rules"]
-    for rule in rules:
-        assert rule["id"]
-        assert rule["shortDescription"]["text"].endswith(".")
-        assert rule["help"]["text"]
-        assert rule["fullDescription"]["text"]
-    assert run["originalUriBaseIds"]["%SRCROOT%"]["uri"] == f"{folder.as_uri()}/"
-    for result in run["results"]:
-        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
-        assert result["level"] in ("error", "warning", "note")
-        assert result["message"]["text"]
-        for place in (*result["locations"], *result.get("relatedLocations", ())):
-            physical = place["physicalLocation"]
-            assert physical["artifactLocation"]["uriBaseId"] == "%SRCROOT%"
-            assert not physical["artifactLocation"]["uri"].startswith(("/", "file:"))
-            assert physical["region"]["startLine"] >= 1
-        assert result["partialFingerprints"]["pallasc/v1"]
-    (invocation,) = run["invocations"]
-    assert type(invocation["executionSuccessful"]) is bool
-    results: list[dict[str, Any]] = run["results"]
-    return results
-
-
-def test_sarif_has_rules_with_help_and_places_in_the_repository(
-    checked: Any, checking: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("GITHUB_WORKSPACE", raising=False)
-    checking.check(checked.folder, "spec.yaml", "--sarif", "out/findings.sarif")
-    data = json.loads((checked.folder / "out" / "findings.sarif").read_text())
-    results = _assert_sarif(data, checked.folder.resolve())
-    assert {result["ruleId"] for result in results} >= {"deadlock", "wrong-numbers"}
-    assert {r["id"] for r in data["runs"][0]["tool"]["driver"]["rules"]} >= {"race"}
-    dead = next(result for result in results if result["ruleId"] == "deadlock")
-    assert dead["relatedLocations"]
-    assert "Variants: waits_twice@h100-sxm" in dead["message"]["text"]
-
-
-@pytest.mark.parametrize(("option", "begins"), [("--sarif", '{\n "$schema"'), ("--junit", "<?xml")])
-def test_a_report_is_printed_in_place_of_the_lines(
-    checked: Any, checking: Any, option: str, begins: str
-) -> None:
-    ran = checking.check(checked.folder, "spec.yaml", option, "-")
-    assert ran.code == 1
-    assert ran.out.startswith(begins)
-    assert ran.out.rstrip().endswith(("}", "</testsuites>"))
-    assert not (checked.folder / "-").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "both"),
-    [
-        (("--json", "--sarif", "-"), "--json and --sarif -"),
-        (("--sarif", "-", "--junit", "-"), "--junit - and --sarif -"),
-    ],
-)
-def test_two_reports_on_the_standard_output_are_refused(
-    checked: Any, checking: Any, options: tuple[str, ...], both: str
-) -> None:
-    ran = checking.check(checked.folder, "spec.yaml", *options)
-    assert (ran.code, ran.out) == (2, "")
-    assert f"{both} both write to the standard output: name a file for --sarif.\n" in ran.err
-
-
-def test_junit_has_a_suite_a_level_and_a_failure_a_finding(checked: Any, checking: Any) -> None:
-    checking.check(checked.folder, "spec.yaml", "--junit", "report.xml")
-    top = ElementTree.parse(checked.folder / "report.xml").getroot()
-    (suite,) = top.findall("testsuite")
-    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == (
-        "interpreter",
-        "5",
-        "4",
-    )
-    cases = {case.get("name"): case for case in suite.findall("testcase")}
-    failure = cases["doubled@h100-sxm"].find("failure")
-    assert failure is not None
-    assert failure.get("type") == "wrong-numbers"
-    assert cases["sound@h100-sxm"].find("failure") is None
-
-
-def test_github_gets_a_finding_at_its_line(checked: Any, checking: Any) -> None:
-    ran = checking.check(checked.folder, "spec.yaml", "--annotations", "github")
-    (line,) = [line for line in ran.err.splitlines() if "title=deadlock%3A waits_twice" in line]
-    assert line.startswith("::error file=kernels.py,line=")
-
-
-def test_an_error_that_ends_the_check_is_in_every_output(project: Path, checking: Any) -> None:
-    (project / "spec.yaml").write_text("schema: 1\nkernels: 3\n")
-    ran = checking.check(
-        project, "spec.yaml", "--json", "--sarif", "a.sarif", "--junit", "b.xml",
-        "--annotations", "github",
-    )  # fmt: skip
-    assert ran.code == 2
-    assert "expected a list of kernels" in ran.report["error"]["message"]
-    run = json.loads((project / "a.sarif").read_text())["runs"][0]
-    assert run["invocations"][0]["executionSuccessful"] is False
-    assert b"expected a list of kernels" in (project / "b.xml").read_bytes()
-    assert "::error " in ran.err
-
-
 def test_without_jax_a_level_that_calls_the_users_code_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -473,68 +348,6 @@ def test_without_jax_a_level_that_calls_the_users_code_says_what_to_install(
         "the level calls the kernel or its reference, and jax is not installed."
     )
     assert caught.value.hint == 'Install it with: pip install "pallasc[cuda13]"'
-
-
-def test_an_interrupt_is_told_with_what_is_left(tmp_path: Path) -> None:
-    done = VariantCheck("done@h100", None, None, None, (from_findings("interpreter", ()),))
-    left = VariantCheck("left@h100", None, None, None)
-    report = Report((done, left), 1.5, ("interpreter",), interrupted=True)
-    assert (report.exit_code, report.left) == (130, 1)
-    assert summary_line(report) == "2 variants in 1.5 s: 1 passed, interrupted, 1 left"
-    (run,) = json.loads(sarif(report, {}, tmp_path, version="1"))["runs"]
-    (invocation,) = run["invocations"]
-    assert invocation["executionSuccessful"] is False
-    (note,) = invocation["toolExecutionNotifications"]
-    assert note["message"]["text"] == "interrupted: 1 of 2 variants lack results of a level"
-
-
-HOSTILE = "\x1b[31m\n::error::x\u202e%0A<&\"'>\ud800]]>"
-
-
-def _hostile_report() -> Any:
-    place = Location("a b/k,1:2.py", 3, 4)
-    finding = Finding(
-        rule="race",
-        message=HOSTILE,
-        location=place,
-        instruction=HOSTILE,
-        hint=HOSTILE,
-        places=(Place(HOSTILE, place), Place(HOSTILE)),
-    )
-    results = (
-        from_findings("interpreter", (finding,)),
-        not_checked("interpreter", HOSTILE, stopped=True),
-    )
-    return Report((VariantCheck(HOSTILE, None, None, None, results),), 1.0, ("interpreter",))
-
-
-def _assert_harmless(text: str) -> None:
-    assert "\x1b" not in text
-    assert "\u202e" not in text
-    assert not any(line.startswith("::error::x") for line in text.splitlines())
-
-
-def test_hostile_words_do_no_harm_in_any_output(tmp_path: Path) -> None:
-    report = _hostile_report()
-    lines = [
-        line
-        for r in report.checks[0].results
-        for line in result_lines(HOSTILE, r, from_store=False)
-    ]
-    _assert_harmless("\n".join(lines))
-    assert all("\n" not in line for line in lines)
-    junit = check_junit(report, tmp_path)
-    _assert_harmless(junit.decode())
-    assert ElementTree.fromstring(junit).find(".//failure") is not None
-    data = json.loads(sarif(report, rules_of(LEVELS.values()), tmp_path, version="1.2.3"))
-    _assert_harmless(json.dumps(data, ensure_ascii=False))
-    (result,) = data["runs"][0]["results"]
-    uri = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
-    assert "a%20b/k%2C1%3A2.py" in uri
-    for command_line in check_commands(report, {}):
-        assert command_line.startswith("::error ")
-        assert len(command_line.splitlines()) == 1
-        _assert_harmless(command_line)
 
 
 def test_a_store_that_demands_signatures_believes_only_signed_results(
