@@ -7,6 +7,8 @@ way, does so again until something that it has read is another.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
+from operator import is_not
 from typing import Any
 
 import numpy as np
@@ -94,5 +96,5 @@ def _places(splits: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _equal(some: list[np.ndarray], others: list[np.ndarray]) -> bool:
-    changed = [pair for pair in zip(some, others, strict=True) if pair[0] is not pair[1]]
+    changed = compress(zip(some, others, strict=True), map(is_not, some, others))
     return all(a.tobytes() == b.tobytes() for a, b in changed)

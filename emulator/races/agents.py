@@ -18,6 +18,7 @@ The rows of a frontier say *in which way* they have happened before:
 from __future__ import annotations
 
 from typing import NamedTuple
+from weakref import WeakSet, ref
 
 import numpy as np
 
@@ -72,6 +73,79 @@ class Agents(NamedTuple):
         return found
 
 
+class Clusters:
+    """Tables of clusters, by their numbers; it is shared, and never changed.
+
+    Thousands of warps know of hundreds of clusters, most of them the same of each: what was put
+    together once is found again by its identity.
+    """
+
+    __slots__ = ("__weakref__", "_last", "tables")
+
+    def __init__(self, tables: dict[int, Table]) -> None:
+        self.tables = tables
+        self._last: tuple[ref[Clusters], ref[Clusters]] | None = None  # the last union, its result
+
+    def union(self, more: Clusters) -> Clusters:
+        """Return the later of the events of both: one of the two where that has them all."""
+        if more is self or not more.tables:
+            return self
+        if not self.tables:
+            return more
+        if self._last is not None and self._last[0]() is more:
+            found = self._last[1]()
+            if found is not None:
+                return found
+        found = self._union(more)
+        self._last = ref(more), ref(found)
+        return found
+
+    def _union(self, more: Clusters) -> Clusters:
+        both = dict(self.tables)
+        is_own = True
+        for number, table in more.tables.items():
+            known = both.get(number)
+            if known is not table:
+                both[number] = later = merged(known, table)
+                is_own = is_own and later is known
+        if is_own:
+            return self
+        if len(both) == len(more.tables) and all(both[n] is t for n, t in more.tables.items()):
+            return more
+        return Clusters(both)
+
+    def with_one(self, number: int, table: Table) -> Clusters:
+        """Return these with what is known of one cluster, too."""
+        known = self.tables.get(number)
+        later = merged(known, table)
+        return self if later is known else Clusters({**self.tables, number: later})
+
+
+NONE = Clusters({})
+
+
+class Passed:
+    """What releases at one place have passed on so far, to those that acquire there."""
+
+    __slots__ = ("_covered", "clusters")
+
+    def __init__(self) -> None:
+        self.clusters = NONE
+        self._covered: WeakSet[Clusters] = WeakSet()  # what `clusters` is known to hold
+
+    def release(self, number: int, own: Table, others: Clusters) -> None:
+        """Take what a thread of a cluster knows of its own cluster, and of others."""
+        self._covered.add(self.clusters)
+        if others not in self._covered:
+            self.clusters = self.clusters.union(others)
+            self._covered.add(others)
+        self.clusters = self.clusters.with_one(number, own)
+
+    def acquire(self, known: Clusters) -> Clusters:
+        """Return what somebody knows who has acquired this."""
+        return self.clusters if known in self._covered else known.union(self.clusters)
+
+
 class Frontier:
     """What has happened before: in the own cluster, and in others that it has heard of."""
 
@@ -79,35 +153,28 @@ class Frontier:
 
     def __init__(self, own: Table) -> None:
         self.own = own
-        self.others: dict[int, Table] = {}  # of clusters, by their numbers
+        self.others = NONE  # may have what others know of the own cluster, which nobody asks for
 
     def copy(self) -> Frontier:
         """Return a copy."""
         made = Frontier(self.own.copy())
-        made.others = dict(self.others)
+        made.others = self.others
         return made
 
     def join(self, other: Frontier) -> None:
         """Take what the other one knows; both are of one cluster."""
         np.maximum(self.own, other.own, out=self.own)
-        if other.others:
-            self.join_others(other.others)
-
-    def join_others(self, others: dict[int, Table]) -> None:
-        """Take what is known of other clusters."""
-        for number, table in others.items():
-            self.others[number] = merged(self.others.get(number), table)
+        self.others = self.others.union(other.others)
 
 
 def merged(known: Table | None, table: Table) -> Table:
     """Return the later of the events of two tables, neither of which is ever changed.
 
-    It is one of the two where that has them all: thousands of warps know of thousands of clusters.
+    It is one of the two where that has them all.
     """
     if known is None or known is table:
         return table
+    if (known >= table).all():
+        return known
     both: Table = np.maximum(known, table)
-    for one in (known, table):
-        if np.array_equal(one, both):
-            return one
-    return both
+    return table if (both == table).all() else both

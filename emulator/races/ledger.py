@@ -13,7 +13,7 @@ from pallasc.emulator.machine.memory import Region
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction, Kernel
 from pallasc.emulator.races import agents as who
-from pallasc.emulator.races.agents import GENERIC, Frontier
+from pallasc.emulator.races.agents import GENERIC, Frontier, Passed
 from pallasc.emulator.races.copying import copying_loads
 from pallasc.emulator.races.findings import Access, Finding
 from pallasc.emulator.races.granules import granule_shifts
@@ -44,7 +44,7 @@ class Ledger:
         self._seen: set[tuple[object, ...]] = set()
         self._orders: dict[Instruction, Order] = {}
         self._shifts: dict[int, tuple[int, int]] = {}
-        self._sync: dict[tuple[int, int], dict[Domain, dict[int, np.ndarray]]] = {}  # semaphores
+        self._sync: dict[tuple[int, int], dict[Domain, Passed]] = {}  # semaphores
         self._launches: list[Launch] = []
         self._copying: dict[int, dict[Instruction, bool]] = {}
         self._cluster_count = 0
@@ -161,7 +161,7 @@ class Ledger:
             return late
         late = late & ~foreign
         for number in np.unique(clusters[foreign]).tolist():
-            table = thread.frontier.others.get(number)
+            table = thread.frontier.others.tables.get(number)
             here = np.flatnonzero(clusters == number)
             if table is None:
                 late[here] = True

@@ -9,7 +9,7 @@ import numpy as np
 from pallasc.emulator.machine.memory import PARAMETERS, SHARED, Region
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction
-from pallasc.emulator.races.agents import GENERIC, Frontier, merged
+from pallasc.emulator.races.agents import GENERIC, Frontier, Passed
 from pallasc.emulator.races.ledger import Ledger
 from pallasc.emulator.races.scopes import GPU, SYS, WEAK, Domain, scope_of
 from pallasc.emulator.races.shadow import Index, Shadow
@@ -107,7 +107,7 @@ class PlainAccesses(Ledger):
         atomic: bool,
     ) -> None:
         """Let what is ordered at semaphores pass on what its warp knows, or learn of others."""
-        for offset in np.unique(offsets).tolist():
+        for offset in sorted(set(offsets.tolist())):
             key = (id(region), offset)
             if atomic or not writes:
                 self._acquire(thread, key, order)
@@ -116,24 +116,21 @@ class PlainAccesses(Ledger):
 
     def _acquire(self, thread: Thread, key: tuple[int, int], order: Order) -> None:
         cluster = thread.cluster.number
-        for domain, held in self._sync.get(key, {}).items():
-            needed = domain.needed(thread.warp, cluster in held)
+        for domain, passed in self._sync.get(key, {}).items():
+            if thread.acquired_at.get((key, domain, order)) is passed.clusters:
+                continue  # it has read this before, and nothing was released there since
+            needed = domain.needed(thread.warp, cluster in passed.clusters.tables)
             if order.scope < needed or not domain.has(thread.warp, cluster):
                 continue
+            thread.acquired_at[key, domain, order] = passed.clusters
             if order.acquires:
-                self._learn(thread.frontier, cluster, held)
+                _learn(thread.frontier, cluster, passed)
                 continue
             acquired = thread.acquired.get(needed)
             if acquired is None:
                 acquired = Frontier(thread.cluster.agents.frontier())
                 thread.acquired[needed] = acquired
-            self._learn(acquired, cluster, held)
-
-    def _learn(self, frontier: Frontier, cluster: int, held: dict[int, np.ndarray]) -> None:
-        others = {number: table for number, table in held.items() if number != cluster}
-        if cluster in held:
-            np.maximum(frontier.own, held[cluster], out=frontier.own)
-        frontier.join_others(others)
+            _learn(acquired, cluster, passed)
 
     def _release(self, thread: Thread, key: tuple[int, int], order: Order) -> None:
         if order.releases:
@@ -145,9 +142,11 @@ class PlainAccesses(Ledger):
     def _pass_on(self, thread: Thread, key: tuple[int, int], scope: int, given: Frontier) -> None:
         cluster = thread.cluster.number
         domain = Domain.around(thread.warp, cluster, scope)
-        held = self._sync.setdefault(key, {}).setdefault(domain, {})
-        for number, table in {**given.others, cluster: given.own}.items():
-            held[number] = merged(held.get(number), table)
+        held = self._sync.setdefault(key, {})
+        passed = held.get(domain)
+        if passed is None:
+            passed = held[domain] = Passed()
+        passed.release(cluster, given.own, given.others)
 
     def _touch_mbarrier(
         self,
@@ -180,3 +179,11 @@ class PlainAccesses(Ledger):
                     self._shadows[id(region)].name,
                     (at, at + _MBARRIER_BYTES),
                 )
+
+
+def _learn(frontier: Frontier, cluster: int, passed: Passed) -> None:
+    """Take what was passed on; `cluster` is the number of the own one."""
+    own = passed.clusters.tables.get(cluster)
+    if own is not None:
+        np.maximum(frontier.own, own, out=frontier.own)
+    frontier.others = passed.acquire(frontier.others)

@@ -10,17 +10,17 @@ from pallasc.emulator.machine.asynchronous import Asynchronous
 from pallasc.emulator.machine.block import Cluster
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction
-from pallasc.emulator.races.agents import ALWAYS, GENERIC, Agents, Frontier
+from pallasc.emulator.races.agents import ALWAYS, GENERIC, Agents, Clusters, Frontier
 from pallasc.emulator.races.findings import Access
-from pallasc.emulator.races.scopes import WEAK
+from pallasc.emulator.races.scopes import WEAK, Domain
 
 
 class Thread:
     """What is known of a warp."""
 
     __slots__ = (
-        "acquired", "asynchronous", "cluster", "events", "fenced", "frontier", "in_flight",
-        "number", "released", "stamp", "warp",
+        "acquired", "acquired_at", "asynchronous", "cluster", "events", "fenced", "frontier",
+        "in_flight", "number", "released", "stamp", "warp",
     )  # fmt: skip
 
     def __init__(self, warp: Warp, cluster: ClusterState, number: int) -> None:
@@ -34,6 +34,8 @@ class Thread:
         # By scope: as of the last fence, for relaxed writes; what relaxed reads saw, for the next.
         self.released: dict[int, Frontier] = {}
         self.acquired: dict[int, Frontier] = {}
+        # By semaphore, domain and order: what it has acquired there last.
+        self.acquired_at: dict[tuple[tuple[int, int], Domain, Order], Clusters] = {}
         self.in_flight: dict[int, tuple[int, bool]] = {}  # registers: event of wgmma, is written
         self.fenced: list[np.ndarray] | None = None  # registers as of the last wgmma.fence
         self.asynchronous: list[Asynchronous] = []  # not waited for
