@@ -18,9 +18,10 @@ from pallasc.runtime.calls.program import load_program
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import get_device, open_driver
 from pallasc.runtime.matching.arrays import Adapter, find_adapter
-from pallasc.runtime.matching.candidates import MISSING, ArrayType, Candidate, array_type
+from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
 from pallasc.runtime.matching.selection import fitting_candidates
 from pallasc.specs.arrays import resolve_array
+from pallasc.specs.artifacts.arguments import MISSING
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.lazy import cached_property
 from pallasc.specs.templates import Scalar

@@ -20,9 +20,10 @@ from pallasc.runtime.calls.match import Call, Variants
 from pallasc.runtime.calls.program import lay_out
 from pallasc.runtime.device.devices import current_device
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
-from pallasc.runtime.matching.candidates import MISSING, ArrayType, array_type
-from pallasc.runtime.matching.trees import unflatten
+from pallasc.runtime.matching.candidates import ArrayType, array_type
+from pallasc.specs.artifacts.arguments import MISSING
 from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.artifacts.trees import unflatten
 from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.spelling import an
 

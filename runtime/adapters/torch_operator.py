@@ -15,9 +15,10 @@ from pallasc.runtime.calls.forms import Forms
 from pallasc.runtime.calls.generated import parameter_names
 from pallasc.runtime.calls.match import Variants
 from pallasc.runtime.matching.arrays import find_adapter
-from pallasc.runtime.matching.candidates import ArrayType, array_type, input_names
-from pallasc.runtime.matching.trees import flatten, is_flat
+from pallasc.runtime.matching.candidates import ArrayType, array_type
 from pallasc.specs.arrays import layout_of
+from pallasc.specs.artifacts.arguments import input_names
+from pallasc.specs.artifacts.trees import flatten, is_flat
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 

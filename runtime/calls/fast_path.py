@@ -23,9 +23,9 @@ from pallasc.runtime.device.devices import device_count, get_device
 from pallasc.runtime.device.streams import DEFAULT_STREAMS, stream_handle
 from pallasc.runtime.device.uses import Uses, note_uses, number_of
 from pallasc.runtime.matching.arrays import Dialect
-from pallasc.runtime.matching.candidates import input_names
-from pallasc.runtime.matching.trees import children_of, is_flat
+from pallasc.specs.artifacts.arguments import input_names
 from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.artifacts.trees import children_of, is_flat
 
 
 @dataclass(frozen=True, slots=True)

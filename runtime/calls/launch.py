@@ -33,9 +33,10 @@ from pallasc.runtime.device.streams import (
 )
 from pallasc.runtime.device.uses import Order
 from pallasc.runtime.matching.arrays import Passed, find_adapter
-from pallasc.runtime.matching.candidates import MISSING, Candidate
+from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.selection import select
-from pallasc.runtime.matching.trees import unflatten
+from pallasc.specs.artifacts.arguments import MISSING
+from pallasc.specs.artifacts.trees import unflatten
 
 MOST_PLANS = 1024
 """Bound plans that a route keeps; before the next, all are dropped."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 import pallasc
 from pallasc.cache.store import Store
-from pallasc.emulator.emulate import inputs_of
 from pallasc.errors import ArgumentError, CompileError, UnsupportedError
 from pallasc.specs.library.elementwise import add
 
@@ -105,56 +103,173 @@ def test_what_the_store_holds_lacks_the_ptx_of_xla(
     assert "a kernel of XLA's" in told.value.hint
 
 
-def test_arguments_of_another_shape_or_dtype_are_refused(
-    artifact: pallasc.Artifact, x: np.ndarray
+TREES = """
+from typing import NamedTuple
+from pallasc.specs.library.elementwise import add
+
+class Pair(NamedTuple):
+    z: object
+    a: object
+
+def trees(x, pairs, nothing=None):
+    first, second = pairs["l"]
+    return {"sums": (add(x, first, block_size=1024), [add(x, second, block_size=1024)]),
+            "pair": Pair(add(first, second, block_size=1024), x), "none": None}
+"""
+
+
+def test_arguments_and_results_are_trees_as_in_the_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ArgumentError, match=r"got float32\[1024\], needs float32\[2, 1024\]"):
-        pallasc.emulate(artifact, x[0], x)
-    with pytest.raises(ArgumentError, match=r"got float64"):
-        pallasc.emulate(artifact, x, x.astype(np.float64))
-
-
-def test_an_argument_that_is_missing_is_named(artifact: pallasc.Artifact, x: np.ndarray) -> None:
-    with pytest.raises(ArgumentError, match="got 1"):
-        pallasc.emulate(artifact, x)
+    (tmp_path / "with_trees.py").write_text(TREES)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "with_trees", raising=False)
+    function = import_module("with_trees").trees
+    kind = "f32[1024]"
+    made = pallasc.compile(
+        function, kind, {"l": (kind, kind)}, isolated=True, store=Store(tmp_path / "store")
+    )
+    x, y, z = (np.full(1024, n, np.float32) for n in (1, 2, 4))
+    found = pallasc.emulate(made, x, pairs={"l": [y, z]})
+    assert found.keys() == {"sums", "pair", "none"}
+    first, (second,) = found["sums"]
+    assert isinstance(found["sums"], tuple)
+    assert [a[0] for a in (first, second, found["pair"].z, found["pair"].a)] == [3, 5, 6, 1]
+    assert found["none"] is None
+    with pytest.raises(ArgumentError, match="pairs must be a mapping with the keys l"):
+        pallasc.emulate(made, x, {"m": [y, z]})
 
 
 @pytest.mark.parametrize(
-    ("tree", "parameters", "arrays", "named", "expected"),
+    ("change", "message", "hint"),
     [
-        ([0, 1], (), ("a", "b"), {}, ["a", "b"]),
-        ([0, [1, 2]], (), ("a", ["b", "c"]), {}, ["a", "b", "c"]),
-        ({"x": 1, "y": 0}, (), ("a", "b"), {}, ["a", "b"]),
-        ({"x": 1, "y": 0}, ("x", "y"), ("a", "b"), {}, ["b", "a"]),
-        ({"x": 0, "y": 1}, ("x", "y"), ("a",), {"y": "b"}, ["a", "b"]),
-        ({"x": 0, "y": None}, ("x", "y"), ("a", None), {}, ["a"]),
+        (
+            lambda x: x[0],
+            "x has shape [1024], and the kernel takes f32[2, 1024].",
+            "Compile the function for this shape.",
+        ),
+        (
+            lambda x: x.astype(np.float64),
+            "x has dtype f64, and the kernel takes f32[2, 1024].",
+            "Convert it: numpy.asarray(x, numpy.float32).",
+        ),
+        (
+            lambda x: x.astype(ml_dtypes.bfloat16),
+            "x has dtype bf16, and the kernel takes f32[2, 1024].",
+            "Convert it: numpy.asarray(x, numpy.float32).",
+        ),
+        (lambda x: "x.npy", "x must be an array, not a str.", "Pass an array of NumPy"),
+        (lambda x: object(), "x must be an array, not an object.", "Pass an array of NumPy"),
+        (lambda x: [[1], [2, 3]], "x is a list that NumPy cannot read: ", "Pass an array"),
     ],
 )
-def test_arrays_are_put_in_the_order_of_the_plan(
-    tree: Any,
-    parameters: tuple[str, ...],
-    arrays: Sequence[Any],
-    named: dict[str, Any],
-    expected: list[str],
+def test_what_is_not_the_array_that_is_needed_is_refused(
+    change: Any, message: str, hint: str, artifact: pallasc.Artifact, x: np.ndarray
 ) -> None:
-    plan: Any = SimpleNamespace(input_tree=tree, parameters=parameters)
-    assert inputs_of(plan, arrays, named) == expected
+    with pytest.raises(ArgumentError) as told:
+        pallasc.emulate(artifact, change(x), x)
+    assert f": {message}" in told.value.message
+    assert hint in (told.value.hint or "")
+
+
+def test_arrays_of_jax_are_read(artifact: pallasc.Artifact, x: np.ndarray) -> None:
+    import jax
+
+    given = jax.device_put(x)
+    np.testing.assert_array_equal(pallasc.emulate(artifact, given, x), x + x)
+    with pytest.raises(ArgumentError, match=r"Tracer that NumPy cannot read") as told:
+        jax.jit(lambda traced: pallasc.emulate(artifact, traced, x))(x)
+    assert told.value.hint == (
+        "Pass numpy.asarray(x), outside of jit: inside, its numbers are not known yet."
+    )
+
+
+def test_arrays_of_torch_are_read_from_the_cpu(artifact: pallasc.Artifact, x: np.ndarray) -> None:
+    torch = pytest.importorskip("torch")
+    given = torch.from_numpy(x)
+    np.testing.assert_array_equal(pallasc.emulate(artifact, given, x), x + x)
+    with pytest.raises(ArgumentError, match="a Tensor that NumPy cannot read") as told:
+        pallasc.emulate(artifact, given.requires_grad_(), x)
+    assert "Pass x.detach().cpu().numpy()" in (told.value.hint or "")
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_another_number_of_arguments_is_told_with_what_it_takes(
+    count: int, artifact: pallasc.Artifact, x: np.ndarray
+) -> None:
+    with pytest.raises(ArgumentError) as told:
+        pallasc.emulate(artifact, *[x] * count)
+    given = "was given 3 arguments by position" if count > 2 else f"was not given {'xy'[count]}"
+    assert f" {given}." in told.value.message
+    assert told.value.hint == "It takes x: f32[2, 1024], y: f32[2, 1024]."
+
+
+def test_an_unknown_name_is_told(artifact: pallasc.Artifact, x: np.ndarray) -> None:
+    with pytest.raises(ArgumentError, match="has no argument 'z'") as told:
+        pallasc.emulate(artifact, x, x, z=x)
+    assert "stream" not in (told.value.hint or "")
 
 
 @pytest.mark.parametrize(
-    ("tree", "arrays", "named", "complaint"),
+    ("given", "what", "hint"),
     [
-        ([0], ("a", "b"), {}, "the call needs 1 argument; got 2"),
-        ([[0, 1]], (3,), {}, r"\[0\] needs 2 arguments; got int"),
-        ([0], ("a",), {"y": "b"}, "no arguments by name; got y"),
-        ({"x": 0}, (), {"y": "b"}, "the function takes x; got 0 arguments by position and y"),
-        ([None], ("a",), {}, r"\[0\] must be None"),
-        ([0], (None,), {}, r"\[0\] must be an array"),
+        (None, "None", "Pass what pallasc.compile returns"),
+        (7, "an int", "Pass what pallasc.compile returns"),
+        ("k.pallasc", "the text 'k.pallasc'", "Open the file: pallasc.open_bundle(path)[name]."),
+        (Path("k.pallasc"), "the text 'k.pallasc'", "Open the file: pallasc.open_bundle(path)"),
+        (add, "the function add", "Compile it first: "),
+        (pallasc.Kernels(), "a Kernels", "Choose one of its kernels: kernels[name]."),
     ],
 )
-def test_a_call_that_does_not_fit_is_refused(
-    tree: Any, arrays: Sequence[Any], named: dict[str, Any], complaint: str
-) -> None:
-    plan: Any = SimpleNamespace(input_tree=tree, parameters=())
-    with pytest.raises(ArgumentError, match=complaint):
-        inputs_of(plan, arrays, named)
+def test_what_is_neither_artifact_nor_kernel_is_refused(given: Any, what: str, hint: str) -> None:
+    with pytest.raises(ArgumentError) as told:
+        pallasc.emulate(given)
+    assert told.value.message == f"emulate takes an artifact or a kernel, not {what}."
+    assert hint in (told.value.hint or "")
+
+
+def test_the_kernel_of_an_artifact_is_executed(artifact: pallasc.Artifact, x: np.ndarray) -> None:
+    kernel = pallasc.open_artifact(artifact)
+    np.testing.assert_array_equal(pallasc.emulate(kernel, x, y=x), x + x)
+    with pytest.raises(ArgumentError, match=r"x has shape \[1024\]"):
+        pallasc.emulate(kernel, x[0], x)
+
+
+@pytest.fixture(scope="module")
+def tiles(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return variants of one kernel: two for the same arrays, one for others."""
+    store = Store(tmp_path_factory.mktemp("store"))
+    points = [(1024, 512), (1024, 1024), (2048, 1024)]
+    made = [
+        pallasc.compile(
+            add, f"f32[{n}]", f"f32[{n}]", target="sm_90a", isolated=True, store=store, block_size=b
+        )
+        for n, b in points
+    ]
+    return pallasc.Kernels(
+        ("add", {"block": b}, each) for (_, b), each in zip(points, made, strict=True)
+    )["add"]
+
+
+def test_of_a_kernel_the_variant_is_executed_that_takes_the_arrays(tiles: Any) -> None:
+    x = np.arange(2048, dtype=np.float32)
+    np.testing.assert_array_equal(pallasc.emulate(tiles, x, x), x + x)
+    half = x[:1024]
+    np.testing.assert_array_equal(pallasc.emulate(tiles, half, half, block=512), half + half)
+    with pytest.raises(ArgumentError, match="several variants of add take these") as told:
+        pallasc.emulate(tiles, half, half)
+    assert "add[block=512]" in told.value.message
+    assert "Name the parameters that they differ in" in (told.value.hint or "")
+    with pytest.raises(ArgumentError, match=r"no variant of add takes these.* has shape \[7\]"):
+        pallasc.emulate(tiles, x[:7], x[:7])
+
+
+def test_a_kernel_of_a_bundle_without_ptx_is_refused(tiles: Any) -> None:
+    variant = tiles.variants[2]
+    record = dict(variant.artifact.record)
+    record["kernels"] = [{**kernel, "ptx": None} for kernel in record["kernels"]]
+    stripped = pallasc.open_artifact(pallasc.Artifact(record, variant.artifact.blob))
+    x = np.zeros(2048, np.float32)
+    with pytest.raises(UnsupportedError, match="has no PTX of the kernel") as told:
+        pallasc.emulate(stripped, x, x)
+    assert "--keep-ptx" in (told.value.hint or "")

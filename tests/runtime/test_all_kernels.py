@@ -33,9 +33,9 @@ sys.path.pop(0)
 
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import ToolError
-from pallasc.runtime.matching.trees import unflatten
 from pallasc.runtime.opening import open_artifact
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.trees import unflatten
 from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml

@@ -19,7 +19,7 @@ STAGES = [
     *("calls/match", "matching/selection"),
     *("calls/launch", "calls/program", "device/parameters"),
 ]
-FAST_PATH = {"calls/fast_path", "calls/fast_path_table", "calls/generated", "matching/trees"}
+FAST_PATH = {"calls/fast_path", "calls/fast_path_table", "calls/generated"}
 
 # Every stage reads what arrays and variants are, and every call of the driver is checked there.
 VALUES = {"matching/arrays", "matching/candidates", "device/devices"}
