@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import functools
+import gc
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,20 @@ def _why_no_gpu() -> str | None:
     count = ctypes.c_int()
     driver.cuDeviceGetCount(ctypes.byref(count))
     return None if count.value else "no NVIDIA GPU here: the driver counts 0 devices"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what the collector would look through in vain: ten thousand tests, and their modules.
+
+    Going through them over and over would be a tenth of all work of a test process.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

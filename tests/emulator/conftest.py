@@ -38,8 +38,8 @@ ARITHMETIC = (
 """Files that hold instructions to arithmetic: they say the same with every JAX and Python."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collectstart(collector: pytest.Collector) -> None:
     """Mark what one of the Pythons is enough for."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent and item.path.name.startswith(ARITHMETIC):
-            item.add_marker("once")
+    here = isinstance(collector, pytest.Module) and collector.path.parent == Path(__file__).parent
+    if here and collector.path.name.startswith(ARITHMETIC):
+        collector.add_marker("once")
