@@ -25,21 +25,23 @@ import tcgen05_products  # noqa: F401  (as blackwell)
 
 sys.path.pop(0)
 
-ARITHMETIC = (
+WITHOUT_JAX = (
     "test_block_scales",
+    "test_deadlocks",
     "test_instructions_",
     "test_mma",
     "test_numbers_",
+    "test_opcodes",
     "test_tcgen05",
     "test_tensor_",
     "test_warp_matrices",
     "test_wgmma",
 )
-"""Files that hold instructions to arithmetic: they say the same with every JAX and Python."""
+"""Files that execute instructions which stand in the tests: they say the same with every JAX."""
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
     """Mark what one of the Pythons is enough for."""
     here = isinstance(collector, pytest.Module) and collector.path.parent == Path(__file__).parent
-    if here and collector.path.name.startswith(ARITHMETIC):
+    if here and collector.path.name.startswith(WITHOUT_JAX):
         collector.add_marker("once")

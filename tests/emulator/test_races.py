@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import ml_dtypes
@@ -32,6 +32,23 @@ POLICIES = [
     Policy(seed=2, shuffle=True, eagerness=0.5),
     Policy(seed=3, shuffle=True, eagerness=1),
 ]
+
+
+KERNELS = [
+    "hopper",
+    # `pallasc check` runs these two with each JAX, races and all.
+    pytest.param("blackwell", marks=pytest.mark.once),
+    pytest.param("dequant", marks=pytest.mark.once),
+    "softmax",
+]
+
+
+def once_or_not(kinds: Iterable[tuple[str, str]]) -> list[Any]:
+    """Return mutants of kernels as parameters, those of all but Hopper's matmul for one JAX."""
+    return [
+        pytest.param(name, what, marks=() if name == "hopper" else pytest.mark.once)
+        for name, what in kinds
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -105,14 +122,14 @@ def rules(artifact: Artifact, text: str) -> set[str]:
     return ended | {finding.rule for finding in races.findings}
 
 
-@pytest.mark.parametrize("name", ["hopper", "blackwell", "dequant", "softmax"])
+@pytest.mark.parametrize("name", KERNELS)
 def test_what_a_kernel_executes_is_on_the_page(
     compiled: Callable[[str], Artifact], name: str
 ) -> None:
     assert not unlisted(compiled(name))
 
 
-@pytest.mark.parametrize("name", ["hopper", "blackwell", "dequant", "softmax"])
+@pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_that_lacks_nothing_races_in_no_order_of_warps(
     compiled: Callable[[str], Artifact], name: str
 ) -> None:
@@ -139,7 +156,7 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize(("name", "what"), FOUND)
+@pytest.mark.parametrize(("name", "what"), once_or_not(FOUND))
 def test_every_mutant_of_a_kind_is_found(
     compiled: Callable[[str], Artifact], name: str, what: str
 ) -> None:
@@ -159,7 +176,7 @@ SOME = {
 }
 
 
-@pytest.mark.parametrize(("name", "what"), SOME)
+@pytest.mark.parametrize(("name", "what"), once_or_not(SOME))
 def test_a_mutant_of_a_kind_is_found_where_others_change_nothing(
     compiled: Callable[[str], Artifact], name: str, what: str
 ) -> None:
@@ -168,6 +185,7 @@ def test_a_mutant_of_a_kind_is_found_where_others_change_nothing(
     assert SOME[name, what] in set().union(*(rules(artifact, mutant.text) for mutant in made))
 
 
+@pytest.mark.once
 def test_a_copy_that_outlives_its_block_is_found(compiled: Callable[[str], Artifact]) -> None:
     artifact = compiled("dequant")
     text = re.sub(r"mbarrier\.try_wait[^;]*;", "mov.pred P1, -1;", text_of(artifact))
