@@ -78,7 +78,7 @@ class LazyGroup(Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; a reader that goes away, as `head` does, ends it without a message."""
         try:
-            # Python flushes when it exits, too late for a full disk to change the exit code.
+            # Python's own flush at exit would turn a full disk into exit code 120.
             code = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:

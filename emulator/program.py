@@ -121,7 +121,7 @@ def assemble(module: Module, name: str, *, identity: Hashable = None) -> Program
     module_variables = {v.name: v for v in module.variables if v.space != "shared"}
     for symbol, _ in builder.symbols:
         if symbol not in offsets and symbol not in module_variables:
-            raise UnsupportedError(f"{name} uses {symbol}, which is declared nowhere")
+            raise UnsupportedError(f"{name} uses {symbol}, which the PTX does not declare")
     return Program(
         kernel,
         tuple(code),

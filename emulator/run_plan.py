@@ -173,7 +173,7 @@ class PlanRun:
 
     def _peers(self, parameter: Peers, table: PeerTable | None, device: int) -> int:
         if table is None:
-            raise UnsupportedError("a kernel over several devices has no table of peers")
+            raise UnsupportedError("the plan has no table of peers for a kernel on several devices")
         words = np.zeros(table.words, np.uint64)
         words[0] = device
         for number, (buffer, offset) in enumerate(table.arrays):

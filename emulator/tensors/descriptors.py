@@ -25,9 +25,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from pallasc.emulator.tensors.misuse import OperandError
+from pallasc.emulator.tensors.misuse import OperandError, unsupported
 from pallasc.emulator.tensors.swizzles import PERIOD_BYTES, PIECE_BYTES, swizzled
-from pallasc.errors import UnsupportedError
 
 _SWIZZLES = (0, 128, 64, 32)
 _UNIT = 16
@@ -54,7 +53,7 @@ def decode_descriptor(descriptor: int) -> MatrixDescriptor:
         UnsupportedError: bits are set that have no meaning.
     """
     if descriptor & ~_USED_BITS:
-        raise UnsupportedError(f"matrix descriptor {descriptor:#018x} with reserved bits set")
+        raise unsupported(f"a matrix descriptor {descriptor:#018x} with reserved bits set")
     return MatrixDescriptor(
         start=(descriptor & _FIELD) * _UNIT,
         leading=(descriptor >> 16 & _FIELD) * _UNIT,
@@ -80,7 +79,7 @@ def matrix_addresses(
         UnsupportedError: the descriptor has a base offset.
     """
     if descriptor.base_offset:
-        raise UnsupportedError(f"matrix descriptor with base offset {descriptor.base_offset}")
+        raise unsupported(f"a matrix descriptor with base offset {descriptor.base_offset}")
     low = descriptor.start % PERIOD_BYTES
     addresses = _addresses(
         low,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from pallasc.errors import UnsupportedError
+from pallasc.emulator.tensors.misuse import unsupported
 
 ELEMENT_BYTES = {
     "f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1,
@@ -46,7 +46,7 @@ def decode(raw: np.ndarray, dtype: str) -> np.ndarray:
     elif dtype == "tf32":
         narrow = (raw & _TF32_MASK).view(np.float32)
     else:
-        raise UnsupportedError(f"matrix elements of type {dtype}")
+        raise unsupported(f"matrix elements of type {dtype}")
     return narrow.astype(np.float64)
 
 
@@ -68,7 +68,7 @@ def decode_words(words: np.ndarray, dtype: str) -> np.ndarray:
         numbers = pairs.reshape(*packed.shape[:-1], -1)
         return np.where(numbers > 7, numbers - 16, numbers) if dtype == "s4" else numbers
     if dtype not in ELEMENT_BYTES:
-        raise UnsupportedError(f"matrix elements of type {dtype}")
+        raise unsupported(f"matrix elements of type {dtype}")
     return decode(words.view(f"u{ELEMENT_BYTES[dtype]}"), dtype)
 
 

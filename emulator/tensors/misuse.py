@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pallasc.errors import CheckError
+from pallasc.errors import CheckError, UnsupportedError
 
 
 class OperandError(CheckError):
@@ -16,3 +16,8 @@ class OperandError(CheckError):
     ) -> None:
         super().__init__(message, hint=hint)
         self.rule = rule
+
+
+def unsupported(what: str) -> UnsupportedError:
+    """Return the error for something that the emulator does not support: an opcode, or a noun."""
+    return UnsupportedError(f"the emulator does not support {what}")

@@ -16,7 +16,7 @@ import numpy as np
 
 from pallasc.emulator.tensors.elements import decode_words, multiply_add
 from pallasc.emulator.tensors.fragments import columns_of_b, matrix_of, registers_of, rows_of_a
-from pallasc.errors import UnsupportedError
+from pallasc.emulator.tensors.misuse import unsupported
 
 _OPCODE = re.compile(
     r"mma\.sync\.aligned\.m(?P<m>8|16)n8k(?P<k>\d+)\.row\.col(?P<satfinite>\.satfinite)?"
@@ -72,10 +72,10 @@ def parse(opcode: str) -> Mma:
     """
     found = _OPCODE.fullmatch(opcode)
     if found is None or found["c"] != found["d"]:
-        raise UnsupportedError(opcode)
+        raise unsupported(opcode)
     m, k, d, a, b = int(found["m"]), int(found["k"]), found["d"], found["a"], found["b"]
     if (m, k) not in _SHAPES.get((a, b, d), ()) or (found["satfinite"] and d != "s32"):
-        raise UnsupportedError(opcode)
+        raise unsupported(opcode)
     register_bits = 64 if d == "f64" else 32
     bits = _BITS.get(a, 8)
     return Mma(

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from pallasc.errors import UnsupportedError
+from pallasc.emulator.tensors.misuse import unsupported
 
 PIECE_BYTES = 16
 """What a swizzle moves as a whole."""
@@ -51,5 +51,5 @@ def piece_order(start: int, pieces: int, swizzle_bytes: int) -> np.ndarray:
 
 def _mask(swizzle_bytes: int) -> int:
     if swizzle_bytes not in _MASKS:
-        raise UnsupportedError(f"a swizzle of {swizzle_bytes} bytes cannot be executed")
+        raise unsupported(f"a swizzle of {swizzle_bytes} bytes")
     return _MASKS[swizzle_bytes]

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from pallasc.emulator.tensors import tcgen05_sparsity
 from pallasc.emulator.tensors.block_scales import Cells, a_cells, a_scales, b_cells, b_scales
 from pallasc.emulator.tensors.elements import multiply_add
+from pallasc.emulator.tensors.misuse import unsupported
 from pallasc.emulator.tensors.tcgen05_descriptors import (
     CHUNK_BYTES,
     k_major_chunks,
@@ -48,7 +49,6 @@ from pallasc.emulator.tensors.tensor_memory import (
     TensorMemory,
     split_address,
 )
-from pallasc.errors import UnsupportedError
 
 
 class Part(NamedTuple):
@@ -282,7 +282,7 @@ def _chunks(
     if not mn_major:
         return k_major_chunks(matrix, rows, k // element.per_chunk * CHUNK_BYTES)
     if (element.bits == 32) != (matrix.atom == 32):
-        raise UnsupportedError(
+        raise unsupported(
             f"{instruction.kind.opcode}: MN-major matrix of {element.name} with swizzling that "
             f"keeps {matrix.atom} bytes together"
         )
@@ -322,9 +322,9 @@ def _a_lanes(
     if instruction.a_mn_major:
         raise TensorCoreError(f"{opcode}: A in tensor memory cannot be M-major")
     if instruction.kind.weight_stationary and instruction.rows < LANES:
-        raise UnsupportedError(f"{opcode}: A in tensor memory with {instruction.rows} rows")
+        raise unsupported(f"{opcode}: A in tensor memory with {instruction.rows} rows")
     if instruction.a.padded:
-        raise UnsupportedError(f"{opcode}: A in tensor memory with elements {instruction.a.name}")
+        raise unsupported(f"{opcode}: A in tensor memory with elements {instruction.a.name}")
     lane, column = split_address(address)
     first = int(part.lanes[0]) % LANES_PER_WARP
     if lane != first:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pallasc.emulator.tensors.misuse import unsupported
 from pallasc.emulator.tensors.tcgen05_descriptors import (
     k_major_chunks,
     parse_shared,
     read_chunks,
 )
 from pallasc.emulator.tensors.tensor_memory import TensorMemory, split_address
-from pallasc.errors import UnsupportedError
 
 # shape and multicast -> rows, bytes of a row, and for each copy of the rows the lane of row 32 · i.
 # The rows of `4x256b` lie 32 lanes apart.
@@ -62,9 +62,9 @@ def parse_copy(opcode: str) -> Copy:
     parts = tuple(opcode.split("."))
     groups = {"cta_group::1": 1, "cta_group::2": 2}
     if parts[:2] != ("tcgen05", "cp") or len(parts) < 4 or parts[2] not in groups:
-        raise UnsupportedError(f"{opcode}: not a tcgen05.cp that pallasc executes")
+        raise unsupported(opcode)
     if parts[3:] not in _SHAPES:
-        raise UnsupportedError(f"{opcode}: pallasc does not execute this shape of tcgen05.cp")
+        raise unsupported(f"the shape of {opcode}")
     rows, row_bytes, _ = _SHAPES[parts[3:]]
     return Copy(opcode, groups[parts[2]], rows, row_bytes, parts[3:])
 

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pallasc.emulator.tensors.misuse import unsupported
 from pallasc.emulator.tensors.swizzles import PIECE_BYTES, swizzled
 from pallasc.emulator.tensors.tensor_memory import TensorCoreError
-from pallasc.errors import UnsupportedError
 
 CHUNK_BYTES = PIECE_BYTES
 ATOM_ROWS = 8
@@ -63,10 +63,10 @@ def parse_shared(descriptor: int) -> SharedDescriptor:
             f"{version}, bits 53–60 {descriptor >> 53 & 0xFF}, and the swizzling is {mode}"
         )
     if descriptor >> 49 & 7:
-        raise UnsupportedError(f"shared memory descriptor {descriptor:#018x}: base offset")
+        raise unsupported(f"the base offset of shared memory descriptor {descriptor:#018x}")
     if descriptor >> 52 & 1:
-        raise UnsupportedError(
-            f"shared memory descriptor {descriptor:#018x}: absolute leading dimension"
+        raise unsupported(
+            f"the absolute leading dimension of shared memory descriptor {descriptor:#018x}"
         )
     start, leading, stride = ((descriptor >> bit & 0x3FFF) << 4 for bit in (0, 16, 32))
     return SharedDescriptor(start, leading, stride, *_SWIZZLES[mode])
@@ -89,10 +89,10 @@ def k_major_chunks(matrix: SharedDescriptor, rows: int, row_bytes: int) -> NDArr
     if matrix.row == CHUNK_BYTES:
         return _frozen(atoms + chunk * matrix.leading)
     if matrix.atom != CHUNK_BYTES:
-        raise UnsupportedError("K-major matrix with swizzling that keeps 32 bytes together")
+        raise unsupported("a K-major matrix with swizzling that keeps 32 bytes together")
     if matrix.start % matrix.row + row_bytes > matrix.row:
-        raise UnsupportedError(
-            f"K-major matrix whose rows of {row_bytes} bytes start {matrix.start % matrix.row} "
+        raise unsupported(
+            f"a K-major matrix whose rows of {row_bytes} bytes start {matrix.start % matrix.row} "
             f"bytes into a swizzled row of {matrix.row}"
         )
     return _frozen(_swizzled(matrix, atoms + chunk * CHUNK_BYTES))
@@ -115,8 +115,8 @@ def mn_major_chunks(matrix: SharedDescriptor, depth: int, line_bytes: int) -> ND
         lines = k // ATOM_ROWS * matrix.leading + k % ATOM_ROWS * CHUNK_BYTES
         return _frozen(matrix.start + lines + chunk * matrix.stride)
     if matrix.start % matrix.row:
-        raise UnsupportedError(
-            f"MN-major matrix that starts {matrix.start % matrix.row} bytes into a swizzled row"
+        raise unsupported(
+            f"an MN-major matrix that starts {matrix.start % matrix.row} bytes into a swizzled row"
         )
     rows = ATOM_ROWS if matrix.atom == CHUNK_BYTES else ATOM_ROWS // 2
     block, within = np.divmod(chunk * CHUNK_BYTES, matrix.row)

@@ -23,10 +23,10 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from pallasc.emulator.tensors.misuse import unsupported
 from pallasc.emulator.tensors.tcgen05_descriptors import CHUNK_BYTES
 from pallasc.emulator.tensors.tcgen05_elements import ELEMENTS, Element
 from pallasc.emulator.tensors.tensor_memory import TensorCoreError
-from pallasc.errors import UnsupportedError
 
 # Operands have 32 bytes of K elements, twice that where A is sparse and the operand is not A.
 K_BYTES = 32
@@ -102,13 +102,13 @@ def parse_mma(opcode: str) -> MmaKind:
     """
     parts = opcode.split(".")
     if parts[:2] != ["tcgen05", "mma"]:
-        raise UnsupportedError(f"{opcode}: not a tcgen05.mma")
+        raise unsupported(opcode)
     rest = parts[2:]
     sparse, stationary = rest[:1] == ["sp"], rest[:1] == ["ws"]
     rest = rest[1:] if sparse or stationary else rest
     groups = {"cta_group::1": 1, "cta_group::2": 2}
     if len(rest) < 2 or rest[0] not in groups or rest[1].removeprefix("kind::") not in _TYPES:
-        raise UnsupportedError(f"{opcode}: pallasc does not execute this form of tcgen05.mma")
+        raise unsupported(opcode)
     group, name, rest = groups[rest[0]], rest[1].removeprefix("kind::"), rest[2:]
     if rest and rest[-1] in _COLLECTORS[stationary]:
         rest = rest[:-1]
@@ -116,9 +116,9 @@ def parse_mma(opcode: str) -> MmaKind:
     qualifier = ".".join(rest[1:] if scaled else rest)
     vector = _SCALE_VECTORS.get((name, qualifier)) if scaled else 0
     if vector is None or (qualifier and not scaled) or scaled == (name in _RESULTS):
-        raise UnsupportedError(f"{opcode}: pallasc does not execute .{'.'.join(rest) or name}")
+        raise unsupported(f".{'.'.join(rest) or name} in {opcode}")
     if stationary and (scaled or group == 2):
-        raise UnsupportedError(f"{opcode}: .ws works with one block and without block scales")
+        raise unsupported(f".ws with two blocks or with block scales: {opcode}")
     return MmaKind(opcode, name, group, sparse, vector, stationary)
 
 
@@ -198,7 +198,7 @@ def decode_instruction(kind: MmaKind, idesc: int) -> Instruction:
     if result is None or (result == "f16" and "bf16" in (a.name, b.name)):
         raise _wrong(kind, idesc, f"type of D is {idesc >> 4 & 3}")
     if kind.weight_stationary and idesc >> 30:
-        raise UnsupportedError(f"{kind.opcode}: a shift of B (descriptor {idesc:#010x})")
+        raise unsupported(f"{kind.opcode}: a shift of B (descriptor {idesc:#010x})")
     if idesc & (1 << 6) or (not scaled and idesc & (1 << 23 | 7 << 29)):
         raise _wrong(kind, idesc, "reserved bits are not 0")
     m, n = (idesc >> 24 & 31) << 4, (idesc >> 17 & 63) << 3
@@ -206,14 +206,14 @@ def decode_instruction(kind: MmaKind, idesc: int) -> Instruction:
     if scaled:
         _check_scaled(kind, idesc)
     elif kind.name in ("f16", "tf32") and idesc & 3 > 1:
-        raise UnsupportedError(f"{kind.opcode}: sparsity selector {idesc & 3}")
+        raise unsupported(f"{kind.opcode}: sparsity selector {idesc & 3}")
     elif kind.name not in ("f16", "tf32") and idesc & 3:
         raise _wrong(kind, idesc, f"the sparsity selector of this kind is 0, not {idesc & 3}")
     negate_a, negate_b, a_mn, b_mn = (bool(idesc >> bit & 1) for bit in (13, 14, 15, 16))
     if (negate_a or negate_b) and kind.name == "i8":
         raise _wrong(kind, idesc, "integers cannot be negated")
     if (a_mn and a.bits < 8) or (b_mn and b.bits < 8):
-        raise UnsupportedError(f"{kind.opcode}: MN-major matrix of {a.name} or {b.name}")
+        raise unsupported(f"{kind.opcode}: MN-major matrix of {a.name} or {b.name}")
     return Instruction(
         kind=kind,
         m=m,
@@ -247,7 +247,7 @@ def _check_shape(kind: MmaKind, idesc: int, m: int, n: int) -> None:
             f"{step} in {step}…256",
         )
     if kind.sparse and m // kind.group == 64:
-        raise UnsupportedError(f"{kind.opcode}: sparse A with {m} rows")
+        raise unsupported(f"{kind.opcode}: sparse A with {m} rows")
 
 
 def _check_scaled(kind: MmaKind, idesc: int) -> None:
@@ -255,9 +255,9 @@ def _check_scaled(kind: MmaKind, idesc: int) -> None:
     if not ue8m0 and (kind.name != "mxf4nvf4" or kind.scale_vector != 4):
         raise _wrong(kind, idesc, "scale factors ue4m3 need .kind::mxf4nvf4 with .scale_vec::4X")
     if idesc >> 31 or idesc >> 3 & 1:
-        raise UnsupportedError(f"{kind.opcode}: instruction descriptor {idesc:#010x}: unusual K")
+        raise unsupported(f"{kind.opcode}: instruction descriptor {idesc:#010x}: unusual K")
     if kind.name.startswith("mxf4") and idesc >> 12 & 1:
-        raise UnsupportedError(f"{kind.opcode}: version 1 of the sparsity metadata")
+        raise unsupported(f"{kind.opcode}: version 1 of the sparsity metadata")
     for operand, first in (("A", idesc >> 29 & 3), ("B", idesc >> 4 & 3)):
         if first % kind.scale_vector:
             raise _wrong(

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pallasc.emulator.tensors.misuse import unsupported
 from pallasc.emulator.tensors.tensor_memory import (
     LANES_PER_WARP,
     TensorCoreError,
     TensorMemory,
     split_address,
 )
-from pallasc.errors import UnsupportedError
 
 # shape -> registers a thread in one unit, and the largest number of units.
 _SHAPES = {
@@ -76,22 +76,22 @@ def parse_move(opcode: str) -> Move:
     reduces = parts[:1] == ["red"]
     parts = parts[1:] if reduces else parts
     if base != "tcgen05" or direction not in ("ld", "st") or (reduces and direction == "st"):
-        raise UnsupportedError(f"{opcode}: not a move of tensor memory that pallasc executes")
+        raise unsupported(opcode)
     shapes = [p for p in parts if p in _SHAPES]
     repeats = [int(p[1:]) for p in parts if p[:1] == "x" and p[1:].isdecimal()]
     rest = [p for p in parts[2:] if p not in shapes and not (p[:1] == "x" and p[1:].isdecimal())]
     halves = ("pack::16b" if direction == "ld" else "unpack::16b") in rest
     rest = [p for p in rest if p not in ("pack::16b", "unpack::16b")] if halves else rest
     if parts[:2] != ["sync", "aligned"] or len(shapes) != 1 or len(repeats) != 1:
-        raise UnsupportedError(f"{opcode}: not a form of tcgen05.{direction} that pallasc executes")
+        raise unsupported(opcode)
     shape, count = shapes[0], repeats[0]
     if count.bit_count() != 1 or count > _SHAPES[shape][1]:
-        raise UnsupportedError(f"{opcode}: .{shape} has no .x{count}")
+        raise unsupported(f".{shape} with .x{count} in {opcode}")
     move = Move(opcode, shape, count, halves=halves)
     if reduces:
         return _parse_reduction(move, rest)
     if rest != ["b32"]:
-        raise UnsupportedError(f"{opcode}: unknown part {'.'.join(rest)!r}")
+        raise unsupported(f"{'.'.join(rest)!r} in {opcode}")
     return move
 
 
@@ -107,7 +107,7 @@ def _parse_reduction(move: Move, parts: list[str]) -> Move:
         or move.shape != "32x32b"
         or move.halves
     ):
-        raise UnsupportedError(f"{move.opcode}: not a reduction that pallasc executes")
+        raise unsupported(move.opcode)
     return Move(
         move.opcode,
         move.shape,

@@ -8,10 +8,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from pallasc.emulator.tensors.misuse import OperandError
+from pallasc.emulator.tensors.misuse import OperandError, unsupported
 from pallasc.emulator.tensors.swizzles import PERIOD_BYTES, PIECE_BYTES, piece_order
 from pallasc.emulator.tensors.tensor_maps import Box, element_bytes
-from pallasc.errors import UnsupportedError
 from pallasc.specs.artifacts.plan import TensorMap
 from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
 
@@ -33,7 +32,7 @@ def fill_value(map: TensorMap) -> bytes:
     if not map.nan_fill:
         return bytes(size)
     if map.dtype not in _NAN:
-        raise UnsupportedError(f"a tensor map of {map.dtype} that fills with NaN")
+        raise unsupported(f"a tensor map of {map.dtype} that fills with NaN")
     return _NAN[map.dtype].to_bytes(size, "little")
 
 
@@ -135,12 +134,12 @@ def reduce_global(
 ) -> None:
     """Do what `reduce` does with `data`, the bytes of shared memory from `shared_address` on."""
     if operation not in REDUCTIONS or map.dtype not in REDUCTIONS[operation]:
-        raise UnsupportedError(f"a tensor copy that reduces {map.dtype} by .{operation}")
+        raise unsupported(f"a tensor copy that reduces {map.dtype} by .{operation}")
     starts = box.global_rows
     if not box.global_row_bytes or not len(starts):
         return
     if len(starts) > 1 and np.diff(np.sort(starts)).min() < box.global_row_bytes:
-        raise UnsupportedError("a tensor copy that reduces elements which overlap")
+        raise unsupported("a tensor copy that reduces overlapping elements")
     windows = _view(box, starts, global_bytes, base_offset)
     at = starts + base_offset
     dtype = NUMPY_TYPES[map.dtype]

@@ -18,9 +18,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from pallasc.emulator.tensors.misuse import OperandError
+from pallasc.emulator.tensors.misuse import OperandError, unsupported
 from pallasc.emulator.tensors.swizzles import PIECE_BYTES, swizzled
-from pallasc.errors import UnsupportedError
 from pallasc.specs.artifacts.plan import TensorMap
 from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
 
@@ -143,7 +142,7 @@ def im2col(
     if len(offsets) != spatial:
         raise OperandError(f"a tensor copy has {len(offsets)} offsets for {spatial} dimensions")
     if map.element_strides[-1] != 1:
-        raise UnsupportedError(f"im2col with a stride of {map.element_strides[-1]} images")
+        raise unsupported(f"im2col with a stride of {map.element_strides[-1]} images")
     lower, upper = map.im2col["lower"], map.im2col["upper"]
     steps = map.element_strides[1:-1]
     counts, starts = [], []
@@ -151,8 +150,8 @@ def im2col(
         counts.append(-(-(map.dims[n + 1] + upper[n] - lower[n]) // steps[n]))
         start, rest = divmod(at - lower[n], steps[n])
         if rest or not 0 <= start < counts[n]:
-            raise UnsupportedError(
-                f"im2col from coordinate {at} of dimension {n + 1}, where no window starts"
+            raise unsupported(
+                f"im2col from coordinate {at} of dimension {n + 1}, at which no window starts"
             )
         starts.append(start)
     first = sum(start * math.prod(counts[:n]) for n, start in enumerate([*starts, coordinates[-1]]))
@@ -207,7 +206,7 @@ def element_bytes(dtype: str) -> int:
         UnsupportedError: the type is not modelled.
     """
     if dtype not in ELEMENT_BYTES:
-        raise UnsupportedError(f"a tensor map of {dtype}")
+        raise unsupported(f"a tensor map of {dtype}")
     return ELEMENT_BYTES[dtype]
 
 
@@ -258,11 +257,11 @@ def _shape(
 ) -> _Shape:
     size = element_bytes(dtype)
     if interleave:
-        raise UnsupportedError(f"a tensor map with an interleave of {interleave} bytes")
+        raise unsupported(f"a tensor map with an interleave of {interleave} bytes")
     if inner * size % PIECE_BYTES:
-        raise UnsupportedError(f"a tensor map whose inner box is {inner * size} bytes")
+        raise unsupported(f"a tensor map whose inner box is {inner * size} bytes")
     if swizzle and inner * size != swizzle:
-        raise UnsupportedError(
+        raise unsupported(
             f"a tensor map whose inner box is {inner * size} bytes with a swizzle of {swizzle}"
         )
     index = np.arange(math.prod(counts), dtype=np.int64)

@@ -16,8 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from pallasc.emulator.tensors.misuse import OperandError
-from pallasc.errors import UnsupportedError
+from pallasc.emulator.tensors.misuse import OperandError, unsupported
 
 ROW_BYTES = 16
 """Bytes that the address of each lane stands for, and what it must be a multiple of."""
@@ -52,13 +51,13 @@ def parse(opcode: str) -> MatrixMove:
     """
     found = _OPCODE.fullmatch(opcode)
     if found is None:
-        raise UnsupportedError(opcode)
+        raise unsupported(opcode)
     is_store, transposed = found["name"] == "stmatrix", bool(found["trans"])
     halves = (found["shape"], found["type"]) == ("m8n8", "b16")
     if not halves:
         bytes_of_store = is_store and transposed
         if not bytes_of_store or (found["shape"], found["type"]) != ("m16n8", "b8"):
-            raise UnsupportedError(opcode)
+            raise unsupported(opcode)
     return MatrixMove(opcode, is_store, int(found["count"]), transposed, 2 if halves else 1)
 
 

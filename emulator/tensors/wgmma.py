@@ -16,7 +16,7 @@ import numpy as np
 from pallasc.emulator.tensors.descriptors import decode_descriptor, matrix_addresses, read_matrix
 from pallasc.emulator.tensors.elements import ELEMENT_BYTES, decode, multiply_add
 from pallasc.emulator.tensors.fragments import matrix_of, registers_of, rows_of_a
-from pallasc.errors import UnsupportedError
+from pallasc.emulator.tensors.misuse import unsupported
 
 _OPCODE = re.compile(
     r"wgmma\.mma_async\.sync\.aligned\.m64n(?P<n>\d+)k(?P<k>\d+)(?P<satfinite>\.satfinite)?"
@@ -79,13 +79,13 @@ def parse(opcode: str, *, a_in_registers: bool = False) -> Wgmma:
     """
     found = _OPCODE.fullmatch(opcode)
     if found is None:
-        raise UnsupportedError(opcode)
+        raise unsupported(opcode)
     n, k, d, a, b = int(found["n"]), int(found["k"]), found["d"], found["a"], found["b"]
     if d not in _PAIRS.get((a, b), ()) or k * ELEMENT_BYTES[a] != _K_BYTES:
-        raise UnsupportedError(opcode)
+        raise unsupported(opcode)
     integers = d == "s32"
     if n not in (_INTEGER_N if integers else _FLOAT_N) or (found["satfinite"] and not integers):
-        raise UnsupportedError(opcode)
+        raise unsupported(opcode)
     return Wgmma(
         m=64,
         n=n,
@@ -116,7 +116,7 @@ def operand_addresses(
     """
     rows, dtype = (w.m, w.a) if which == "a" else (w.n, w.b)
     if transposed and not w.takes_transposes:
-        raise UnsupportedError(f"wgmma with a transposed operand of type {dtype}")
+        raise unsupported(f"wgmma with a transposed operand of type {dtype}")
     return matrix_addresses(
         decode_descriptor(descriptor),
         rows=rows,

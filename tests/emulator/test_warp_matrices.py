@@ -116,4 +116,4 @@ def test_a_bad_address_is_an_error_with_its_lane():
 def test_other_forms_are_refused_by_name(code: str):
     with pytest.raises(UnsupportedError) as caught:
         warp_matrices.parse(code)
-    assert str(caught.value) == code
+    assert str(caught.value) == f"the emulator does not support {code}"
