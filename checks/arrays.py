@@ -14,15 +14,14 @@ from pallasc.checks.findings import Finding
 from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
 from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.references.compare import array_of, compare_arrays, epsilon, settle_tolerance
+from pallasc.compiler.references.input_files import read_input
 from pallasc.compiler.references.input_values import names_by_device, random_bytes
-from pallasc.compiler.references.npy import names_in, read_named
 from pallasc.compiler.references.user_calls import leaves_of, run_reference
-from pallasc.errors import ArgumentError, Location, SpecError
+from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.spec import Tolerance, Variant
-from pallasc.specs.spelling import suggestion
 
 _NO_TOLERANCE = (
     "The difference may come from another order of summation. Name a tolerance in the spec."
@@ -32,43 +31,27 @@ _NO_TOLERANCE = (
 def input_arrays(subject: Subject, options: Options) -> list[dict[str, Any]]:
     """Return the inputs of each device as numpy arrays by path, in the order of the signature.
 
-    They are those of the file of `options`, and otherwise the random numbers of `pallasc run`.
-    Where there are several devices, each has numbers of its own, and arrays of the file have one
+    They are those of the files of `options`, and otherwise the random numbers of `pallasc run`.
+    Where there are several devices, each has numbers of its own, and arrays of files have one
     dimension more in front: the device.
 
     Raises:
-        SpecError: the file cannot be read.
-        ArgumentError: it holds another array, or one that the kernel does not take.
+        SpecError: a file cannot be read.
+        ArgumentError: it holds another array.
     """
     bindings = subject.plan.inputs
-    named = _names(subject, options)
-    arrays = {b.path: _of_devices(subject, b, options, named) for b in bindings}
+    arrays = {b.path: _of_devices(subject, b, options) for b in bindings}
     count = max(subject.plan.device_count, 1)
     return [{path: own[device] for path, own in arrays.items()} for device in range(count)]
 
 
-def _names(subject: Subject, options: Options) -> list[str]:
-    if options.inputs is None:
-        return []
-    named, known = names_in(options.inputs), [binding.path for binding in subject.plan.inputs]
-    for name in named:
-        if name not in known:
-            raise ArgumentError(
-                f"{options.inputs} holds an array {name!r}, and {subject.id} has no such input.",
-                hint=suggestion(name, known, otherwise="It takes"),
-            )
-    return named
-
-
-def _of_devices(
-    subject: Subject, binding: Binding, options: Options, named: Sequence[str]
-) -> Sequence[Any]:
+def _of_devices(subject: Subject, binding: Binding, options: Options) -> Sequence[Any]:
     """Return an input of each device."""
     dtype, shape, path = binding.dtype, binding.shape, binding.path
     count = subject.plan.device_count
-    if options.inputs is not None and path in named:
+    if (file := options.inputs.get(path)) is not None:
         shape = (count, *shape) if count > 1 else shape
-        data = read_named(options.inputs, path, dtype, shape, subject.id)
+        data = read_input(file, path, dtype, shape, subject.id)
         array = array_of(np.frombuffer(data, np.uint8), dtype, shape)
         return list(array) if count > 1 else [array]
     size = ArraySpec(dtype, shape).nbytes

@@ -86,6 +86,9 @@ class Checking:
         Args:
             asking: the variant that is asked about.
             small: the variant of the spec's small sizes, which levels that execute run instead.
+
+        Raises:
+            SpecError, ArgumentError: files of inputs do not fit it.
         """
         own = [level for level in self._levels if small is None or not level.executes]
         self._look_up(asking, asking, own, self._options, _NO_NOTES)
@@ -103,6 +106,10 @@ class Checking:
     ) -> None:
         if not levels:
             return
+        if options.inputs and any(level.executes for level in levels):
+            from pallasc.checks.inputs import check_inputs, inputs_of_plan
+
+            check_inputs(options.inputs, inputs_of_plan(subject.artifact.plan), subject.id)
         try:
             checkable = self._stored.subject(
                 options,

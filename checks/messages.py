@@ -52,7 +52,7 @@ class Check(Request):
     blobs: Mapping[str, bytes]
     seed: int
     schedules: int
-    inputs: Path | None
+    inputs: Mapping[str, Path] = field(default_factory=dict)
     xla_ptx: Mapping[str, str] = field(default_factory=dict)
     why_no_ptx: str = ""
     timeout_s: float | None = None

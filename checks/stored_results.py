@@ -30,8 +30,6 @@ from pallasc.specs.canonical import canonical_text, labelled_key
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pallasc.cache.store import Store
     from pallasc.checks.findings import LevelResult
     from pallasc.checks.levels import Level
@@ -79,7 +77,6 @@ class StoredResults:
         self._requests = Requests(context)
         self._own: dict[str, str] = {}
         self._changed: dict[tuple[str, Place], bool] = {}
-        self._inputs: dict[Path | None, str] = {None: ""}
 
     def subject(
         self,
@@ -100,10 +97,10 @@ class StoredResults:
             request: the request of that variant, where it is known already.
 
         Raises:
-            ToolError: the file of inputs, or a data file of the spec, cannot be read.
+            ToolError: a file of inputs, or a data file of the spec, cannot be read.
         """
-        if options.inputs not in self._inputs:
-            self._inputs[options.inputs] = self._context.digests.digest(str(options.inputs))
+        digest = self._context.digests.digest
+        files = {name: digest(str(file)) for name, file in options.inputs.items()}
         if request is None and variant is not None:
             request = self._requests.of(variant)
         fields = {
@@ -112,7 +109,7 @@ class StoredResults:
             "artifact": artifact,
             "seed": str(options.seed),
             "schedules": str(options.schedules),
-            "inputs": self._inputs[options.inputs],
+            "inputs": canonical_text(files) if files else "",
             **({} if variant is None else self._source(variant)),
             **({} if request is None else {"request": request.key}),
         }

@@ -54,7 +54,7 @@ class Options:
         seed: chooses the numbers of inputs, and interleavings.
         seed_given: the command named the seed, which replaces that of a spec.
         schedules: how many interleavings are tried, where a level has more than one.
-        inputs: a .npz file with arrays by the path of the input; other inputs are random.
+        inputs: the file of each input that is given, by its path; other inputs are random.
         timeout_s: how long a level may take, None for no limit.
         deadline_s: when, on the monotonic clock of this process, that is over.
         memory_bytes: what this process may hold, None for no limit.
@@ -63,7 +63,7 @@ class Options:
     seed: int = 0
     seed_given: bool = False
     schedules: int = 3
-    inputs: Path | None = None
+    inputs: Mapping[str, Path] = field(default_factory=dict)
     timeout_s: float | None = None
     deadline_s: float | None = None
     memory_bytes: int | None = None

@@ -46,6 +46,7 @@ def command(
     warmup: int,
     flops: str | None,
     inputs: tuple[str, ...],
+    archive: Path | None,
     seed: int,
     ordinal: int,
     targets: tuple[str, ...],
@@ -81,15 +82,16 @@ def command(
                memory_share (of the model's bandwidth; null where that is not known, or the
                arrays fit into an L2 cache that is not emptied), flop, tflop_per_s (or null)
     """
+    from pallasc.cli.arguments.input_files import parse_inputs
     from pallasc.cli.launching.bench_text import bench_json, bench_text
     from pallasc.cli.launching.figures import check_flops
-    from pallasc.cli.launching.launching import check_single, collect, parse_inputs
+    from pallasc.cli.launching.launching import check_single, collect
     from pallasc.cli.launching.measurements import Conditions, measure
     from pallasc.cli.launching.request import read_request
     from pallasc.cli.terminal.output import json_text
     from pallasc.runtime.device.devices import get_device
 
-    files = parse_inputs(inputs)
+    files = parse_inputs(inputs, archive)
     request = read_request(specs, targets=targets, expression=expression, store_root=store_root)
     request.check_inputs(files)
     check_flops(flops, request.variants)

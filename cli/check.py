@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 import click
 
 from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.input_files import input_options
 from pallasc.cli.arguments.options import (
     LoadOptions,
     annotations_option,
@@ -67,9 +68,7 @@ class _Asked(NamedTuple):
     show_default=True,
     help="Read plan and PTX, run JAX's interpreter, execute the PTX, or all three.",
 )
-@file_option(
-    "--inputs", "Take arrays from a .npz file by the names of inputs; other inputs are random."
-)
+@input_options
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
@@ -92,7 +91,8 @@ class _Asked(NamedTuple):
 def command(
     specs: tuple[str, ...],
     level: str,
-    inputs: Path | None,
+    inputs: tuple[str, ...],
+    archive: Path | None,
     seed: int | None,
     schedules: int,
     junit: Path | None,
@@ -119,8 +119,8 @@ def command(
     out of bounds.
 
     The interpreter level runs the kernel in JAX's interpreter, on random inputs or those of
-    --inputs, and compares the results with the reference of the spec. It finds races, accesses out
-    of bounds, uninitialized memory, and deadlocks.
+    --input and --inputs, and compares the results with the reference of the spec. It finds races,
+    accesses out of bounds, uninitialized memory, and deadlocks.
 
     The artifact level executes the launch plan and the PTX, XLA's kernels included, and compares
     the results with the reference. In the first schedule, asynchronous operations complete as late
@@ -158,6 +158,7 @@ def command(
     """
     from pallasc.checks.levels import chosen_levels
     from pallasc.checks.subject import Options
+    from pallasc.cli.arguments.input_files import parse_inputs
     from pallasc.cli.arguments.selection import open_store
     from pallasc.cli.render.check_outputs import Outputs
     from pallasc.compiler.builds.options import Options as BuildOptions
@@ -165,13 +166,14 @@ def command(
     levels = chosen_levels(level)
     outputs = Outputs(as_json, junit, sarif, annotations, levels)
     with outputs.reporting_errors():
+        files = parse_inputs(inputs, archive)
         asked = _Asked(
             levels,
             Options(
                 seed=seed or 0,
                 seed_given=seed is not None,
                 schedules=schedules,
-                inputs=_input_file(inputs),
+                inputs={name: file.absolute() for name, file in files.items()},
             ),
             BuildOptions(
                 jobs=options["jobs"],
@@ -190,21 +192,6 @@ def command(
             report = _check_compiled(found, store, asked)
         outputs.write(report)
     return report.exit_code
-
-
-def _input_file(file: Path | None) -> Path | None:
-    """Return the file of inputs for processes that run in other folders.
-
-    Raises:
-        SpecError: it cannot be read.
-    """
-    if file is None:
-        return None
-    from pallasc.compiler.references.npy import names_in
-
-    # A file that cannot be read fails here, before anything is compiled.
-    names_in(file)
-    return file.absolute()
 
 
 def _read_compiled(
@@ -258,6 +245,7 @@ def _check_specs(
 ) -> Report:
     from dataclasses import replace
 
+    from pallasc.checks.inputs import check_variants
     from pallasc.checks.run import check_built, demands
     from pallasc.cli.render.check_progress import events
     from pallasc.cli.render.live import store_progress
@@ -276,6 +264,8 @@ def _check_specs(
             broken=reading.broken,
         )
         variants = reader.select(specs, options["targets"], options["expression"]).variants
+        if any(level.executes for level in asked.levels):
+            check_variants(asked.options.inputs, (each.for_check() for each in variants))
         building, needed = demands(variants, asked.levels)
         built = build(building, store=store, options=asked.limits, on_event=progress)
         progress.end()

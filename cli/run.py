@@ -62,6 +62,7 @@ def command(
     specs: tuple[str, ...],
     emulated: bool,
     inputs: tuple[str, ...],
+    archive: Path | None,
     seed: int,
     ordinal: int,
     output: Path | None,
@@ -83,8 +84,8 @@ def command(
     by four units in the last place, others not at all.
 
     Inputs without a file are random numbers, the same for the same seed: floating point between 1/8
-    and 2 of either sign, whole numbers of up to 8 bits any, wider ones 0 to 15. A .npy file must
-    have the shape and type of the array; types that numpy lacks are stored as their bits: bf16 as
+    and 2 of either sign, whole numbers of up to 8 bits any, wider ones 0 to 15. Arrays of files must
+    have the shape and type of the input; types that numpy lacks are stored as their bits: bf16 as
     uint16, fp8 as uint8, i4 as int8.
 
     With --emulate no GPU is needed: the CPU executes the launch plan and the PTX of the artifact,
@@ -115,13 +116,14 @@ def command(
                 outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
-    from pallasc.cli.launching.launching import check_single, parse_inputs
+    from pallasc.cli.arguments.input_files import parse_inputs
+    from pallasc.cli.launching.launching import check_single
     from pallasc.cli.launching.outcome_text import outcome_json, outcome_text
     from pallasc.cli.launching.outcomes import Launcher, check, launch_all
     from pallasc.cli.launching.profile_trace import TraceFile
     from pallasc.cli.launching.request import read_request
 
-    files = parse_inputs(inputs)
+    files = parse_inputs(inputs, archive)
     if emulated:
         _refuse_without_meaning()
     request = read_request(specs, targets=targets, expression=expression, store_root=store_root)

@@ -76,10 +76,11 @@ def json_option(what: str) -> Callable[[F], F]:
     return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
 
 
-def file_option(name: str, text: str) -> Callable[[F], F]:
+def file_option(name: str, text: str, *, parameter: str | None = None) -> Callable[[F], F]:
     """Return an option that takes the path of a file, which need not exist."""
     path = click.Path(path_type=Path, dir_okay=False)
-    return click.option(name, type=path, metavar="FILE", help=text)
+    names = [name, *([parameter] if parameter else [])]
+    return click.option(*names, type=path, metavar="FILE", help=text)
 
 
 def count_option(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
 import click
 
+from pallasc.cli.arguments.input_files import input_options
 from pallasc.cli.arguments.options import count_option, together
 from pallasc.errors import DeviceError, SelectionError, SpecError
 
@@ -58,13 +59,7 @@ launch_options = together(
         metavar="N",
         help="Choose the random numbers of the other inputs.",
     ),
-    click.option(
-        "--input",
-        "inputs",
-        multiple=True,
-        metavar="NAME=FILE",
-        help="Take an array from a .npy file; repeatable.",
-    ),
+    input_options,
 )
 
 
@@ -83,23 +78,6 @@ class Chosen:
     route: Route
 
 
-def parse_inputs(texts: Iterable[str]) -> dict[str, Path]:
-    """Return the file of each array in `NAME=FILE`.
-
-    Raises:
-        click.UsageError: a text is written otherwise, or an array is given twice.
-    """
-    files: dict[str, Path] = {}
-    for text in texts:
-        name, equals, file = text.partition("=")
-        if not (name and equals and file):
-            raise click.UsageError(f"--input {text!r} is not NAME=FILE.")
-        if name in files:
-            raise click.UsageError(f"--input gives {name} twice.")
-        files[name] = Path(file)
-    return files
-
-
 def check_single(files: Mapping[str, Path], chosen: Sequence[Chosen]) -> None:
     """Check that files are given for a single variant only.
 
@@ -108,7 +86,7 @@ def check_single(files: Mapping[str, Path], chosen: Sequence[Chosen]) -> None:
     """
     if files and len(chosen) > 1:
         raise SpecError(
-            f"--input is for one variant, and {len(chosen)} are launched.",
+            f"files of inputs are for one variant, and {len(chosen)} are launched.",
             hint=f'Choose one with -k, such as -k "{chosen[0].variant.name}".',
         )
 

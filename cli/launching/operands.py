@@ -49,7 +49,7 @@ def make_inputs(
         SpecError: a file cannot be read.
         ArgumentError: it holds another array, or the kernel takes no array of that path.
     """
-    from pallasc.compiler.references.npy import read_array
+    from pallasc.compiler.references.input_files import read_input
 
     check_names(files, [array.path for array in signature.inputs], name)
     values = []
@@ -62,7 +62,7 @@ def make_inputs(
             what = f"{name}: {array.path}"
             if devices > 1:
                 what += f", whose first dimension is the {devices} devices"
-            data = read_array(file, array.dtype, whole.shape, what)
+            data = read_input(file, array.path, array.dtype, whole.shape, what)
             data = _laid_out(data, whole)
         values.append(Value(whole, data, file))
     return values

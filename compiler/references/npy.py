@@ -1,4 +1,4 @@
-r"""Arrays in .npy and .npz files, read and written without numpy: a kernel takes bytes anyway.
+r"""Arrays in .npy files, read and written without numpy: a kernel takes bytes anyway.
 
 Format `.npy`: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 
@@ -26,6 +26,8 @@ from pallasc.specs.dtypes import parse_dtype
 _MAGIC = b"\x93NUMPY"
 _HEADER_UNIT = 64  # numpy aligns the data to it, so that they can be memory-mapped
 _LONGEST_HEADER_BYTES = 1 << 16
+LONGEST_HEAD_BYTES = _LONGEST_HEADER_BYTES + 64
+_NUMPY = {"i": "int", "u": "uint", "f": "float", "c": "complex"}
 _KINDS = {"bool": "b", "i": "i", "u": "u", "f": "f", "c": "c"}
 _DESCRIPTION = re.compile(r"[<|>=][biufcV]\d{1,3}")
 _OWN = re.compile(r"bool|[iu](8|16|32|64)|f(16|32|64)|c(64|128)")
@@ -57,61 +59,6 @@ def read_array(path: Path, dtype: str, shape: tuple[int, ...], what: str) -> byt
     return array_bytes(_read(path), dtype, shape, what, name=str(path))
 
 
-def read_named(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: str) -> bytes:
-    """Return the bytes of an array of a .npz file, as `read_array` does.
-
-    Args:
-        path: the file, a zip archive of .npy files.
-        name: the array's name.
-        dtype: short name of the element type that it must have.
-        shape: the shape that it must have.
-        what: what the array is called in messages.
-
-    Raises:
-        SpecError: the file cannot be read, or is not such an archive.
-        ArgumentError: it holds another array under this name.
-    """
-    import zipfile
-
-    member = f"{name}.npy"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            size = archive.getinfo(member).file_size
-            most = _LONGEST_HEADER_BYTES + 64 + 16 * math.prod(shape)
-            data = archive.read(member) if size <= most else b""
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError, EOFError) as error:
-        raise _no_archive(path, str(error)) from error
-    if size > most:
-        raise ArgumentError(f"{what}: {name} in {path} is larger than {dtype}{list(shape)}.")
-    return array_bytes(data, dtype, shape, what, name=f"{name} in {path}")
-
-
-def names_in(path: Path) -> list[str]:
-    """Return the names of the arrays in a .npz file.
-
-    Raises:
-        SpecError: the file cannot be read, or is not such an archive.
-    """
-    import zipfile
-
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return sorted(n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy"))
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (zipfile.BadZipFile, ValueError) as error:
-        raise _no_archive(path, str(error)) from error
-
-
-def _no_archive(path: Path, reason: str) -> SpecError:
-    return SpecError(
-        f"{path} is not a .npz file, or is damaged: {reason}.",
-        hint="Write it with numpy.savez, each array under the name of its input.",
-    )
-
-
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -134,15 +81,8 @@ def array_bytes(data: bytes, dtype: str, shape: tuple[int, ...], what: str, *, n
         ArgumentError: it holds another array.
     """
     array = parse_npy(data, name)
-    taken = f"{dtype}{list(shape)}"
+    check_type(array.descr, array.shape, dtype, shape, what, name=name)
     descr = array.descr.replace("|", "<")
-    accepted = {name.replace("|", "<") for name in descriptions(dtype)}
-    if array.shape != tuple(shape) or descr not in accepted:
-        listed = " or ".join(descriptions(dtype))
-        raise ArgumentError(
-            f"{what}: {name} holds {array.descr}{list(array.shape)}, and the kernel takes {taken}.",
-            hint=f"Save an array of shape {list(shape)} and of numpy's type {listed}.",
-        )
     bits = parse_dtype(dtype).bits
     if bits >= 8:
         return array.data
@@ -151,6 +91,54 @@ def array_bytes(data: bytes, dtype: str, shape: tuple[int, ...], what: str, *, n
     if descr == "<u1" and array.data and max(array.data) >> bits:
         raise ArgumentError(f"{what}: {name} holds numbers that are not {dtype}.")
     return pack(array.data, bits)
+
+
+def check_type(
+    descr: str,
+    found: tuple[int, ...],
+    dtype: str,
+    shape: tuple[int, ...],
+    what: str,
+    *,
+    name: str,
+) -> None:
+    """Check type and shape of an array in a file.
+
+    Args:
+        descr: its type, in numpy's notation.
+        found: its shape.
+        dtype: short name of the element type that it must have.
+        shape: the shape that it must have.
+        what: what the array is called in messages.
+        name: what the file is called in messages.
+
+    Raises:
+        ArgumentError: they are others.
+    """
+    accepted = {kind.replace("|", "<") for kind in descriptions(dtype)}
+    if found == tuple(shape) and descr.replace("|", "<") in accepted:
+        return
+    numpys = _numpy_name(descriptions(dtype)[0])
+    bits = "" if _OWN.fullmatch(dtype) else f", for the bits of {dtype}"
+    raise ArgumentError(
+        f"{what}: {name} holds {_short_name(descr)}{list(found)}, and the kernel takes "
+        f"{dtype}{list(shape)}.",
+        hint=f"Save an array of shape {list(shape)} and of numpy's type {numpys}{bits}.",
+    )
+
+
+def _short_name(descr: str) -> str:
+    """Return a type in numpy's notation as specs write it: `<f4` is f32."""
+    kind, size = descr[1], int(descr[2:])
+    name = "bool" if kind == "b" else f"V{size}" if kind == "V" else f"{kind}{8 * size}"
+    return f"big-endian {name}" if descr[0] == ">" and size > 1 else name
+
+
+def _numpy_name(descr: str) -> str:
+    """Return what numpy calls a type: `<f4` is float32."""
+    if descr[1] == "b":
+        return "bool"
+    return f"{_NUMPY[descr[1]]}{8 * int(descr[2:])}"
 
 
 def npy_bytes(dtype: str, shape: tuple[int, ...], data: bytes) -> bytes:
@@ -194,6 +182,20 @@ def parse_npy(data: bytes, name: str) -> Npy:
     Raises:
         SpecError: it is not a NumPy file, is cut off, or its array is not row-major.
     """
+    descr, shape, end = parse_head(data, name)
+    array = Npy(descr, shape, data[end:])
+    expected = math.prod(shape) * int(descr[2:])
+    if len(array.data) != expected:
+        raise SpecError(f"{name} is damaged: {len(array.data)} bytes instead of {expected}.")
+    return array
+
+
+def parse_head(data: bytes, name: str) -> tuple[str, tuple[int, ...], int]:
+    """Return type and shape of an array, and where its data begin.
+
+    Raises:
+        SpecError: as `parse_npy`.
+    """
     if not data.startswith(_MAGIC) or len(data) < len(_MAGIC) + 4:
         raise SpecError(f"{name} is not a .npy file.", hint="Write it with numpy.save.")
     width = 2 if data[len(_MAGIC)] == 1 else 4
@@ -211,11 +213,7 @@ def parse_npy(data: bytes, name: str) -> Npy:
             f"{name} holds its array column by column.",
             hint="Save numpy.ascontiguousarray of it.",
         )
-    array = Npy(descr, shape, data[end:])
-    expected = math.prod(shape) * int(descr[2:])
-    if len(array.data) != expected:
-        raise SpecError(f"{name} is damaged: {len(array.data)} bytes instead of {expected}.")
-    return array
+    return descr, shape, end
 
 
 def _header(text: bytes) -> tuple[str, bool, tuple[int, ...]] | None:

@@ -9,13 +9,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from pallasc.compiler.references.input_files import check_input, names_in, read_input, read_named
 from pallasc.compiler.references.npy import (
-    names_in,
     npy_bytes,
     pack,
     parse_npy,
     read_array,
-    read_named,
     unpack,
 )
 from pallasc.errors import ArgumentError, SpecError
@@ -153,8 +152,53 @@ def test_an_array_of_an_archive_is_read_by_its_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "in.npz", **{"x": x, "cache.0": q})
     assert names_in(tmp_path / "in.npz") == ["cache.0", "x"]
     assert read_named(tmp_path / "in.npz", "x", "f32", SHAPE, "x") == x.tobytes()
-    with pytest.raises(ArgumentError, match=r"x in .*in.npz holds <f4\[3, 5\].*takes f16\[3, 5\]"):
+    with pytest.raises(ArgumentError, match=r"x in .*in.npz holds f32\[3, 5\].*takes f16\[3, 5\]"):
         read_named(tmp_path / "in.npz", "x", "f16", SHAPE, "x")
+
+
+MISFITS = [
+    # what is saved, what is taken, and how both are told
+    (np.zeros(4, "f4"), ("f32", (8,)), "f32[4]", "f32[8]", "float32"),
+    (np.zeros(4, "f8"), ("f32", (4,)), "f64[4]", "f32[4]", "float32"),
+    (np.zeros(4, ">f4"), ("f32", (4,)), "big-endian f32[4]", "f32[4]", "float32"),
+    (np.zeros((), "?"), ("i8", (2, 2)), "bool[]", "i8[2, 2]", "int8"),
+    (np.zeros(4, "f4"), ("bf16", (4,)), "f32[4]", "bf16[4]", "uint16, for the bits of bf16"),
+    (np.zeros(4, "V4"), ("bool", (4,)), "V4[4]", "bool[4]", "bool"),
+]
+
+
+@pytest.mark.parametrize(("saved", "taken", "told", "needed", "kind"), MISFITS)
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+def test_another_array_is_told_in_the_notation_of_specs_by_its_head(
+    saved: Any, taken: Any, told: str, needed: str, kind: str, suffix: str, tmp_path: Path
+) -> None:
+    file = tmp_path / f"in.{suffix}"
+    if suffix == "npy":
+        np.save(file, saved)
+    else:
+        np.savez(file, x=saved)
+    messages = []
+    for read in (check_input, read_input):
+        with pytest.raises(ArgumentError) as caught:
+            read(file, "x", *taken, "k")
+        messages.append((caught.value.message, caught.value.hint))
+    holds = f"k: x in {file}" if suffix == "npz" else f"k: x: {file}"
+    shape = list(taken[1])
+    assert set(messages) == {
+        (
+            f"{holds} holds {told}, and the kernel takes {needed}.",
+            f"Save an array of shape {shape} and of numpy's type {kind}.",
+        )
+    }
+
+
+def test_an_input_that_fits_is_found_in_either_file(tmp_path: Path) -> None:
+    x = np.arange(15, dtype=np.float32).reshape(SHAPE)
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "x.npz", x=x)
+    for name in ("x.npy", "x.npz"):
+        check_input(tmp_path / name, "x", "f32", SHAPE, "k")
+        assert read_input(tmp_path / name, "x", "f32", SHAPE, "k") == x.tobytes()
 
 
 def test_an_archive_that_unpacks_to_more_than_the_array_is_not_unpacked(tmp_path: Path) -> None:

@@ -117,9 +117,35 @@ def test_another_seed_or_tolerance_or_file_of_inputs_is_another_check(
     import numpy as np
 
     np.savez(again / "in.npz", **{"0": np.full(128, np.nan, np.float32)})
-    named = checking.check(again, "spec.yaml", *only, "--inputs", "in.npz")
-    assert named.code == 2
-    assert "holds an array '0'" in named.results["sound"]["reason"]
+    named = checking.check(again, "spec.yaml", "--inputs", "in.npz")
+    assert (named.code, named.out) == (2, "")
+    (told,) = [line for line in named.err.splitlines() if "'0'" in line]
+    assert told.endswith("@h100-sxm has no input '0', which " + str(again / "in.npz") + " is for.")
+    np.save(again / "x.npy", np.full(128, 2.0, np.float32))
+    for _ in range(2):
+        given = checking.check(again, "spec.yaml", *only, "--input", "x=x.npy")
+    assert (given.code, given.results["sound"]["from_store"]) == (0, True)
+
+
+@pytest.mark.parametrize("positional", [True, False])
+def test_inputs_that_do_not_fit_are_refused_once_before_anything_runs(
+    project: Path, checking: Any, positional: bool
+) -> None:
+    import numpy as np
+
+    args: Any = ["f32[128]"] if positional else {"x": "f32[128]"}
+    kernels = [{"name": name, "args": args} for name in ("sound", "doubled")]
+    (project / "spec.yaml").write_text(checking.spec_of(*kernels))
+    np.savez(project / "in.npz", x=np.zeros(100, np.float32))
+    ran = checking.check(project, "spec.yaml", "--level", "all", "--inputs", "in.npz")
+    assert (ran.code, ran.out) == (2, "")
+    told = "holds f32[100], and the kernel takes f32[128]"
+    assert ran.err.count(told) == 1
+    assert "numpy's type float32.\n  Or choose other variants with -k.\n" in ran.err
+    assert ("compiled" in ran.err) is positional  # whose names only compiling tells
+    twice = checking.check(project, "spec.yaml", "--inputs", "in.npz", "--input", "x=x.npy")
+    assert twice.code == 2
+    assert "--input gives x, which in.npz of --inputs has too." in twice.err
 
 
 def test_a_damaged_result_is_a_miss(again: Path, checking: Any) -> None:

@@ -1,0 +1,83 @@
+"""Whether files hold the inputs of what is checked: refused before anything is executed.
+
+Imports no numpy: only the heads of the files are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pallasc.compiler.references.input_files import check_input
+from pallasc.errors import ArgumentError
+from pallasc.specs.spelling import suggestion
+
+if TYPE_CHECKING:
+    from pallasc.specs.artifacts.plan import LaunchPlan
+    from pallasc.specs.spec import Args, ArgTree, Variant
+
+_CHOOSE = "Or choose other variants with -k."
+
+
+class Input(NamedTuple):
+    """An input of a kernel: its path, such as `cache.0`, the short name of its dtype, its shape."""
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def inputs_of_plan(plan: LaunchPlan) -> list[Input]:
+    """Return the inputs of a plan; those for several devices have the device in front."""
+    front = (plan.device_count,) if plan.device_count > 1 else ()
+    return [Input(b.path, b.dtype, (*front, *b.shape)) for b in plan.inputs]
+
+
+def inputs_of_variant(variant: Variant) -> list[Input] | None:
+    """Return the inputs that a spec names, None where only compiling tells which there are."""
+    if not isinstance(variant.args, dict) or variant.mesh or _has_calls(variant.args):
+        return None
+    return [Input(path, array.dtype, array.shape) for path, array in variant.arrays()]
+
+
+def _has_calls(tree: Args | ArgTree) -> bool:
+    if isinstance(tree, dict):
+        return "$call" in tree or any(map(_has_calls, tree.values()))
+    return isinstance(tree, list) and any(map(_has_calls, tree))
+
+
+def check_inputs(files: Mapping[str, Path], inputs: Sequence[Input], name: str) -> None:
+    """Check that files hold inputs of a kernel.
+
+    Args:
+        files: the file of each input that is given, by its path.
+        inputs: what the kernel takes.
+        name: what the kernel is called in messages.
+
+    Raises:
+        SpecError: a file cannot be read.
+        ArgumentError: the kernel takes no such input, or one of another shape or dtype.
+    """
+    known = {each.path: each for each in inputs}
+    for path, file in files.items():
+        if path not in known:
+            hint = suggestion(path, known, otherwise="Its arrays")
+            raise ArgumentError(f"{name} has no input {path!r}, which {file} is for.", hint=hint)
+        try:
+            check_input(file, path, known[path].dtype, known[path].shape, name)
+        except ArgumentError as error:
+            error.hint = f"{error.hint}\n  {_CHOOSE}" if error.hint else _CHOOSE
+            raise
+
+
+def check_variants(files: Mapping[str, Path], variants: Iterable[Variant]) -> None:
+    """Check that files hold inputs of variants, as far as their specs tell.
+
+    Raises:
+        SpecError, ArgumentError: as `check_inputs`.
+    """
+    for variant in variants if files else ():
+        inputs = inputs_of_variant(variant)
+        if inputs is not None:
+            check_inputs(files, inputs, variant.id)
