@@ -107,9 +107,9 @@ class Checking:
         if not levels:
             return
         if options.inputs and any(level.executes for level in levels):
-            from pallasc.checks.inputs import check_inputs, inputs_of_plan
+            from pallasc.checks.inputs import check_plan
 
-            check_inputs(options.inputs, inputs_of_plan(subject.artifact.plan), subject.id)
+            check_plan(options.inputs, subject.artifact.plan, subject.id)
         try:
             checkable = self._stored.subject(
                 options,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.compiler.references.input_files import check_input
+from pallasc.compiler.references.input_files import check_input, named_with_devices
 from pallasc.errors import ArgumentError
 from pallasc.specs.spelling import suggestion
 
@@ -28,13 +28,13 @@ class Input(NamedTuple):
     shape: tuple[int, ...]
 
 
-def inputs_of_plan(plan: LaunchPlan) -> list[Input]:
+def _inputs_of_plan(plan: LaunchPlan) -> list[Input]:
     """Return the inputs of a plan; those for several devices have the device in front."""
     front = (plan.device_count,) if plan.device_count > 1 else ()
     return [Input(b.path, b.dtype, (*front, *b.shape)) for b in plan.inputs]
 
 
-def inputs_of_variant(variant: Variant) -> list[Input] | None:
+def _inputs_of_variant(variant: Variant) -> list[Input] | None:
     """Return the inputs that a spec names, None where only compiling tells which there are."""
     if not isinstance(variant.args, dict) or variant.mesh or _has_calls(variant.args):
         return None
@@ -47,18 +47,7 @@ def _has_calls(tree: Args | ArgTree) -> bool:
     return isinstance(tree, list) and any(map(_has_calls, tree))
 
 
-def check_inputs(files: Mapping[str, Path], inputs: Sequence[Input], name: str) -> None:
-    """Check that files hold inputs of a kernel.
-
-    Args:
-        files: the file of each input that is given, by its path.
-        inputs: what the kernel takes.
-        name: what the kernel is called in messages.
-
-    Raises:
-        SpecError: a file cannot be read.
-        ArgumentError: the kernel takes no such input, or one of another shape or dtype.
-    """
+def _check(files: Mapping[str, Path], inputs: Sequence[Input], name: str) -> None:
     known = {each.path: each for each in inputs}
     for path, file in files.items():
         if path not in known:
@@ -71,13 +60,28 @@ def check_inputs(files: Mapping[str, Path], inputs: Sequence[Input], name: str) 
             raise
 
 
+def check_plan(files: Mapping[str, Path], plan: LaunchPlan, name: str) -> None:
+    """Check that files hold inputs of a compiled kernel.
+
+    Args:
+        files: the file of each input that is given, by its path.
+        plan: what the kernel takes.
+        name: what the kernel is called in messages.
+
+    Raises:
+        SpecError: a file cannot be read.
+        ArgumentError: the kernel takes no such input, or one of another shape or dtype.
+    """
+    _check(files, _inputs_of_plan(plan), named_with_devices(name, plan.device_count))
+
+
 def check_variants(files: Mapping[str, Path], variants: Iterable[Variant]) -> None:
     """Check that files hold inputs of variants, as far as their specs tell.
 
     Raises:
-        SpecError, ArgumentError: as `check_inputs`.
+        SpecError, ArgumentError: as `check_plan`.
     """
     for variant in variants if files else ():
-        inputs = inputs_of_variant(variant)
+        inputs = _inputs_of_variant(variant)
         if inputs is not None:
-            check_inputs(files, inputs, variant.id)
+            _check(files, inputs, variant.id)

@@ -49,7 +49,7 @@ def make_inputs(
         SpecError: a file cannot be read.
         ArgumentError: it holds another array, or the kernel takes no array of that path.
     """
-    from pallasc.compiler.references.input_files import read_input
+    from pallasc.compiler.references.input_files import named_with_devices, read_input
 
     check_names(files, [array.path for array in signature.inputs], name)
     values = []
@@ -59,9 +59,7 @@ def make_inputs(
         if file is None:
             data = _random(array, size, seed, devices)
         else:
-            what = f"{name}: {array.path}"
-            if devices > 1:
-                what += f", whose first dimension is the {devices} devices"
+            what = named_with_devices(name, devices)
             data = read_input(file, array.path, array.dtype, whole.shape, what)
             data = _laid_out(data, whole)
         values.append(Value(whole, data, file))

@@ -44,6 +44,11 @@ def check_input(path: Path, name: str, dtype: str, shape: tuple[int, ...], what:
     check_type(descr, found, dtype, shape, what, name=shown)
 
 
+def named_with_devices(name: str, count: int) -> str:
+    """Return what a kernel is called in messages about files, which have the devices in front."""
+    return f"{name}, whose files have its {count} devices in front" if count > 1 else name
+
+
 def _is_archive(path: Path) -> bool:
     with _refusing(path), path.open("rb") as file:
         return file.read(2) == b"PK"

@@ -39,9 +39,11 @@ def again(checked: Any, tmp_path: Path) -> Path:
 def test_what_executes_kernels_ends_by_itself_unless_told_otherwise(
     name: str, words: tuple[str, ...], limit_s: float | None
 ) -> None:
-    chosen = root.get_command(click.Context(root), name)
+    above = click.Context(root, **root.context_settings)
+    chosen = root.get_command(above, name)
     assert chosen is not None
-    assert chosen.make_context(name, ["spec.yaml", *words]).params["timeout_s"] == limit_s
+    context = chosen.make_context(name, ["spec.yaml", *words], parent=above)
+    assert context.params["timeout_s"] == limit_s
 
 
 def test_the_option_has_every_level() -> None:

@@ -202,9 +202,9 @@ def test_a_run_refuses_the_array_of_one_device(folder: Path, results: Any) -> No
     ran = emulate(folder, "spec.yaml", "-k", "swapped", "--input", "x=one.npy")
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.splitlines() == [
-        "error: swapped@h100-sxm: x, whose first dimension is the 2 devices: one.npy holds "
-        "<f4[128], and the kernel takes f32[2, 128].",
-        "  Save an array of shape [2, 128] and of numpy's type <f4.",
+        "error: swapped@h100-sxm, whose files have its 2 devices in front: x: one.npy holds "
+        "f32[128], and the kernel takes f32[2, 128].",
+        "  Save an array of shape [2, 128] and of numpy's type float32.",
     ]
 
 

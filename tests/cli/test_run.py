@@ -169,7 +169,7 @@ def test_an_array_of_another_type_is_refused(gpu: Any, launch: RunCommand, tmp_p
     assert (result.code, result.out) == (2, "")
     assert result.err == (
         f"error: {BF16}: x: {file} holds f64[1024, 4096], and the kernel takes bf16[1024, 4096].\n"
-        "  Save an array of shape [1024, 4096] and of numpy's type <u2 or <V2.\n"
+        "  Save an array of shape [1024, 4096] and of numpy's type uint16, for the bits of bf16.\n"
     )
 
 
