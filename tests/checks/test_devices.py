@@ -154,7 +154,9 @@ def test_inputs_of_a_file_have_the_devices_in_front(folder: Path, checking: Any)
     assert ran.results["swapped"]["status"] == "passed", ran.out
     np.savez(folder / "inputs.npz", x=x[0])
     ran = checking.check(folder, *words, "--level", "artifact")
-    assert "[2, 128]" in ran.results["swapped"]["reason"]
+    assert (ran.code, ran.report["variants"]) == (2, [])
+    assert "whose files have its 2 devices in front: x in " in ran.report["error"]["message"]
+    assert "[2, 128]" in ran.report["error"]["message"]
 
 
 def test_the_interpreter_gives_each_device_its_inputs(folder: Path, checking: Any) -> None:
