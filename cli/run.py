@@ -84,8 +84,8 @@ def command(
     by four units in the last place, others not at all.
 
     Inputs without a file are random numbers, the same for the same seed: floating point between 1/8
-    and 2 of either sign, whole numbers of up to 8 bits any, wider ones 0 to 15. A file must have the
-    shape and type of the input; types that numpy lacks are stored as their bits: bf16 as
+    and 2 of either sign, whole numbers of up to 8 bits any, wider ones 0 to 15. A file must have
+    the shape and type of the input; types that numpy lacks are stored as their bits: bf16 as
     uint16, fp8 as uint8, i4 as int8.
 
     With --emulate no GPU is needed: the CPU executes the launch plan and the PTX of the artifact,
