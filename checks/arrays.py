@@ -110,16 +110,16 @@ def difference(
         location: the place that the finding is told at, such as that of the kernel.
     """
     rtol, atol = settle_tolerance(tolerance, output.dtype)
-    compared: dict[str, Any] = compare_arrays(got, expected, rtol=rtol, atol=atol)
-    first = compared["first"]
+    compared = compare_arrays(got, expected, rtol=rtol, atol=atol)
+    first = compared.first
     if first is None:
         return None
-    element = name_of_element(output, first["index"])
-    count, of = compared["mismatches"], compared["count"]
-    if _is_unwritten(output.dtype, got, expected, tuple(first["index"])):
+    element = name_of_element(output, first.index)
+    count, of = compared.mismatches, compared.count
+    if _is_unwritten(output.dtype, got, expected, first.index):
         return Finding(
             rule=UNINITIALIZED.name,
-            message=f"{element} is {first['got']}, expected {first['wanted']}: it was never "
+            message=f"{element} is {first.got}, expected {first.wanted}: it was never "
             "written, or was computed from memory that was never written; "
             f"{count:,} of {of:,} elements differ",
             location=location,
@@ -127,7 +127,7 @@ def difference(
     is_close = tolerance is None and _is_close(output.dtype, got, expected)
     return Finding(
         rule=WRONG_NUMBERS.name,
-        message=f"{element} is {first['got']}, expected {first['wanted']}; {count:,} of {of:,} "
+        message=f"{element} is {first.got}, expected {first.wanted}; {count:,} of {of:,} "
         f"elements differ from the reference by more than rtol {rtol:g} and atol {atol:g}",
         severity="note" if is_close else "error",
         location=location,
@@ -144,7 +144,7 @@ def name_of_element(output: Binding, index: Sequence[int]) -> str:
 def _is_close(dtype: str, got: Any, expected: Any) -> bool:
     """Tell whether sums in another order may explain a difference: half of the digits agree."""
     half = epsilon(dtype) ** 0.5
-    return not compare_arrays(got, expected, rtol=half, atol=half)["mismatches"]
+    return not compare_arrays(got, expected, rtol=half, atol=half).mismatches
 
 
 def _is_unwritten(dtype: str, got: Any, expected: Any, index: tuple[int, ...]) -> bool:

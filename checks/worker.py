@@ -114,7 +114,7 @@ class Session:
             ) from error
 
         from pallasc.compiler.inputs.imports import read_sources_afresh, record_imports
-        from pallasc.compiler.inputs.process_state import ProcessState
+        from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot
         from pallasc.compiler.workers import compilation
 
         del core, compilation  # which knows when this process began
@@ -122,7 +122,7 @@ class Session:
         read_sources_afresh()
         devices = math.prod(size for _, size in mesh)
         jax.config.update("jax_num_cpu_devices", devices)
-        self._before = ProcessState.now()
+        self._before = ProcessSnapshot.now()
         if env:
             self._before.expose_variables(env)
 

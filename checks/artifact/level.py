@@ -262,8 +262,8 @@ def _fed(source: Source, cubin: str, kernel: str) -> Place:
 def _first(output: Binding, got: Any, expected: Any, variant: Variant | None) -> tuple[int, ...]:
     """Return the index of the first element that differs."""
     rtol, atol = settle_tolerance(variant.tolerance if variant else None, output.dtype)
-    first: Any = compare_arrays(got, expected, rtol=rtol, atol=atol)["first"]
-    return tuple(map(int, first["index"]))
+    first = compare_arrays(got, expected, rtol=rtol, atol=atol).first
+    return first.index if first else ()
 
 
 def _name(element: Element) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pallasc.cli.launching.operands import Value
     from pallasc.cli.launching.outcomes import Outcome
-    from pallasc.compiler.references.reference import Comparison
+    from pallasc.compiler.references.comparison import Comparison
     from pallasc.specs.artifacts.plan import Binding
 
 _SHOWN_DIGITS = 16
@@ -83,7 +82,7 @@ def outcome_json(outcome: Outcome, seed: int) -> dict[str, object]:
                 **_array_json(value.binding),
                 "sha256": digest,
                 "file": None if file is None else str(file),
-                "compared": None if compared is None else asdict(compared),
+                "compared": None if compared is None else compared.to_json(),
             }
             for value, digest, file, compared in zip(
                 outcome.outputs,

@@ -16,7 +16,7 @@ from pallasc.errors import CheckError
 
 if TYPE_CHECKING:
     from pallasc.cli.launching.launching import Chosen
-    from pallasc.compiler.references.reference import Comparison, LaunchFiles
+    from pallasc.compiler.references.comparison import Comparison, LaunchFiles
 
 _UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
 
@@ -157,7 +157,7 @@ def _compared(chosen: Sequence[Chosen], launcher: Launcher) -> Iterator[tuple[in
 
 def _hand_over(outcome: Outcome, folder: Path) -> LaunchFiles:
     """Write the arrays for the process that compares, over those of the launch before."""
-    from pallasc.compiler.references.reference import ArrayFile, LaunchFiles
+    from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles
 
     def write(kind: str, values: Sequence[Value]) -> Iterator[ArrayFile]:
         for number, value in enumerate(values):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pallasc.cache.store import Store
 from pallasc.compiler.again.once_more import answers
-from pallasc.compiler.lowering.line_table import LineTable
+from pallasc.compiler.lowering.line_tables import LineTable
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.messages import FindLines, LinesFound
 from pallasc.specs.spec import Variant

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pallasc.compiler.references.comparison import Comparison, Mismatch
 from pallasc.errors import SpecError
 from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.spec import Tolerance
@@ -106,8 +107,8 @@ def epsilon(dtype: str) -> float:
     return float(limits(numpy_dtype(dtype)).eps)
 
 
-def compare_arrays(actual: Any, expected: Any, *, rtol: float, atol: float) -> dict[str, object]:
-    """Return the differences of two arrays of one shape, as plain data.
+def compare_arrays(actual: Any, expected: Any, *, rtol: float, atol: float) -> Comparison:
+    """Return the differences of two arrays of one shape.
 
     Elements match if `|actual - expected| <= atol + rtol * |expected|`, or if both are NaN or the
     same infinity. `max_abs` and `max_rel` cover finite pairs, and are None if there are none;
@@ -134,15 +135,15 @@ def compare_arrays(actual: Any, expected: Any, *, rtol: float, atol: float) -> d
             first = start + int(np.argmax(wrong))
         max_abs = _largest(max_abs, distance[finite])
         max_rel = _largest(max_rel, relative)
-    return {
-        "count": int(result.size),
-        "mismatches": mismatches,
-        "rtol": rtol,
-        "atol": atol,
-        "max_abs": max_abs,
-        "max_rel": max_rel,
-        "first": None if first is None else _element(actual, expected, first),
-    }
+    return Comparison(
+        count=int(result.size),
+        mismatches=mismatches,
+        rtol=rtol,
+        atol=atol,
+        max_abs=max_abs,
+        max_rel=max_rel,
+        first=None if first is None else _mismatch(actual, expected, first),
+    )
 
 
 def _widened(array: Any) -> Any:
@@ -156,10 +157,6 @@ def _largest(largest: float | None, values: Any) -> float | None:
     return max(min(float(values.max()), sys.float_info.max), largest or 0.0)
 
 
-def _element(actual: Any, expected: Any, at: int) -> dict[str, object]:
-    """Return the index of an element, and both values as text."""
-    return {
-        "index": [int(position) for position in np.unravel_index(at, actual.shape)],
-        "got": str(actual.reshape(-1)[at]),
-        "wanted": str(expected.reshape(-1)[at]),
-    }
+def _mismatch(actual: Any, expected: Any, at: int) -> Mismatch:
+    index = tuple(int(position) for position in np.unravel_index(at, actual.shape))
+    return Mismatch(index, str(actual.reshape(-1)[at]), str(expected.reshape(-1)[at]))

@@ -1,90 +1,22 @@
 """Compare launches with the references of their specs, in a process of their own.
 
-The request is `Compare`, the reply `Compared` or `Failed` (`messages`).
+The process is `reference_worker`; what goes between is in `comparison`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from typing import ClassVar
 
+from pallasc.compiler.references.comparison import Compare, Compared, Comparison, LaunchFiles
 from pallasc.compiler.toolchain.environment import declared_values, settled
-from pallasc.compiler.workers.messages import Failed, Reply, Request
+from pallasc.compiler.workers.messages import Failed
 from pallasc.compiler.workers.pool import Answer, Pool, Task
 from pallasc.errors import CompileError
-from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.spec import Variant
 
 PROGRAM = "pallasc.compiler.references.reference_worker"
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayFile:
-    """An array, and the name of the file with its bytes as in device memory."""
-
-    array: Binding
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchFiles:
-    """The inputs and outputs of a launch, in files of a folder."""
-
-    folder: Path
-    inputs: tuple[ArrayFile, ...]
-    outputs: tuple[ArrayFile, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """The index of an element, its value, and the reference's, both as text."""
-
-    index: tuple[int, ...]
-    got: str
-    wanted: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """How an output differs from the reference's, as `--json` prints it; see `compare_arrays`.
-
-    Attributes:
-        count: number of elements.
-        mismatches: number of elements that differ by more than is allowed.
-        rtol, atol: the allowed difference.
-        max_abs, max_rel: the largest differences, None without finite numbers.
-        first: the first mismatch, None without any.
-    """
-
-    count: int
-    mismatches: int
-    rtol: float
-    atol: float
-    max_abs: float | None
-    max_rel: float | None
-    first: Mismatch | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compared(Reply):
-    """The comparison of each output."""
-
-    outputs: tuple[Comparison, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compare(Request):
-    """Run the reference of a variant and compare; `env` has its declared variables."""
-
-    op: ClassVar[str] = "compare"
-    reply: ClassVar[type[Reply]] = Compared
-    variant: Variant
-    launched: LaunchFiles
-    env: Mapping[str, str | None] = field(default_factory=dict)
 
 
 Launch = Callable[[int], LaunchFiles]

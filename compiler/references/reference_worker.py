@@ -1,7 +1,7 @@
 """The process that runs references with JAX on the CPU, separate from the launching process.
 
 Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messages are those of
-`reference`.
+`comparison`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pallasc.compiler.inputs.isolation import enter, expose_variables
-from pallasc.compiler.references.compare import (
-    compare_arrays,
-    read_array,
-    settle_tolerance,
-)
-from pallasc.compiler.references.reference import ArrayFile, Compare, Compared, Comparison, Mismatch
+from pallasc.compiler.references.compare import compare_arrays, read_array, settle_tolerance
+from pallasc.compiler.references.comparison import ArrayFile, Compare, Compared, Comparison
 from pallasc.compiler.references.user_calls import leaves_of, run_reference
 from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.messages import Failed, Reply
@@ -75,9 +71,7 @@ def _compare_output(variant: Variant, output: ArrayFile, expected: Any, folder: 
             f"{list(array.shape)}",
         )
     rtol, atol = settle_tolerance(variant.tolerance, array.dtype)
-    found: Any = compare_arrays(_read(folder, output), expected, rtol=rtol, atol=atol)
-    first = found.pop("first")
-    return Comparison(**found, first=first and Mismatch(**first | {"index": (*first["index"],)}))
+    return compare_arrays(_read(folder, output), expected, rtol=rtol, atol=atol)
 
 
 def _wrong(variant: Variant, what: str) -> SpecError:

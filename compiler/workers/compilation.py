@@ -20,7 +20,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler.inputs import closure
 from pallasc.compiler.inputs.lookup import stored_artifact
 from pallasc.compiler.inputs.manifest import fields_text, make_manifest
-from pallasc.compiler.inputs.process_state import ProcessState
+from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot
 from pallasc.compiler.inputs.reads import missed_so_far, name_of
 from pallasc.compiler.inputs.request import (
     data_digests,
@@ -77,7 +77,7 @@ class Session:
     tools: Tools
     store: Store
     digests: FileDigests
-    before: ProcessState
+    before: ProcessSnapshot
     signing: bool
     listener: Listener = field(default_factory=Listener)
     traced: int = 0

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pallasc.compiler.inputs.sources import Sources
-from pallasc.compiler.lowering.line_table import LineTable
+from pallasc.compiler.lowering.line_tables import LineTable
 from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
 from pallasc.compiler.workers.typed_json import plain, read_dataclass
 from pallasc.errors import PallascError

@@ -21,7 +21,7 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs import closure, imports, reads
 from pallasc.compiler.inputs.isolation import enter, expose_variables
-from pallasc.compiler.inputs.process_state import ProcessState, read_flags
+from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, read_flags
 from pallasc.compiler.lowering import device_library
 from pallasc.compiler.lowering.compile import Tools
 from pallasc.compiler.lowering.ptxas_reports import Reports
@@ -105,7 +105,7 @@ def _session(request: Introduction) -> Session:
     store = Store(request.store, trust=Trust())
     # Stored digests of files are signed, too, and only the parent can check them.
     digests = FileDigests(None if request.signing else store.root)
-    before = ProcessState.now()
+    before = ProcessSnapshot.now()
     return Session(tools, store, digests, before, request.signing, versions=request.versions)
 
 

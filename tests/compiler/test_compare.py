@@ -11,12 +11,13 @@ import pytest
 
 from pallasc.compiler.references import compare
 from pallasc.compiler.references.compare import compare_arrays, read_array, settle_tolerance
+from pallasc.compiler.references.comparison import Comparison, Mismatch
 from pallasc.specs.spec import Tolerance
 
 NAN, INF = float("nan"), float("inf")
 
 
-def _compare(got: Any, wanted: Any, *, rtol: float = 0.0, atol: float = 0.0) -> dict[str, Any]:
+def _compare(got: Any, wanted: Any, *, rtol: float = 0.0, atol: float = 0.0) -> Comparison:
     pair = [one if isinstance(one, np.ndarray) else np.array(one, "f4") for one in (got, wanted)]
     return compare_arrays(*pair, rtol=rtol, atol=atol)
 
@@ -41,22 +42,22 @@ def _compare(got: Any, wanted: Any, *, rtol: float = 0.0, atol: float = 0.0) -> 
 def test_what_is_within_the_tolerance_is_right(
     got: list[float], wanted: list[float], tolerance: dict[str, float], mismatches: int
 ) -> None:
-    assert _compare(got, wanted, **tolerance)["mismatches"] == mismatches
+    assert _compare(got, wanted, **tolerance).mismatches == mismatches
 
 
 def test_the_largest_errors_are_those_of_finite_pairs() -> None:
     found = _compare([1.0, 4.0, 0.5, NAN, INF], [1.0, 2.0, 0.0, 1.0, INF])
-    assert (found["max_abs"], found["max_rel"]) == (2.0, 1.0)
+    assert (found.max_abs, found.max_rel) == (2.0, 1.0)
     none = _compare([NAN], [NAN])
-    assert (none["max_abs"], none["max_rel"], none["mismatches"]) == (None, None, 0)
+    assert (none.max_abs, none.max_rel, none.mismatches) == (None, None, 0)
 
 
 def test_the_first_wrong_element_is_named() -> None:
     got, wanted = np.zeros((3, 4), np.float32), np.zeros((3, 4), np.float32)
     got[1, 2], got[2, 0] = 1.5, 7
     found = _compare(got, wanted)
-    assert found["mismatches"] == 2
-    assert found["first"] == {"index": [1, 2], "got": "1.5", "wanted": "0.0"}
+    assert found.mismatches == 2
+    assert found.first == Mismatch((1, 2), "1.5", "0.0")
 
 
 def test_arrays_longer_than_a_slice_are_compared_to_their_end(
@@ -67,31 +68,31 @@ def test_arrays_longer_than_a_slice_are_compared_to_their_end(
     wanted = got.copy()
     wanted[1, 1], wanted[1, 4] = 5, 1
     found = _compare(got, wanted)
-    assert (found["count"], found["mismatches"], found["max_abs"]) == (10, 2, 8.0)
-    assert found["first"]["index"] == [1, 1]
+    assert (found.count, found.mismatches, found.max_abs) == (10, 2, 8.0)
+    assert found.first == Mismatch((1, 1), "6.0", "5.0")
 
 
 @pytest.mark.parametrize("shape", [(), (0, 4)])
 def test_arrays_without_dimensions_or_elements_are_compared(shape: tuple[int, ...]) -> None:
-    assert _compare(np.zeros(shape), np.zeros(shape))["mismatches"] == 0
+    assert _compare(np.zeros(shape), np.zeros(shape)).mismatches == 0
     if not shape:
-        assert _compare(np.zeros(()), np.ones(()))["first"]["index"] == []
+        assert _compare(np.zeros(()), np.ones(())).first == Mismatch((), "0.0", "1.0")
 
 
 def test_large_whole_numbers_are_told_apart() -> None:
     found = _compare(np.array([2**62 + 1, 5]), np.array([2**62, 5]))
-    assert (found["mismatches"], found["max_abs"]) == (1, 1.0)
-    assert found["first"] == {"index": [0], "got": str(2**62 + 1), "wanted": str(2**62)}
+    assert (found.mismatches, found.max_abs) == (1, 1.0)
+    assert found.first == Mismatch((0,), str(2**62 + 1), str(2**62))
 
 
 def test_a_reference_may_be_more_precise() -> None:
     got = np.array([1.0, 2.0], ml_dtypes.bfloat16)
-    assert _compare(got, np.array([1.0, 2.001], np.float32), rtol=1e-3)["mismatches"] == 0
+    assert _compare(got, np.array([1.0, 2.001], np.float32), rtol=1e-3).mismatches == 0
 
 
 def test_complex_numbers_are_compared_by_their_distance() -> None:
     found = _compare(np.array([3 + 4j]), np.array([0j]), atol=5)
-    assert (found["mismatches"], found["max_abs"]) == (0, 5.0)
+    assert (found.mismatches, found.max_abs) == (0, 5.0)
 
 
 @pytest.mark.parametrize(

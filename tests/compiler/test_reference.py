@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pallasc.compiler.references.reference import ArrayFile, LaunchFiles, compare
+from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles
+from pallasc.compiler.references.reference import compare
 from pallasc.errors import Location, PallascError, SpecError
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.plan import Binding

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pallasc.compiler.executable.serialized import parse_executable
-from pallasc.compiler.inputs.process_state import ProcessState
+from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot
 from pallasc.compiler.lowering import compile as compiling
 from pallasc.compiler.lowering.entry import import_function, static_value
 from pallasc.specs.spec import Variant
@@ -63,7 +63,7 @@ def keep(own: Path, record: dict[str, Any], blobs: dict[str, bytes], executable:
 def main() -> None:
     """Compile what standard input lists."""
     folder, ptxas = Path(sys.argv[1]), Path(sys.argv[2])
-    before = ProcessState.now()
+    before = ProcessSnapshot.now()
     for data in json.load(sys.stdin):
         variant = variant_from_json(data)
         own = place(folder, variant)

@@ -26,8 +26,8 @@ _OURS = (builtins, io, os, os.path)
 
 
 @dataclass(slots=True)
-class ProcessState:
-    """The state of a process before it ran any of the user's code.
+class ProcessSnapshot:
+    """What a process was like before it ran any of the user's code.
 
     Attributes:
         settings: JAX's settings, which affect the result.
@@ -48,7 +48,7 @@ class ProcessState:
     tainted: bool = False
 
     @classmethod
-    def now(cls) -> ProcessState:
+    def now(cls) -> ProcessSnapshot:
         """Return the current state of the process."""
         import jax
 
