@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -170,16 +171,16 @@ def _imported_part(name: str) -> str:
 def _violations(module: Module) -> list[str]:
     """Return one line for every import that the rules of this module's part forbid."""
     wrong = []
-    for one in module.imports:
-        top = one.name.split(".")[0]
+    for imported in module.imports:
+        top = imported.name.split(".")[0]
         if top == "pallasc":
-            part = _imported_part(one.name)
+            part = _imported_part(imported.name)
             allowed = module.part == "pallasc" or part in {module.part, *MAY_IMPORT[module.part]}
         else:
             allowed = top in sys.stdlib_module_names | MAY_IMPORT_FROM_OUTSIDE[module.part]
         if not allowed:
-            where = f"{module.path.relative_to(ROOT)}:{one.line}"
-            wrong.append(f"{where}: {module.part} may not import {one.name}")
+            where = f"{module.path.relative_to(ROOT)}:{imported.line}"
+            wrong.append(f"{where}: {module.part} may not import {imported.name}")
     return wrong
 
 
@@ -195,8 +196,8 @@ def _arrows() -> dict[str, set[str]]:
     return {
         module.name: {
             found
-            for one in module.imports
-            for found in (one.name, one.name.rpartition(".")[0])
+            for imported in module.imports
+            for found in (imported.name, imported.name.rpartition(".")[0])
             if found in names
         }
         for module in _modules()
@@ -224,6 +225,37 @@ def test_no_folders_import_each_other_in_a_circle() -> None:
         room |= {target.rpartition(".")[0] for target in targets}
     rooms.pop("pallasc")  # public names, and the errors that all others raise
     assert _circles(rooms) == []
+
+
+def _table() -> dict[str, set[str]]:
+    """Return for each folder in ARCHITECTURE.md's table those that it may import."""
+    direct: dict[str, set[str]] = {}
+    for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():
+        if line.startswith("| `"):
+            first, _, last = line.strip("| ").split(" | ")
+            row = [folder.rstrip("/") for folder in re.findall(r"`([a-z/]+)/`", first)]
+            named = {name for name in re.findall(r"`([a-z/]+)`", last) if name != "errors"}
+            for number, folder in enumerate(row):
+                direct[folder] = {*named, *row[:number]}
+    assert {name for names in direct.values() for name in names} <= direct.keys()
+    return {folder: _reached(folder, direct) for folder in direct}
+
+
+def _reached(folder: str, direct: dict[str, set[str]]) -> set[str]:
+    return {folder}.union(*(_reached(name, direct) for name in direct[folder]))
+
+
+def test_the_table_of_architecture_is_what_folders_import() -> None:
+    table, wrong = _table(), []
+    folders = {module.name: str(module.path.parent.relative_to(ROOT)) for module in _modules()}
+    assert set(folders.values()) == table.keys()
+    for module in _modules():
+        names = [imported.name for imported in module.imports if module.part != "pallasc"]
+        for name in (*names, *(name.rpartition(".")[0] for name in names)):
+            target = folders.get(name)
+            if target not in {None, "pallasc", *table[folders[module.name]]}:
+                wrong.append(f"{module.path.relative_to(ROOT)}: {name}")
+    assert wrong == []
 
 
 def test_no_folder_is_too_full_to_be_looked_through() -> None:
@@ -256,7 +288,7 @@ def test_a_forbidden_import_is_found(source: str, complaint: str) -> None:
 
 def test_the_errors_module_imports_only_the_standard_library() -> None:
     (errors,) = (module for module in _modules() if module.name == "pallasc.errors")
-    assert {one.name.split(".")[0] for one in errors.imports} <= sys.stdlib_module_names
+    assert {imported.name.split(".")[0] for imported in errors.imports} <= sys.stdlib_module_names
 
 
 def _run(code: str) -> list[str]:
@@ -316,7 +348,12 @@ def test_import_pallasc_loads_no_other_module_of_pallasc() -> None:
 def _compiler_modules_of_the_command_line() -> list[str]:
     """Return the modules of compiler/ that any function of cli/ imports."""
     known = {module.name for module in _modules() if module.part == "compiler"}
-    names = {one.name for module in _modules() if module.part == "cli" for one in module.imports}
+    names = {
+        imported.name
+        for module in _modules()
+        if module.part == "cli"
+        for imported in module.imports
+    }
     return sorted(known & (names | {name.rpartition(".")[0] for name in names}))
 
 
@@ -334,7 +371,9 @@ _BACKENDS = {
 
 def test_a_build_backend_is_imported_by_its_own_hook_alone() -> None:
     found = {
-        (one.name.split(".")[0], module.name) for module in _modules() for one in module.imports
+        (imported.name.split(".")[0], module.name)
+        for module in _modules()
+        for imported in module.imports
     }
     assert {pair for pair in found if pair[0] in _BACKENDS} == set(_BACKENDS.items())
 
