@@ -139,7 +139,7 @@ def check_regular(descriptor: int, folders: Folders, place: str) -> None:
 
 @contextlib.contextmanager
 def temporary(folders: Folders, data: bytes) -> Iterator[str]:
-    """Write a new durable file into `tmp`; what is still there afterwards is removed.
+    """Write a new file durably in `tmp`; it is removed where it was not published.
 
     Raises:
         OSError: if not every byte could be written.

@@ -183,7 +183,7 @@ class Index:
         self.notes.append(f"the index was discarded: {error}")
         self.rebuilt = True
         if not self.durable:
-            raise ToolError(f"no index can be made, not even in memory: {error}") from error
+            raise ToolError(f"cannot create an index, not even in memory: {error}") from error
         self.throw_away()
         self.durable = not self._started_over
         self._started_over = True
@@ -249,7 +249,7 @@ def open_index(store: Store, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[I
 
 
 def _prepare(connection: sqlite3.Connection) -> tuple[Database, bool]:
-    """Set the connection up and bring its tables to the last schema; tell whether they were not."""
+    """Set the connection up and migrate its tables; return whether that was needed."""
     from sqlite_utils import Database
 
     connection.isolation_level = None  # otherwise sqlite3 begins transactions by itself

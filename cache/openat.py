@@ -36,7 +36,7 @@ _KINDS = {
 
 
 class RefusedError(OSError):
-    """Something else is in the place of a folder of the store; nothing was done there."""
+    """A path that should be a folder of the store is something else; it was left alone."""
 
 
 def close(descriptor: int) -> None:

@@ -138,7 +138,7 @@ def _with_sources(result: LevelResult, variant: Variant) -> Checked:
     from pallasc.cache.stat_digest import FileDigests
     from pallasc.compiler.inputs.manifest import make_manifest
     from pallasc.compiler.inputs.request import named_entries
-    from pallasc.compiler.workers.compilation import entry_sources, untold, why_uncached
+    from pallasc.compiler.workers.compilation import entry_sources, why_uncached, why_unknown_reads
 
     entries = named_entries(variant)
     if variant.reference is not None:
@@ -149,5 +149,5 @@ def _with_sources(result: LevelResult, variant: Variant) -> Checked:
             return Checked(result=result, uncached=uncached)
         sources = make_manifest("", read, FileDigests()).to_json()
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
-        return Checked(result=result, uncached=untold(error))
+        return Checked(result=result, uncached=why_unknown_reads(error))
     return Checked(result=result, sources=sources)

@@ -63,7 +63,7 @@ def command(
     left there; with --cold it finds nothing of its arrays there.
 
     Bytes are those of inputs and outputs, each counted once: a kernel that reads an array twice
-    moves more. Operations are what --flops says, as nothing else knows them.
+    moves more. The number of operations is taken from --flops.
 
     Examples:
       pallasc bench kernels.yaml --cold

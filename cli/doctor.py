@@ -80,7 +80,7 @@ def running_text(archs: Sequence[str]) -> str:
     if archs:
         lines.append(f"The GPUs here run kernels for {', '.join(archs)}.")
     else:
-        lines.append("No GPU was found: kernels run where there is one, with NVIDIA's driver.")
+        lines.append("No GPU found: launching needs a GPU and NVIDIA's driver.")
     from pallasc.compiler.toolchain.toolchain import INSTALL
 
     return "\n".join([*lines, f"To compile here, too: {INSTALL}"])

@@ -178,7 +178,7 @@ class _Decision:
         return tuple(evictions)
 
     def _reason(self, entry: Entry) -> str:
-        """Return why the next record goes, "" where it may stay, and with it all that follow."""
+        """Return why the next record is evicted, "" where it and all after it may stay."""
         if self.clear:
             return CLEAR
         if self.oldest_ns is not None and entry.last_use_ns < self.oldest_ns:

@@ -292,53 +292,51 @@ def _seconds(ctx: click.Context, _: click.Parameter, text: str | None) -> float 
     return seconds
 
 
-def _process_limits(timeout: str, memory: str, *, default_s: int | None = None) -> Callable[[F], F]:
-    """Return the options `--timeout` and `--memory`: `timeout` and `memory` say what they stop."""
-    end = "" if default_s is None else "; 0 or none for no limit"
+def _process_limits(
+    slow: str, process: str, memory: str = "its share of the machine", seconds: int | None = None
+) -> Callable[[F], F]:
+    """Return the options `--timeout` and `--memory`.
+
+    Args:
+        slow: what `--timeout` stops.
+        process: what `--memory` stops.
+        memory: the limit on memory where none is given.
+        seconds: the limit on time where none is given, None for none.
+    """
+    end = "" if seconds is None else "; 0 or none for no limit"
     return together(
         click.option(
             "--timeout",
             "timeout_s",
             callback=_seconds,
             metavar="SECONDS",
-            default=None if default_s is None else str(default_s),
-            show_default=default_s is not None,
-            help=f"Stop {timeout}{end}.",
+            default=None if seconds is None else str(seconds),
+            show_default=seconds is not None,
+            help=f"Stop {slow} that takes longer{end}.",
         ),
         click.option(
             "--memory",
             "memory_bytes",
             callback=_memory_bytes,
             metavar="SIZE",
-            help=f"Stop {memory}.",
+            help=f"Stop {process} that uses more than this, such as 4GiB; at least 64MiB. "
+            f"Default: {memory}.",
         ),
     )
 
 
-supervision_options = _process_limits(
-    "a variant that takes longer",
-    "a compiling process that holds more, such as 4GiB, at least 64MiB; by default its share of "
-    "the machine",
-)
+supervision_options = _process_limits("a variant", "a compiling process")
 """Limits for compiling a variant; there is none on time, unless one is given."""
 
-reading_options = _process_limits(
-    "a Python spec that takes longer to execute",
-    "a Python spec that holds more, such as 4GiB, at least 64MiB; by default what there is",
-)
+reading_options = _process_limits("a Python spec", "a Python spec", "all memory")
 """Limits for executing a Python spec, where nothing is compiled."""
 
 launching_options = _process_limits(
-    "a compilation or an emulation that takes longer",
-    "a process that compiles or emulates and holds more, such as 4GiB, at least 64MiB; by default "
-    "its share of the machine",
-    default_s=EXECUTION_S,
+    "a compilation or an emulation", "a process that compiles or emulates", seconds=EXECUTION_S
 )
 """What compiling and emulating a variant may take; what runs on the GPU is not stopped."""
 
 checking_options = _process_limits(
-    "a level or a compilation that takes longer",
-    "a process that holds more, such as 4GiB, at least 64MiB; by default its share of the machine",
-    default_s=EXECUTION_S,
+    "a level or a compilation", "a process that compiles or checks", seconds=EXECUTION_S
 )
 """Limits for compiling and checking a variant."""

@@ -41,9 +41,7 @@ _A_PATH = re.compile(r"/[^\s:']+")
 _MANY = 50
 """Number of variants from which looking them up takes noticeable time."""
 _WRITES_MANIFEST = ("compiled", "lowered")
-_NO_TOOLCHAIN = (
-    "the store does not say which compiler it was filled with, and none is installed here"
-)
+_NO_TOOLCHAIN = "no compiler is installed, and the store does not record which one filled it"
 _LIMITS = ("PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE")
 
 

@@ -131,8 +131,7 @@ def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolc
     remembered = remembered_toolchains(store)
     if not remembered:
         raise ToolError(
-            "No compiler is installed here, and the store does not say which compiler it was "
-            "filled with.",
+            "No compiler is installed, and the store does not record which one filled it.",
             hint='Fill the store with a build, or install it with: pip install "pallasc[cuda13]"',
         )
     if lock is not None:

@@ -62,5 +62,5 @@ def written_kernels(folder: Path) -> dict[str, set[str]]:
 
 def _not_found(job: Job, why: str) -> CompileError:
     return CompileError(
-        f"the PTX of XLA's kernels cannot be had: {why}.", location=definition(job.function)
+        f"cannot recover the PTX of XLA's kernels: {why}.", location=definition(job.function)
     )

@@ -168,7 +168,7 @@ class _Compilation:
             made = replace(made, missed=read.missed)
             made = self._remember(made, read, fields)
         except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
-            made = replace(made, uncached=untold(error))
+            made = replace(made, uncached=why_unknown_reads(error))
         warnings = (*store.warnings, *_without_effect(variant, restored))
         return replace(made, not_stored=store.not_stored, warnings=warnings)
 
@@ -229,7 +229,7 @@ class _Compilation:
         """Publish the manifest, or have the build do it, or tell why there is none."""
         request, session, variant = self.request, self.session, self.request.variant
         if request.data != data_digests(variant, session.digests):
-            return replace(made, uncached="a data file of its spec was changed meanwhile")
+            return replace(made, uncached="a data file of its spec changed during compilation")
         if uncached := why_uncached(read):
             return replace(made, uncached=uncached)
         manifest = replace(
@@ -317,9 +317,10 @@ def why_uncached(read: Sources) -> str:
     if read.unseen:
         return f"{min(read.unseen)}, whose digest cannot be computed"
     changed = read.changed_since(_STARTED_NS)
-    return f"{name_of(changed[0])} was changed meanwhile" if changed else ""
+    return f"{name_of(changed[0])} changed during compilation" if changed else ""
 
 
-def untold(error: Exception) -> str:
+def why_unknown_reads(error: Exception) -> str:
     """Return why there is no manifest: finding out what was read raised an error."""
-    return f"what it read cannot be told: {traceback.format_exception_only(error)[-1].strip()}"
+    cause = traceback.format_exception_only(error)[-1].strip()
+    return f"cannot determine which files it read: {cause}"

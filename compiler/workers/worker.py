@@ -27,7 +27,7 @@ from pallasc.compiler.lowering.compile import Tools
 from pallasc.compiler.lowering.ptxas_reports import Reports
 from pallasc.compiler.toolchain import nvjitlink
 from pallasc.compiler.workers.channel import Channel, decode
-from pallasc.compiler.workers.compilation import Session, missed_of, untold, why_uncached
+from pallasc.compiler.workers.compilation import Session, missed_of, why_uncached, why_unknown_reads
 from pallasc.compiler.workers.listening import Listener
 from pallasc.compiler.workers.messages import (
     Collect,
@@ -153,5 +153,5 @@ def _collect(path: str, env: Mapping[str, str | None]) -> Reply:
         read = closure.sources(closure.closure([name]), folder, by_path={name: file.name})
         uncached = why_uncached(read)
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
-        uncached = untold(error)
+        uncached = why_unknown_reads(error)
     return Collected(specs=specs, uncached=uncached, sources=read, diagnostics=diagnostics)

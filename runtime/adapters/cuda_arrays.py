@@ -146,7 +146,7 @@ def _device(pointer: int) -> int:
     try:
         return device_of(pointer)
     except DriverError as error:
-        raise ArgumentError(f"no GPU has memory at {pointer:#x}, where it says it lies.") from error
+        raise ArgumentError(f"no GPU has memory at {pointer:#x} (the address it gives).") from error
 
 
 def read_typestr(typestr: str) -> tuple[str, int]:

@@ -58,7 +58,7 @@ class Forms(Generic[K]):
         self._types = types
 
     def choose(self, arrays: Sequence[Any], named: Mapping[str, object]) -> K:
-        """Return the kernel whose form arguments have.
+        """Return the kernel whose signature matches the arguments.
 
         Raises:
             ArgumentError: none has that form.

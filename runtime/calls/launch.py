@@ -218,7 +218,7 @@ class Route:
         for binding, pointer in zip(self.signature.passed, pointers, strict=True):
             if pointer and context_of(pointer) == context:
                 raise ArgumentError(
-                    f"{self.name}: {binding.path} lies in a context of the program's own.",
+                    f"{self.name}: {binding.path} belongs to a context of the program's own.",
                     hint=PRIMARY_CONTEXT,
                 )
 

@@ -345,7 +345,7 @@ def _common_device(name: str, signature: Signature, inputs: Sequence[Passed]) ->
     (place, first), (other, second) = list(devices.items())[:2]
     where, elsewhere = mismatches.place(place), mismatches.place(other)
     raise ArgumentError(
-        f"{name}: {first} lies on {where}, and {second} on {elsewhere}.", hint="Move one of them."
+        f"{name}: {first} is on {where}, but {second} is on {elsewhere}.", hint="Move one of them."
     )
 
 
@@ -376,7 +376,7 @@ def _check_result(name: str, binding: Binding, view: ArrayView, ordinal: int | N
         )
     if view.device != ordinal:
         raise ArgumentError(
-            f"{name}: {binding.path} lies on {mismatches.place(view.device)}, and the inputs on "
+            f"{name}: {binding.path} is on {mismatches.place(view.device)}, but the inputs are on "
             f"{mismatches.place(ordinal)}.",
             hint="Allocate it where they are.",
         )

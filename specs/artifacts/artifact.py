@@ -181,7 +181,7 @@ class Artifact:
 
     @property
     def toolchain(self) -> Mapping[str, object]:
-        """Versions and digests of what compiled it."""
+        """Versions and digests of the toolchain that compiled it."""
         return self.record["toolchain"]
 
     @property

@@ -337,7 +337,7 @@ class Bundle:
             own not in (kind, None) or (own is None and kind is not Kind.PTX)
             for own, kind in zip(rows, kinds, strict=True)
         ):
-            raise CorruptError(f"the blobs of {entry.id} are not those of its artifact")
+            raise CorruptError(f"the blobs of {entry.id} do not match its artifact")
         return record
 
 

@@ -234,8 +234,8 @@ def _checked(head: Head, size: int, name: str) -> Head:
     for label, part in (("catalog", head.catalog), ("provenance", head.provenance)):
         if not head.head_bytes <= part.at <= part.end <= head.body_end:
             raise CorruptError(
-                f"{name} is damaged: its {label} has bytes {part.at} to {part.end}, and what it "
-                f"holds ends at {head.body_end}."
+                f"{name} is damaged: its {label} (bytes {part.at} to {part.end}) ends after its "
+                f"content, which has {head.body_end} bytes."
             )
     if head.catalog.size > MAX_CATALOG_BYTES:
         raise CorruptError(f"{name} has a catalog of {head.catalog.size} bytes: too many.")

@@ -222,7 +222,7 @@ class EntryPage:
         text = self._raw[self._start + start : self._start + end]
         key, newline, about = text.partition(b"\n")
         if not newline:
-            raise CorruptError(f"entry {text[:80]!r} has no end of its key")
+            raise CorruptError(f"entry {text[:80]!r} has an unterminated key")
         return key, about
 
 

@@ -109,7 +109,7 @@ def test_an_empty_store_lacks_what_a_build_asks_for_and_only_compiling_needs_a_c
 ) -> None:
     project.write("scale.py", "def run(x):\n    return x * 2\n")
     project.spec({"name": "scale", "entry": "scale.py:run"})
-    why = "the store does not say which compiler it was filled with, and none is installed here"
+    why = "no compiler is installed, and the store does not record which one filled it"
     frozen = project.build(frozen=True)
     (result,) = frozen.results
     assert (frozen.exit_code, result.error.exit_code, result.reason) == (3, 3, why)
@@ -142,7 +142,7 @@ def test_why_is_told_without_a_compiler_where_the_store_says_enough(
 
     assert main([*asked[:3], "--store", str(built.folder / "empty")]) == 4
     out, err = capfd.readouterr()
-    assert (out, "No compiler is installed here, and the store does not say" in err) == ("", True)
+    assert (out, "No compiler is installed, and the store does not record" in err) == ("", True)
 
 
 def test_a_lock_is_compared_without_a_compiler(

@@ -127,7 +127,7 @@ def test_a_source_that_changes_while_it_is_compiled_is_not_remembered(project: A
     first = project.build()
     assert first.results[0].status == "compiled"
     assert first.notes == (
-        "restless@h100-sxm will be lowered again: restless.py was changed meanwhile",
+        "restless@h100-sxm will be lowered again: restless.py changed during compilation",
     )
     second = project.build()
     assert [(r.status, r.reason) for r in second.results] == [
@@ -189,11 +189,11 @@ HELPERS = {
     "sys.modules[__name__] = Odd()\n",
 }
 NOT_REMEMBERED = {
-    "deleted": "deleted.py was changed meanwhile",
-    "uses_deleted": "deletes_itself.py was changed meanwhile",
+    "deleted": "deleted.py changed during compilation",
+    "uses_deleted": "deletes_itself.py changed during compilation",
     "uses_nonsense": "cannot compute a digest of odd_file: no file",
     "uses_other": "cannot compute a digest of becomes_other: no file",
-    "finds": "what it read cannot be told: ZeroDivisionError: ('never_there', None)",
+    "finds": "cannot determine which files it read: ZeroDivisionError: ('never_there', None)",
 }
 
 

@@ -123,9 +123,9 @@ ENTRY_EDITS: list[tuple[Callable[[dict[str, Any]], None], str]] = [
     (lambda about: about.update(record=11), "disagree"),
     (lambda about: about.update(record=20), "which is not its record"),
     (lambda about: about.update(record=5000), "names blob 5000 of 24"),
-    (lambda about: about.update(blobs=[]), "are not those of its artifact"),
-    (lambda about: about.update(blobs=[None, None]), "are not those of its artifact"),
-    (lambda about: about.update(blobs=[0, 0]), "are not those of its artifact"),
+    (lambda about: about.update(blobs=[]), "do not match its artifact"),
+    (lambda about: about.update(blobs=[None, None]), "do not match its artifact"),
+    (lambda about: about.update(blobs=[0, 0]), "do not match its artifact"),
     (lambda about: about.update(blobs=[9999, None]), "names blob 9999"),
 ]
 

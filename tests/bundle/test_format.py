@@ -80,9 +80,9 @@ def test_another_major_version_is_refused_by_its_number(major: int, hint: str) -
         (MAGIC, 8, "x is cut off: it has 8 bytes of 216 or more"),
         (pack_head(HEAD)[:100], 100, "x is cut off: it has 100 bytes of 216"),
         (pack_head(HEAD), 999, "x is cut off: it has 999 bytes of 1000"),
-        (_with_root(pack_head(replace(HEAD, catalog=Extent(300, 701)))), 1000, "catalog has bytes"),
-        (_with_root(pack_head(replace(HEAD, catalog=Extent(0, 5)))), 1000, "catalog has bytes 0"),
-        (pack_head(replace(HEAD, provenance=Extent(2**63, 2**63))), 1000, "provenance has bytes"),
+        (_with_root(pack_head(replace(HEAD, catalog=Extent(300, 701)))), 1000, r"catalog \(bytes"),
+        (_with_root(pack_head(replace(HEAD, catalog=Extent(0, 5)))), 1000, r"catalog \(bytes 0"),
+        (pack_head(replace(HEAD, provenance=Extent(2**63, 2**63))), 1000, r"provenance \(bytes"),
         (
             pack_head(replace(HEAD, body_end=2**40, provenance=Extent(300, 2**21))),
             2**40,

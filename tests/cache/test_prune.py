@@ -284,7 +284,7 @@ def test_tidying_fails_no_build_where_sqlite_cannot_be_had(
 ) -> None:
     monkeypatch.setitem(sys.modules, "sqlite_utils", None)
     assert tidy(filled, limits=NOTHING) is None
-    with pytest.raises(ToolError, match="no index can be made, not even in memory"):
+    with pytest.raises(ToolError, match="cannot create an index, not even in memory"):
         prune(filled, limits=NOTHING)
     assert here(filled) == [OLD, MID, NEW]
 

@@ -107,7 +107,7 @@ def test_doctor_says_what_can_be_run_where_nothing_of_a_compiler_is_installed(
     monkeypatch.setattr("pallasc.compiler.toolchain.inventory.inventory", lambda ptxas: RUNTIME)
     for found, said in (
         ({(9, 0), (8, 0)}, "The GPUs here run kernels for sm_80, sm_90a.\n"),
-        (set(), "No GPU was found: kernels run where there is one, with NVIDIA's driver.\n"),
+        (set(), "No GPU found: launching needs a GPU and NVIDIA's driver.\n"),
     ):
         monkeypatch.setattr(
             "pallasc.runtime.device.devices.capabilities", lambda found=found: found

@@ -77,7 +77,7 @@ def test_arrays_of_cupy_on_another_gpu_stay_there(
     for _ in range(3):
         adds.into(a, b, out=out)
     assert [launch.device for launch in runtime.launches] == [1, 1, 1]
-    with pytest.raises(ArgumentError, match="a lies on GPU 1, and b on GPU 0"):
+    with pytest.raises(ArgumentError, match="a is on GPU 1, but b is on GPU 0"):
         adds(a, cupy.array(TEXT))
 
 

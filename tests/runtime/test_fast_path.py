@@ -39,8 +39,8 @@ def test_later_calls_are_fast(checks: bool, slow: list[str], runtime: Any, frame
         ({"dtype": "f16"}, "made: a has dtype f16"),
         ({"shape": (64, 4)}, r"made: a has shape \[64, 4\]"),
         ({"contiguous": False}, "made: a is not contiguous"),
-        ({"device_number": 1}, "made: a lies on GPU 1, and b on GPU 0"),
-        ({"device_number": -1}, "made: a lies on the host, and b on GPU 0"),
+        ({"device_number": 1}, "made: a is on GPU 1, but b is on GPU 0"),
+        ({"device_number": -1}, "made: a is on the host, but b is on GPU 0"),
         ({"pointer": 0x1004}, "made@h100-sxm: a starts at 0x1004, misaligned by 4 bytes"),
     ],
 )
@@ -63,7 +63,7 @@ def test_each_check_of_a_launch_holds_when_everything_is_ready(
         ({"dtype": "f16"}, r"out is f16\[4, 64\], and the kernel writes f32"),
         ({"shape": (256,)}, r"out is f32\[256\], and"),
         ({"contiguous": False}, "out is not contiguous"),
-        ({"device_number": 1}, "out lies on GPU 1, and the inputs on GPU 0"),
+        ({"device_number": 1}, "out is on GPU 1, but the inputs are on GPU 0"),
     ],
 )
 def test_out_is_checked_at_each_launch(

@@ -153,7 +153,7 @@ def test_arrays_in_a_context_of_the_programs_own_are_refused(runtime: Any, frame
 
     for _ in range(2):
         b.pointer = int(open_driver().call("cuMemAlloc", 1024, what="memory"))
-        with pytest.raises(ArgumentError, match="b lies in a context of the program's own"):
+        with pytest.raises(ArgumentError, match="b belongs to a context of the program's own"):
             kernel.into(a, b, out=out)
     assert runtime.launches == []
 

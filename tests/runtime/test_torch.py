@@ -57,9 +57,9 @@ def test_calls_of_all_kinds_work(report: dict[str, Any]) -> None:
         ("dtype", "made: a has dtype f16, and the kernel takes f32[4, 64]."),
         ("shape", "made: a has shape [2, 64], and the kernel takes f32[4, 64]."),
         ("gaps", "made: a is not contiguous: its elements have gaps or another order."),
-        ("host", "made: a lies on the host, and b on GPU 0."),
+        ("host", "made: a is on the host, but b is on GPU 0."),
         ("all on the host", "made: a is a torch tensor on the host."),
-        ("other device", "made: a lies on GPU 0, and b on GPU 1."),
+        ("other device", "made: a is on GPU 0, but b is on GPU 1."),
         ("sparse", "made: a: a tensor is sparse, conjugated or negated: pass a dense copy."),
         ("meta", "made: a: a tensor lies on meta, which has no memory of a CUDA device."),
         ("misaligned", "made@h100-sxm: a"),
@@ -80,7 +80,7 @@ def test_calls_of_all_kinds_work(report: dict[str, Any]) -> None:
         ("operator on the host", "made: a is a torch tensor on the host."),
         ("operator of another kernel", "operator standin::refusing is kernel made already."),
         ("operator of torch", "operator aten::add exists already."),
-        ("unknown dtype", "made: a lies on the host, and b on GPU 0."),
+        ("unknown dtype", "made: a is on the host, but b is on GPU 0."),
     ],
 )
 def test_what_cannot_be_is_refused(what: str, message: str, report: dict[str, Any]) -> None:
