@@ -1,1 +1,1 @@
-"""What `pallasc check` looks for: in plan and PTX, in JAX's interpreter, and by running the PTX."""
+"""`pallasc check`: levels that read plan and PTX, run JAX's interpreter, and execute the PTX."""

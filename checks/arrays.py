@@ -1,6 +1,6 @@
-"""Inputs of a variant, what its reference makes of them, and how results differ from that.
+"""Inputs of a variant, the results of its reference, and how results differ from those.
 
-For levels that execute; they agree in the numbers that they start from. Imports numpy.
+All levels that execute share these, so they start from the same numbers. Imports numpy.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _NO_TOLERANCE = (
 def input_arrays(subject: Subject, options: Options) -> list[dict[str, Any]]:
     """Return the inputs of each device as numpy arrays by path, in the order of the signature.
 
-    They are those of the files of `options`, and otherwise the random numbers of `pallasc run`.
-    Where there are several devices, each has numbers of its own, and arrays of files have one
-    dimension more in front: the device.
+    They come from the files of `options`; others are the random numbers of `pallasc run`. With
+    several devices, each has its own numbers, and the first dimension of arrays in files is the
+    device.
 
     Raises:
         SpecError: a file cannot be read.
@@ -68,10 +68,10 @@ def stacked(inputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def expected_results(
     variant: Variant, outputs: Sequence[Binding], inputs: Sequence[Mapping[str, Any]]
 ) -> list[list[Any]]:
-    """Return what the reference of a variant gives: of each device, an array for each result.
+    """Return the results of the reference of a variant: for each device, an array for each result.
 
-    The reference of a variant for several devices is called with the arrays of all of them, which
-    have one dimension more in front, the device; so have its results.
+    With several devices, the reference is called once, with arrays whose first dimension is the
+    device; so is that of its results.
 
     Raises:
         SpecError: it fails, or gives other results than the kernel.
@@ -100,14 +100,14 @@ def difference(
     *,
     location: Location | None = None,
 ) -> Finding | None:
-    """Return what is wrong with a result, None if it is as near to the reference as it must be.
+    """Return what is wrong with a result, None if it agrees with the reference.
 
     Args:
         output: which result.
         got: what the kernel gave, a numpy array.
         expected: what the reference gave.
         tolerance: that of the variant.
-        location: the place that the finding is told at, such as that of the kernel.
+        location: the place of the finding, such as that of the kernel.
     """
     rtol, atol = settle_tolerance(tolerance, output.dtype)
     compared = compare_arrays(got, expected, rtol=rtol, atol=atol)
@@ -142,13 +142,13 @@ def name_of_element(output: Binding, index: Sequence[int]) -> str:
 
 
 def _is_close(dtype: str, got: Any, expected: Any) -> bool:
-    """Tell whether sums in another order may explain a difference: half of the digits agree."""
+    """Tell whether another order of summation may explain a difference: half the digits agree."""
     half = epsilon(dtype) ** 0.5
     return not compare_arrays(got, expected, rtol=half, atol=half).mismatches
 
 
 def _is_unwritten(dtype: str, got: Any, expected: Any, index: tuple[int, ...]) -> bool:
-    """Tell whether an element holds what memory holds before anything is written there."""
+    """Tell whether an element holds the initial contents of memory."""
     if dtype == "bool" or parse_dtype(dtype).bits < 8:
         return False
     if dtype[0] in "iu":

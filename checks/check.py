@@ -1,4 +1,4 @@
-"""Check variants: take what the store still knows, and run the other levels in workers.
+"""Check variants: take the results that the store has, and run the other levels in workers.
 
 If nothing has changed since the last check, no worker is started and JAX is not imported.
 """

@@ -1,7 +1,7 @@
-"""What a check says: findings, and the result of one level for one variant.
+"""The output of a check: findings, and the result of one level for one variant.
 
-A level never raises for what is wrong with a kernel: it returns a `LevelResult`. What a level could
-not look at is `not checked` with a reason, never `passed`.
+A level never raises for a mistake in a kernel: it returns a `LevelResult`. A variant that it could
+not check is `not checked` with a reason, never `passed`.
 
 `to_json` and `result_from_json` are the one way into JSON and back: between processes, in the
 store, and in `--json`. In the store, files are relative to the spec's folder (`moved_to`,
@@ -25,13 +25,13 @@ Status = Literal["passed", "found", "not checked"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Something that a level looks for; it has a section of the same name in `docs/check.md`.
+    """A kind of mistake that a level finds, documented in `docs/check.md` or `check-rules.md`.
 
     Attributes:
         name: lower-case words joined by "-": `deadlock`, `missing-wait`. One name for one kind of
             mistake, whichever level finds it.
-        summary: what is wrong where it is found, a sentence.
-        help: why that matters and what to do, a sentence or two.
+        summary: what is wrong, one sentence.
+        help: why it matters and what to do, a sentence or two.
     """
 
     name: str
@@ -41,10 +41,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place that takes part in a finding, and what it does there.
+    """A place that takes part in a finding, such as the other access of a race.
 
     Attributes:
-        text: what it does, or what it is.
+        text: what happens there.
         location: the user's line, None where it is not known.
         ptx_line: its line of the PTX, 0 for none.
         kernel: the kernel of that line, "" for that of the finding.
@@ -60,16 +60,16 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that is wrong with a kernel.
+    """A mistake in a kernel.
 
     Attributes:
         rule: the name of a `Rule` of its level.
-        message: what is wrong, with its values: one sentence, without the place.
+        message: what is wrong, with values, without the place and without a full stop.
         severity: see `Severity`.
         location: the user's line, None where it is not known.
         instruction: the instruction, in the words of its language: `wgmma.wait_group.sync.aligned`
             with its line of the PTX, or the name of a JAX primitive; "" where there is none.
-        hint: what to do about it, "" for what the rule says.
+        hint: what to do about it, "" for the help of the rule.
         kernel: the kernel that it is in, where the level reads PTX.
         cubin: the digest of that kernel's cubin: kernels of one artifact may share a name.
         ptx_line: its line of the PTX, 0 for none.
@@ -126,12 +126,12 @@ class LevelResult:
 
 
 def from_findings(level: str, findings: tuple[Finding, ...]) -> LevelResult:
-    """Return the result of a level that has looked at everything that it can see."""
+    """Return the result of a level that has checked everything that it can see."""
     return LevelResult(level=level, status="found" if findings else "passed", findings=findings)
 
 
 def not_checked(level: str, reason: str, *, stopped: bool = False) -> LevelResult:
-    """Return the result of a level that could not look: a reason without a full stop."""
+    """Return the result of a level that could not check; the reason has no full stop."""
     return LevelResult(level=level, status="not checked", reason=reason, stopped=stopped)
 
 

@@ -1,7 +1,7 @@
-"""Add the user's lines to findings in PTX.
+"""Adds the user's source lines to findings in PTX.
 
-The lines are no part of a stored result: PTX is the same wherever a kernel's source lies.
-They are found by compiling once more (`line_tables`), so only for variants with findings.
+The lines are not stored with a result, as PTX is the same wherever the source of a kernel lies.
+They are found by compiling once more (`line_tables`), and so only for variants with findings.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ def _by_kernel(artifact: Artifact, tables: Mapping[str, LineTable]) -> Tables:
 
 
 def with_lines(finding: Finding, tables: Tables) -> Finding:
-    """Return a finding with the user's lines behind its lines of PTX.
+    """Return a finding with the user's source lines for its PTX lines.
 
-    Places that then say the same of the same line become one.
+    Places with the same text and the same line are merged.
     """
     places = []
     for place in finding.places:
@@ -151,7 +151,7 @@ def _distinct(places: Sequence[Place]) -> tuple[Place, ...]:
 
 
 def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return findings without those that tell the same of the same lines: of unrolled loops."""
+    """Return findings with equal ones merged: unrolled loops repeat them at the same line."""
     groups: dict[object, list[Finding]] = {}
     for finding in findings:
         places = tuple(_where(place.location, place.text) for place in finding.places)

@@ -1,4 +1,4 @@
-"""Whether there is memory to execute a variant."""
+"""Checks that the arrays of a variant fit into the memory of a process."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _HINT = (
 
 
 def check_arrays_fit(subject: Subject, options: Options) -> None:
-    """Look whether the arrays of a variant fit into the memory of this process.
+    """Check that the arrays of a variant fit into the memory of this process.
 
-    Inputs are held twice, as they are given and where the kernel reads them.
+    Inputs count twice: as they are given, and in the emulated memory that the kernel reads.
 
     Raises:
-        CompileError: they do not.
+        CompileError: they do not fit.
     """
     plan, limit = subject.plan, options.memory_bytes
     given, made = _bytes(plan.inputs), _bytes(plan.outputs)
@@ -38,7 +38,7 @@ def check_arrays_fit(subject: Subject, options: Options) -> None:
 
 
 def out_of_memory(name: str, error: MemoryError) -> CompileError:
-    """Return the error for a variant for which there was not enough memory."""
+    """Return the error for a variant that ran out of memory."""
     told = str(error).partition("\n")[0].rstrip(".")
     lacking = CompileError(
         f"not enough memory to execute {name}{f': {told}' if told else ''}", hint=_HINT

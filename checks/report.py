@@ -95,7 +95,7 @@ class Report:
 
     @property
     def unchecked(self) -> PallascError | None:
-        """The error of a check in which no level could look at any variant, else None.
+        """The error of a check in which no level could check any variant, else None.
 
         Errors of variants tell why themselves: then it is None as well.
         """
@@ -107,7 +107,7 @@ class Report:
         count = len(self.checks)
         which = "the variant" if count == 1 else f"any of the {count:,} variants"
         has_source = any(check.variant is not None for check in self.checks)
-        hint = "The results say why."
+        hint = "Each level says why."
         if not has_source:
-            hint += " Check specs instead, or bundles made with --keep-ptx."
-        return ToolError(f"nothing was checked: no level could look at {which}.", hint=hint)
+            hint += " Name specs instead, or bundles made with --keep-ptx."
+        return ToolError(f"nothing was checked: no level could check {which}.", hint=hint)

@@ -154,7 +154,7 @@ def command(
       error        why nothing was checked, such as a mistake in a spec
     What a variant does not have is null or empty.
 
-    Ends with exit code 1 where something was found, and 4 where no level could look at anything.
+    Ends with exit code 1 if something was found, and 4 if no level could check any variant.
     """
     from pallasc.checks.levels import chosen_levels
     from pallasc.checks.subject import Options

@@ -69,7 +69,7 @@ def _exit_codes() -> str:
         ["0", "Everything was done.", ""],
         *([str(error.exit_code), _first_line(error), f"`{error.__name__}`"] for error in _errors()),
         ["2", "The command line is wrong.", ""],
-        ["4", "No level of `pallasc check` could look at any variant.", ""],
+        ["4", "No level of `pallasc check` could check any variant.", ""],
         [str(OUTPUT_LOST), "The output cannot be written: the disk is full, say.", ""],
         [str(INTERRUPTED), "Interrupted with Ctrl-C.", ""],
         [str(CLOSED_PIPE), "The reader of the standard output went away, as `head` does.", ""],

@@ -1,1 +1,1 @@
-"""Run the PTX that ships, with the plan that ships, on a machine without a GPU."""
+"""Executes the launch plan and the PTX of an artifact on the CPU."""

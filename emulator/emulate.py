@@ -46,36 +46,34 @@ class _Call(NamedTuple):
 def emulate(artifact: Any, *arrays: Any, **named: Any) -> Any:
     """Execute an artifact's PTX on the CPU and return its results.
 
-    Arguments are those of the compiled function: arrays of NumPy, or what `numpy.asarray` makes
-    one of, such as JAX's and those of torch that lie on the CPU; lists, tuples and dicts of them
-    where the function takes these; None where it was compiled with None. What a kernel prints is
-    written to the standard output when it has ended.
+    The arguments are those of the compiled function: NumPy arrays, or anything that `numpy.asarray`
+    accepts, such as arrays of JAX and CPU tensors of torch; lists, tuples and dicts of them if the
+    function takes those; None where it was compiled with None. The output of kernels (printf) goes
+    to the standard output after the last kernel.
 
-    The kernels that XLA makes around Mosaic's come without PTX. Where `pallasc.compile` returned
-    the artifact, it is found by compiling once more, at the first call that needs it.
+    An artifact has no PTX for the kernels that XLA adds to Mosaic's. If `pallasc.compile` returned
+    the artifact in this process, the first call that needs it compiles once more to get it.
 
-    Where the plan runs on several devices, each array has one more dimension in front, the device,
-    and so have the results.
+    If the plan runs on several devices, the first dimension of each argument and result is the
+    device.
 
     Args:
-        artifact: what `pallasc.compile` returned; or a kernel of `pallasc.load`,
-            `pallasc.open_bundle` or `pallasc.open_artifact`. Of its variants the one is executed
-            that takes these arrays; of those for several GPUs, the first.
-        arrays: the arguments in their order.
-        named: arguments by their names; of a kernel, also parameters of the matrix.
+        artifact: the result of `pallasc.compile`, or a kernel of `pallasc.load`,
+            `pallasc.open_bundle` or `pallasc.open_artifact`. Of a kernel, the variant that takes
+            these arrays is executed; if it exists for several GPUs, the first.
+        arrays: positional arguments.
+        named: arguments by name; for a kernel, also parameters of the matrix.
 
     Returns:
-        The results, as NumPy arrays: one, or a list, tuple or dict of them, as the function
-        returns them.
+        The results as NumPy arrays, in the structure that the function returns.
 
     Raises:
-        ArgumentError: this is neither an artifact nor a kernel; an argument is missing, or is not
-            what the function was compiled for; several variants take these arrays.
-        CheckError: a kernel does what no GPU would do rightly: it reaches outside of its memory,
-            waits for ever, fails an assertion.
-        UnsupportedError: a kernel has an instruction that the emulator does not know, or comes
-            without PTX, as in bundles and entries of the store.
-        CompileError: what the artifact was compiled from has changed, so the PTX cannot be found.
+        ArgumentError: `artifact` is neither an artifact nor a kernel; an argument is missing or
+            does not fit; or several variants take these arrays.
+        CheckError: a kernel accesses memory out of bounds, deadlocks, or fails an assertion.
+        UnsupportedError: the emulator does not support an instruction of a kernel, or a kernel
+            has no PTX, as in bundles without it and in entries of the store.
+        CompileError: the sources of the artifact have changed, so its PTX cannot be found.
     """
     call = _bound(artifact, arrays, named)
     plan = call.artifact.plan

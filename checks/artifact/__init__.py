@@ -1,1 +1,1 @@
-"""The artifact level: the PTX that ships is executed with the plan that ships."""
+"""The artifact level: executes the launch plan and the PTX of an artifact."""

@@ -32,9 +32,9 @@ _WRITES = ("st", "red", "atom", "multimem", "cp", "call")
 def policies(count: int, seed: int) -> list[Policy]:
     """Return the schedules of a check.
 
-    In the first, what is asynchronous is held back for as long as nothing waits for it. In the
-    others warps take turns at random, and asynchronous operations complete at once, or at random.
-    In every second one, the first among them, a cluster gets all the work that it asks others for.
+    In the first, asynchronous operations complete only when something waits for them. In the others
+    warps take turns at random, and asynchronous operations complete at once or at random times. In
+    every second one, beginning with the first, a cluster gets all the work that it asks for.
     """
     others = [
         Policy(
@@ -49,7 +49,7 @@ def policies(count: int, seed: int) -> list[Policy]:
 
 
 def eager() -> Policy:
-    """Return the schedule in which nothing asynchronous is ever late."""
+    """Return the schedule in which every asynchronous operation completes at once."""
     return Policy(eagerness=1.0, busy=True)
 
 
@@ -83,8 +83,8 @@ class Origin(NamedTuple):
     """Where an element comes from.
 
     Attributes:
-        writer: what wrote it last, None where no kernel changed it.
-        sources: what the writer wrote was made of.
+        writer: what wrote it last, None if no kernel changed it.
+        sources: the instructions that the written value comes from.
         kernel: the kernel of the following, as in `Writer`; None where it was written.
         others: where nothing wrote it: what wrote other elements of its array.
         unread: where nothing wrote its array: what wrote to memory that nothing has read.

@@ -1,4 +1,4 @@
-"""Findings of what an emulation met: faults, deadlocks and races, with the lines of PTX."""
+"""Turns the faults, deadlocks and races of an emulation into findings, with their PTX lines."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _MOST_TEXT = 80
 
 
 def fault_finding(fault: Fault, machine: Machine, history: History | None = None) -> Finding:
-    """Return the finding that tells a fault of the kernels that run on a machine."""
+    """Return the finding for a fault of the kernels that run on a machine."""
     history = History() if history is None else history
     if isinstance(fault, Deadlock):
         return _deadlock(fault, history)
@@ -182,7 +182,7 @@ def _who(actors: list[str]) -> str:
 
 
 def race_findings(history: History, run: PlanRun) -> list[Finding]:
-    """Return the findings that tell races of the kernels that a run has launched."""
+    """Return the findings for the races of the kernels that a run has launched."""
     kernels: dict[int, Launch] = {}
     for step in run.plan.launches:
         for instruction in program(run.ptx_of(step), step.kernel).kernel.instructions:

@@ -1,6 +1,6 @@
-"""What warps did around a race, a deadlock or a fault: the synchronisations next to it.
+"""What warps did around a race, a deadlock or a fault: the synchronization before and after.
 
-What is missing cannot be named, but what stands on both sides of it can.
+The synchronization that is missing cannot be shown, but its neighbors can.
 """
 
 from __future__ import annotations

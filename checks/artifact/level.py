@@ -1,7 +1,7 @@
-"""The artifact level: executes the PTX that ships, with the plan that ships.
+"""The artifact level: executes the launch plan and the PTX of an artifact.
 
-It sees what JAX, Mosaic and XLA have made of a kernel. Where there is source, the results are
-compared with the reference; without, two runs that begin with other memory must give the same.
+It finds what JAX, Mosaic and XLA get wrong. With the source, results are compared with the
+reference; without, two runs with different initial memory must give the same results.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ COMPILED_WRONGLY = Rule(
     "compiled-wrongly",
     "The compiled kernel computes something else than its source says.",
     "JAX's interpreter gives the numbers of the reference, and the PTX does not: JAX or XLA has "
-    "compiled it wrongly, or a synchronisation is missing that the interpreter does not see.",
+    "compiled it wrongly, or a synchronization is missing that the interpreter does not see.",
 )
 MISALIGNED = Rule(
     "misaligned",

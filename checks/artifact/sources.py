@@ -1,4 +1,4 @@
-"""What a value was made of: the loads, copies and products that it came from.
+"""Where a value comes from: the loads, copies and MMAs that it was computed from.
 
 While a kernel runs, `Sources` notes which instruction wrote what another one reads, in shared,
 tensor and global memory. Between two of these, values go through registers, which are followed in

@@ -1,1 +1,1 @@
-"""The interpreter level: JAX's interpreter of Mosaic kernels, watched for waits without an end."""
+"""The interpreter level: runs JAX's interpreter of Mosaic kernels, and detects deadlocks in it."""

@@ -1,4 +1,4 @@
-"""JAX's interpreter, turned on for a while: what it raises and which races it finds.
+"""Runs JAX's interpreter, and collects the errors that it raises and the races that it finds.
 
 What differs between versions of JAX: from 0.11 on races can be warnings, which come through
 `logging`; 0.10 prints them, to whatever `print` its module finds.

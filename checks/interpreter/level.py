@@ -1,7 +1,7 @@
 """The interpreter level: numbers, bounds, uninitialized memory, races and deadlocks.
 
-It sees the kernel as JAX traced it, not what Mosaic makes of that, and not `wgmma_wait`:
-`docs/check.md` lists what it does not see.
+It executes the kernel as JAX traced it, not what Mosaic compiles, and ignores `wgmma_wait`:
+`docs/check.md` lists what it does not find.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _Outcome:
 
 
 def _watched(call: Callable[[], None]) -> list[Waiting]:
-    """Call in another thread; return who waits for ever, nothing where the call returns.
+    """Call in another thread; return the deadlocked threads, none if the call returns.
 
     The thread that waits stays behind: this process must not check anything else.
     """

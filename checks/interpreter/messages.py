@@ -1,6 +1,6 @@
-"""What JAX's interpreter says, as findings: its texts are all that tells one mistake from another.
+"""Turns the messages of JAX's interpreter into findings, by their text: they have no other form.
 
-A text that is not known here is no finding: the kernel counts as not checked.
+A message that is unknown here is not a finding: the kernel is `not checked`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Notice that all threads of an interpreted kernel wait, and tell what for.
+"""Detects that all threads of an interpreted kernel wait, and what they wait for.
 
-JAX's interpreter runs each warpgroup on a thread of Python's, and a wait on a barrier is a wait on
-a condition without a time-out. The frames of the threads tell who waits: `shared_memory.Barrier`
-with its phase and its arrivals, and the place in the user's kernel from `source_info`.
+JAX's interpreter runs each warpgroup on a Python thread, and a wait on a barrier is a wait on a
+condition without a timeout. The frames of the threads show the waits: `shared_memory.Barrier` with
+its phase and its arrivals, and the place in the user's kernel from `source_info`.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Waiting:
 
 
 class Watch:
-    """Looks at the threads of this process again and again.
+    """Samples the threads of this process.
 
-    A deadlock is told when `looks` looks in a row found the same threads in the same waits, and no
-    thread of a kernel anywhere else. A wait that only just ended looks different each time.
+    It reports a deadlock when `looks` samples in a row show the same threads in the same waits, and
+    no other thread of a kernel. A wait that goes on looks different in each sample.
     """
 
     def __init__(self, *, looks: int = 3) -> None:

@@ -1,1 +1,1 @@
-"""The static level: what plan, PTX and machine code of a kernel tell without running it."""
+"""The static level: reads launch plan, PTX and machine code of a kernel, and executes nothing."""

@@ -30,7 +30,7 @@ class Arrays(NamedTuple):
 
 
 def check_bounds(facts: Facts, arrays: Arrays) -> Iterator[Found]:
-    """Yield accesses of a kernel that leave what they belong to."""
+    """Yield the accesses of a kernel that are out of bounds."""
     reach = _Reach(facts)
     yield from _shared(facts)
     for copy in (*facts.loads, *facts.stores):

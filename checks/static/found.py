@@ -1,4 +1,4 @@
-"""What a rule of the static level finds, before it is told to a user."""
+"""What a rule of the static level finds, before it becomes a finding with places and cubin."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The static level: plan, PTX and machine code, nothing executed.
+"""The static level: reads launch plan, PTX and machine code, and executes nothing.
 
-What cannot be decided is not reported: `docs/check.md` has the rules.
+What cannot be decided is not reported. `docs/check-rules.md` has the rules.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _MOST_LINES = 4
 
 
 def check_maps(plan: LaunchPlan, launch: Launch) -> Iterator[Found]:
-    """Yield what is wrong with the tensor maps of a launch."""
+    """Yield the tensor maps of a launch that break a rule or exceed their buffer."""
     for index, parameter in enumerate(launch.parameters):
         for offset, tensor in parameter.tensor_maps if isinstance(parameter, Bytes) else ():
             which = f"the tensor map at byte {offset} of parameter {index}"
@@ -44,7 +44,7 @@ def _end(tensor: TensorMap) -> int:
 
 
 def check_memory(kernel: KernelResources, launch: Launch, target: Target) -> Iterator[Found]:
-    """Yield what a kernel asks for beyond what the device has."""
+    """Yield the limits of the device that a kernel exceeds."""
     if kernel.smem_bytes > target.smem_optin_bytes:
         yield Found(
             "memory-limit",
@@ -60,7 +60,7 @@ def check_memory(kernel: KernelResources, launch: Launch, target: Target) -> Ite
 
 
 def check_tensor_memory(facts: Facts) -> Iterator[Found]:
-    """Yield what a kernel asks for of tensor memory that it is not given."""
+    """Yield the allocations of tensor memory that fail on the device."""
     columns = 0
     for step in facts.evaluation.steps:
         if not step.instruction.opcode.startswith(("tcgen05.alloc", "tcgen05.dealloc")):
@@ -126,7 +126,7 @@ class Occupancy:
 
     Attributes:
         blocks: of one multiprocessor.
-        limit: what keeps more from it: "registers", "shared memory", "threads" or "blocks".
+        limit: the limiting resource: "registers", "shared memory", "threads" or "blocks".
         waves: how often all multiprocessors are filled; the last may be part of one.
     """
 

@@ -1,4 +1,4 @@
-"""Instructions of PTX that are refused, for the page of instructions: no list of all others."""
+"""Examples of PTX instructions that are not supported, for docs/opcodes.md; not a full list."""
 
 from __future__ import annotations
 

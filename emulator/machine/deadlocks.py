@@ -1,4 +1,4 @@
-"""Why no warp can go on: told on one screen, warps that wait alike together."""
+"""Explains a deadlock on one screen: what each group of warps waits for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_BLOCKS = 3
 
 
 class Deadlock(Fault):
-    """No warp can go on. `waiting` tells of each what it waits for."""
+    """No warp can make progress. `waiting` has each warp, its place and what it waits for."""
 
     def __init__(self, message: str, waiting: Sequence[tuple[Warp, int, str]]) -> None:
         first = waiting[0]
@@ -37,7 +37,7 @@ class _Group:
 
 
 def explain(clusters: Sequence[Cluster]) -> Deadlock:
-    """Return the error that tells what every warp waits for."""
+    """Return the error that says what every warp waits for."""
     waiting: list[tuple[Warp, int, str]] = []
     groups: dict[tuple[int, str], _Group] = {}
     for cluster in clusters:

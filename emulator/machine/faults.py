@@ -1,4 +1,4 @@
-"""What ends the emulation of a kernel: something it did that no GPU would do rightly."""
+"""What ends the emulation of a kernel: an operation that fails or is undefined on a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pallasc.errors import CheckError
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who did it: a warp of a block, on a device."""
+    """A warp of a block, on a device."""
 
     device: int
     block: tuple[int, int, int]
@@ -24,13 +24,13 @@ class Actor:
 
 
 class EmulationTimeout(CheckError):
-    """The emulation was given up because it took too long."""
+    """The time limit of an emulation is over."""
 
 
 class Fault(CheckError):
-    """A kernel does what it must not; `rule` names the kind, as in `docs/check.md`.
+    """A kernel does something invalid; `rule` names the kind.
 
-    `instruction` and `actor` say where; they are None where no single one did it.
+    `instruction` and `actor` say where; they are None if no single instruction or warp did it.
     """
 
     def __init__(

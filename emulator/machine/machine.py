@@ -1,7 +1,7 @@
 """The machine: launches kernels, lets their warps take turns, and completes what is asynchronous.
 
-What is asynchronous is held back for as long as nothing waits for it (`Policy.eagerness` 0), so
-that a wait that is missing shows in the numbers. A machine with the same seed does the same.
+By default, asynchronous operations complete only when something waits for them
+(`Policy.eagerness` 0), so that a missing wait gives wrong numbers. Runs with one seed are equal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds warps that go round a loop in which nothing changes: they wait for others.
+"""Detects warps in a loop in which nothing changes: they wait for others.
 
 A warp that comes back to the same place with the same registers, and has changed nothing on its
 way, does so again until something that it has read is another.

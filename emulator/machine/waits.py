@@ -1,4 +1,4 @@
-"""What warps wait for. Whether it is over can be told without letting them look themselves."""
+"""What warps wait for, with a test for the end of the wait that does not run the warp."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pallasc.emulator.machine.barriers import Mbarrier, NamedBarrier
 
 @runtime_checkable
 class Wait(Protocol):
-    """Something that lanes wait for; str() puts it into words, after "for"."""
+    """Something that lanes wait for; `str()` describes it, to follow "waiting for"."""
 
     def is_over(self) -> bool:
         """Tell whether it may be over: the lanes have to look."""

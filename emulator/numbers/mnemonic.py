@@ -1,4 +1,4 @@
-"""A mnemonic taken apart: every part between dots is asked for, and what is left is refused."""
+"""A mnemonic taken apart: a part between dots that nobody has asked for is refused."""
 
 from __future__ import annotations
 

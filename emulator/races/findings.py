@@ -1,4 +1,4 @@
-"""What the observer finds: a rule, two accesses, and what is missing between them."""
+"""A race as the observer finds it: a rule, two accesses, and what is missing between them."""
 
 from __future__ import annotations
 

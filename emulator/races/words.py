@@ -1,4 +1,4 @@
-"""What asynchronous operations are called, and what waits for them."""
+"""The names of asynchronous operations in messages, and of the waits for them."""
 
 from __future__ import annotations
 

@@ -251,10 +251,8 @@ def test_a_bundle_and_a_key_come_without_source(again: Path, checking: Any) -> N
     for what in (bundle, key["action_key"]):
         ran = checking.check(again, what, "--json", "--junit", "j.xml", "--sarif", "s.sarif")
         assert ran.code == 4, ran.err
-        message = "nothing was checked: no level could look at the variant."
-        hint = (
-            "The results say why. Check specs instead, or bundles that were made with --keep-ptx."
-        )
+        message = "nothing was checked: no level could check the variant."
+        hint = "Each level says why. Name specs instead, or bundles made with --keep-ptx."
         assert ran.err.endswith(f"error: {message}\n  {hint}\n")
         assert (ran.report["error"]["message"], ran.report["error"]["exit_code"]) == (message, 4)
         assert message.encode() in (again / "j.xml").read_bytes()
