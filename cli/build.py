@@ -28,7 +28,6 @@ from pallasc.cli.arguments.options import (
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
-    from pallasc.cli.render.progress import Progress
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.reproduce import Reproduction
 
@@ -173,7 +172,6 @@ def command(
             variants = reader.select(specs, targets, expression).variants
             report = build(variants, store=store, options=how, on_event=progress)
             report = replace(report, errors=tuple(reading.errors))
-            _print_explanations(report, progress)
             if reproduce and not report.exit_code:
                 from pallasc.compiler.builds.reproduce import reproduce as compile_twice
                 from pallasc.compiler.builds.reproduce import with_reproduction
@@ -195,14 +193,6 @@ def command(
         progress.screen.write(f"{summary(report, progress.screen, warnings=warnings)}\n")
         outputs.write(report, reproduction)
     return report.exit_code
-
-
-def _print_explanations(report: Report, progress: Progress) -> None:
-    from pallasc.cli.render.why_text import explanation_text
-
-    for result in report.results:
-        if result.explanation is not None:
-            progress.say(explanation_text(result.explanation))
 
 
 def _print_reproduction(reproduction: Reproduction, report: Report) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pallasc.cli.render.progress import Progress
-from pallasc.cli.render.result_text import failure_lines, result_line
+from pallasc.cli.render.result_text import lines_below, result_line
 from pallasc.cli.terminal.screen import STATUS_COLOURS, Screen, stderr_screen
 from pallasc.cli.terminal.status import Line, Status, status_lines
 from pallasc.cli.terminal.text_width import width
@@ -101,7 +101,7 @@ class Live(Progress):
         if result.status == "hit" and not (self.hits and self._latest.total <= _FEW_HITS):
             return
         line = self.screen.paint_status(result_line(result, self.screen.room), result.status)
-        self._held += [f"{text}\n" for text in (line, *failure_lines(result))]
+        self._held += [f"{text}\n" for text in (line, *lines_below(result))]
 
     def _draw(self, now_s: float) -> None:
         """Write what is held, and the status below it, at once so that nothing flickers."""

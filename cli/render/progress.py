@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from pallasc.cli.render.remarks import facts as remark_facts
-from pallasc.cli.render.result_text import counter, failure_lines, result_line
+from pallasc.cli.render.result_text import counter, lines_below, result_line
 from pallasc.cli.terminal.screen import Screen
 from pallasc.cli.terminal.times import Heartbeat, about, elapsed, time_left_s
 from pallasc.compiler.builds.report import Event, Tick, VariantResult
@@ -134,4 +134,4 @@ def heartbeat(tick: Tick) -> str:
 def _finished_text(event: Event, result: VariantResult, screen: Screen) -> str:
     line = screen.paint_status(result_line(result), result.status)
     head = f"{counter(event.done, event.total)} {line}"
-    return "\n".join([head, *failure_lines(result)])
+    return "\n".join([head, *lines_below(result)])

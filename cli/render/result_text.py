@@ -42,12 +42,12 @@ def result_line(result: VariantResult, columns: int | None = None) -> str:
     Args:
         result: the result of a variant.
         columns: how much room there is. Where it is too little, first size and registers are left
-            out, then the middle of the id.
+            out, then the middle of the id. With an explanation, nothing is left out.
     """
     head = f"{result.status:<8}  "
     name = one_line(result.variant.id)
     facts = _facts(result)
-    if columns is None:
+    if columns is None or result.explanation is not None:
         return f"{head}{name}{_in_words(facts)}"
     room = columns - len(head)
     if width(name) + len(_in_words(facts)) > room:
@@ -87,6 +87,22 @@ def artifact_facts(artifact: Artifact) -> list[Fact]:
 def spill_bytes(artifact: Artifact) -> int:
     """Return the bytes that the kernel which spills most spills; 0 where that is not known."""
     return max((kernel.spill_bytes or 0 for kernel in artifact.kernels), default=0)
+
+
+def lines_below(result: VariantResult) -> list[str]:
+    """Return what follows the line of a result: why it failed, and with `--explain` why it missed.
+
+    The reason of the miss is left out where that line, or the error, has it.
+    """
+    lines, explanation = failure_lines(result), result.explanation
+    if explanation is None:
+        return lines
+    from pallasc.cli.render.why_text import difference_lines
+
+    is_said = result.status == "missing" or (result.error and result.error.reason == result.reason)
+    if not is_said:
+        lines.append(f"      {one_line(explanation.reason)}")
+    return [*lines, *map(printable, difference_lines(explanation))]
 
 
 def failure_lines(result: VariantResult) -> list[str]:

@@ -20,8 +20,14 @@ _EXCERPT = 100
 def explanation_text(explanation: Explanation) -> str:
     """Return why a variant is in the store or not, with each difference from the nearest entry."""
     state, reason = "hit " if explanation.hit else "miss", explanation.reason
-    lines = [f"{state}  {explanation.variant}: {reason}"]
-    lines += [f"      {sentence}" for sentence in explanation.sources if sentence != reason]
+    first = f"{state}  {explanation.variant}: {reason}"
+    return "\n".join([first, *difference_lines(explanation)])
+
+
+def difference_lines(explanation: Explanation) -> list[str]:
+    """Return each difference from the nearest entry that the reason leaves out, indented."""
+    reason = explanation.reason
+    lines = [f"      {sentence}" for sentence in explanation.sources if sentence != reason]
     if explanation.sources:
         lines.append(
             "      a build lowers it again, and compiles only if that gives something else"
@@ -38,7 +44,7 @@ def explanation_text(explanation: Explanation) -> str:
             f"        stored: {stored}",
             f"        now:    {now}",
         ]
-    return "\n".join(lines)
+    return lines
 
 
 def _data_change(difference: Difference) -> str:

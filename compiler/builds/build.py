@@ -34,6 +34,7 @@ from pallasc.specs.spec import Variant
 if TYPE_CHECKING:
     from pallasc.cache.upkeep.limits import Limits
     from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
+    from pallasc.compiler.inputs.why import Explanation
     from pallasc.compiler.workers.diagnostics import Diagnostic
     from pallasc.compiler.workers.pool import Pool
 
@@ -96,7 +97,7 @@ def _run(run: Run) -> None:
         setup = _prepared(run)
         if setup is None:
             for index in range(len(run.variants)):  # without an identity there are no keys
-                _settle_uncompiled(run, index, LookupResult(why=_NO_TOOLCHAIN))
+                _settle_uncompiled(run, index, _NO_TOOLCHAIN)
             return
         stack.enter_context(setup)
         workers = Workers(run, setup, stack)
@@ -293,14 +294,24 @@ def _diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
 
 
 def _record_miss(run: Run, index: int, request: Request, result: LookupResult) -> None:
-    miss = run.misses.setdefault(request.folder_key, Miss(request, result.reason, []))
+    new = Miss(request, result.reason, result.untrusted, [])
+    miss = run.misses.setdefault(request.folder_key, new)
     miss.indices.append(index)
-    _settle_uncompiled(run, index, result)
+    if not run.options.explain:  # which finds a better reason
+        _settle_uncompiled(run, index, miss.reason, untrusted=miss.untrusted)
 
 
-def _settle_uncompiled(run: Run, index: int, result: LookupResult) -> None:
+def _settle_uncompiled(
+    run: Run,
+    index: int,
+    reason: str,
+    *,
+    untrusted: bool = False,
+    explanation: Explanation | None = None,
+) -> None:
     """Settle a miss if it must not, or cannot, be compiled."""
-    variant, reason = run.variants[index], result.reason
+    variant = run.variants[index]
+    settled = VariantResult(variant, "failed", reason=reason, explanation=explanation)
     if run.options.frozen:
         error: PallascError = NotCachedError(
             f"{variant.id} is not in the store: {reason}.",
@@ -309,11 +320,11 @@ def _settle_uncompiled(run: Run, index: int, result: LookupResult) -> None:
             "store.",
             reason=reason,
         )
-        if result.untrusted:
+        if untrusted:
             error = untrusted_entry(variant, reason, run.options.frozen_by)
-        run.settle(index, VariantResult(variant, "failed", reason=reason, error=error))
+        run.settle(index, replace(settled, error=error))
     elif not run.options.compiles:
-        run.settle(index, VariantResult(variant, "missing", reason=reason))
+        run.settle(index, replace(settled, status="missing"))
     elif not run.has_compiler:
         missing = ToolError(
             f"{variant.id} has to be compiled, and no compiler is installed here: {reason}.",
@@ -321,20 +332,18 @@ def _settle_uncompiled(run: Run, index: int, result: LookupResult) -> None:
             hint=f"Install it with: {INSTALL}",
             reason=reason,
         )
-        run.settle(index, VariantResult(variant, "failed", reason=reason, error=missing))
+        run.settle(index, replace(settled, error=missing))
 
 
 def _explain(run: Run, lookup: Lookup, setup: Setup | RememberedToolchain) -> None:
-    """Replace the reasons of the misses with differences from the nearest entry of the store."""
+    """Settle the misses with the differences from the nearest entry of the store as reasons."""
     from pallasc.compiler.inputs.why import explain_variants
 
     first = [run.variants[miss.indices[0]] for miss in run.misses.values()]
     explanations = explain_variants(first, lookup.context, run.store, setup.versions_now)
     for miss, explanation in zip(run.misses.values(), explanations, strict=True):
         miss.reason = explanation.reason
-        for index in miss.indices:
-            if index in run.results:
-                own = replace(explanation, variant=run.variants[index].id)
-                result = run.results[index]
-                run.results[index] = replace(result, reason=miss.reason, explanation=own)
         run.explanations[miss.request.folder_key] = explanation
+        for index in miss.indices:
+            own = replace(explanation, variant=run.variants[index].id)
+            _settle_uncompiled(run, index, miss.reason, untrusted=miss.untrusted, explanation=own)

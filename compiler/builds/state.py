@@ -32,6 +32,7 @@ class Miss:
 
     request: Request
     reason: str
+    untrusted: bool
     indices: list[int]
 
 

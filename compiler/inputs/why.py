@@ -138,9 +138,14 @@ def _compare(
     before = components_in(fields_in(nearest.request), nearest.versions)
     clauses = tuple(lock_differences(before, context.components(versions())))
     labels = [d.label for d in differing if not d.label.startswith((TOOL, VARIABLE))]
-    reasons = [f"its key differs from that of {name} in: {', '.join(labels)}"] if labels else []
+    is_own = name == variant.id  # which its own explanation need not name
+    reasons = []
+    if labels:
+        other = "" if is_own else f" from that of {name}"
+        reasons.append(f"its key differs{other} in: {', '.join(labels)}")
     if clauses:
-        reasons.append(f"{name} was compiled with another toolchain: {'; '.join(clauses)}")
+        other = "" if is_own or labels else f"{name} was "
+        reasons.append(f"{other}compiled with another toolchain: {'; '.join(clauses)}")
     reason = "; ".join(reasons)
     return Explanation(variant.id, False, reason, key, name, differing, toolchain=clauses)
 

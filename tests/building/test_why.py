@@ -54,7 +54,7 @@ def test_another_numpy_is_named_with_both_versions(built: Any) -> None:
     version = f"numpy {version_of('numpy')}"
     found = explained(built, version, "numpy 0.0.1", **{"traced with": "0" * 64})
     clause = f"compiled with {version}, but numpy 0.0.1 is installed"
-    assert found.reason == f"{MADE} was compiled with another toolchain: {clause}"
+    assert found.reason == f"compiled with another toolchain: {clause}"
     assert explanation_text(found) == f"miss  {MADE}: {found.reason}"
     assert found.toolchain == (clause,)
 
@@ -62,7 +62,7 @@ def test_another_numpy_is_named_with_both_versions(built: Any) -> None:
 def test_what_differs_beside_the_toolchain_is_shown_too(built: Any) -> None:
     built.spec({**SPEC, "files": ["table.txt"], "args": {"x": "f32[16, 128]"}})
     found = explained(built, "never", "never", ptxas="0" * 64, jax="1" * 64)
-    assert found.reason.startswith("its key differs from that of scale@h100-sxm in: args; ")
+    assert found.reason.startswith("its key differs in: args; compiled with another toolchain: ")
     text = explanation_text(found)
     assert "the content of jax differs under the same version" in text
     assert "the content of ptxas differs under the same version" in text

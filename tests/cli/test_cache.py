@@ -56,12 +56,26 @@ def test_why_says_hit_and_names_the_field_that_differs(
     miss = run("cache", "why", other, "--store", store, "-k", "dtype=f32")
     assert miss.code == 0
     assert miss.out == (
-        "miss  add[m=1024,dtype=f32]@h100-sxm: its key differs from that of "
-        "add[m=1024,dtype=f32]@h100-sxm in: static\n"
+        "miss  add[m=1024,dtype=f32]@h100-sxm: its key differs in: static\n"
         "      static\n"
         '        stored: {"block_size":2048}\n'
         '        now:    {"block_size":1024}\n'
     )
+
+
+def test_a_build_says_once_why_a_variant_is_missing(
+    run: RunCommand, own: tuple[Path, Path], tmp_path: Path
+) -> None:
+    spec, store = own
+    other = tmp_path / "other.yaml"
+    other.write_text(spec.read_text().replace("block_size: 2048", "block_size: 1024"))
+    dry = run("build", other, "--store", store, "-k", "dtype=f32", "--dry-run", "--explain")
+    assert dry.err.splitlines()[:-1] == [
+        "[1/1] missing   add[m=1024,dtype=f32]@h100-sxm  its key differs in: static",
+        "      static",
+        '        stored: {"block_size":2048}',
+        '        now:    {"block_size":1024}',
+    ]
 
 
 def test_why_names_the_source_file_that_changed(run: RunCommand, tmp_path: Path) -> None:
