@@ -15,7 +15,7 @@ from pallasc.checks.levels import Level
 from pallasc.checks.locate import Locator
 from pallasc.checks.report import VariantCheck
 from pallasc.checks.small_sizes import sizes_note, with_sizes
-from pallasc.checks.stored_results import StoredResults
+from pallasc.checks.stored_results import Checkable, StoredResults
 from pallasc.checks.subject import Options
 from pallasc.errors import PallascError
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pallasc.compiler.toolchain.context import Context
     from pallasc.compiler.workers.tasks import Answer
     from pallasc.specs.artifacts.artifact import Artifact
-    from pallasc.specs.spec import Variant
 
 _NO_NOTES: tuple[str, ...] = ()
 
@@ -38,7 +37,7 @@ class _Unlocated(NamedTuple):
     level: Level
     result: LevelResult
     artifact: Artifact
-    variant: Variant | None
+    checkable: Checkable
     asking: Sequence[Candidate]
     notes: tuple[str, ...]
     from_store: bool = False
@@ -124,13 +123,14 @@ class Checking:
                 self._settle(asking, level, _stopped(level, error), error=error)
             return
         for level in levels:
-            result = found.get(level.name)
-            if result is None:
+            stored = found.get(level.name)
+            if stored is None:
                 job = Job(level, subject, checkable, options, notes)
                 self._jobs.setdefault((checkable.key, level.name), job).asking.append(asking)
             else:
-                found_in = (subject.artifact, subject.variant)
-                self._locate(_Unlocated(level, result, *found_in, [asking], notes, True))
+                found_in = (subject.artifact, checkable)
+                held = _Unlocated(level, stored.result, *found_in, [asking], notes, True)
+                self._locate(held, is_located=stored.is_located)
 
     def _seeded(self, asking: Candidate) -> Options:
         """Return the options with the seed of a spec, which that of the command replaces."""
@@ -207,12 +207,12 @@ class Checking:
                 self._settle(asking, job.level, result, error=told)
             return
         self._keep(job, reply)
-        found_in = (job.subject.artifact, job.subject.variant)
+        found_in = (job.subject.artifact, job.checkable)
         self._locate(_Unlocated(job.level, reply.result, *found_in, job.asking, job.notes))
 
-    def _locate(self, found: _Unlocated) -> None:
+    def _locate(self, found: _Unlocated, *, is_located: bool = False) -> None:
         """Settle a result; one with findings when the lines of all of them are looked for."""
-        if found.result.findings:
+        if found.result.findings and not is_located:
             self._unlocated.append(found)
         else:
             self._settle_located(found, found.result)
@@ -225,10 +225,21 @@ class Checking:
 
     def _find_lines(self) -> None:
         """Settle the results with findings, with the user's lines."""
-        results = [(each.result, each.artifact, each.variant) for each in self._unlocated]
+        results = [(each.result, each.artifact, each.checkable.variant) for each in self._unlocated]
         for found, result in zip(self._unlocated, self._locator.located(results), strict=True):
+            self._keep_lines(found, result)
             self._settle_located(found, result)
         self._unlocated = []
+
+    def _keep_lines(self, found: _Unlocated, located: LevelResult) -> None:
+        """Store the lines that were found, so that the next check need not compile for them."""
+        variant = found.checkable.variant
+        if variant is None or not self._locator.has_lines(variant):
+            return
+        try:
+            self._stored.put_located(found.checkable, found.level, found.result, located)
+        except PallascError as error:
+            self.notes.append(f"the lines of {variant.id} are not stored: {error.message}")
 
     def _keep(self, job: Job, reply: Checked) -> None:
         if reply.result.stopped:

@@ -191,6 +191,16 @@ def moved_to(result: LevelResult, folder: str) -> LevelResult:
     return _with_files(result, lambda file: os.path.normpath(os.path.join(folder, file)))
 
 
+def files_of(result: LevelResult) -> set[str]:
+    """Return the files of the places in a result."""
+    places = [
+        place
+        for finding in result.findings
+        for place in (finding.location, *(each.location for each in finding.places))
+    ]
+    return {place.file for place in places if place is not None}
+
+
 def _with_files(result: LevelResult, change: Callable[[str], str]) -> LevelResult:
     def moved(place: Location | None) -> Location | None:
         return None if place is None else replace(place, file=change(place.file))

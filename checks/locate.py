@@ -1,7 +1,7 @@
 """Adds the user's source lines to findings in PTX.
 
-The lines are not stored with a result, as PTX is the same wherever the source of a kernel lies.
-They are found by compiling once more (`line_tables`), and so only for variants with findings.
+They are found by compiling once more (`line_tables`), and so only for variants with findings, and
+stored beside the result: PTX is the same wherever the source of a kernel lies, its lines are not.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class Locator:
     def __init__(self, store: Store, timeout_s: float | None, jobs: int | None) -> None:
         self._store, self._timeout_s, self._jobs = store, timeout_s, jobs
         self._tables: dict[str, Tables] = {}
+        self._why_none: dict[str, str] = {}
 
     def located(self, results: Sequence[Located]) -> list[LevelResult]:
-        """Return results with the lines of their findings, as far as they can be found."""
+        """Return results with the lines of their findings, or a note that says why there are none."""
         wanted = {
             _key(variant): (variant, artifact)
             for result, artifact, variant in results
@@ -58,8 +59,15 @@ class Locator:
         for result, _, variant in results:
             tables = self._tables.get(_key(variant), {}) if variant is not None else {}
             findings = merged([with_lines(finding, tables) for finding in result.findings])
-            found.append(replace(result, findings=findings) if findings else result)
+            notes = result.notes
+            if variant is not None and any(map(_names_ptx, findings)) and not tables:
+                notes = (*notes, f"no lines of the source: {self._why_none[_key(variant)]}")
+            found.append(replace(result, findings=findings, notes=notes) if findings else result)
         return found
+
+    def has_lines(self, variant: Variant) -> bool:
+        """Tell whether lines of a variant were found."""
+        return bool(self._tables.get(_key(variant)))
 
     def _find(self, wanted: Sequence[tuple[Variant, Artifact]]) -> None:
         if not wanted:
@@ -69,21 +77,23 @@ class Locator:
         from pallasc.compiler.workers.capacity import find_capacity
 
         kernels = [(variant, _ptx(artifact)) for variant, artifact in wanted]
-        found: Sequence[Mapping[str, LineTable]] = [{}] * len(wanted)
+        found: Sequence[Mapping[str, LineTable] | PallascError]
         jobs = self._jobs or find_capacity().jobs(len(wanted))
         try:
             with prepare() as setup:
                 found = find_lines(
                     kernels, setup, self._store, jobs=jobs, timeout_s=self._timeout_s
                 )
-        except PallascError:  # there is no compiler: findings are told without lines
-            pass
-        self._tables.update(
-            {
-                _key(variant): _by_kernel(artifact, tables)
-                for (variant, artifact), tables in zip(wanted, found, strict=True)
-            }
-        )
+        except PallascError as error:  # there is no compiler: findings are told without lines
+            found = [error] * len(wanted)
+        for (variant, artifact), tables in zip(wanted, found, strict=True):
+            key = _key(variant)
+            if isinstance(tables, PallascError):
+                self._why_none[key] = tables.message.strip().partition("\n")[0].rstrip(".")
+                self._tables[key] = {}
+            else:
+                self._why_none[key] = "compiled once more, it gives other code"
+                self._tables[key] = _by_kernel(artifact, tables)
 
 
 def _names_ptx(finding: Finding) -> bool:

@@ -4,7 +4,9 @@ The results of one artifact, for one choice of options, are a manifest of the st
 fields:
 
 * `check`: JSON text, the name of a level -> `own`, the digest of the sources of pallasc that make
-  the level up, and `result`, the `LevelResult` with files relative to the spec's folder
+  the level up, and `result`, the `LevelResult` with files relative to the spec's folder; where
+  lines of the user's were found for its findings in PTX, also `located`: `own`, the digest of what
+  finds them, `result` with these lines, and `files`, the digest of each file that they are in
 * `action`: the action key of what was checked, so that it goes when that artifact goes
 * `files`, `packages`, `package_versions`, `opened`, `absent`, `hidden`, `missed`, `read`: what the
   user's code read while it was checked, as in the manifest of a compilation
@@ -17,6 +19,7 @@ store's manifests are, verified and counted with them.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,6 +29,7 @@ from pallasc.compiler.inputs.changes import CurrentSources
 from pallasc.compiler.inputs.manifest import joined
 from pallasc.compiler.inputs.request import Request, Requests, folder_key
 from pallasc.compiler.toolchain.own_modules import own_digest
+from pallasc.errors import PallascError
 from pallasc.specs.canonical import canonical_text, labelled_key
 from pallasc.specs.spec import Variant
 
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.toolchain.modules import Place
 
 SCHEMA = 2
+_LOCATING = "checks.locate"
 
 
 class Checkable(NamedTuple):
@@ -61,6 +66,13 @@ class Checkable(NamedTuple):
         if self.variant is None:
             return (self.key,)
         return folder_key(self.key, self.variant.base_dir), self.key
+
+
+class Stored(NamedTuple):
+    """A result that still holds, and whether its findings have the lines of the user's source."""
+
+    result: LevelResult
+    is_located: bool
 
 
 class StoredResults:
@@ -115,7 +127,7 @@ class StoredResults:
         }
         return Checkable(labelled_key(fields), action, variant, request)
 
-    def find(self, subject: Checkable, levels: Sequence[Level]) -> dict[str, LevelResult]:
+    def find(self, subject: Checkable, levels: Sequence[Level]) -> dict[str, Stored]:
         """Return the results that still hold, by level."""
         manifest = self._manifest(subject)
         if manifest is None:
@@ -128,10 +140,31 @@ class StoredResults:
             if row is None or not (fresh or not level.calls_user):
                 continue
             if row.get("own") == self._own_digest(level):
-                result = _result(row.get("result"), subject.variant)
+                located = self._located(row, subject.variant)
+                result = located or _result(row.get("result"), subject.variant)
                 if result is not None:
-                    results[level.name] = result
+                    results[level.name] = Stored(result, located is not None)
         return results
+
+    def _located(self, row: Mapping[str, Any], variant: Variant | None) -> LevelResult | None:
+        """Return a stored result with lines, None where there is none or the lines may be others.
+
+        The code is the same where a file has changed in a comment, but its lines are not.
+        """
+        located = row.get("located")
+        if variant is None or not isinstance(located, dict):
+            return None
+        files = located.get("files")
+        if located.get("own") != self._locating_digest() or not isinstance(files, dict):
+            return None
+        try:
+            same = all(
+                self._context.digests.digest(os.path.join(variant.base_dir, file)) == known
+                for file, known in files.items()
+            )
+        except PallascError:  # a file is gone
+            return None
+        return _result(located.get("result"), variant) if same else None
 
     def put(
         self, subject: Checkable, level: Level, result: LevelResult, sources: Mapping[str, Any]
@@ -167,6 +200,47 @@ class StoredResults:
         manifest = replace(read, action=subject.action, check=canonical_text(rows), signed=())
         for name in subject.names:
             self._store.put_manifest(name, manifest)
+
+    def put_located(
+        self, subject: Checkable, level: Level, result: LevelResult, located: LevelResult
+    ) -> None:
+        """Store the lines that were found for a result, if that is what is stored.
+
+        Args:
+            subject: what was checked.
+            level: the level.
+            result: the result without lines.
+            located: the result with the lines of the user's source.
+
+        Raises:
+            PallascError: a file with such a line cannot be read, or the store cannot be written.
+        """
+        from pallasc.checks.findings import files_of, moved_from, to_json
+
+        before = self._manifest(subject)
+        rows = {} if before is None else _rows(before)
+        if before is None or subject.variant is None or level.name not in rows:
+            return
+        folder = subject.variant.base_dir
+        if rows[level.name].get("result") != to_json(moved_from(result, folder)):
+            return
+        files = {
+            os.path.relpath(file, folder): self._context.digests.digest(file)
+            for file in sorted(files_of(located))
+        }
+        rows[level.name]["located"] = {
+            "own": self._locating_digest(),
+            "files": files,
+            "result": to_json(moved_from(located, folder)),
+        }
+        manifest = replace(before, check=canonical_text(rows), signed=())
+        for name in subject.names:
+            self._store.put_manifest(name, manifest)
+
+    def _locating_digest(self) -> str:
+        if _LOCATING not in self._own:
+            self._own[_LOCATING] = own_digest(self._context.digests.digest, (_LOCATING,))
+        return self._own[_LOCATING]
 
     def _manifest(self, subject: Checkable) -> Manifest | None:
         manifests = map(self._store.get_manifest, subject.names)

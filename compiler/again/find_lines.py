@@ -8,7 +8,8 @@ from pallasc.cache.store import Store
 from pallasc.compiler.again.once_more import answers
 from pallasc.compiler.lowering.line_tables import LineTable
 from pallasc.compiler.toolchain.setup import Setup
-from pallasc.compiler.workers.messages import FindLines, LinesFound
+from pallasc.compiler.workers.messages import Failed, FindLines, LinesFound
+from pallasc.errors import CompileError, PallascError
 from pallasc.specs.spec import Variant
 
 Tables = Mapping[str, LineTable]
@@ -22,11 +23,11 @@ def find_lines(
     *,
     jobs: int = 1,
     timeout_s: float | None = None,
-) -> list[Tables]:
+) -> list[Tables | PallascError]:
     """Return the source lines of the kernels of variants, each with the PTX that ships, by digest.
 
-    A variant is compiled once more for it. One whose lines cannot be found has no tables: its code
-    was changed, or takes too long.
+    A variant is compiled once more for it. Where that fails or takes too long, the error stands in
+    the place of the tables; where it gives other code, there are no tables.
 
     Raises:
         ToolError: a compiling process cannot be started.
@@ -36,7 +37,7 @@ def find_lines(
         variant, ptx = kernels[number]
         return FindLines(variant=variant, ptx=ptx, env=env)
 
-    tables: list[Tables] = [{} for _ in kernels]
+    tables: list[Tables | PallascError] = [{} for _ in kernels]
     variants = [variant for variant, _ in kernels]
     purpose = "finds the lines of"
     for number, answer in answers(
@@ -44,4 +45,9 @@ def find_lines(
     ):
         if isinstance(answer.reply, LinesFound):
             tables[number] = answer.reply.tables
+        elif isinstance(answer.reply, Failed):
+            tables[number] = answer.reply.error
+        else:
+            gone = f"the process that {purpose} {variants[number].id} sent no answer"
+            tables[number] = answer.error or CompileError(gone)
     return tables

@@ -1,0 +1,91 @@
+"""Lines of findings: stored with the result, looked for again where a file changed, told if absent."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pallasc.checks.findings import Finding, from_findings
+from pallasc.checks.locate import Locator
+from pallasc.errors import CompileError, PallascError, ToolError
+
+UNAWAITED = """
+
+def unawaited(x):
+    def body(x, o, bar, smem):
+        plgpu.copy_gmem_to_smem(x, smem, bar)
+        o[...] = smem[...]  # nothing has waited
+
+    return kernel(body)(x)
+"""
+
+
+def line_of(file: Path) -> int:
+    lines = file.read_text().splitlines()
+    return next(n for n, line in enumerate(lines, 1) if "nothing has waited" in line)
+
+
+def test_a_second_check_has_the_lines_and_compiles_nothing(project: Path, checking: Any) -> None:
+    source = project / "kernels.py"
+    source.write_text(source.read_text() + UNAWAITED)
+    (project / "spec.yaml").write_text(checking.spec_of({"name": "unawaited"}))
+    options = ("spec.yaml", "--json", "--level", "static")
+
+    def finding(ran: Any, *, from_store: bool) -> Any:
+        assert ran.code == 1, ran.err
+        result = ran.results["unawaited"]
+        assert result["from_store"] is from_store
+        assert result["notes"] == first["notes"]
+        return result["findings"][0]
+
+    ran = checking.check(project, *options)
+    first = ran.results["unawaited"]
+    told = finding(ran, from_store=False)
+    assert told["location"]["line"] == line_of(source)
+    again = checking.check(project, *options, modules=project / "modules")
+    assert finding(again, from_store=True) == told
+    loaded = set((project / "modules").read_text().splitlines())
+    assert not loaded & {"jax", "pallasc.compiler.workers.pool"}
+    source.write_text(f"# a line more\n{source.read_text()}")
+    for _ in range(2):
+        moved = finding(checking.check(project, *options), from_store=True)
+        assert moved["location"]["line"] == line_of(source) == told["location"]["line"] + 1
+        assert moved["message"] == told["message"]
+
+
+WHY = "the process that finds the lines of k took longer than 5 s (--timeout) and was stopped"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why"),
+    [
+        ([CompileError(f"{WHY}\nIts output: none")], WHY),
+        ([{}], "compiled once more, it gives other code"),
+        (ToolError("there is no compiler."), "there is no compiler"),
+    ],
+)
+def test_lines_that_cannot_be_had_are_told_once(
+    outcome: Any, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_lines(*_: Any, **__: Any) -> Any:
+        if isinstance(outcome, PallascError):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr("pallasc.compiler.again.find_lines.find_lines", find_lines)
+    monkeypatch.setattr("pallasc.compiler.toolchain.setup.prepare", nullcontext)
+    store: Any = None
+    findings = tuple(Finding(rule="race", message=f"{n}", ptx_line=n) for n in (3, 4))
+    result = from_findings("static", findings)
+    variant: Any = SimpleNamespace(id="k", base_dir="/")
+    artifact: Any = SimpleNamespace(kernels=())
+    locator = Locator(store, 5.0, 1)
+    (located,) = locator.located([(result, artifact, variant)])
+    assert located.notes == (f"no lines of the source: {why}",)
+    assert not locator.has_lines(variant)
+    without_source = locator.located([(result, artifact, None)])
+    assert without_source[0].notes == ()
