@@ -48,7 +48,7 @@ class Locator:
         self._why_none: dict[str, str] = {}
 
     def located(self, results: Sequence[Located]) -> list[LevelResult]:
-        """Return results with the lines of their findings, or a note that says why there are none."""
+        """Return results with the lines of their findings, or a note that tells why not."""
         wanted = {
             _key(variant): (variant, artifact)
             for result, artifact, variant in results

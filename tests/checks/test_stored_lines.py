@@ -1,4 +1,4 @@
-"""Lines of findings: stored with the result, looked for again where a file changed, told if absent."""
+"""Lines of findings: stored with the result, looked for again where a file changed."""
 
 from __future__ import annotations
 
