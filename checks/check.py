@@ -200,11 +200,11 @@ class Checking:
             if answer.place is not None:
                 error.location = error.location or answer.place
             for asking in job.asking:
-                told = error
+                shown = error
                 if job.level.executes and asking.variant is not None:
-                    told = with_sizes(error, asking.variant)
-                result = _noted(_stopped(job.level, told), job)
-                self._settle(asking, job.level, result, error=told)
+                    shown = with_sizes(error, asking.variant)
+                result = _noted(_stopped(job.level, shown), job)
+                self._settle(asking, job.level, result, error=shown)
             return
         self._keep(job, reply)
         found_in = (job.subject.artifact, job.checkable)

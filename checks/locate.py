@@ -84,7 +84,7 @@ class Locator:
                 found = find_lines(
                     kernels, setup, self._store, jobs=jobs, timeout_s=self._timeout_s
                 )
-        except PallascError as error:  # there is no compiler: findings are told without lines
+        except PallascError as error:  # there is no compiler: findings have no source lines
             found = [error] * len(wanted)
         for (variant, artifact), tables in zip(wanted, found, strict=True):
             key = _key(variant)
@@ -165,9 +165,11 @@ def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     groups: dict[object, list[Finding]] = {}
     for finding in findings:
         places = tuple(_where(place.location, place.text) for place in finding.places)
-        told = _NUMBER.sub("#", finding.message)
+        message = _NUMBER.sub("#", finding.message)
         where = _where(finding.location, finding.instruction)
-        groups.setdefault((finding.rule, finding.severity, told, where, places), []).append(finding)
+        groups.setdefault((finding.rule, finding.severity, message, where, places), []).append(
+            finding
+        )
     return tuple(
         replace(first, message=f"{first.message}; {len(more)} more like it") if more else first
         for first, *more in groups.values()

@@ -39,9 +39,9 @@ def check_arrays_fit(subject: Subject, options: Options) -> None:
 
 def out_of_memory(name: str, error: MemoryError) -> CompileError:
     """Return the error for a variant that ran out of memory."""
-    told = str(error).partition("\n")[0].rstrip(".")
+    reason = str(error).partition("\n")[0].rstrip(".")
     lacking = CompileError(
-        f"not enough memory to execute {name}{f': {told}' if told else ''}", hint=_HINT
+        f"not enough memory to execute {name}{f': {reason}' if reason else ''}", hint=_HINT
     )
     lacking.__cause__ = error
     return lacking

@@ -39,10 +39,10 @@ def with_sizes(error: PallascError, variant: Variant) -> PallascError:
     sizes = _named_sizes(variant)
     if not sizes:
         return error
-    told = copy(error)
-    told.message = f"with {sizes} from check: in {variant.where('check')}: {error.message}"
-    told.hint = f"{error.hint}\n  {_HINT}" if error.hint else _HINT
-    return told
+    named = copy(error)
+    named.message = f"with {sizes} from check: in {variant.where('check')}: {error.message}"
+    named.hint = f"{error.hint}\n  {_HINT}" if error.hint else _HINT
+    return named
 
 
 def _named_sizes(variant: Variant) -> str:

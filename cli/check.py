@@ -49,8 +49,8 @@ class _CheckOptions(LoadOptions, _Limits):
     """How `check` selects, compiles and runs."""
 
 
-class _Asked(NamedTuple):
-    """What was asked for."""
+class _Request(NamedTuple):
+    """What the command line asks for."""
 
     levels: tuple[Level, ...]
     options: Options
@@ -167,7 +167,7 @@ def command(
     outputs = Outputs(as_json, junit, sarif, annotations, levels)
     with outputs.reporting_errors():
         files = parse_inputs(inputs, archive)
-        asked = _Asked(
+        asked = _Request(
             levels,
             Options(
                 seed=seed or 0,
@@ -241,7 +241,7 @@ def _stored(key: str, store: Store) -> Candidate:
 
 
 def _check_specs(
-    specs: Sequence[str], store: Store, asked: _Asked, options: _CheckOptions
+    specs: Sequence[str], store: Store, asked: _Request, options: _CheckOptions
 ) -> Report:
     from dataclasses import replace
 
@@ -281,7 +281,7 @@ def _check_specs(
     return report
 
 
-def _check_compiled(found: Sequence[Candidate], store: Store, asked: _Asked) -> Report:
+def _check_compiled(found: Sequence[Candidate], store: Store, asked: _Request) -> Report:
     from pallasc.checks.run import check_candidates
     from pallasc.cli.render.check_progress import events
     from pallasc.cli.render.live import store_progress

@@ -85,12 +85,12 @@ def fault_finding(fault: Fault, machine: Machine, history: History | None = None
     if isinstance(fault, Deadlock):
         return _deadlock(fault, history)
     instruction = fault.instruction
-    told = fault.message.strip().rstrip(".")
+    message = fault.message.strip().rstrip(".")
     who = f"{fault.actor}: " if fault.actor is not None else ""
     cubin, kernel = running_kernel(machine)
     return Finding(
         rule=_RULES[fault.rule].name,
-        message=f"{who}{told}",
+        message=f"{who}{message}",
         instruction=shown(instruction),
         kernel=kernel,
         cubin=cubin,
@@ -152,8 +152,8 @@ def _context(deadlock: Deadlock, history: History) -> tuple[list[Place], bool]:
         for split in warp.splits:
             if isinstance(split.waits, MbarrierWait) and id(split.waits.barrier) not in barriers:
                 barriers.add(id(split.waits.barrier))
-                told, ever = history.at_barrier(warp, split.waits)
-                found += told
+                known, ever = history.at_barrier(warp, split.waits)
+                found += known
                 arrived = arrived and (ever or number > 0)
     return found + done + _ended(deadlock, history), arrived
 

@@ -89,8 +89,8 @@ class History(Races):
     def at_end(self, warp: Warp) -> list[Place]:
         """Return what a warp that has ended did last."""
         done = self._done.get(warp)
-        told = next((each for each in reversed(done or ()) if _tells(each.instruction)), None)
-        return [told.place(f"last in warp {warp.index}, which has ended")] if told else []
+        last = next((each for each in reversed(done or ()) if _tells(each.instruction)), None)
+        return [last.place(f"last in warp {warp.index}, which has ended")] if last else []
 
     def at_barrier(self, warp: Warp, wait: MbarrierWait) -> tuple[list[Place], bool]:
         """Return the places of a barrier that is waited for, and whether anybody ever arrived."""

@@ -60,9 +60,9 @@ def run(subject: Subject, options: Options) -> LevelResult:
 
 
 def _why_unsupported(error: UnsupportedError, subject: Subject) -> str:
-    told = error.message.strip().rstrip(".")
-    lacking = subject.why_no_ptx.strip().rstrip(".") if "no PTX" in told else ""
-    return f"{told}: {lacking}" if lacking else told
+    message = error.message.strip().rstrip(".")
+    lacking = subject.why_no_ptx.strip().rstrip(".") if "no PTX" in message else ""
+    return f"{message}: {lacking}" if lacking else message
 
 
 def _expected(subject: Subject, arrays: Sequence[dict[str, Any]]) -> Results | None:
@@ -165,12 +165,12 @@ class _Check:
             place = _definition(self.subject.variant)
             return [replace(finding, location=place) for finding, _ in found]
         rule, hint = self._kind(results, raced)
-        told = []
+        located = []
         for finding, element in found:
             if finding.rule == WRONG_NUMBERS.name:
                 finding = replace(finding, rule=rule)
-            told.append(self._with_origin(replace(finding, hint=hint), element, policy))
-        return told
+            located.append(self._with_origin(replace(finding, hint=hint), element, policy))
+        return located
 
     def _differences(self, results: Results, expected: Results) -> list[tuple[Finding, Element]]:
         """Return what is wrong with each output, on the first device where it is."""
@@ -225,15 +225,15 @@ class _Check:
         kernel = writer.kernel if writer is not None else origin.kernel
         cubin, name = kernel or ("", "")
         of_mosaic = kernel in subject.ptx
-        told = "; no kernel wrote it"
+        origin_text = "; no kernel wrote it"
         if writer is not None:
-            told = f"; {writer.actor} wrote it in {name}"
+            origin_text = f"; {writer.actor} wrote it in {name}"
         early = [each.instruction for each in origin.sources if each.early]
         if early:
-            told += f"; {early[0].opcode} was in flight when its result was read"
+            origin_text += f"; {early[0].opcode} was in flight when its result was read"
         return replace(
             finding,
-            message=f"{finding.message}{told}",
+            message=f"{finding.message}{origin_text}",
             instruction=shown(writer.instruction if writer is not None else None),
             kernel=name,
             cubin=cubin,

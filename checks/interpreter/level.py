@@ -189,8 +189,8 @@ def _failed(
         return from_findings(NAME, tuple(races))
     if isinstance(cause, PallascError):
         raise cause
-    told = text.partition("\n")[0].strip().rstrip(".") or failed_line(cause)
-    return not_checked(NAME, f"JAX's interpreter cannot run it: {type(cause).__name__}: {told}")
+    reason = text.partition("\n")[0].strip().rstrip(".") or failed_line(cause)
+    return not_checked(NAME, f"JAX's interpreter cannot run it: {type(cause).__name__}: {reason}")
 
 
 def _place_of(error: BaseException) -> Location | None:

@@ -65,10 +65,10 @@ def _bytes(facts: Facts) -> Iterator[Found]:
         if there is None or expected is None or there == expected:
             continue
         what = "copies that signal it move" if len(copies) > 1 else "copy that signals it moves"
-        told = f"{expected} bytes are announced" if arrivals else "no bytes are announced"
+        announced_text = f"{expected} bytes are announced" if arrivals else "no bytes are announced"
         yield Found(
             "transaction-bytes",
-            f"{told} to a barrier (expect_tx), but the {what} {there} bytes",
+            f"{announced_text} to a barrier (expect_tx), but the {what} {there} bytes",
             (arrivals or copies)[0].step.instruction,
             tuple((_copy_text(copy), copy.step.instruction) for copy in copies),
         )
@@ -174,17 +174,17 @@ def _reads(facts: Facts) -> Iterator[Found]:
     if not facts.loads:
         return
     awaited = _Awaited(facts)
-    told: set[int] = set()
+    reported: set[int] = set()
     for step, places, what in _consumers(facts):
         for load in facts.loads:
-            if load.place is None or load.bytes is None or load.step.number in told:
+            if load.place is None or load.bytes is None or load.step.number in reported:
                 continue
             array = facts.array(load.barrier)
             if array is None or not _touches(places, load):
                 continue
             if awaited.may_be(array, step):
                 continue
-            told.add(load.step.number)
+            reported.add(load.step.number)
             yield Found(
                 "read-before-wait",
                 f"{what} memory that a bulk copy fills, with no earlier wait on the barrier of "
@@ -264,13 +264,13 @@ def _refills(facts: Facts) -> Iterator[Found]:
     """
     evaluation = facts.evaluation
     graph, masks = evaluation.graph, evaluation.masks
-    told = set()
+    reported = set()
     if not facts.loads or not graph.loops:
         return
     consumers = list(_consumers(facts))
     for load in facts.loads:
         header = graph.loop_of[load.step.block]
-        if header is None or header in told or load.place is None or load.bytes is None:
+        if header is None or header in reported or load.place is None or load.bytes is None:
             continue
         while (outer := _around(graph, header)) is not None:
             header = outer
@@ -281,7 +281,7 @@ def _refills(facts: Facts) -> Iterator[Found]:
         readers = [(step, what) for step, places, what in consumers if _touches(places, load)]
         if not readers or any((masks[s.block] & masks[header]).any() for s, _ in readers):
             continue
-        told.add(header)
+        reported.add(header)
         yield Found(
             "refill-without-wait",
             "a loop refills this memory without waiting for the threads that read it",

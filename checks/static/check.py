@@ -81,8 +81,8 @@ def _found_in(
         if text is None:
             written = None
             continue
-        told, buffers = _check_launch(_Case(text, repr(launch), arrays, launch))
-        for each in told:
+        findings, buffers = _check_launch(_Case(text, repr(launch), arrays, launch))
+        for each in findings:
             found[_finding(each, launch)] = None
         written = None if written is None or buffers is None else written | buffers
     if written is not None:

@@ -116,8 +116,8 @@ def _at(line: int, instructions: Sequence[Instruction]) -> Instruction | None:
 
 def _spill_text(access: LocalAccess) -> str:
     counts = ((access.stores, "store", "to"), (access.loads, "load", "from"))
-    told = [f"{n} {word if n == 1 else f'{word}s'} {where}" for n, word, where in counts if n]
-    return f"{' and '.join(told)} local memory"
+    parts = [f"{n} {word if n == 1 else f'{word}s'} {where}" for n, word, where in counts if n]
+    return f"{' and '.join(parts)} local memory"
 
 
 @dataclass(frozen=True, slots=True)

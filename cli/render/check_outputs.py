@@ -58,7 +58,7 @@ class Outputs(NamedTuple):
         Raises:
             SpecError: a file can no longer be written.
         """
-        from pallasc.cli.render.check_text import helped, summary_line
+        from pallasc.cli.render.check_text import rule_lines, summary_line
         from pallasc.cli.render.failures import error_text
 
         if self.annotations:
@@ -73,7 +73,7 @@ class Outputs(NamedTuple):
         for note in report.notes:
             echo(f"warning: {note}", err=True)
         if not self.prints_report:
-            for text in helped(report, self.levels):
+            for text in rule_lines(report, self.levels):
                 echo(text)
         for check in report.checks:
             for level, error in check.errors.items():

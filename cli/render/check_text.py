@@ -64,7 +64,7 @@ def finding_lines(finding: Finding) -> Iterator[str]:
         yield f"    {one_line(finding.hint)}"
 
 
-def helped(report: Report, levels: tuple[Level, ...]) -> Iterator[str]:
+def rule_lines(report: Report, levels: tuple[Level, ...]) -> Iterator[str]:
     """Yield what each rule that found something means, and what to do."""
     from pallasc.checks.levels import rules_of
 

@@ -23,15 +23,19 @@ _TOP = 3
 _MOST_LISTED = 10
 
 
-def highlights(report: Report, room: int | None = None) -> Iterator[str]:
+def highlights(report: Report, columns: int | None = None) -> Iterator[str]:
     """Yield the lines of all sections that are not empty.
 
     Args:
         report: what the build did.
-        room: columns that a line may take; None leaves lines whole.
+        columns: how many a line may take; None leaves lines whole.
     """
-    for section in (*_stands_out(report), _failures(report, short=room is not None), _left(report)):
-        yield from section.lines(room)
+    for section in (
+        *_stands_out(report),
+        _failures(report, short=columns is not None),
+        _left(report),
+    ):
+        yield from section.lines(columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +47,25 @@ class _Section:
     front: Callable[[VariantResult], str] = lambda result: ""
     remark: Callable[[VariantResult], str] = lambda result: ""
 
-    def lines(self, room: int | None) -> list[str]:
-        """Return the section, nothing where it has no results; each line fits into `room`."""
+    def lines(self, columns: int | None) -> list[str]:
+        """Return the section, nothing where it has no results; each line fits into `columns`."""
         shown = self.results[:_MOST_LISTED]
         if not shown:
             return []
         widest = max(width(self.front(result)) for result in shown)
-        lines = [self._line(result, widest, room) for result in shown]
+        lines = [self._line(result, widest, columns) for result in shown]
         if len(self.results) > len(shown):
             lines.append(f"  and {len(self.results) - len(shown):,} more")
         return [f"{self.title}:", *lines]
 
-    def _line(self, result: VariantResult, widest: int, room: int | None) -> str:
+    def _line(self, result: VariantResult, widest: int, columns: int | None) -> str:
         front = f"  {self.front(result):>{widest}}  " if widest else "  "
         name, remark = one_line(result.variant.id), self.remark(result)
-        if room is not None:
-            remark = cut(remark, max(room - len(front) - width(name), (room - len(front)) // 2))
-            name = shorten(name, room - len(front) - width(remark))
+        if columns is not None:
+            remark = cut(
+                remark, max(columns - len(front) - width(name), (columns - len(front)) // 2)
+            )
+            name = shorten(name, columns - len(front) - width(remark))
         return f"{front}{name}{remark}"
 
 

@@ -100,8 +100,11 @@ class Live(Progress):
             self._running = [entry for entry in self._running if entry[0] is not result.variant]
         if result.status == "hit" and not (self.hits and self._latest.total <= _FEW_HITS):
             return
-        line = self.screen.paint_status(result_line(result, self.screen.room), result.status)
-        self._held += [f"{text}\n" for text in (line, *lines_below(result))]
+        line = self.screen.paint_status(
+            result_line(result, self.screen.line_columns), result.status
+        )
+        self._held += [f"{text}
+" for text in (line, *lines_below(result))]
 
     def _draw(self, now_s: float) -> None:
         """Write what is held, and the status below it, at once so that nothing flickers."""

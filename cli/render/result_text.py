@@ -119,7 +119,7 @@ def failure_lines(result: VariantResult) -> list[str]:
 def output_tail(result: VariantResult) -> list[str]:
     """Return the last lines that a failed variant wrote, unless its error has them already."""
     nowhere = (None, result.variant.location)
-    told = result.compiling and result.error and result.error.location not in nowhere
-    if result.error is None or told:
+    is_shown = result.compiling and result.error and result.error.location not in nowhere
+    if result.error is None or is_shown:
         return []
     return printable(result.output).strip().splitlines()[-_OUTPUT_LINES:]

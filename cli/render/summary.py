@@ -29,7 +29,7 @@ def summary(
 
     Args:
         report: what the build did.
-        screen: gives colours, and the room of a line where that is limited.
+        screen: gives colours, and the columns of a line where they are limited.
         warnings: show all warnings, instead of counting them.
     """
     lines = [*map(printable, remarks(report, warnings=warnings)), totals_line(report, screen)]
@@ -37,8 +37,8 @@ def summary(
         return "\n".join(lines)
     from pallasc.cli.render.highlights import highlights
 
-    room = screen.room if screen else None
-    return "\n".join([*map(printable, highlights(report, room)), *lines])
+    columns = screen.line_columns if screen else None
+    return "\n".join([*map(printable, highlights(report, columns)), *lines])
 
 
 def print_notes(report: Report, store: Store) -> None:
@@ -59,8 +59,8 @@ def totals_line(report: Report, screen: Screen | None = None) -> str:
     start = f"{count(len(report.results), 'variant')} in {took}: "
     parts = _parts(counts)
     end = f", {duration(saved_s)} saved" if saved_s >= 0.05 else ""
-    room = screen.room if screen else None
-    if room is not None and len(start + ", ".join(parts.values()) + end) > room:
+    columns = screen.line_columns if screen else None
+    if columns is not None and len(start + ", ".join(parts.values()) + end) > columns:
         end = ""
     if screen:
         parts = {

@@ -57,7 +57,7 @@ class Screen(NamedTuple):
         return shutil.get_terminal_size()  # from COLUMNS and LINES, if they are set
 
     @property
-    def room(self) -> int | None:
+    def line_columns(self) -> int | None:
         """Columns that a line may take without being wrapped; None where lines stay whole."""
         # Some terminals wrap as soon as the last column is filled.
         return self.size()[0] - 1 if self.live else None

@@ -50,7 +50,9 @@ def _view(memory: GlobalMemory, address: int, size: int) -> np.ndarray:
     return region.data[address - region.base :][:size]
 
 
-def _tell(w: Warp, place: int, addresses: np.ndarray, size: int, told: Callable[..., None]) -> None:
+def _tell(
+    w: Warp, place: int, addresses: np.ndarray, size: int, observe: Callable[..., None]
+) -> None:
     """Tell the observer of what lanes do to the memory of each device."""
     memory: GlobalMemory = w.block.machine.memory
     reached: dict[int, tuple[Region, np.ndarray, np.ndarray]] = {}
@@ -61,7 +63,7 @@ def _tell(w: Warp, place: int, addresses: np.ndarray, size: int, told: Callable[
             _, offsets, mask = reached.setdefault(region.base, none)
             offsets[lane], mask[lane] = member - region.base, True
     for region, offsets, mask in reached.values():
-        told(w, place, region, offsets, mask, size)
+        observe(w, place, region, offsets, mask, size)
 
 
 def _held(

@@ -1,4 +1,4 @@
-"""What an observer of a machine is told."""
+"""The interface of an observer: the events of a machine that it is called with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pallasc.emulator.machine.warp import Warp
 
 
 class Observer(Protocol):
-    """Is told what warps and the asynchronous units do, to find races."""
+    """Called with the events of warps and asynchronous units, to find races."""
 
     def started(self, block: Block) -> None:
         """Take note of a new block."""

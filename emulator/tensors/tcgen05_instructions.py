@@ -1,4 +1,4 @@
-"""What a tcgen05.mma is told to do: its mnemonic and its instruction descriptor.
+"""Decodes a tcgen05.mma: its mnemonic and its instruction descriptor.
 
 An instruction descriptor has 32 bits (PTX ISA 9.0, 9.7.16.4.2), here of the kinds without and with
 block scales:

@@ -11,8 +11,8 @@ from pallasc.cli.terminal.text_width import width
 from pallasc.errors import CompileError, Location
 
 
-def _lines(pretended: Any, results: Any, room: int | None = None, **changes: Any) -> list[str]:
-    return list(highlights(pretended.report_of(results, **changes), room))
+def _lines(pretended: Any, results: Any, columns: int | None = None, **changes: Any) -> list[str]:
+    return list(highlights(pretended.report_of(results, **changes), columns))
 
 
 def _compiled(pretended: Any, number: int, **changes: int) -> Any:
@@ -84,8 +84,8 @@ def test_on_a_terminal_id_and_reason_share_the_room(pretended: Any) -> None:
     ]
 
 
-@pytest.mark.parametrize("room", [20, 40, 79, 120])
-def test_no_line_of_a_variant_takes_more_than_its_room(room: int, pretended: Any) -> None:
+@pytest.mark.parametrize("columns", [20, 40, 79, 120])
+def test_no_line_of_a_variant_takes_more_than_its_columns(columns: int, pretended: Any) -> None:
     of = pretended.variant("行列の積", m=1024, n=4096, dtype="bf16")
     error = CompileError("漢字 " * 40)
     results = [
@@ -93,6 +93,6 @@ def test_no_line_of_a_variant_takes_more_than_its_room(room: int, pretended: Any
         pretended.failed(of, error),
         pretended.skipped(of),
     ]
-    lines = [line for line in _lines(pretended, results, room) if line.startswith(" ")]
+    lines = [line for line in _lines(pretended, results, columns) if line.startswith(" ")]
     assert len(lines) == 3 + 3 + 10 + 1 + 1 + 1
-    assert max(map(width, lines)) <= room
+    assert max(map(width, lines)) <= columns
