@@ -61,7 +61,7 @@ class Locator:
             findings = merged([with_lines(finding, tables) for finding in result.findings])
             notes = result.notes
             if variant is not None and any(map(_names_ptx, findings)) and not tables:
-                notes = (*notes, f"no lines of the source: {self._why_none[_key(variant)]}")
+                notes = (*notes, f"no source lines: {self._why_none[_key(variant)]}")
             found.append(replace(result, findings=findings, notes=notes) if findings else result)
         return found
 
@@ -92,7 +92,7 @@ class Locator:
                 self._why_none[key] = tables.message.strip().partition("\n")[0].rstrip(".")
                 self._tables[key] = {}
             else:
-                self._why_none[key] = "compiled once more, it gives other code"
+                self._why_none[key] = "compiling once more gave different code"
                 self._tables[key] = _by_kernel(artifact, tables)
 
 

@@ -197,7 +197,8 @@ def _reads(facts: Facts) -> Iterator[Found]:
 def _consumers(facts: Facts) -> Iterator[tuple[Any, list[tuple[Place, list[int]]], str]]:
     """Yield what reads shared memory: places, each with the offsets that threads begin at."""
     for product in facts.products:
-        name, threads = product.step.instruction.parts[0], product.step.threads
+        base, threads = product.step.instruction.parts[0], product.step.threads
+        name = "tcgen05.mma" if base == "tcgen05" else base
         places = [(place, place.starts(threads)) for place in product.operands]
         yield product.step, places, f"{name} reads"
     for read in facts.reads:

@@ -103,8 +103,7 @@ class Live(Progress):
         line = self.screen.paint_status(
             result_line(result, self.screen.line_columns), result.status
         )
-        self._held += [f"{text}
-" for text in (line, *lines_below(result))]
+        self._held += [f"{text}\n" for text in (line, *lines_below(result))]
 
     def _draw(self, now_s: float) -> None:
         """Write what is held, and the status below it, at once so that nothing flickers."""

@@ -64,7 +64,7 @@ WHY = "the process that finds the lines of k took longer than 5 s (--timeout) an
     ("outcome", "why"),
     [
         ([CompileError(f"{WHY}\nIts output: none")], WHY),
-        ([{}], "compiled once more, it gives other code"),
+        ([{}], "compiling once more gave different code"),
         (ToolError("there is no compiler."), "there is no compiler"),
     ],
 )
@@ -85,7 +85,7 @@ def test_lines_that_cannot_be_had_are_told_once(
     artifact: Any = SimpleNamespace(kernels=())
     locator = Locator(store, 5.0, 1)
     (located,) = locator.located([(result, artifact, variant)])
-    assert located.notes == (f"no lines of the source: {why}",)
+    assert located.notes == (f"no source lines: {why}",)
     assert not locator.has_lines(variant)
     without_source = locator.located([(result, artifact, None)])
     assert without_source[0].notes == ()
