@@ -93,7 +93,8 @@ class Store:
         self._warn_user = warn
         self._require_signed = require_signed
         self._trust = trust
-        self._warned: set[str] = set()
+        self.topics: dict[str, str] = {}
+        """What was warned of once, by its topic."""
 
     def tell(self, warning: str) -> None:
         """Report a warning, and keep it in `warnings`."""
@@ -382,10 +383,14 @@ class Store:
                 "lock", f"cannot be locked, so two builds may compile the same: {_words(error)}"
             )
 
+    def tell_once(self, topic: str, warning: str) -> None:
+        """Report a warning, unless there was one of this topic."""
+        if topic not in self.topics:
+            self.topics[topic] = warning
+            self.tell(warning)
+
     def _warn_once(self, topic: str, text: str) -> None:
-        if topic not in self._warned:
-            self._warned.add(topic)
-            self.tell(f"the store {self.root} {text}")
+        self.tell_once(topic, f"the store {self.root} {text}")
 
 
 def _words(error: OSError) -> str:

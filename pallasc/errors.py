@@ -29,6 +29,7 @@ class PallascError(Exception):
         location: where in the user's file it failed, if that is known.
         hint: what to do next, one sentence.
         reason: what failed, where the message begins with the name of a variant: without that name.
+        kind: what several variants may fail of, where messages hold values of one: "registers".
     """
 
     exit_code = 1
@@ -40,12 +41,14 @@ class PallascError(Exception):
         location: Location | None = None,
         hint: str | None = None,
         reason: str = "",
+        kind: str = "",
     ) -> None:
         super().__init__(message)
         self.message = message
         self.location = location
         self.hint = hint
         self.reason = reason
+        self.kind = kind
 
     def __str__(self) -> str:
         where = f"{self.location}: " if self.location else ""

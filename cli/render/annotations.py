@@ -9,7 +9,6 @@ https://docs.github.com/actions/reference/workflows-and-actions/workflow-command
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 10  # of each kind in a step, by GitHub
 _NAMED = 10
-_OWN = re.compile(r"\b[0-9a-f]{64}\b|\d+")
-"""What differs between messages about several variants of one kernel: digests and numbers."""
 _IN_MESSAGE = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _IN_PROPERTY = _IN_MESSAGE | str.maketrans({":": "%3A", ",": "%2C"})
 
@@ -86,12 +83,12 @@ def github_command(error: PallascError, environment: Mapping[str, str] = os.envi
 
 
 def _by_cause(failed: Iterable[VariantResult]) -> list[list[VariantResult]]:
-    """Group failures with the same place and, but for names and numbers, the same message."""
+    """Group failures of one kind at one place, those without a kind by their reason."""
     groups: dict[tuple[object, type, str], list[VariantResult]] = {}
     for result in failed:
         error = result.error
         place = error.location if error else result.variant.location
-        cause = (place, type(error), _OWN.sub("#", _reason(error)))
+        cause = (place, type(error), (error and error.kind) or _reason(error))
         groups.setdefault(cause, []).append(result)
     return list(groups.values())
 

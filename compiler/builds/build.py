@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from pallasc.compiler.workers.diagnostics import Diagnostic
     from pallasc.compiler.workers.pool import Pool
 
-_A_PATH = re.compile(r"/[^\s:']+")
 _MANY = 50
 """Number of variants from which looking them up takes noticeable time."""
 _WRITES_MANIFEST = ("compiled", "lowered")
@@ -84,7 +82,7 @@ def build(
     seconds = time.monotonic() - started
     lock_notes = run.locked.notes() if run.locked else []
     hidden = hidden_notes((result.variant.name, result.missed) for result in run.results.values())
-    notes = tuple(_distinct([*store.warnings, *run.notes, *lock_notes, *hidden]))
+    notes = tuple(dict.fromkeys([*store.warnings, *run.notes, *lock_notes, *hidden]))
     return Report(run.finished(), seconds, notes, interrupted, context=run.context)
 
 
@@ -223,16 +221,6 @@ def _limits() -> Limits:
     from pallasc.cache.upkeep.limits import read_limits
 
     return read_limits()
-
-
-def _distinct(notes: Iterable[str]) -> Iterator[str]:
-    """Yield notes, except those that differ from an earlier note only in a path."""
-    seen = set()
-    for note in notes:
-        kind = _A_PATH.sub("", note)
-        if kind not in seen:
-            seen.add(kind)
-            yield note
 
 
 def _has_misses(variants: Sequence[Variant], lookup: Lookup) -> bool:

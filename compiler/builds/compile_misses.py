@@ -128,6 +128,8 @@ def _result(
             result = replace(result, missed=reply.missed, compiling=reply.compiling)
         return result
     if first:
+        for topic, warning in reply.warnings.items():
+            run.store.tell_once(topic, warning)
         run.notes += _notes(variant, reply)
         _sign(run, miss, reply)
     artifact = _artifact(run, reply)
@@ -208,7 +210,7 @@ def reproduction(variant: Variant, run: Run) -> str:
 
 
 def _notes(variant: Variant, reply: Compiled) -> list[str]:
-    notes = list(reply.warnings)
+    notes = []
     if reply.conflict is not None:
         notes.append(f"{variant.id} is not deterministic: {reply.conflict}")
     if reply.uncached:

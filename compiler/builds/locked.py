@@ -198,11 +198,12 @@ class LockedLookup:
         if clause is None:
             return None
         entry = self._lock.variants.get(result.variant.id) if self._lock else None
+        hint, kind = self._hint(), ""
         if entry is not None and result.action_key == entry.action:
-            hint = _STORED if result.status == "hit" else _REPRODUCE
-        else:
-            hint = self._hint()
-        return NotCachedError(f"{result.variant.id} is {clause}.", hint=hint, reason=clause)
+            is_hit = result.status == "hit"
+            hint, kind = (_STORED, "stored") if is_hit else (_REPRODUCE, "not deterministic")
+        message = f"{result.variant.id} is {clause}."
+        return NotCachedError(message, hint=hint, reason=clause, kind=kind)
 
     def difference(self, result: VariantResult) -> str | None:
         """Return in words how a result differs from the lock, None if it matches."""

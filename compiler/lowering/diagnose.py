@@ -76,7 +76,7 @@ def explain(error: BaseException, function: Callable[..., Any]) -> PallascError:
             location=place,
             hint=UNSUPPORTED_HINT,
         )
-    return CompileError(_message(error), location=place)
+    return CompileError(_message(error), location=place, kind=type(error).__name__)
 
 
 def _unsupported(error: BaseException) -> str | None:
@@ -105,7 +105,8 @@ def explain_compilation(
     if isinstance(error, PallascError):
         return error
     message = _compiler_message(output) or _message(error)
-    return CompileError(message, location=user_place(_places(output)) or definition(function))
+    place = user_place(_places(output)) or definition(function)
+    return CompileError(message, location=place, kind="compiler")
 
 
 def _raised_place(error: BaseException) -> Location | None:

@@ -36,7 +36,7 @@ def check_launches(plan: LaunchPlan, kernels: Iterable[KernelResources], target:
                 or _resource_problem(step, resources[step.cubin, step.kernel], target)
             )
             if problem:
-                raise CompileError(f"{step.kernel} cannot be launched: {problem}")
+                raise CompileError(f"{step.kernel} cannot be launched: {problem}", kind="launch")
 
 
 def _shape_problem(launch: Launch) -> str | None:

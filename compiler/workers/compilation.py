@@ -169,8 +169,8 @@ class _Compilation:
             made = self._remember(made, read, fields)
         except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
             made = replace(made, uncached=why_unknown_reads(error))
-        warnings = (*store.warnings, *_without_effect(variant, restored))
-        return replace(made, not_stored=store.not_stored, warnings=warnings)
+        warnings = {text: text for text in _without_effect(variant, restored)}
+        return replace(made, not_stored=store.not_stored, warnings=store.topics | warnings)
 
     def _compile(self, key: str, job: Job, lowered: Lowered) -> Compiled:
         store = self.session.store
@@ -181,7 +181,7 @@ class _Compilation:
         doubt = self.request.trusted_records is not None
         put = store.put_artifact(key, record, blobs, replace=doubt)
         return Compiled(
-            action=key, status="compiled", seconds=0.0, warnings=(), uncached="",
+            action=key, status="compiled", seconds=0.0, warnings={}, uncached="",
             digest=put.stored_digest or put.digest, conflict=put.reason if put.conflict else None,
             stored=put.stored, record=record, blobs=blobs, diagnostics=diagnostics,
         )  # fmt: skip
@@ -195,7 +195,7 @@ class _Compilation:
         record = None if trusted_records is None else trusted_records.get(key, "")
         if stored_artifact(store, key, record=record) is None:
             return None
-        hit = Compiled(action=key, status="hit", seconds=0.0, warnings=(), uncached="")
+        hit = Compiled(action=key, status="hit", seconds=0.0, warnings={}, uncached="")
         held = store.get_artifact(key, verify=True)
         if held is None:
             return hit

@@ -33,7 +33,7 @@ def died(doing: str, ending: str, output: str) -> CompileError:
     """Return the error for a worker that died, with the last error that it wrote."""
     lines = [line.strip() for line in output.splitlines()]
     errors = [line for line in lines if _SAYS_WHY.search(line) and not _SAYS_NOTHING.match(line)]
-    return CompileError(f"{doing} {ending}{f': {errors[-1]}' if errors else ''}")
+    return CompileError(f"{doing} {ending}{f': {errors[-1]}' if errors else ''}", kind="died")
 
 
 def too_slow(doing: str, timeout_s: float) -> CompileError:
@@ -41,6 +41,7 @@ def too_slow(doing: str, timeout_s: float) -> CompileError:
     return CompileError(
         f"{doing} took longer than {timeout_s:g} s (--timeout) and was stopped",
         hint="If it needs more time, raise --timeout.",
+        kind="timeout",
     )
 
 
@@ -51,6 +52,7 @@ def too_large(doing: str, held_bytes: int, limit_bytes: int) -> CompileError:
         f"{size(limit_bytes)} that one "
         "may hold (--memory), and was stopped",
         hint="If it needs that much, raise --memory, with fewer --jobs where memory is short.",
+        kind="memory",
     )
 
 
@@ -65,7 +67,8 @@ def garbled(doing: str) -> CompileError:
     """Return the error for a worker whose answer was garbled or is not an answer."""
     return CompileError(
         f"the answer of {doing} was lost: something in it writes to file descriptors that it did "
-        "not open"
+        "not open",
+        kind="garbled",
     )
 
 

@@ -150,7 +150,7 @@ class Compiled(Reply):
         action: the action key.
         status: "hit" if XLA did not have to compile.
         seconds: how long it took.
-        warnings: sentences for people.
+        warnings: sentences for people, by topic: the build says one of each.
         uncached: why there is no manifest, "" if there is.
         not_stored: why the store could not keep the artifact, "" if it could.
         printed: what tracing printed, packed (`kernel_output`).
@@ -166,7 +166,7 @@ class Compiled(Reply):
     action: str
     status: Literal["hit", "compiled"]
     seconds: float
-    warnings: tuple[str, ...]
+    warnings: Mapping[str, str]
     uncached: str
     not_stored: str = ""
     printed: str = ""

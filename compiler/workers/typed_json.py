@@ -30,12 +30,14 @@ class _ErrorText:
     location: Location | None
     exit_code: int
     field: str = ""
+    kind: str = ""
 
     @staticmethod
     def of(error: PallascError) -> _ErrorText:
         public = next(k.__name__ for k in type(error).__mro__ if hasattr(errors, k.__name__))
         place = error.field if isinstance(error, SpecError) else ""
-        return _ErrorText(public, error.message, error.hint, error.location, error.exit_code, place)
+        told = (error.message, error.hint, error.location, error.exit_code)
+        return _ErrorText(public, *told, place, error.kind)
 
     def error(self) -> PallascError:
         if not 0 < self.exit_code < 256:
@@ -43,6 +45,7 @@ class _ErrorText:
         public = getattr(errors, self.type, None)
         kind = public if isinstance(public, type) and issubclass(public, PallascError) else None
         error = (kind or CompileError)(self.message, location=self.location, hint=self.hint)
+        error.kind = self.kind
         error.exit_code = self.exit_code
         if isinstance(error, SpecError):
             error.field = self.field

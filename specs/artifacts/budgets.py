@@ -25,11 +25,16 @@ def check_budget(artifact: Artifact, budget: Budget) -> BudgetError | None:
         for kernel in artifact.kernels if limit is not None else ():
             value = getattr(kernel, field)
             if value is None:
-                return BudgetError(f"{kernel.name}: {words} are not known; the budget is {limit}")
+                return BudgetError(
+                    f"{kernel.name}: {words} are not known; the budget is {limit}", kind=field
+                )
             if value > limit:
-                return BudgetError(f"{kernel.name} takes {value} {words}; the budget is {limit}")
+                return BudgetError(
+                    f"{kernel.name} takes {value} {words}; the budget is {limit}", kind=field
+                )
     if budget.cubin_bytes is not None and artifact.cubin_bytes > budget.cubin_bytes:
         return BudgetError(
-            f"the cubins take {artifact.cubin_bytes} bytes; the budget is {budget.cubin_bytes}"
+            f"the cubins take {artifact.cubin_bytes} bytes; the budget is {budget.cubin_bytes}",
+            kind="cubin_bytes",
         )
     return None

@@ -50,7 +50,7 @@ READ = Sources(
     missed={"ONE": "kernel.py:1"},
 )
 COMPILED = Compiled(
-    action="0" * 64, status="compiled", seconds=0.5, warnings=("w",), uncached="", task=3,
+    action="0" * 64, status="compiled", seconds=0.5, warnings={"read": "w"}, uncached="", task=3,
     record={"plan": [1, {"x": None}]}, blobs={"k": b"\x00data"}, diagnostics=(WARNING,),
     digest="1" * 64, missed={"HOME": "k.py:1"},
 )  # fmt: skip

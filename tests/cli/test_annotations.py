@@ -110,15 +110,22 @@ def test_failures_for_one_reason_share_an_annotation(pretended: Any, root: Path)
 
 
 def test_variants_that_are_not_as_locked_share_an_annotation(pretended: Any, root: Path) -> None:
-    def failed(m: int, reason: str) -> Any:
+    def failed(m: int, reason: str, kind: str = "") -> Any:
         of = pretended.variant(m=m)
         error = NotCachedError(
-            f"{of.id} is {reason}.", location=of.location, hint="pallasc lock", reason=reason
+            f"{of.id} is {reason}.",
+            location=of.location,
+            hint="pallasc lock",
+            reason=reason,
+            kind=kind,
         )
         return pretended.failed(of, error)
 
     edited = [failed(m, "not as locked: its sources have changed (k.py)") for m in range(24)]
-    chance = [failed(m, f"not deterministic: action key {m:064x} has given") for m in range(3)]
+    chance = [
+        failed(m, f"not deterministic: action key {m:064x} has given", "not deterministic")
+        for m in range(3)
+    ]
     first, second = map(_read, _lines(pretended.report_of([*edited, *chance]), root))
     assert first[1]["title"] == "add[m=0]@h100-sxm failed and 23 more"
     assert first[2].splitlines()[0].endswith("its sources have changed (k.py).")
@@ -131,7 +138,9 @@ def test_variants_over_one_budget_share_an_annotation(pretended: Any, root: Path
     failed = [
         pretended.failed(
             pretended.variant(m=m),
-            BudgetError(f"kernel takes {m} registers; the budget is 1", location=IN_SPEC),
+            BudgetError(
+                f"kernel takes {m} registers; the budget is 1", location=IN_SPEC, kind="registers"
+            ),
         )
         for m in range(2, 20)
     ]
