@@ -69,6 +69,11 @@ class Architecture(NamedTuple):
         return capability(self.name)
 
 
+IN_NO_KEY = frozenset({"name", "model", "blocks_per_sm", "embedded"})
+"""Columns that decide no artifact: `name` is in keys as capability and suffix; `model` says which
+figures stand for a bare architecture, and keys have these; how many blocks fit is for reports, and
+what embedded GPUs can run is for the choice of a variant at a launch."""
+
 _ROWS = (
     Architecture("sm_80", "a100-sxm", (12, 0), 32, _AMPERE, 0, embedded=False),
     Architecture("sm_86", "a6000", (12, 0), 16, _AMPERE, 0, embedded=False),
@@ -145,19 +150,20 @@ class Target:
     def facts(self) -> dict[str, object]:
         """Return what this module tells a compilation about the architecture.
 
-        Keys hold these values instead of this file, so a new row or a comment changes no key. What
-        `compiler.lowering` or `specs.artifacts` begins to read of a row has to be added here.
+        Keys hold these values instead of this file, so a new row or a comment changes no key. They
+        are all columns of its row but those `IN_NO_KEY`.
         """
-        row = ARCHITECTURES.get(capability(self.arch))
-        newest = row.driver if row else (12, 0)
+        reserved = reserved_smem_bytes(10 * self.major + self.minor)
+        row = ARCHITECTURES.get(capability(self.arch)) or Architecture(
+            self.arch, "", (12, 0), 0, _AMPERE, reserved, embedded=False
+        )
         # The driver is that of the architecture, or of the toolkit's major version.
-        drivers = {api for api in LINUX_DRIVERS if api[1] == 0} | {newest}
+        drivers = {api for api in LINUX_DRIVERS if api[1] == 0} | {row.driver}
         return {
+            **{name: value for name, value in row._asdict().items() if name not in IN_NO_KEY},
             "capability": [self.major, self.minor],
             "suffix": self.suffix,
-            "driver": newest,
-            "features": sorted(self.features),
-            "reserved_smem_bytes": reserved_smem_bytes(10 * self.major + self.minor),
+            "features": sorted(row.features),
             "linux_drivers": [[*api, LINUX_DRIVERS[api]] for api in sorted(drivers)],
         }
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
+from pallasc.compiler.toolchain.own_modules import COMPILING, reached
 from pallasc.errors import Location, SpecError
+from pallasc.specs import gpus
 from pallasc.specs.gpus import (
     ARCHITECTURES,
     DEFAULT_MODELS,
+    IN_NO_KEY,
     LINUX_DRIVERS,
     MODELS,
     Architecture,
@@ -19,6 +24,36 @@ from pallasc.specs.gpus import (
     capability,
 )
 from pallasc.specs.targets import check_arch, make_model, resolve_target
+
+
+def test_keys_hold_every_column_of_an_architecture_that_is_not_named_as_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = MODELS["h100-sxm"]
+    row, before = ARCHITECTURES[9, 0], target.facts()
+    other = {
+        "name": "sm_90",
+        "model": "h200",
+        "driver": (13, 0),
+        "blocks_per_sm": 16,
+        "features": frozenset[Feature](),
+        "reserved_smem_bytes": 2048,
+        "embedded": True,
+    }
+    assert other.keys() == {*Architecture._fields} > IN_NO_KEY
+    for column, value in other.items():
+        changed = row._replace(**{column: value})  # type: ignore[arg-type]
+        monkeypatch.setattr(gpus, "ARCHITECTURES", {**ARCHITECTURES, (9, 0): changed})
+        assert (target.facts() != before) is (column not in IN_NO_KEY)
+
+
+def test_nothing_that_compiles_reads_a_column_that_is_in_no_key() -> None:
+    top = Path(gpus.__file__).resolve().parents[1]
+    left_out = IN_NO_KEY - {"name"}  # what else has a name, and keys hold its two parts
+    for file, module in reached(COMPILING, top).items():
+        nodes = ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
+        read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        assert read & left_out == set(), module
 
 
 def test_every_model_is_a_target_by_its_name() -> None:
