@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pallasc.emulator.machine.asynchronous import Asynchronous
-from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.memory import PARAMETERS, SHARED, Region
+from pallasc.emulator.machine.observer import Observer
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction, Kernel, Operand, register_numbers
 from pallasc.emulator.tensors.tensor_memory import COLUMNS, LANES
@@ -34,8 +34,8 @@ class Source(NamedTuple):
     early: bool
 
 
-class Sources:
-    """An observer that notes which instruction wrote what another one reads."""
+class Sources(Observer):
+    """Notes which instruction wrote what another one reads."""
 
     def __init__(self) -> None:
         self._written: dict[int, np.ndarray] = {}  # numbers of writes, by the identity of memory
@@ -156,45 +156,6 @@ class Sources:
                 early = operation is not None and not operation.done
                 if known is None or (early and not known.early):
                     fed[id(instruction)] = Source(instruction, early)
-
-    # What else an observer is told.
-
-    def started(self, block: Block) -> None:
-        """Take no note of a block."""
-
-    ended = started
-
-    def completing(self, operation: Asynchronous) -> None:
-        """Take no note of the end of an operation, which knows it itself."""
-
-    def waited(
-        self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False
-    ) -> None:
-        """Take no note of a wait."""
-
-    def registers_fenced(self, w: Warp, place: int) -> None:
-        """Take no note of a fence."""
-
-    fenced = registers_fenced
-
-    def registers_used(
-        self, w: Warp, place: int, reads: Sequence[int], writes: Sequence[int]
-    ) -> None:
-        """Take no note of registers, which are followed in the code."""
-
-    def initialised(self, w: Warp, place: int, block: Block, offset: int) -> None:
-        """Take no note of a barrier."""
-
-    def leaving(self, w: Warp) -> None:
-        """Take no note of the end of a warp."""
-
-    def arrived(
-        self, w: Warp, place: int, barrier: tuple[Any, ...], *, releases: bool = True
-    ) -> None:
-        """Take no note of an arrival."""
-
-    def passed(self, w: Warp, place: int, barrier: tuple[Any, ...]) -> None:
-        """Take no note of a wait."""
 
 
 def _at(w: Warp, place: int) -> Instruction:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pallasc.emulator.machine.asynchronous import Asynchronous
 from pallasc.emulator.machine.block import Block
@@ -11,8 +11,8 @@ from pallasc.emulator.machine.memory import Region
 from pallasc.emulator.machine.warp import Warp
 
 
-class Observer(Protocol):
-    """Called with the events of warps and asynchronous units, to find races."""
+class Observer:
+    """Called with the events of warps and asynchronous units; does what its subclass does."""
 
     def started(self, block: Block) -> None:
         """Take note of a new block."""

@@ -10,6 +10,7 @@ import numpy as np
 from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.machine import Launch
 from pallasc.emulator.machine.memory import Region
+from pallasc.emulator.machine.observer import Observer
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction, Kernel
 from pallasc.emulator.races import agents as who
@@ -24,7 +25,7 @@ from pallasc.emulator.races.words import is_replicated, wait_of
 
 
 @dataclass
-class Ledger:
+class Ledger(Observer):
     """What is known of all memory; `findings` are what was found, each pair of lines once."""
 
     findings: list[Finding] = field(default_factory=list)
