@@ -95,7 +95,27 @@ def _jax_config(module: str, **fields: Any) -> dict[str, Any]:
     return {"config": {"$call": f"{_JAX}{module}:TuningConfig", **fields}}
 
 
-_MATMUL = {"tile_m": 128, "tile_n": 64, "tile_k": 64, "max_concurrent_steps": 2}
+def _library(
+    name: str, *, module: str = "", entry: str = "", reference: str = "", **fields: Any
+) -> Subject:
+    """Return a kernel of pallasc's own, by default with a module and a reference of its name."""
+    entry = entry or name
+    return Subject(
+        name=name,
+        module=_LIBRARY + (module or name),
+        functions=(entry,),
+        entry=entry,
+        reference=reference or entry,
+        **fields,
+    )
+
+
+def _tiles(m: int) -> dict[str, int]:
+    """Return arguments for tiles of m rows and a pipeline of two steps."""
+    return {"tile_m": m, "tile_n": 64, "tile_k": 64, "max_concurrent_steps": 2}
+
+
+_OPERANDS = {"a": "f16[256, 320]", "b": "f16[320, 64]"}
 _HOPPER = {
     "module": _JAX + "hopper_matmul_mgpu",
     "functions": ("kernel",),
@@ -117,126 +137,71 @@ _ATTENTION = {
     "own": ("perform_schedule_barrier", "end_softmax_barriers"),
     "tolerance": (1e-2, 1e-2),
 }
+_BLOCKS = {"block_q": 64, "block_kv": 64, "max_concurrent_steps": 2}
 _BACKWARD = {
-    "block_q": 64, "block_kv": 64, "max_concurrent_steps": 2, "compute_wgs_bwd": 2,
+    **_BLOCKS, "compute_wgs_bwd": 2,
     "block_q_dkv": 64, "block_kv_dkv": 64, "block_q_dq": 64, "block_kv_dq": 64,
 }  # fmt: skip
 
 SUBJECTS: tuple[Subject, ...] = (
-    Subject(
-        name="add",
-        module=_LIBRARY + "elementwise",
-        functions=("add",),
-        entry="add",
+    _library(
+        "add",
+        module="elementwise",
         args={"x": "f32[2, 1024]", "y": "f32[2, 1024]"},
         static={"block_size": 512},
-        reference="add",
     ),
-    Subject(
-        name="row_sum",
-        module=_LIBRARY + "reduction",
-        functions=("row_sum",),
-        entry="row_sum",
-        args={"x": "f32[3, 1024]"},
-        static={"chunk_size": 256},
-        reference="row_sum",
-    ),
-    Subject(
-        name="softmax",
-        module=_LIBRARY + "softmax",
-        functions=("softmax",),
-        entry="softmax",
+    _library("row_sum", module="reduction", args={"x": "f32[3, 1024]"}, static={"chunk_size": 256}),
+    _library(
+        "softmax",
         args={"x": "f32[4, 256]"},
         static={"rows_per_block": 2},
-        reference="softmax",
         tolerance=(1e-4, 1e-6),
     ),
-    Subject(
-        name="rms_norm",
-        module=_LIBRARY + "rms_norm",
-        functions=("rms_norm",),
-        entry="rms_norm",
+    _library(
+        "rms_norm",
         args={"x": "f32[4, 256]", "weight": "f32[256]"},
         static={"rows_per_block": 2},
-        reference="rms_norm",
         tolerance=(1e-4, 1e-5),
     ),
-    Subject(
-        name="hopper_matmul",
-        module=_LIBRARY + "hopper_matmul",
-        functions=("matmul",),
+    _library("hopper_matmul", entry="matmul", args=_OPERANDS, static=_tiles(128)),
+    _library(
+        "blackwell_matmul",
         entry="matmul",
-        args={"a": "f16[256, 320]", "b": "f16[320, 64]"},
-        static=_MATMUL,
-        reference="matmul",
-    ),
-    Subject(
-        name="blackwell_matmul",
-        module=_LIBRARY + "blackwell_matmul",
-        functions=("matmul",),
-        entry="matmul",
-        args={"a": "f16[256, 320]", "b": "f16[320, 64]"},
-        static=_MATMUL,
+        args=_OPERANDS,
+        static=_tiles(128),
         target="sm_100a",
-        reference="matmul",
         swaps=("loaded", "consumed"),
     ),
-    Subject(
-        name="dequant_matmul",
-        module=_LIBRARY + "dequant_matmul",
-        functions=("dequant_matmul",),
-        entry="dequant_matmul",
+    _library(
+        "dequant_matmul",
         args={"x": "f16[128, 320]", "weights": "i8[320, 64]", "scales": "f32[64]"},
-        static={**_MATMUL, "tile_m": 64},
-        reference="dequant_matmul",
+        static=_tiles(64),
         tolerance=(4e-3, 2e-1),
     ),
-    Subject(
-        name="fused_matmul",
-        module=_LIBRARY + "fused_matmul",
-        functions=("matmul_bias_activation",),
+    _library(
+        "fused_matmul",
         entry="matmul_bias_activation",
         args={"a": "f16[128, 320]", "b": "f16[320, 64]", "bias": "f32[64]"},
-        static={**_MATMUL, "tile_m": 64, "activation": "relu"},
+        static={**_tiles(64), "activation": "relu"},
         reference="matmul_bias_relu",
     ),
     Subject(
         name="jax_hopper_matmul",
         args={"a": "f16[256, 256]", "b": "f16[256, 256]", "c": None},
-        static=_jax_config(
-            "hopper_matmul_mgpu",
-            tile_m=64,
-            tile_n=64,
-            tile_k=64,
-            max_concurrent_steps=2,
-            epi_tile_n=32,
-        ),
+        static=_jax_config("hopper_matmul_mgpu", **_tiles(64), epi_tile_n=32),
         **_HOPPER,
     ),
     Subject(
         name="jax_hopper_matmul_added",
         args={"a": "f16[256, 192]", "b": "f16[192, 128]", "c": "f16[256, 128]"},
-        static=_jax_config(
-            "hopper_matmul_mgpu",
-            tile_m=64,
-            tile_n=64,
-            tile_k=64,
-            max_concurrent_steps=2,
-            epi_tile_n=16,
-        ),
+        static=_jax_config("hopper_matmul_mgpu", **_tiles(64), epi_tile_n=16),
         **{**_HOPPER, "reference": "matmul_added", "only": ("_acc_scope", "_pipeline_scope")},
     ),
     Subject(
         name="jax_blackwell_matmul",
         args={"a": "f16[640, 192]", "b": "f16[192, 64]"},
         static=_jax_config(
-            "blackwell_matmul_mgpu",
-            tile_m=128,
-            tile_n=64,
-            tile_k=64,
-            max_concurrent_steps=2,
-            collective=False,
-            epilogue_tile_n=16,
+            "blackwell_matmul_mgpu", **_tiles(128), collective=False, epilogue_tile_n=16
         ),
         **_BLACKWELL,
     ),
@@ -244,13 +209,7 @@ SUBJECTS: tuple[Subject, ...] = (
         name="jax_blackwell_matmul_pair",
         args={"a": "f16[1280, 192]", "b": "f16[192, 128]"},
         static=_jax_config(
-            "blackwell_matmul_mgpu",
-            tile_m=128,
-            tile_n=64,
-            tile_k=64,
-            max_concurrent_steps=2,
-            collective=True,
-            epilogue_tile_n=16,
+            "blackwell_matmul_mgpu", **_tiles(128), collective=True, epilogue_tile_n=16
         ),
         # JAX 0.12 leaves the axis out, and lets one warp arrive before others have read the answer.
         **{
@@ -291,7 +250,7 @@ def _loop(**options):
         name="jax_attention",
         functions=("_attention_forward",),
         entry="attention",
-        static=_jax_config("attention_mgpu", block_q=64, block_kv=64, max_concurrent_steps=2),
+        static=_jax_config("attention_mgpu", **_BLOCKS),
         reference="attention",
         swaps=("k_barriers", "v_barriers", "k_consumed_barriers", "v_consumed_barriers"),
         **_ATTENTION,
@@ -300,9 +259,7 @@ def _loop(**options):
         name="jax_causal_attention",
         functions=("_attention_forward",),
         entry="attention",
-        static=_jax_config(
-            "attention_mgpu", block_q=64, block_kv=64, max_concurrent_steps=2, causal=True
-        ),
+        static=_jax_config("attention_mgpu", **_BLOCKS, causal=True),
         reference="causal_attention",
         only=("epilogue_kv_loop", "_compute_wg"),
         **_ATTENTION,
@@ -311,7 +268,7 @@ def _loop(**options):
         name="jax_attention_pipeline",
         functions=("attention_with_pipeline_emitter",),
         entry="attention_with_pipeline_emitter",
-        static=_jax_config("attention_mgpu", block_q=64, block_kv=64, max_concurrent_steps=2),
+        static=_jax_config("attention_mgpu", **_BLOCKS),
         reference="attention",
         swaps=("k_consumed_barrier", "v_consumed_barrier"),
         **_ATTENTION,
