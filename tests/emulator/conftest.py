@@ -22,6 +22,8 @@ import recorded_numbers  # noqa: F401  (as blackwell)
 import small_kernels  # noqa: F401  (as blackwell)
 import steps_of_xla  # noqa: F401  (as blackwell)
 import tcgen05_products  # noqa: F401  (as blackwell)
+import tensor_map_boxes  # noqa: F401  (as blackwell)
+import wgmma_operands  # noqa: F401  (as blackwell)
 
 sys.path.pop(0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +16,15 @@ from pallasc.emulator.machine.machine import Policy
 POLICIES = [Policy(), Policy(seed=1, shuffle=True, eagerness=0.5)]
 SHARED = ".shared .align 16 .b8 s[1024]; .shared .align 8 .b64 m;"
 INIT = "setp.eq.u32 %p1, %t, 0; @%p1 mbarrier.init.shared::cta.b64 [m], 2; bar.sync 0;"
+
+
+class Case(NamedTuple):
+    """Lines that end in a deadlock when they are launched so, and what is told of it."""
+
+    name: str
+    lines: str
+    told: tuple[str, ...]
+    options: dict[str, Any]
 
 
 @pytest.fixture(autouse=True)
@@ -31,72 +41,76 @@ def told(lines: str, **options: object) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("load", ["ld.acquire.sys.global", "ld.volatile.global", "ld.relaxed.gpu"])
-def test_a_semaphore_that_nobody_signals(load: str, policy: Policy) -> None:
-    text = told(
+def polling(load: str) -> Case:
+    """Return a semaphore that nobody signals, read by an instruction."""
+    return Case(
+        f"a semaphore that nobody signals: {load}",
         f"POLL:\n {load}.u32 %r1, [%outs]; setp.ne.u32 %p1, %r1, 7; nanosleep.u32 20;"
         "@%p1 bra POLL;",
-        blocks=8,
-        threads=128,
-        policy=policy,
+        (
+            "no warp can make progress",
+            "for 4 bytes at offset 0 of array 4096 to change, which are 0",
+            f"{load}.u32 %r1, [%outs]",
+            "warps 0-3 of blocks (0, 0, 0), (1, 0, 0), (2, 0, 0) and 5 more",
+        ),
+        {"blocks": 8, "threads": 128},
     )
-    assert "no warp can make progress" in text
-    assert "for 4 bytes at offset 0 of array 4096 to change, which are 0" in text
-    assert f"{load}.u32 %r1, [%outs]" in text
-    assert "warps 0-3 of blocks (0, 0, 0), (1, 0, 0), (2, 0, 0) and 5 more" in text
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_one_lane_polls_with_an_atomic_while_the_others_wait(policy: Policy) -> None:
-    text = told(
+def waiting(wait: str) -> Case:
+    """Return a wait with a sleep for a phase that does not end."""
+    return Case(
+        f"a phase that does not end: {wait}",
+        INIT + "@%p1 mbarrier.arrive.shared::cta.b64 _, [m];\nWAIT:\n"
+        f"mbarrier.{wait}.parity.shared::cta.b64 %p2, [m], 0; nanosleep.u32 32; @!%p2 bra WAIT;",
+        ("warps 0-1 of block (0, 0, 0)", "phase 0: 1 of 2 arrivals"),
+        {"threads": 64, "variables": SHARED},
+    )
+
+
+CASES = [
+    *map(polling, ("ld.acquire.sys.global", "ld.volatile.global", "ld.relaxed.gpu")),
+    *map(waiting, ("try_wait", "test_wait")),
+    Case(
+        "one lane polls with an atomic while the others wait",
         "setp.ne.u32 %p1, %t, 0; @%p1 bra MEET;\nPOLL:\n"
         "atom.global.cas.b32 %r1, [%outs], 1, 0; setp.ne.u32 %p2, %r1, 1; @%p2 bra POLL;\nMEET:\n"
         "bar.warp.sync -1;",
-        policy=policy,
-    )
-    assert "for 4 bytes at offset 0 of array 128 to change, which are 0" in text
-    assert "for the other lanes of its warp at bar.warp.sync" in text
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("wait", ["try_wait", "test_wait"])
-def test_a_wait_with_a_sleep_for_a_phase_that_does_not_end(wait: str, policy: Policy) -> None:
-    text = told(
-        INIT + "@%p1 mbarrier.arrive.shared::cta.b64 _, [m];\nWAIT:\n"
-        f"mbarrier.{wait}.parity.shared::cta.b64 %p2, [m], 0; nanosleep.u32 32; @!%p2 bra WAIT;",
-        threads=64,
-        variables=SHARED,
-        policy=policy,
-    )
-    assert "warps 0-1 of block (0, 0, 0)" in text
-    assert "phase 0: 1 of 2 arrivals" in text
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_two_warps_each_at_the_barrier_of_the_other(policy: Policy) -> None:
-    text = told(
+        (
+            "for 4 bytes at offset 0 of array 128 to change, which are 0",
+            "for the other lanes of its warp at bar.warp.sync",
+        ),
+        {},
+    ),
+    Case(
+        "two warps each at the barrier of the other",
         "shr.u32 %r1, %t, 5; setp.eq.u32 %p1, %r1, 0; @%p1 bra FIRST; bar.sync 2, 64;"
         "bar.sync 1, 64; bra END;\nFIRST:\n bar.sync 1, 64; bar.sync 2, 64;\nEND:\n",
-        threads=64,
-        policy=policy,
-    )
-    assert "for barrier 1 of the block (32 of 64 threads have arrived)" in text
-    assert "for barrier 2 of the block (32 of 64 threads have arrived)" in text
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_cluster_one_block_of_which_waits_elsewhere(policy: Policy) -> None:
-    text = told(
+        (
+            "for barrier 1 of the block (32 of 64 threads have arrived)",
+            "for barrier 2 of the block (32 of 64 threads have arrived)",
+        ),
+        {"threads": 64},
+    ),
+    Case(
+        "a cluster one block of which waits elsewhere",
         "mov.u32 %r1, %cluster_ctarank; setp.eq.u32 %p1, %r1, 1; @%p1 bra ELSE;"
         "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned; bra END;\nELSE:\n"
         "bar.sync 3, 64;\nEND:\n",
-        blocks=4,
-        cluster=2,
-        policy=policy,
-    )
-    assert "for the cluster barrier (1 of 2 warps have arrived)" in text
-    assert "for barrier 3 of the block (32 of 64 threads have arrived)" in text
+        (
+            "for the cluster barrier (1 of 2 warps have arrived)",
+            "for barrier 3 of the block (32 of 64 threads have arrived)",
+        ),
+        {"blocks": 4, "cluster": 2},
+    ),
+]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_deadlock_is_told_with_who_waits_for_what(case: Case, policy: Policy) -> None:
+    text = told(case.lines, **case.options, policy=policy)
+    assert [words for words in case.told if words not in text] == []
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -3,86 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from fractions import Fraction
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
+from wgmma_operands import D_TYPES, NUMPY_TYPES, a_place, encode, fill, opcode, put, random_matrix
 
 from pallasc.emulator.tensors import tensor_copies, tensor_maps, wgmma
 from pallasc.errors import CheckError, UnsupportedError
 from pallasc.specs.artifacts.plan import TensorMap
-
-NUMPY_TYPES = {
-    "f16": np.float16,
-    "bf16": ml_dtypes.bfloat16,
-    "tf32": np.float32,
-    "e4m3": ml_dtypes.float8_e4m3fn,
-    "e5m2": ml_dtypes.float8_e5m2,
-    "s8": np.int8,
-    "u8": np.uint8,
-}
-D_TYPES = {"f32": np.float32, "f16": np.float16, "s32": np.int32}
-SWIZZLE_BITS = {0: 0, 32: 1, 64: 2, 128: 3}
-SWIZZLE_CODES = {0: 0, 128: 1, 64: 2, 32: 3}
-
-
-def opcode(n: int, d: str, a: str, b: str = "") -> str:
-    k = 32 // np.dtype(NUMPY_TYPES[a]).itemsize
-    return f"wgmma.mma_async.sync.aligned.m64n{n}k{k}.{d}.{a}.{b or a}"
-
-
-def random_matrix(rows: int, columns: int, dtype: str, seed: int = 0) -> np.ndarray:
-    random = np.random.default_rng(seed)
-    if dtype in ("s8", "u8"):
-        limits = np.iinfo(NUMPY_TYPES[dtype])
-        return random.integers(limits.min, limits.max + 1, (rows, columns)).astype(
-            NUMPY_TYPES[dtype]
-        )
-    values = random.normal(size=(rows, columns)).astype(np.float32)
-    if dtype == "tf32":
-        return (values.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
-    return values.astype(NUMPY_TYPES[dtype])
-
-
-def encode(start: int, leading: int, stride: int, swizzle: int) -> int:
-    """Put a descriptor together, as `encode_descriptor` of Mosaic does."""
-    return start >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | SWIZZLE_CODES[swizzle] << 62
-
-
-def put(shared: np.ndarray, address: int, element: np.ndarray, swizzle: int) -> None:
-    """Store an element at a swizzled address, bit by bit."""
-    for bit in range(SWIZZLE_BITS[swizzle]):
-        address ^= (address >> 7 + bit & 1) << 4 + bit
-    shared[address : address + element.nbytes] = np.frombuffer(element.tobytes(), np.uint8)
-
-
-def fill(
-    shared: np.ndarray,
-    start: int,
-    matrix: np.ndarray,
-    tile: tuple[int, int],
-    *,
-    columns_first: bool = False,
-    swizzle: int = 0,
-) -> tuple[int, int]:
-    """Lay a matrix out in tiles, each of them contiguous and row-major.
-
-    Returns the byte strides from tile to tile, along rows and along columns of tiles.
-    """
-    rows, columns = matrix.shape
-    tile_bytes = tile[0] * tile[1] * matrix.itemsize
-    down, right = rows // tile[0], columns // tile[1]
-    row_stride, column_stride = tile_bytes * right, tile_bytes
-    if columns_first:
-        row_stride, column_stride = tile_bytes, tile_bytes * down
-    for row, column in itertools.product(range(rows), range(columns)):
-        at = start + row // tile[0] * row_stride + column // tile[1] * column_stride
-        at += (row % tile[0] * tile[1] + column % tile[1]) * matrix.itemsize
-        put(shared, at, matrix[row, column], swizzle)
-    return row_stride, column_stride
-
 
 TYPES = ["f16", "e4m3", "tf32"]
 
@@ -213,22 +142,6 @@ def test_accumulators_lie_in_registers_as_the_manual_says(n: int, d: str, a: str
     assert (wgmma.matrix_to_accumulators(matrix) == registers).all()
 
 
-def a_place(thread: int, i: int, dtype: str) -> tuple[int, int]:
-    """PTX ISA 9.0, 9.7.15.5.1.1: where element `i` of thread `t` lies in A."""
-    warp, lane = divmod(thread, 32)
-    group, within = divmod(lane, 4)
-    if dtype == "f16":
-        low = i < 2 or 4 <= i < 6
-        column = within * 2 + (i & 1) + (8 if i >= 4 else 0)
-    elif dtype == "e4m3":
-        low = i < 4 or 8 <= i < 12
-        column = within * 4 + (i & 3) + (16 if i >= 8 else 0)
-    else:
-        low = i in (0, 2)
-        column = within + (4 if i >= 2 else 0)
-    return 16 * warp + group + (0 if low else 8), column
-
-
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_lies_in_registers_as_the_manual_says(dtype: str):
     w = wgmma.parse(opcode(8, "f32", dtype), a_in_registers=True)
@@ -241,87 +154,6 @@ def test_a_lies_in_registers_as_the_manual_says(dtype: str):
         register, place = divmod(i * size, 4)
         registers[register, thread] |= np.uint32(bits << 8 * place)
     assert (wgmma.a_from_registers(w, registers) == matrix.astype(np.float64)).all()
-
-
-FLOATS = [
-    ("f32", "f16", "f16"),
-    ("f32", "bf16", "bf16"),
-    ("f32", "tf32", "tf32"),
-    ("f32", "e4m3", "e5m2"),
-    ("f16", "f16", "f16"),
-    ("f16", "e5m2", "e4m3"),
-]
-
-
-@pytest.mark.parametrize(("d", "a", "b"), FLOATS)
-@pytest.mark.parametrize("n", [8, 40, 256])
-def test_floats_are_multiplied_exactly_and_rounded_once(d: str, a: str, b: str, n: int):
-    w = wgmma.parse(opcode(n, d, a, b))
-    left, right = random_matrix(64, w.k, a), random_matrix(n, w.k, b, seed=1)
-    before = np.random.default_rng(2).normal(size=(64, n)).astype(D_TYPES[d])
-    wide = left.astype(np.float64), right.astype(np.float64)
-    found = wgmma.multiply(*wide, w, accumulator=before)
-    assert found.dtype == D_TYPES[d]
-    negated = wgmma.multiply(*wide, w, accumulator=before, negate=True)
-    alone = wgmma.multiply(*wide, w)
-    for row, column in [(0, 0), (5, n - 1), (63, 3)]:
-        products = sum(
-            Fraction(float(x)) * Fraction(float(y))
-            for x, y in zip(wide[0][row], wide[1][column], strict=True)
-        )
-        old = Fraction(float(before[row, column]))
-        for result, wanted in [
-            (found, products + old),
-            (negated, old - products),
-            (alone, products),
-        ]:
-            error = abs(Fraction(float(result[row, column])) - wanted)
-            limit = np.spacing(np.abs(result[row, column])).astype(np.float64) / 2
-            assert error <= Fraction(float(limit)) * (1 + Fraction(1, 1000))
-
-
-@pytest.mark.parametrize(("a", "b"), [*itertools.product(["s8", "u8"], repeat=2)])
-@pytest.mark.parametrize("satfinite", [False, True])
-def test_integers_are_exact_and_wrap_or_saturate(a: str, b: str, satfinite: bool):
-    code = opcode(16, "s32", a, b).replace(".s32.", ".satfinite.s32." if satfinite else ".s32.")
-    w = wgmma.parse(code)
-    left, right = random_matrix(64, 32, a), random_matrix(16, 32, b, seed=1)
-    limits = np.iinfo(np.int32)
-    before = np.zeros((64, 16), np.int32)
-    before[0], before[1] = limits.max - 5, limits.min + 5
-    found = wgmma.multiply(left.astype(np.float64), right.astype(np.float64), w, accumulator=before)
-    overflows = 0
-    for row, column in itertools.product(range(64), range(16)):
-        exact = int(before[row, column]) + sum(
-            int(x) * int(y) for x, y in zip(left[row], right[column], strict=True)
-        )
-        overflows += not limits.min <= exact <= limits.max
-        if satfinite:
-            wanted = min(max(exact, limits.min), limits.max)
-        else:
-            wanted = (exact + (1 << 31)) % (1 << 32) - (1 << 31)
-        assert found[row, column] == wanted
-    assert overflows
-
-
-def test_infinities_and_nan_are_floats_like_others():
-    w = wgmma.parse(opcode(8, "f32", "f16"))
-    left, right = np.zeros((64, 16)), np.ones((8, 16))
-    left[0, 0], left[1, :2] = np.inf, (np.inf, -np.inf)
-    left[2, 0], left[3, 0], right[7, 0] = np.nan, 1, 1e39
-    found = wgmma.multiply(left, right, w)
-    assert found[0, 0] == np.inf
-    assert np.isnan(found[1:3, 0]).all()
-    assert found[3, 7] == np.inf
-    assert found[3, 0] == 1
-
-
-def test_tf32_ignores_the_low_bits():
-    w = wgmma.parse(opcode(8, "f32", "tf32"))
-    shared = np.zeros(4096, np.uint8)
-    shared.view(np.uint32)[:1024] = 0x3F801FFF
-    found = wgmma.read_operand(w, shared, encode(0, 128, 256, 0), "b")
-    assert (found == 1).all()
 
 
 @pytest.mark.parametrize(("a", "transposed"), [("f16", True), ("f16", False), ("tf32", False)])
@@ -361,36 +193,6 @@ def test_a_product_of_whole_matrices(a: str, transposed: bool):
     found = wgmma.accumulators_to_matrix(w, registers)
     wanted = left.astype(np.float64) @ right.astype(np.float64)
     assert np.allclose(found, wanted, rtol=1e-6, atol=1e-5)
-
-
-def test_every_shape_and_type_of_the_manual_is_known():
-    for (d, a, b), n in itertools.product(FLOATS, range(8, 257, 8)):
-        w = wgmma.parse(opcode(n, d, a, b))
-        assert (w.n, w.d_registers) == (n, n // 4 if d == "f16" else n // 2)
-    for n in (8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256):
-        assert wgmma.parse(opcode(n, "s32", "u8", "s8")).n == n
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        opcode(12, "f32", "f16"),
-        opcode(264, "f32", "f16"),
-        opcode(40, "s32", "s8"),
-        opcode(64, "f16", "bf16"),
-        opcode(64, "f32", "f16", "bf16"),
-        opcode(64, "s32", "f16"),
-        opcode(64, "f32", "f16").replace("k16", "k32"),
-        opcode(64, "f32", "f16").replace("k16.", "k16.satfinite."),
-        opcode(64, "f32", "f16").replace("mma_async", "mma_async.sp"),
-        "wgmma.mma_async.sync.aligned.m64n8k256.s32.b1.b1.and.popc",
-        "wgmma.fence.sync.aligned",
-    ],
-)
-def test_other_forms_are_refused_by_name(code: str):
-    with pytest.raises(UnsupportedError) as caught:
-        wgmma.parse(code)
-    assert str(caught.value) == f"the emulator does not support {code}"
 
 
 def test_descriptors_that_are_not_modelled_are_refused():

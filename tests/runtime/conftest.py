@@ -14,9 +14,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import foreign  # noqa: F401  (tests import it by its bare name)
+import bundle_files  # noqa: F401  (tests import it by its bare name)
+import foreign  # noqa: F401  (as bundle_files)
 import made as artifacts
-import orders  # noqa: F401  (as foreign)
+import orders  # noqa: F401  (as bundle_files)
 import rig as programs
 import standin as control
 import standin_torch as torch_control

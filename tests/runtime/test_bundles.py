@@ -4,51 +4,28 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import threading
-import zipfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import made
 import pytest
+from bundle_files import write_bundle
 
 import pallasc
-from pallasc.errors import ArgumentError, CorruptError, SelectionError, SpecError, ToolError
+from pallasc.errors import ArgumentError, CorruptError, SelectionError, SpecError
 from pallasc.runtime.bundles import Bundles
 from pallasc.runtime.device.devices import active, capabilities, get_device
-from pallasc.runtime.discovery import PATH, BundleFile
+from pallasc.runtime.discovery import BundleFile
 from pallasc.runtime.matching.candidates import Origin
 from pallasc.runtime.opening import Kernels
-from pallasc.specs.bundle.items import item_of
 from pallasc.specs.bundle.source import OpenFile
 from pallasc.specs.bundle.trust import Policy
-from pallasc.specs.bundle.writer import build_bundle
-from pallasc.specs.user_files import replace_file
-
-TARGETS = ("h100-sxm", "h200", "b200", "a100-sxm")
-
-
-def _artifact(target: str = "h100-sxm", columns: int = 64, **changes: Any) -> Any:
-    array = f"f32[4, {columns}]"
-    return made.add(inputs={"a": array, "b": array}, outputs=[array], target=target, **changes)
-
-
-def _write(path: Path, *targets: str, name: str = "add", columns: tuple[int, ...] = (64,)) -> Path:
-    """Write a bundle of a kernel with so many columns on these targets."""
-    items = (
-        item_of(name, {"n": n}, _artifact(target, n))
-        for target in targets or TARGETS
-        for n in columns
-    )
-    replace_file(path, build_bundle(items, level=3))
-    return path
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    return _write(tmp_path / "kernels.pallasc", columns=(64, 128))
+    return write_bundle(tmp_path / "kernels.pallasc", columns=(64, 128))
 
 
 class _Watched:
@@ -94,9 +71,6 @@ def _own_blobs(kernels: Kernels, *candidates: Any) -> set[tuple[int, int]]:
     return own
 
 
-# ---- opening and launching
-
-
 def test_a_bundle_is_opened_and_launched(bundle: Path, framework: made.Framework) -> None:
     with pallasc.open_bundle(bundle) as kernels:
         assert list(kernels) == ["add"]
@@ -128,7 +102,7 @@ def test_opening_and_asking_read_the_manifest_only(bundle: Path, watched: _Watch
 def test_a_refusal_reads_the_manifest_only(
     tmp_path: Path, framework: made.Framework, watched: _Watched
 ) -> None:
-    kernels = pallasc.open_bundle(_write(tmp_path / "k.pallasc", "b200", "a100-sxm"))
+    kernels = pallasc.open_bundle(write_bundle(tmp_path / "k.pallasc", "b200", "a100-sxm"))
     with pytest.raises(SelectionError) as caught:
         kernels.preload(0)
     assert _blobs_read(kernels, watched) == set()
@@ -142,7 +116,9 @@ def test_a_refusal_reads_the_manifest_only(
 def test_a_launch_reads_its_own_record_and_cubin_only(
     tmp_path: Path, framework: made.Framework, watched: _Watched
 ) -> None:
-    many = _write(tmp_path / "k.pallasc", "b200", "h100-sxm", "a100-sxm", columns=(64, 128, 256))
+    many = write_bundle(
+        tmp_path / "k.pallasc", "b200", "h100-sxm", "a100-sxm", columns=(64, 128, 256)
+    )
     kernels = pallasc.open_bundle(many)
     a, b = (framework.tensor("f32[4, 128]") for _ in range(2))
     kernels["add"](a, b)
@@ -163,7 +139,9 @@ def test_a_launch_reads_its_own_record_and_cubin_only(
 def test_likeness_of_models_is_known_before_cubins_are_read(
     tmp_path: Path, framework: made.Framework, watched: _Watched
 ) -> None:
-    kernels = pallasc.open_bundle(_write(tmp_path / "k.pallasc", "h200", "h100-sxm", "h100-pcie"))
+    kernels = pallasc.open_bundle(
+        write_bundle(tmp_path / "k.pallasc", "h200", "h100-sxm", "h100-pcie")
+    )
     kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
     loaded = [candidate for candidate in kernels["add"].variants if candidate.target == "h100-sxm"]
     cubins = {part for part in _own_blobs(kernels, *loaded) if part in watched.parts}
@@ -207,9 +185,6 @@ def test_what_is_no_bundle_is_refused(tmp_path: Path, content: bytes | None) -> 
         pallasc.open_bundle(path)
 
 
-# ---- several GPUs
-
-
 def _add(kernels: Kernels, framework: made.Framework, device: int) -> None:
     a, b = (framework.tensor("f32[4, 64]", device=device) for _ in range(2))
     with active(get_device(device)):
@@ -220,7 +195,7 @@ def test_each_gpu_gets_the_variant_of_its_architecture(
     tmp_path: Path, framework: made.Framework, runtime: Any
 ) -> None:
     runtime.devices("9.0", "8.0")
-    path = _write(tmp_path / "k.pallasc", "h100-sxm", "a100-sxm", "b200")
+    path = write_bundle(tmp_path / "k.pallasc", "h100-sxm", "a100-sxm", "b200")
     kernels = pallasc.open_bundle(path)
     for device in (0, 1, 0, 1, 1, 0):
         _add(kernels, framework, device)
@@ -237,7 +212,7 @@ def test_a_gpu_that_nothing_is_for_is_refused_after_others_have_launched(
     tmp_path: Path, framework: made.Framework, runtime: Any
 ) -> None:
     runtime.devices("9.0", "10.0")
-    kernels = pallasc.open_bundle(_write(tmp_path / "k.pallasc", "h100-sxm", "a100-sxm"))
+    kernels = pallasc.open_bundle(write_bundle(tmp_path / "k.pallasc", "h100-sxm", "a100-sxm"))
     for _ in range(2):
         _add(kernels, framework, 0)
     with pytest.raises(SelectionError, match=r"fits GPU 1 .*sm_100") as caught:
@@ -249,9 +224,6 @@ def test_capabilities_are_read_without_making_a_context(runtime: Any) -> None:
     runtime.devices("9.0", "10.0", "9.0")
     assert capabilities() == {(9, 0), (10, 0)}
     assert runtime.count("cuDevicePrimaryCtxRetain") == 0
-
-
-# ---- files that change while they are open
 
 
 def test_a_file_that_is_cut_off_while_open_is_an_error(
@@ -285,7 +257,7 @@ def test_a_file_that_is_replaced_while_open_stays_readable(
     if change == "removed":
         bundle.unlink()
     else:
-        _write(bundle, "b200", name="other")
+        write_bundle(bundle, "b200", name="other")
     kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
 
 
@@ -305,9 +277,6 @@ def test_a_damaged_cubin_is_found_before_it_is_loaded(
         file.write(bytes([byte ^ 1]))
     with pytest.raises(CorruptError, match=r"kernels\.pallasc is damaged: .*blob"):
         kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
-
-
-# ---- closing, descriptors, threads, forks
 
 
 def test_after_close_what_is_loaded_runs_and_nothing_else(
@@ -389,194 +358,4 @@ assert os.waitpid(child, 0)[1] == 0
 
 def test_parent_and_child_of_a_fork_read_the_same_file(bundle: Path, fresh_process: Any) -> None:
     done = fresh_process(_FORK, str(bundle))
-    assert done.returncode == 0, done.stderr
-
-
-# ---- several bundles
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
-    """Install packages with bundles into a folder; a distribution makes one a provider."""
-    monkeypatch.delenv(PATH, raising=False)
-    site = tmp_path / "site"
-    site.mkdir()
-    monkeypatch.syspath_prepend(site)
-
-    def add(package: str, *targets: str, distribution: str = "", **changes: Any) -> Path:
-        folder = site / package
-        folder.mkdir()
-        (folder / "__init__.py").write_text("raise RuntimeError('imported')\n")
-        if distribution:
-            info = site / f"{distribution.replace('-', '_')}-1.0.dist-info"
-            info.mkdir()
-            (info / "METADATA").write_text(
-                f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n"
-            )
-            (info / "entry_points.txt").write_text(f"[pallasc.bundles]\nmylib = {package}\n")
-        path = folder / "kernels.pallasc"
-        return _write(path, *targets, **changes) if targets else path
-
-    yield add
-    assert not {name for name in sys.modules if name.startswith("mylib")}
-
-
-def test_providers_add_architectures(
-    install: Callable[..., Path], framework: made.Framework
-) -> None:
-    install("mylib", "a100-sxm")
-    install("mylib_sm90", "h100-sxm", distribution="mylib-sm90")
-    kernels = pallasc.load("mylib")
-    assert [kernel.provider for kernel in kernels.origins] == ["mylib", "mylib-sm90 1.0"]
-    kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
-    assert {candidate.arch for candidate in kernels["add"].variants} == {"sm_80", "sm_90a"}
-
-
-def test_a_missing_provider_is_named_and_no_other_architecture_runs(
-    install: Callable[..., Path], framework: made.Framework
-) -> None:
-    base = install("mylib", "a100-sxm")
-    blackwell = install("mylib_sm100", "b200", distribution="mylib-sm100")
-    with pytest.raises(SelectionError) as caught:
-        pallasc.load("mylib")["add"].prepare("f32[4, 64]", "f32[4, 64]")
-    assert caught.value.exit_code == 4
-    gpu = "GPU 0 (Stand-in H100, sm_90)"
-    assert caught.value.message == (
-        f"no variant of add fits {gpu}:\n"
-        "  add[n=64]@a100-sxm: sm_80 runs on sm_80 and newer ones of its family, and this GPU is "
-        "sm_90\n"
-        "  add[n=64]@b200: sm_100a runs on exactly sm_100, and this GPU is sm_90\n"
-        "There are variants for other architectures only:\n"
-        f"  sm_80 from mylib ({base})\n"
-        f"  sm_100a from mylib-sm100 1.0 ({blackwell})"
-    )
-    assert caught.value.hint == (
-        "No installed provider of mylib supports sm_90; installed: mylib, mylib-sm100 1.0."
-    )
-
-
-def test_a_kernel_that_only_a_missing_provider_has_is_refused_with_where_was_looked(
-    install: Callable[..., Path],
-) -> None:
-    path = install("mylib", "a100-sxm")
-    with pytest.raises(ArgumentError, match="there is no kernel 'softmax'") as caught:
-        pallasc.load("mylib")["softmax"]
-    assert f"in mylib ({path})" in caught.value.message
-
-
-def test_the_same_artifact_in_two_bundles_is_one(install: Callable[..., Path]) -> None:
-    install("mylib", "h100-sxm", "a100-sxm")
-    install("mylib_sm90", "h100-sxm", distribution="mylib-sm90")
-    variants = pallasc.load("mylib")["add"].variants
-    assert [candidate.id for candidate in variants] == ["add[n=64]@a100-sxm", "add[n=64]@h100-sxm"]
-    assert {str(candidate.origin.provider) for candidate in variants if candidate.origin} == {
-        "mylib"
-    }
-
-
-def _write_another(path: Path) -> Path:
-    """Write a bundle with another artifact of the same variant."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    other = _artifact(toolchain={"ptxas": "another"})
-    replace_file(path, build_bundle([item_of("add", {"n": 64}, other)], level=3))
-    return path
-
-
-def test_two_artifacts_of_one_variant_are_refused_with_both_files(
-    install: Callable[..., Path],
-) -> None:
-    first = install("mylib", "h100-sxm")
-    second = _write_another(install("mylib_sm90", distribution="mylib-sm90"))
-    with pytest.raises(SelectionError, match=r"two artifacts of add\[n=64\]@h100-sxm") as caught:
-        pallasc.load("mylib")["add"]
-    assert f"from mylib ({first})" in caught.value.message
-    assert f"from mylib-sm90 1.0 ({second})" in caught.value.message
-
-
-def test_development_wins_for_the_architectures_that_it_has(
-    install: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed = install("mylib", "h100-sxm", "b200", columns=(64, 128))
-    developed = _write_another(tmp_path / "built" / "mylib.pallasc")
-    monkeypatch.setenv(PATH, str(developed.parent))
-    variants = pallasc.load("mylib")["add"].variants
-    assert {
-        (candidate.id, candidate.origin.file) for candidate in variants if candidate.origin
-    } == {
-        ("add[n=64]@h100-sxm", str(developed)),
-        ("add[n=64]@b200", str(installed)),
-        ("add[n=128]@b200", str(installed)),
-    }
-    assert [origin.provider for origin in pallasc.load("mylib").origins] == [PATH, "mylib"]
-
-
-def test_a_bundle_in_a_zip_file_is_launched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: made.Framework
-) -> None:
-    bundle = _write(tmp_path / "k.pallasc", "h100-sxm")
-    archive = tmp_path / "lib.zip"
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("zipped_lib/__init__.py", "raise RuntimeError('imported')")
-        file.write(bundle, "zipped_lib/kernels.pallasc")
-    monkeypatch.syspath_prepend(archive)
-    kernels = pallasc.load("zipped_lib")
-    assert kernels.origins[0].file == str(archive / "zipped_lib" / "kernels.pallasc")
-    kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
-
-
-def test_no_bundle_is_an_error_that_says_where_was_looked(install: Callable[..., Path]) -> None:
-    folder = install("mylib").parent
-    with pytest.raises(ToolError, match="there are no kernels for mylib") as caught:
-        pallasc.load("mylib")
-    assert str(folder) in caught.value.message
-
-
-_UNWANTED = ("jax", "numpy", "torch", "cupy", "click", "yaml", "sqlite3", "sqlite_utils")
-
-_LOADS = f"""
-import json
-import sys
-
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {_UNWANTED}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Missing())
-sys.path.insert(0, sys.argv[1])
-import pallasc
-kernels = pallasc.load("ownlib")
-
-from pallasc.runtime.adapters.device_arrays import DeviceArray
-
-a, b = (DeviceArray((4, 64), "f32") for _ in range(2))
-kernels["add"](a, b)
-assert not set({_UNWANTED}) & set(sys.modules)
-assert "cryptography" not in sys.modules
-"""
-
-
-def test_loading_and_launching_need_nothing_large(tmp_path: Path, fresh_process: Any) -> None:
-    _write(tmp_path / "ownlib" / "kernels.pallasc", "h100-sxm")
-    (tmp_path / "ownlib" / "__init__.py").touch()
-    done = fresh_process(_LOADS, str(tmp_path))
-    assert done.returncode == 0, done.stderr
-
-
-_PACKAGE = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import ownlib
-ownlib.kernels["add"].prepare("f32[4, 64]", "f32[4, 64]")
-"""
-
-
-def test_a_package_loads_its_kernels_while_it_is_imported(
-    tmp_path: Path, fresh_process: Any
-) -> None:
-    _write(tmp_path / "ownlib" / "kernels.pallasc", "h100-sxm")
-    (tmp_path / "ownlib" / "__init__.py").write_text(
-        "import pallasc\nkernels = pallasc.load(__name__)\n"
-    )
-    done = fresh_process(_PACKAGE, str(tmp_path))
     assert done.returncode == 0, done.stderr
