@@ -43,7 +43,7 @@ def main(arguments: list[str], channel: Channel) -> int:
                 reply = Failed.because_of(error)
             except MemoryError as error:
                 reply = Failed.because_of(out_of_memory(request.id, error))
-            # A kernel that waits for ever has left its threads behind.
+            # A deadlocked kernel has left its threads behind.
             tainted = session.is_tainted() or threading.active_count() > threads
             channel.send(replace(reply, task=request.task, tainted=tainted).to_json())
     return 0

@@ -18,7 +18,7 @@ class Emulated(Reply):
         outputs: the bytes of each output as in device memory, those of all devices one after the
             other; none where a kernel failed.
         printed: what kernels printed.
-        fault: what a kernel did that no GPU does rightly, None where all ran to their end.
+        fault: the fault that ended a kernel, None if all kernels completed.
     """
 
     outputs: tuple[bytes, ...] = ()

@@ -76,6 +76,7 @@ def _selected(bundles: Sequence[Bundle], selection: Selection) -> list[Chosen]:
     for bundle in bundles:
         try:
             choices.append((bundle, selected_entries(bundle, **selection)))
+        # A target or expression has to fit some of the bundles, not each of them.
         except SpecError as error:
             errors.append(error)
     if not choices:

@@ -39,13 +39,14 @@ class Emulation:
         """Run a variant on inputs; what it prints goes to the standard error output.
 
         Raises:
-            CheckError: a kernel does what no GPU does rightly.
+            CheckError: a kernel fails: an access out of bounds, a deadlock, an assertion.
             CompileError: it has an instruction that is not known, or was stopped at a limit.
         """
         subject = self.subjects[chosen.artifact.digest, chosen.variant.id]
         data = [value.data for value in inputs]
         emulated = emulate(subject, data, store=self.store, limits=self.limits)
         if emulated.printed:
+            # The standard output belongs to the results, which may be JSON.
             echo(emulated.printed, err=True, nl=not emulated.printed.endswith("\n"))
         if emulated.fault is not None:
             raise fault_error(subject, emulated.fault)

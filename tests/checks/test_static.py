@@ -47,6 +47,14 @@ def test_the_wrong_example_breaks_its_rule_alone_and_the_right_one_none(rule: st
         assert rules_in(right) == set()
 
 
+@pytest.mark.parametrize(
+    "rule", [rule for rule, (wrong, _) in EXAMPLES.items() if wrong[0] == "ptx"]
+)
+def test_a_message_begins_in_lower_case_and_has_no_full_stop(rule: str) -> None:
+    texts = [each.message for each in found_in(EXAMPLES[rule][0][1])]
+    assert [text for text in texts if text.endswith(".") or text[0].isupper()] == []
+
+
 def test_a_finding_names_the_instruction_and_who_takes_part() -> None:
     (_, wrong), _ = EXAMPLES["transaction-bytes"]
     (finding,) = found_in(wrong)
