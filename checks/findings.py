@@ -20,6 +20,9 @@ from pallasc.errors import Location
 Severity = Literal["error", "warning", "note"]
 """An error or a warning makes `pallasc check` end with exit code 1; a note does not."""
 
+CALLED = "called from here"
+"""The text of a place that calls the function of the finding's line."""
+
 Status = Literal["passed", "found", "not checked"]
 
 

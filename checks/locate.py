@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pallasc.checks.merge import distinct, merged
 from pallasc.errors import Location, PallascError
 
 if TYPE_CHECKING:
@@ -21,10 +22,8 @@ if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
 
 
-_MOST_PLACES = 28
 _WAITS = re.compile(r" waits? for ")
 _MOST_CALLS = 2
-_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 
 Tables = Mapping[tuple[str, str], "LineTable"]
 """Lines of kernels by the digest of their cubin and their name, as several may share a name."""
@@ -136,7 +135,7 @@ def with_lines(finding: Finding, tables: Tables) -> Finding:
     if finding.location is None:  # where it shows, such as at the end, is not the user's line
         known = (place.location for place in places if place.location is not None)
         finding = replace(finding, location=next(known, None))
-    return replace(finding, places=_distinct(places))
+    return replace(finding, places=distinct(places))
 
 
 def _stack(tables: Tables, kernel: tuple[str, str], line: int) -> Sequence[Location]:
@@ -146,35 +145,6 @@ def _stack(tables: Tables, kernel: tuple[str, str], line: int) -> Sequence[Locat
 
 def _callers(stack: Sequence[Location], most: int) -> list[Place]:
     """Return the calls that lead to the innermost line, the nearest first, without the kernel's."""
-    from pallasc.checks.findings import Place
+    from pallasc.checks.findings import CALLED, Place
 
-    return [Place("called from here", at) for at in stack[1:-1][:most]]
-
-
-def _distinct(places: Sequence[Place]) -> tuple[Place, ...]:
-    found: dict[object, Place] = {}
-    for place in places:
-        at = place.location
-        where = (at.file, at.line) if at else (place.cubin, place.kernel, place.ptx_line)
-        found.setdefault((place.text, where), place)
-    return tuple(found.values())[:_MOST_PLACES]
-
-
-def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return findings with equal ones merged: unrolled loops repeat them at the same line."""
-    groups: dict[object, list[Finding]] = {}
-    for finding in findings:
-        places = tuple(_where(place.location, place.text) for place in finding.places)
-        message = _NUMBER.sub("#", finding.message)
-        where = _where(finding.location, finding.instruction)
-        groups.setdefault((finding.rule, finding.severity, message, where, places), []).append(
-            finding
-        )
-    return tuple(
-        replace(first, message=f"{first.message}; {len(more)} more like it") if more else first
-        for first, *more in groups.values()
-    )
-
-
-def _where(location: Location | None, text: str) -> object:
-    return (location.file, location.line) if location else _NUMBER.sub("#", text)
+    return [Place(CALLED, at) for at in stack[1:-1][:most]]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from pallasc.checks.merge import distinct_findings
 from pallasc.cli.render.annotations import Annotation, at_most, place_in
 from pallasc.cli.render.check_text import finding_lines
 from pallasc.cli.terminal.output import count
@@ -28,10 +29,9 @@ def check_commands(report: Report, environment: Mapping[str, str] = os.environ) 
     root = workspace_root(environment)
     shared: dict[object, tuple[Finding, list[VariantCheck]]] = {}
     for check in report.checks:
-        for result in check.results:
-            for finding in result.findings:
-                key = (finding.rule, finding.location, finding.message)
-                shared.setdefault(key, (finding, []))[1].append(check)
+        for finding in distinct_findings(check.results):
+            key = (finding.rule, finding.location, finding.message)
+            shared.setdefault(key, (finding, []))[1].append(check)
     found = [_annotation(finding, checks, root) for finding, checks in shared.values()]
     errors = [*_failures(report, root), *(each for each in found if each.kind == "error")]
     warnings = [each for each in found if each.kind == "warning"]

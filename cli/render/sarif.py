@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from pallasc.checks.merge import distinct_findings
 from pallasc.cli.terminal.workspace import relative_file
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.plain_text import printable
@@ -86,14 +87,13 @@ def _rule(rule: Rule) -> dict[str, object]:
 
 
 def _results(report: Report, numbers: Mapping[str, int], root: Path) -> Iterator[dict[str, object]]:
-    """Yield a result for each finding; variants that share one share the result."""
+    """Yield a result for each finding; variants and levels that share one share the result."""
     shared: dict[object, tuple[Finding, list[VariantCheck]]] = {}
     for check in report.checks:
-        for result in check.results:
-            for finding in result.findings:
-                # A host shows equal results at one line once for each: a matrix would flood it.
-                same = (_fingerprint(finding, check, root), finding.location)
-                shared.setdefault(same, (finding, []))[1].append(check)
+        for finding in distinct_findings(check.results):
+            # A host shows equal results at one line once for each: a matrix would flood it.
+            same = (_fingerprint(finding, check, root), finding.location)
+            shared.setdefault(same, (finding, []))[1].append(check)
     for finding, checks in shared.values():
         yield _result(finding, checks, numbers, root)
 

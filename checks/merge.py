@@ -1,0 +1,95 @@
+"""Merges findings that tell the same: of unrolled loops, of a race seen from both of its sides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pallasc.checks.findings import CALLED, Finding, Place
+from pallasc.errors import Location
+
+if TYPE_CHECKING:
+    from pallasc.checks.findings import LevelResult
+
+MOST_PLACES = 28
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
+_OF_PAIRS = frozenset({"race", "missing-proxy-fence", "accumulator-before-wait"})
+"""Rules about two accesses: which of them is met second depends on the schedule and the level."""
+
+
+def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return findings with those merged that tell the same; what is left tells how many there were.
+
+    Those of a rule about two accesses are the same where both lines are, in either order; others
+    where line, message and places are, but for numbers.
+    """
+    groups: dict[object, list[Finding]] = {}
+    for finding in findings:
+        same = pair_of(finding) or _words_of(finding)
+        groups.setdefault((finding.rule, finding.severity, same), []).append(finding)
+    return tuple(_joined(*group) for group in groups.values())
+
+
+def pair_of(finding: Finding) -> frozenset[object] | None:
+    """Return the two places that a finding is about, None where its rule is not about two."""
+    partner = next((place for place in finding.places if place.text != CALLED), None)
+    if finding.rule not in _OF_PAIRS or partner is None:
+        return None
+    own = Place(finding.instruction, finding.location, finding.ptx_line)
+    return frozenset(_at(place, finding) for place in (own, partner))
+
+
+def distinct_findings(results: Iterable[LevelResult]) -> Iterator[Finding]:
+    """Yield the findings of the levels of a variant: a pair of accesses that several found once."""
+    told: set[object] = set()
+    for result in results:
+        own = [(pair_of(finding), finding) for finding in result.findings]
+        yield from (f for pair, f in own if pair is None or (f.rule, pair) not in told)
+        told.update((f.rule, pair) for pair, f in own)
+
+
+def distinct(places: Iterable[Place]) -> tuple[Place, ...]:
+    """Return places without those that say the same of the same line, and not too many."""
+    found: dict[object, Place] = {}
+    for place in places:
+        at = place.location
+        where = (at.file, at.line) if at else (place.cubin, place.kernel, place.ptx_line)
+        found.setdefault((place.text, where), place)
+    return tuple(found.values())[:MOST_PLACES]
+
+
+def _joined(first: Finding, *more: Finding) -> Finding:
+    """Return the first of findings that tell the same, with the lines that only others name."""
+    if not more:
+        return first
+    known = {_line(first.location), *(_line(place.location) for place in first.places)}
+    others = [
+        place
+        for finding in more
+        for place in finding.places
+        if place.location is not None and _line(place.location) not in known
+    ]
+    places = distinct((*first.places, *others))
+    return replace(first, message=f"{first.message}; {len(more)} more like it", places=places)
+
+
+def _words_of(finding: Finding) -> object:
+    places = tuple(_where(place.location, place.text) for place in finding.places)
+    where = _where(finding.location, finding.instruction)
+    return _NUMBER.sub("#", finding.message), where, places
+
+
+def _at(place: Place, finding: Finding) -> object:
+    if place.location is None and place.ptx_line:
+        return place.cubin or finding.cubin, place.kernel or finding.kernel, place.ptx_line
+    return _where(place.location, place.text)
+
+
+def _where(location: Location | None, text: str) -> object:
+    return _line(location) or _NUMBER.sub("#", text)
+
+
+def _line(location: Location | None) -> tuple[str, int] | None:
+    return None if location is None else (location.file, location.line)

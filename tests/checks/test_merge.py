@@ -1,0 +1,74 @@
+"""One bug is one finding: of unrolled loops, of both orders of a race, of several levels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pallasc.checks.findings import CALLED, Finding, Place, from_findings
+from pallasc.checks.merge import distinct_findings, merged, pair_of
+from pallasc.errors import Location
+
+READ, WRITE, WAIT, CALL = (Location("/k.py", line, 5) for line in (10, 20, 30, 40))
+
+
+def race(second: Location | None, first: Location | None, **changes: Any) -> Finding:
+    settings: dict[str, Any] = {
+        "rule": "race",
+        "message": "a read of 4 bytes races with a write",
+        "location": second,
+        "places": (Place("the first", first),),
+        **changes,
+    }
+    return Finding(**settings)
+
+
+def test_a_race_that_is_seen_from_both_sides_is_one_finding() -> None:
+    other = race(
+        WRITE,
+        READ,
+        message="a write of 16 bytes races with a read",
+        places=(Place(CALLED, CALL), Place("the first", READ), Place("a wait", WAIT)),
+    )
+    (finding,) = merged([race(READ, WRITE), other, race(READ, WRITE)])
+    assert finding.message == "a read of 4 bytes races with a write; 2 more like it"
+    assert finding.location == READ
+    assert [place.location for place in finding.places] == [WRITE, CALL, WAIT]
+
+
+def test_what_differs_in_a_line_a_rule_or_a_severity_stays() -> None:
+    findings = [
+        race(READ, WRITE),
+        race(READ, WAIT),
+        race(READ, WRITE, rule="missing-proxy-fence"),
+        race(READ, WRITE, severity="note"),
+    ]
+    assert merged(findings) == tuple(findings)
+
+
+def test_without_source_lines_of_ptx_tell_races_apart() -> None:
+    def of_ptx(second: int, first: int) -> Finding:
+        places = (Place("writes", ptx_line=first),)
+        return race(None, None, kernel="k", cubin="c", ptx_line=second, places=places)
+
+    findings = merged([of_ptx(3, 7), of_ptx(7, 3), of_ptx(3, 8)])
+    assert [finding.ptx_line for finding in findings] == [3, 3]
+    assert findings[0].message.endswith("; 1 more like it")
+
+
+def test_other_rules_are_merged_where_only_numbers_differ() -> None:
+    def unfinished(number: int, text: str) -> Finding:
+        return Finding(rule="unfinished-copy", message=f"copy {number} {text}", location=READ)
+
+    findings = merged([unfinished(1, "in"), unfinished(2, "in"), unfinished(3, "out")])
+    assert [finding.message for finding in findings] == ["copy 1 in; 1 more like it", "copy 3 out"]
+    assert pair_of(findings[0]) is None
+
+
+def test_a_race_that_several_levels_find_is_told_once_where_lines_are_marked() -> None:
+    deadlock = Finding(rule="deadlock", message="all wait", location=WAIT)
+    levels = [
+        from_findings("interpreter", (race(READ, WRITE), deadlock)),
+        from_findings("artifact", (race(WRITE, READ), race(READ, WAIT), deadlock)),
+    ]
+    told = [*distinct_findings(levels)]
+    assert told == [race(READ, WRITE), deadlock, race(READ, WAIT), deadlock]
