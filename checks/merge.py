@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 MOST_PLACES = 28
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
+_ASYNCHRONOUS = re.compile(r"(^|\s)(cp|wgmma|tcgen05)\.")
 _OF_PAIRS = frozenset({"race", "missing-proxy-fence", "accumulator-before-wait"})
 """Rules about two accesses: which of them is met second depends on the schedule and the level."""
 
@@ -60,10 +61,15 @@ def distinct(places: Iterable[Place]) -> tuple[Place, ...]:
     return tuple(found.values())[:MOST_PLACES]
 
 
-def _joined(first: Finding, *more: Finding) -> Finding:
-    """Return the first of findings that tell the same, with the lines that only others name."""
-    if not more:
-        return first
+def _joined(*group: Finding) -> Finding:
+    """Return the first of findings that tell the same, with the lines that only others name.
+
+    Of a race between an asynchronous operation and an access that should wait for it, that is the
+    access.
+    """
+    if len(group) == 1:
+        return group[0]
+    first, *more = sorted(group, key=lambda each: bool(_ASYNCHRONOUS.search(each.instruction)))
     known = {_line(first.location), *(_line(place.location) for place in first.places)}
     others = [
         place

@@ -35,6 +35,15 @@ def test_a_race_that_is_seen_from_both_sides_is_one_finding() -> None:
     assert [place.location for place in finding.places] == [WRITE, CALL, WAIT]
 
 
+def test_a_race_is_told_where_something_should_wait_and_not_where_a_copy_starts() -> None:
+    copy = race(WRITE, READ, instruction="@%p1 cp.async.bulk.tensor.1d [%r1], PTX line 7")
+    load = race(READ, WRITE, instruction="ld.shared.f32 %f1, [%r1], PTX line 9")
+    for findings in ([copy, load], [load, copy]):
+        (finding,) = merged(findings)
+        assert (finding.location, finding.instruction) == (READ, load.instruction)
+    assert merged([copy]) == (copy,)
+
+
 def test_what_differs_in_a_line_a_rule_or_a_severity_stays() -> None:
     findings = [
         race(READ, WRITE),
