@@ -11,13 +11,9 @@ from pallasc.emulator.instructions.builder import refusal
 from pallasc.emulator.machine.asynchronous import Asynchronous
 from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import RANK_SHIFT, Region
+from pallasc.emulator.machine.memory import Region
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Immediate, Instruction
-
-_LOW = (1 << RANK_SHIFT) - 1
-_U4 = np.dtype("u4")
-_I4 = np.dtype("i4")
 
 
 @dataclass(frozen=True, slots=True)

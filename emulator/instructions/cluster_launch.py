@@ -12,12 +12,11 @@ from pallasc.emulator.instructions.builder import PREDICATE, Builder, refusal
 from pallasc.emulator.instructions.memory import lanes
 from pallasc.emulator.machine.asynchronous import Asynchronous
 from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.memory import RANK_SHIFT
+from pallasc.emulator.machine.memory import OFFSET_MASK
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Instruction, Register
 
 _ANSWER_BYTES = 16
-_LOW = (1 << RANK_SHIFT) - 1
 _U4 = np.dtype("u4")
 
 
@@ -41,7 +40,7 @@ def _try_cancel(instruction: Instruction, builder: Builder) -> Step:
         addresses, barriers = address(w), barrier(w)
         cluster = w.block.cluster
         for lane in lanes(w):
-            at, signal = int(addresses[lane]) & _LOW, int(barriers[lane]) & _LOW
+            at, signal = int(addresses[lane]) & OFFSET_MASK, int(barriers[lane]) & OFFSET_MASK
             blocks = cluster.blocks if everyone else [w.block]
 
             def complete(at: int = at, signal: int = signal, blocks: list[Block] = blocks) -> None:

@@ -17,14 +17,12 @@ from pallasc.emulator.instructions.memory import lanes
 from pallasc.emulator.machine.asynchronous import Asynchronous
 from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import RANK_SHIFT, SHARED
+from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT, SHARED
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.numbers.atomics import find as find_atomic
 from pallasc.emulator.ptx.syntax import Instruction
 
-_LOW = (1 << RANK_SHIFT) - 1
 _U4 = np.dtype("u4")
-_I4 = np.dtype("i4")
 
 
 def st_async(instruction: Instruction, builder: Builder) -> Step:
@@ -52,7 +50,7 @@ def st_async(instruction: Instruction, builder: Builder) -> Step:
 
             def complete(
                 block: Block = block,
-                at: int = at & _LOW,
+                at: int = at & OFFSET_MASK,
                 content: list[np.ndarray] = content,
                 owner: Block = owner,
                 bar: int = bar,
@@ -71,8 +69,8 @@ def st_async(instruction: Instruction, builder: Builder) -> Step:
             operation_found = Asynchronous(
                 complete, what, instruction_at(w, place), w.actor, int(lane)
             )
-            operation_found.writes = [(block.shared, at & _LOW, width * len(content))]
-            operation_found.signals = [(owner, bar & _LOW)]
+            operation_found.writes = [(block.shared, at & OFFSET_MASK, width * len(content))]
+            operation_found.signals = [(owner, bar & OFFSET_MASK)]
             announce(w, place, operation_found)
             machine.issue(operation_found)
         return place + 1
@@ -111,7 +109,7 @@ def mapa(instruction: Instruction, builder: Builder) -> Step:
                 f"mapa names block {int(used.max())} of a cluster of "
                 f"{len(w.block.cluster.blocks)} blocks",
             )
-        low = (read(w) - window) & _LOW
+        low = (read(w) - window) & OFFSET_MASK
         write(w, (low + (ranks << RANK_SHIFT) + window).astype(dtype))
         return place + 1
 

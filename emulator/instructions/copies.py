@@ -23,14 +23,12 @@ from pallasc.emulator.instructions.prefetches import prefetch
 from pallasc.emulator.instructions.tensor_copies import tensor
 from pallasc.emulator.machine.asynchronous import Asynchronous, Range
 from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import RANK_SHIFT
+from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.tensors.tensor_copies import combined
 
-_LOW = (1 << RANK_SHIFT) - 1
 _U4 = np.dtype("u4")
-_I4 = np.dtype("i4")
 
 
 def cp(instruction: Instruction, builder: Builder) -> Step:
@@ -76,7 +74,7 @@ def _bulk(
             if signal is None:
                 block = w.block.cluster.blocks_by_rank(begin >> RANK_SHIFT)
                 write = _byte_writer(w, at, length, change)
-                offset = begin & _LOW
+                offset = begin & OFFSET_MASK
                 found = store_operation(w, place, lane, block, offset, length, write)
                 found.writes = _bytes(w, at, length)
                 add_to_group(w, place, found)
@@ -134,23 +132,25 @@ def _bulk_load(
 ) -> None:
     machine, cluster = w.block.machine, w.block.cluster
     target = cluster.blocks_by_rank(at >> RANK_SHIFT)
-    owner, offset = cluster.blocks_by_rank(signal >> RANK_SHIFT), signal & _LOW
+    owner, offset = cluster.blocks_by_rank(signal >> RANK_SHIFT), signal & OFFSET_MASK
 
     def complete() -> None:
         if spaces[1] == "shared":
             source = cluster.blocks_by_rank(begin >> RANK_SHIFT).shared
-            first = begin & _LOW
+            first = begin & OFFSET_MASK
         else:
             source = machine.memory.find(begin, size)
             first = begin - source.base
-        put(target.shared, at & _LOW, source.data[first : first + size].copy())
+        put(target.shared, at & OFFSET_MASK, source.data[first : first + size].copy())
         owner.mbarrier(signal).complete(size)
 
     operation = Asynchronous(complete, "a bulk copy", instruction_at(w, place), w.actor, int(lane))
-    operation.writes = [(target.shared, at & _LOW, size)]
+    operation.writes = [(target.shared, at & OFFSET_MASK, size)]
     operation.signals = [(owner, offset)]
     if spaces[1] == "shared":
-        operation.reads = [(cluster.blocks_by_rank(begin >> RANK_SHIFT).shared, begin & _LOW, size)]
+        operation.reads = [
+            (cluster.blocks_by_rank(begin >> RANK_SHIFT).shared, begin & OFFSET_MASK, size)
+        ]
     else:
         operation.reads = _bytes(w, begin, size)
         machine.fetches(w.block, size)

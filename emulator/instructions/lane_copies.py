@@ -13,13 +13,11 @@ from pallasc.emulator.instructions.bulk_groups import (
 )
 from pallasc.emulator.instructions.memory import places
 from pallasc.emulator.machine.asynchronous import Asynchronous
-from pallasc.emulator.machine.memory import RANK_SHIFT, load, store
+from pallasc.emulator.machine.memory import load, store
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Register
 
-_LOW = (1 << RANK_SHIFT) - 1
 _U4 = np.dtype("u4")
-_I4 = np.dtype("i4")
 
 
 def lane_copies(instruction: Instruction, builder: Builder, parts: Sequence[str]) -> Step:

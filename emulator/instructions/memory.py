@@ -19,6 +19,7 @@ from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.memory import (
     LOCAL,
+    OFFSET_MASK,
     PARAMETERS,
     RANK_SHIFT,
     SHARED,
@@ -32,7 +33,6 @@ from pallasc.emulator.machine.warp import LANES, YIELDED, Step, Warp
 from pallasc.emulator.numbers.atomics import find as find_atomic
 from pallasc.emulator.ptx.syntax import Address, Instruction, Register, Symbol
 
-_LOW = (1 << RANK_SHIFT) - 1
 _LOCAL_STRIDE = 1 << 20  # between the local memories of two lanes
 _HINTS = {
     "weak", "volatile", "ca", "cg", "cs", "cv", "lu", "wb", "wt", "nc", "unified", "mmio",
@@ -114,11 +114,11 @@ def _shared(
     first = int(used[0])
     if (used == first).all():
         block = w.block.cluster.blocks_by_rank(first)
-        yield _within(block.shared, addresses & _LOW, w.full, mask, size)
+        yield _within(block.shared, addresses & OFFSET_MASK, w.full, mask, size)
         return
     for rank in np.unique(used):
         block = w.block.cluster.blocks_by_rank(int(rank))
-        yield _within(block.shared, addresses & _LOW, False, mask & (ranks == rank), size)
+        yield _within(block.shared, addresses & OFFSET_MASK, False, mask & (ranks == rank), size)
 
 
 def _local(
@@ -171,7 +171,7 @@ def shared_block(w: Warp, addresses: Addresses) -> tuple[Block, Addresses]:
             "the lanes of one instruction access the shared memory of several blocks",
         )
     block: Block = w.block.cluster.blocks_by_rank(int(ranks[0]))
-    return block, addresses & _LOW
+    return block, addresses & OFFSET_MASK
 
 
 def lanes(w: Warp) -> list[int]:

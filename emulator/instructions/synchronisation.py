@@ -10,7 +10,7 @@ from pallasc.emulator.instructions.builder import PREDICATE, Builder, Read, refu
 from pallasc.emulator.machine.barriers import Mbarrier
 from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import RANK_SHIFT
+from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT
 from pallasc.emulator.machine.waits import BarrierWait, ClusterWait, MbarrierWait
 from pallasc.emulator.machine.warp import BLOCKED, LANES, YIELDED, Step, Warp
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Sink
@@ -18,7 +18,6 @@ from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Sink
 _U4 = np.dtype("u4")
 _LANE_NUMBERS = np.arange(LANES)
 _ALL = (1 << LANES) - 1
-_LOW = (1 << RANK_SHIFT) - 1
 
 
 def one_value(w: Warp, values: np.ndarray, what: str) -> int:
@@ -173,7 +172,7 @@ def mbarrier(instruction: Instruction, builder: Builder) -> Step:
 def _first_lane(w: Warp, address: Read) -> tuple[Block, int, int]:
     """Return the block, the offset and how many lanes are at work, for one barrier of all."""
     where = one_value(w, address(w), "the address of an mbarrier")
-    return w.block.cluster.blocks_by_rank(where >> RANK_SHIFT), where & _LOW, _lanes(w)
+    return w.block.cluster.blocks_by_rank(where >> RANK_SHIFT), where & OFFSET_MASK, _lanes(w)
 
 
 def _lanes(w: Warp) -> int:
@@ -230,7 +229,7 @@ def _arrive(instruction: Instruction, builder: Builder) -> Step:
             block = w.block.cluster.blocks_by_rank(int(offset) >> RANK_SHIFT)
             found = w.block.mbarrier(int(offset))
             if machine.observer is not None:
-                machine.observer.arrived(w, place, ("mbarrier", block, int(offset) & _LOW))
+                machine.observer.arrived(w, place, ("mbarrier", block, int(offset) & OFFSET_MASK))
             total = int(values[lanes].sum(dtype=np.int64))
             _arrivals(found, total, int(lanes.sum()), announces, completes)
         machine.changed()
@@ -279,17 +278,17 @@ def _wait(instruction: Instruction, builder: Builder) -> Step:
         found = w.block.mbarrier(where)
         passed = found.has_passed(which)
         if not passed and tries:
-            w.split.waits = MbarrierWait(found, where & _LOW, which & 1)
+            w.split.waits = MbarrierWait(found, where & OFFSET_MASK, which & 1)
             return BLOCKED
         write(w, np.full(LANES, passed))
         if passed:
             observer = w.block.machine.observer
             if observer is not None:
                 block = w.block.cluster.blocks_by_rank(where >> RANK_SHIFT)
-                observer.passed(w, place, ("mbarrier", block, where & _LOW))
+                observer.passed(w, place, ("mbarrier", block, where & OFFSET_MASK))
             return place + 1
         w.split.place = place + 1
-        w.split.waits = MbarrierWait(found, where & _LOW, which & 1)
+        w.split.waits = MbarrierWait(found, where & OFFSET_MASK, which & 1)
         return YIELDED
 
     return run

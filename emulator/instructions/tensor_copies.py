@@ -17,7 +17,7 @@ from pallasc.emulator.instructions.bulk_groups import (
 from pallasc.emulator.instructions.memory import lanes
 from pallasc.emulator.machine.asynchronous import Asynchronous, Range
 from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.memory import RANK_SHIFT
+from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT
 from pallasc.emulator.machine.tensor_maps import TensorMaps
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Address, Instruction, Operand, Vector
@@ -25,8 +25,6 @@ from pallasc.emulator.tensors import tensor_copies, tensor_maps
 from pallasc.emulator.tensors.tensor_maps import Box
 from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
 
-_LOW = (1 << RANK_SHIFT) - 1
-_U4 = np.dtype("u4")
 _I4 = np.dtype("i4")
 
 
@@ -74,9 +72,9 @@ def _tensor_load(
             where = [int(v) for v in coordinates(w, lane)]
             if lanes_offsets is not None:
                 offsets = [int(v) for v in lanes_offsets(w, lane)]
-                box = tensor_maps.im2col(tensor_map, where, offsets, at & _LOW)
+                box = tensor_maps.im2col(tensor_map, where, offsets, at & OFFSET_MASK)
             else:
-                box = box_of(tensor_map, where, at & _LOW)
+                box = box_of(tensor_map, where, at & OFFSET_MASK)
             mask = None if multicast is None else int(multicast(w)[lane])
             blocks = _destinations(w, at, mask)
             barriers = _signals(w, int(signals[lane]), mask)
@@ -141,7 +139,7 @@ def _destinations(w: Warp, address: int, mask: int | None) -> list[Block]:
 
 
 def _signals(w: Warp, address: int, mask: int | None) -> list[tuple[Block, int]]:
-    return [(block, address & _LOW) for block in _destinations(w, address, mask)]
+    return [(block, address & OFFSET_MASK) for block in _destinations(w, address, mask)]
 
 
 def _tensor_store(
@@ -162,7 +160,7 @@ def _tensor_store(
             tensor_map, base = map_of(w, int(maps[lane]))
             at = int(addresses[lane])
             where = [int(v) for v in coordinates(w, lane)]
-            box = box_of(tensor_map, where, at & _LOW)
+            box = box_of(tensor_map, where, at & OFFSET_MASK)
             block = w.block.cluster.blocks_by_rank(at >> RANK_SHIFT)
             write = _writer(w, tensor_map, base, box, operation)
             found = store_operation(w, place, lane, block, box.shared_address, box.bytes, write)

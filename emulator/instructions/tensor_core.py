@@ -17,7 +17,7 @@ from pallasc.emulator.instructions.synchronisation import fence, one_value
 from pallasc.emulator.instructions.tensor_memory import memory_of
 from pallasc.emulator.machine.asynchronous import Asynchronous, Range
 from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.memory import RANK_SHIFT
+from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import (
     Address,
@@ -27,7 +27,6 @@ from pallasc.emulator.ptx.syntax import (
 from pallasc.emulator.tensors import tcgen05, tcgen05_copies
 from pallasc.emulator.tensors.tcgen05_instructions import MmaKind, parse_mma
 
-_LOW = (1 << RANK_SHIFT) - 1
 _U2, _U4, _U8 = np.dtype("u2"), np.dtype("u4"), np.dtype("u8")
 _CHUNK_BYTES = 16
 
@@ -117,10 +116,10 @@ def _commit(instruction: Instruction, builder: Builder) -> Step:
 
         def complete() -> None:
             for owner in owners:
-                owner.mbarrier(owner.base + (where & _LOW)).arrive()
+                owner.mbarrier(owner.base + (where & OFFSET_MASK)).arrive()
 
         operation = Asynchronous(complete, "tcgen05.commit", instruction_at(w, place), w.actor)
-        operation.signals = [(owner, where & _LOW) for owner in owners]
+        operation.signals = [(owner, where & OFFSET_MASK) for owner in owners]
         _issue(w, place, operation)
         return place + 1
 

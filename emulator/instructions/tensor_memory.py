@@ -13,13 +13,12 @@ from pallasc.emulator.instructions.bulk_groups import instruction_at, put
 from pallasc.emulator.instructions.synchronisation import one_value
 from pallasc.emulator.machine.asynchronous import Asynchronous, Cells
 from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.memory import RANK_SHIFT
+from pallasc.emulator.machine.memory import OFFSET_MASK
 from pallasc.emulator.machine.warp import BLOCKED, LANES, Step, Warp
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register, Vector
 from pallasc.emulator.tensors import tcgen05_moves
 from pallasc.emulator.tensors.tensor_memory import TensorMemory
 
-_LOW = (1 << RANK_SHIFT) - 1
 _U4 = np.dtype("u4")
 _WARPS = 4  # of a warpgroup
 
@@ -55,7 +54,7 @@ def alloc(instruction: Instruction, builder: Builder) -> Step:
         if found is None:
             w.split.waits = f"{columns} free columns of tensor memory"
             return BLOCKED
-        where = one_value(w, address(w), "an address") & _LOW
+        where = one_value(w, address(w), "an address") & OFFSET_MASK
         put(w.block.shared, where, np.array([found], _U4).view(np.uint8))
         observer = w.block.machine.observer
         if observer is not None:

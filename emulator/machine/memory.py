@@ -25,6 +25,8 @@ PARAMETERS = 1 << 60
 LOCAL = 2 << 60
 SHARED = 3 << 60
 RANK_SHIFT = 24
+OFFSET_MASK = (1 << RANK_SHIFT) - 1
+"""The lower bits of a shared address: the offset in the shared memory of its block."""
 RESERVED = 1024
 """Bytes at the start of each block's shared memory that the system has for itself."""
 
