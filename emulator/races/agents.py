@@ -11,8 +11,9 @@ The rows of a frontier say *in which way* they have happened before:
     GLOBAL    also for asynchronous accesses to global memory
     INIT      of initialised mbarriers: for asynchronous operations that signal them
     BEFORE    for tcgen05, as of the last tcgen05.fence::before_thread_sync
-    AFTER     for tcgen05, as of the last tcgen05.fence::after_thread_sync
     OVER      in time alone: relaxed arrivals pass it on, too
+    AFTER     for tcgen05, as of the last tcgen05.fence::after_thread_sync of the thread itself:
+              nothing passes it on, whoever waits needs a fence of its own
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from weakref import WeakSet, ref
 
 import numpy as np
 
-GENERIC, ASYNC, GLOBAL, INIT, BEFORE, AFTER, OVER = range(7)
+GENERIC, ASYNC, GLOBAL, INIT, BEFORE, OVER, AFTER = range(7)
 _ROWS = 7
 
 # The agents of a warp.
@@ -163,8 +164,12 @@ class Frontier:
 
     def join(self, other: Frontier) -> None:
         """Take what the other one knows; both are of one cluster."""
-        np.maximum(self.own, other.own, out=self.own)
+        self.join_own(other.own)
         self.others = self.others.union(other.others)
+
+    def join_own(self, table: Table) -> None:
+        """Take what is known of the own cluster, by all but the fences of another thread."""
+        np.maximum(self.own[:AFTER], table[:AFTER], out=self.own[:AFTER])
 
 
 def merged(known: Table | None, table: Table) -> Table:

@@ -185,5 +185,5 @@ def _learn(frontier: Frontier, cluster: int, passed: Passed) -> None:
     """Take what was passed on; `cluster` is the number of the own one."""
     own = passed.clusters.tables.get(cluster)
     if own is not None:
-        np.maximum(frontier.own, own, out=frontier.own)
+        frontier.join_own(own)
     frontier.others = passed.acquire(frontier.others)

@@ -51,7 +51,11 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ),
     (r"^jax_blackwell_matmul\w*/_wait_store:159:delete", _TURNS),
     (r"^jax_blackwell_matmul\w*/matmul_kernel:(208|212):weaken", _TURNS),
-    (r"^jax_ragged_dot/acc_scope:154:count", "at these sizes no buffer is filled twice"),
+    (r"^jax_ragged_dot/acc_scope:15[49]:count", "at these sizes no buffer is filled twice"),
+    (
+        r"^jax_hopper_matmul/_acc_scope:192:",
+        "at these sizes no slot is filled twice in a tile, as in jax_hopper_matmul_added",
+    ),
     (r"^jax_causal_attention/epilogue_kv_loop:", _EPILOGUE),
 )
 """Of the ids that a pattern is found in."""

@@ -186,6 +186,18 @@ def test_a_mutant_of_a_kind_is_found_where_others_change_nothing(
 
 
 @pytest.mark.once
+def test_each_warp_needs_a_fence_of_its_own_before_it_loads_from_tensor_memory(
+    compiled: Callable[[str], Artifact],
+) -> None:
+    """That of one warp is not for the others, though they pass a barrier after it."""
+    artifact = compiled("blackwell")
+    text = text_of(artifact)
+    load = text[: text.index("tcgen05.ld")].count("\n") + 1
+    fences = [m for m in mutants(text) if m.what == "without tcgen05.fence" and m.line < load]
+    assert "missing-tensor-fence" in rules(artifact, fences[-1].text)
+
+
+@pytest.mark.once
 def test_a_copy_that_outlives_its_block_is_found(compiled: Callable[[str], Artifact]) -> None:
     artifact = compiled("dequant")
     text = re.sub(r"mbarrier\.try_wait[^;]*;", "mov.pred P1, -1;", text_of(artifact))
