@@ -54,7 +54,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"^jax_ragged_dot/acc_scope:15[49]:count", "at these sizes no buffer is filled twice"),
     (
         r"^jax_hopper_matmul/_acc_scope:192:",
-        "at these sizes no slot is filled twice in a tile, as in jax_hopper_matmul_added",
+        "at these sizes no slot is filled twice in a tile; it is in jax_hopper_matmul_added",
     ),
     (r"^jax_causal_attention/epilogue_kv_loop:", _EPILOGUE),
 )
