@@ -34,6 +34,10 @@ _REASONS: tuple[tuple[str, str], ...] = (
         r"^blackwell_matmul/multiply_all:118:earlier",
         "the warp that copies waits for all products before the block reads their sum",
     ),
+    (
+        r"^blackwell_matmul/(drain:105:(delete|slot rem)|copy_all:113:count)",
+        "whoever reads the sum waits for the last products, too, and nothing fills their slots",
+    ),
     (r"^jax_\w*attention\w*/\w+:\d+:(earlier|later) perform_schedule_barrier$", _FOR_SPEED),
     (r"^jax_attention_pipeline/perform_schedule_barrier:696:delete", _FOR_SPEED),
     (r"^jax_attention/kv_loop:200:earlier", _TWO_WAITS),
