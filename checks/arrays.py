@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pallasc.checks.findings import Finding
-from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
+from pallasc.checks.rules import NOTHING_COMPARED, UNINITIALIZED, WRONG_NUMBERS
 from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.references.compare import array_of, compare_arrays, epsilon, settle_tolerance
 from pallasc.compiler.references.input_files import read_input
@@ -139,6 +139,28 @@ def name_of_element(output: Binding, index: Sequence[int]) -> str:
     """Return what an element of a result is called: `out[3, 0]`."""
     name = output.path or "result"
     return f"{name}[{', '.join(map(str, index))}]" if index else name
+
+
+def nothing_compared(
+    output: Binding, got: Any, expected: Any, *, location: Location | None = None
+) -> Finding | None:
+    """Return the note that a result and its reference are NaN everywhere, None if they are not.
+
+    Args:
+        output: which result.
+        got: what the kernel gave, a numpy array.
+        expected: what the reference gave.
+        location: the place that the note is told at, such as that of the kernel.
+    """
+    if not got.size or not ((got != got).all() and (expected != expected).all()):
+        return None
+    return Finding(
+        rule=NOTHING_COMPARED.name,
+        message=f"all {got.size:,} elements of {output.path or 'the result'} are NaN, and so are "
+        "those of the reference: this compares nothing",
+        severity="note",
+        location=location,
+    )
 
 
 def _is_close(dtype: str, got: Any, expected: Any) -> bool:

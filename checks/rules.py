@@ -9,6 +9,12 @@ WRONG_NUMBERS = Rule(
     "A result differs from the reference by more than the tolerance.",
     "The message has the first element that differs. The same --seed gives the same inputs.",
 )
+NOTHING_COMPARED = Rule(
+    "nothing-compared",
+    "All elements of a result are NaN, and so are those of the reference.",
+    "They agree, and that tells nothing about the kernel. Give it other inputs: --input, --inputs, "
+    "or another --seed.",
+)
 UNINITIALIZED = Rule(
     "uninitialized-read",
     "A result depends on memory that was never written.",

@@ -10,7 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pallasc.checks.arrays import difference, expected_results, input_arrays, name_of_element
+from pallasc.checks.arrays import (
+    difference,
+    expected_results,
+    input_arrays,
+    name_of_element,
+    nothing_compared,
+)
 from pallasc.checks.artifact.execute import (
     POISONS,
     Element,
@@ -127,7 +133,8 @@ class _Check:
             return [fault_finding(fault, machine, history), *race_findings(history, run)]
         raced = race_findings(history, run)
         if expected is not None:
-            return [*self._wrong(results, expected, policy, raced), *raced]
+            empty = self._nothing_compared(results, expected) if first else []
+            return [*self._wrong(results, expected, policy, raced), *empty, *raced]
         return [*(self._unwritten(results) if first else []), *raced]
 
     def _run(self, machine: Machine, poison: int = POISONS[0]) -> PlanRun:
@@ -187,6 +194,19 @@ class _Check:
                     message = f"{finding.message}{where}"
                     found.append((replace(finding, message=message), element))
                     break
+        return found
+
+    def _nothing_compared(self, results: Results, expected: Results) -> list[Finding]:
+        """Return which outputs are NaN everywhere, as in the reference."""
+        place = _definition(self.subject.variant)
+        found = []
+        for device, (outputs, rights) in enumerate(zip(results, expected, strict=True)):
+            triples = zip(self.subject.plan.outputs, outputs, rights, strict=True)
+            for output, got, right in triples:
+                finding = nothing_compared(output, got, right, location=place)
+                if finding is not None:
+                    where = f" on device {device}" if device else ""
+                    found.append(replace(finding, message=f"{finding.message}{where}"))
         return found
 
     def _kind(self, results: Results, raced: Sequence[Finding]) -> tuple[str, str]:

@@ -6,6 +6,7 @@ from pallasc.checks.findings import Rule
 from pallasc.checks.rules import (
     BARRIER_MISUSE,
     DEADLOCK,
+    NOTHING_COMPARED,
     OUT_OF_BOUNDS,
     RACE,
     UNFINISHED_COPY,
@@ -43,6 +44,7 @@ INVALID_INSTRUCTION = Rule(
 
 RULES: tuple[Rule, ...] = (
     WRONG_NUMBERS,
+    NOTHING_COMPARED,
     COMPILED_WRONGLY,
     UNINITIALIZED,
     OUT_OF_BOUNDS,

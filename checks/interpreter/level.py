@@ -11,7 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pallasc.checks.arrays import difference, expected_results, input_arrays, stacked
+from pallasc.checks.arrays import (
+    difference,
+    expected_results,
+    input_arrays,
+    nothing_compared,
+    stacked,
+)
 from pallasc.checks.findings import Finding, LevelResult, Place, from_findings, not_checked
 from pallasc.checks.interpreter.interpret import Heard, forget, interpreting, why_missing
 from pallasc.checks.interpreter.messages import failure_finding, race_findings, raised_text
@@ -82,6 +88,7 @@ def _wrong_numbers(
     for device, (own, rights) in enumerate(zip(results, expected, strict=True)):
         for output, got, right in zip(outputs, own, rights, strict=True):
             found = difference(output, got, right, variant.tolerance, location=place)
+            found = found or nothing_compared(output, got, right, location=place)
             if found is not None:
                 where = f" on device {device}" if device else ""
                 findings.append(replace(found, message=f"{found.message}{where}"))

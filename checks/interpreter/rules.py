@@ -6,6 +6,7 @@ from pallasc.checks.findings import Rule
 from pallasc.checks.rules import (
     BARRIER_MISUSE,
     DEADLOCK,
+    NOTHING_COMPARED,
     OUT_OF_BOUNDS,
     RACE,
     UNFINISHED_COPY,
@@ -15,6 +16,7 @@ from pallasc.checks.rules import (
 
 RULES: tuple[Rule, ...] = (
     WRONG_NUMBERS,
+    NOTHING_COMPARED,
     UNINITIALIZED,
     OUT_OF_BOUNDS,
     RACE,

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.checks.arrays import difference
+from pallasc.checks.arrays import difference, nothing_compared
 from pallasc.checks.artifact.rules import COMPILED_WRONGLY
 from pallasc.checks.findings import from_findings
 from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
@@ -62,3 +62,19 @@ def test_memory_that_nothing_wrote_is_never_a_note() -> None:
     assert found is not None
     assert (found.rule, found.severity) == (UNINITIALIZED.name, "error")
     assert found.rule != COMPILED_WRONGLY.name
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_nan_everywhere_in_both_compares_nothing(dtype: type) -> None:
+    nan = np.full(4, np.nan, dtype)
+    partly = np.array([1, np.nan, 2, np.nan], dtype)
+    found = nothing_compared(output("f32"), nan, nan)
+    assert found is not None
+    assert (found.rule, found.severity) == ("nothing-compared", "note")
+    assert found.message.startswith("all 4 elements of out are NaN, and so are those of the refer")
+    assert not from_findings("artifact", (found,)).fails
+    for got, expected in ((partly, partly), (nan, partly), (partly, nan)):
+        assert nothing_compared(output("f32"), got, expected) is None
+    empty, whole = np.zeros(0, dtype), np.zeros(4, np.int32)
+    assert nothing_compared(output("f32"), empty, empty) is None
+    assert nothing_compared(output("i32"), whole, whole) is None

@@ -150,6 +150,22 @@ def test_inputs_that_do_not_fit_are_refused_once_before_anything_runs(
     assert "--input gives x, which in.npz of --inputs has too." in twice.err
 
 
+@pytest.mark.parametrize("level", ["interpreter", "artifact"])
+def test_nan_everywhere_is_a_note_that_does_not_fail(
+    again: Path, checking: Any, level: str
+) -> None:
+    import numpy as np
+
+    np.save(again / "x.npy", np.full(128, np.nan, np.float32))
+    words = ("--json", "-k", "name=sound", "--input", "x=x.npy", "--level", level)
+    ran = checking.check(again, "spec.yaml", *words)
+    assert ran.code == 0, ran.err
+    (finding,) = ran.results["sound"]["findings"]
+    assert (finding["rule"], finding["severity"]) == ("nothing-compared", "note")
+    assert "all 128 elements of " in finding["message"]
+    assert Path(finding["location"]["file"]) == again / "kernels.py"
+
+
 def test_a_damaged_result_is_a_miss(again: Path, checking: Any) -> None:
     store = again / "store" / "v1" / "man"
     for file in store.rglob("*"):
