@@ -32,6 +32,7 @@ _ALLOCATION = re.compile(r"HostAllocationKey\([^)]*\)")
 _ADDRESS = re.compile(r"(?<=\bbarrier )\d{6,}")
 _UNIT = re.compile(r"Warpgroup\([^)]*\)|Warp\([^)]*\)")
 _SLICE = re.compile(r"slice\((\d+), (\d+), (\d+|None)\)")
+_UNFINISHED = re.compile(r"^Not all (copy_smem_to_gmem) read-side .* finished on thread (.+)$")
 _RANGE = re.compile(r"\[Access\(range=\(([^()]*?),?\), permutation=None\)\]")
 _RAISED = re.compile(r"^[\w.]+(?:Error|Exception): ", re.MULTILINE)
 
@@ -166,4 +167,5 @@ def _plain(text: str) -> str:
     text = _RANGE.sub(r"[\1]", _SLICE.sub(r"\1:\2", text))
     text = _UNIT.sub(lambda match: _thread(match[0]), text)
     text = " ".join(text.split()).rstrip(".")
+    text = _UNFINISHED.sub(r"the kernel ends while \1 of \2 may still read shared memory", text)
     return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -274,6 +274,18 @@ def test_only_known_errors_of_the_interpreter_are_findings(text: str, rule: str 
     assert finding is None or "HostAllocationKey" not in finding.message
 
 
+def test_a_copy_that_is_not_waited_for_is_told_in_words_of_the_kernel() -> None:
+    text = (
+        "Not all copy_smem_to_gmem read-side operations completed before kernel finished on "
+        "thread Warpgroup(device_id=0, block_id=0, warpgroup_id=1)."
+    )
+    finding = failure_finding(text, None)
+    assert finding is not None
+    assert finding.message == (
+        "the kernel ends while copy_smem_to_gmem of warpgroup 1 may still read shared memory"
+    )
+
+
 def test_a_range_of_the_interpreter_is_told_as_a_slice() -> None:
     text = (
         "Out-of-bounds read of GMEM: reading [Access(range=(slice(1024, 1152, None),), "
