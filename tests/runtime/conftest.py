@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import bundle_files  # noqa: F401  (tests import it by its bare name)
 import foreign  # noqa: F401  (as bundle_files)
+import gpu_scripts  # noqa: F401  (as bundle_files)
 import made as artifacts
 import orders  # noqa: F401  (as bundle_files)
 import rig as programs

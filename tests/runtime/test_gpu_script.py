@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterable
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
 import pytest
 import standin as control
+from gpu_scripts import HERE, SCRIPTS, run_script
 
-import pallasc
 from pallasc.cache.store import Store
 
 pytestmark = pytest.mark.once
-
-HERE = Path(__file__).parent
-SCRIPTS = HERE.parents[1] / "bench" / "gpu"
 CASES = (
     "sizes of memory",
     "clusters",
@@ -50,33 +45,10 @@ CUT = ("numbers", "errors")
 """The parts of the run that is cut off: those of its moments."""
 
 
-def _run(*command: Any, environment: dict[str, str] | None = None, device: bool = False) -> Any:
-    """Run a program of Python that finds the modules of the tests.
-
-    Args:
-        command: the program and its arguments.
-        environment: that of the stand-in where it is None.
-        device: have the stand-in compute what kernels compute.
-    """
-    given = environment or control.environment()
-    folders = [str(HERE), str(HERE / "programs"), given.get("PYTHONPATH", "")]
-    if device:
-        folders = [str(HERE / "programs" / "gpu_device"), *folders]
-    path = os.pathsep.join(filter(None, folders))
-    return subprocess.run(
-        [sys.executable, "-P", *map(str, command)],
-        env={**given, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "GPU_ROWS": "8"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1800,
-    )
-
-
 def _pack(folder: Path, store: Path) -> None:
     chosen = ["-k", "add[m=1024", "--cases", ",".join(CASES), "--store", store, "--no-wheels"]
     tunings = ["--only-tunings", TUNING, "--only-tunings", FAR_TUNING]
-    done = _run(SCRIPTS / "pack.py", folder, *chosen, *tunings)
+    done = run_script(SCRIPTS / "pack.py", folder, *chosen, *tunings)
     assert done.returncode == 0, done.stderr
 
 
@@ -96,7 +68,7 @@ def _check(folder: Path, out: Path, *arguments: Any, device: dict[str, str] | No
     environment = control.environment()
     environment["GPU_DEVICE"] = json.dumps(device or {})
     command = [folder / "check_gpu.py", "--out", out, *SHORT, *arguments]
-    return _run(*command, environment=environment, device=True)
+    return run_script(*command, environment=environment, device=True)
 
 
 def _rows(out: Path) -> list[dict[str, Any]]:
@@ -118,9 +90,6 @@ def whole(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     """Run everything, without a cut; give the folder of results, and how it ended."""
     out = tmp_path_factory.mktemp("whole")
     return out, _check(packed, out)
-
-
-# ---- packing
 
 
 def test_a_packed_folder_holds_what_its_manifest_says(packed: Path) -> None:
@@ -149,54 +118,6 @@ def test_a_packed_folder_names_no_folder_of_the_machine(packed: Path) -> None:
     assert [
         path for path in packed.rglob("*") if path.is_file() and root in path.read_bytes()
     ] == []
-
-
-def test_the_wheel_that_is_packed_has_every_package(tmp_path: Path) -> None:
-    code = "import pathlib, wheels, sys; wheels.build_wheel(pathlib.Path(sys.argv[1]))"
-    path = os.pathsep.join(filter(None, [str(SCRIPTS), os.environ.get("PYTHONPATH", "")]))
-    done = _run("-c", code, tmp_path, environment={**os.environ, "PYTHONPATH": path})
-    assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
-    package = Path(pallasc.__file__).parent
-    found_here = glob.glob("**/__init__.py", root_dir=package, recursive=True)  # through links too
-    wanted = {str(PurePath("pallasc", name).parent) for name in found_here}
-    with zipfile.ZipFile(wheel) as file:
-        found = {str(PurePath(name).parent) for name in file.namelist() if name.endswith(".py")}
-    assert found == wanted
-
-
-def test_packing_does_not_write_into_a_folder_that_is_there(tmp_path: Path) -> None:
-    done = _run(SCRIPTS / "pack.py", tmp_path)
-    assert done.returncode == 2
-    assert "already exists" in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_packing_for_a_machine_with_another_jax_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "there.txt").write_text("jax==0.1.2\nnumpy==2.0\n")
-    done = _run(SCRIPTS / "pack.py", tmp_path / "new", "--there", tmp_path / "there.txt")
-    assert done.returncode == 1
-    assert "the GPU's machine has 0.1.2" in done.stderr
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_list_of_packages_that_is_none_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "there.txt").write_text("numpy==2.0\nPackage Version\n")
-    done = _run(SCRIPTS / "pack.py", tmp_path / "new", "--there", tmp_path / "there.txt")
-    assert done.returncode == 1
-    assert "there.txt:2: 'Package Version' is no package" in done.stderr
-
-
-def test_wheels_of_what_is_missing_travel_and_others_do_not() -> None:
-    code = "import json, wheels; print(json.dumps(wheels.needed()))"
-    path = os.pathsep.join(filter(None, [str(SCRIPTS), os.environ.get("PYTHONPATH", "")]))
-    done = _run("-c", code, environment={**os.environ, "PYTHONPATH": path})
-    needed = set(json.loads(done.stdout))
-    assert {"zstandard", "cramjam", "sqlite-utils", "pyyaml", "cuda-bindings", "numpy"} <= needed
-    assert {"jax", "torch", "pallasc", "pytest"} & needed == set()
-
-
-# ---- the command
 
 
 def test_a_whole_run_answers_everything(whole: tuple[Path, Any], packed: Path) -> None:
@@ -257,7 +178,7 @@ def test_a_run_that_is_cut_at_five_moments_gives_the_same(
     program = HERE / "programs" / "gpu_cuts.py"
     check = [sys.executable, "-P", packed / "check_gpu.py", "--out", out, *SHORT]
     check += ["--parts", ",".join(CUT)]
-    done = _run(program, out / "results.jsonl", json.dumps(MOMENTS), *check, device=True)
+    done = run_script(program, out / "results.jsonl", json.dumps(MOMENTS), *check, device=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["status"] == 0, done.stderr
     rows = _rows(out)
@@ -326,18 +247,18 @@ def test_another_driver_answers_otherwise_and_the_table_says_so(
 ) -> None:
     environment = control.environment(faults=[("cuMemAlloc_v2", 2, 46)])
     command = [packed / "check_gpu.py", "--out", tmp_path, *SHORT, "--parts", "codes"]
-    _run(*command, environment=environment)
+    run_script(*command, environment=environment)
     things = _things(_rows(tmp_path))
     differing = {key: row for key, row in things.items() if row.get("same") is False}
     key = ("codes/sizes of memory", "cuMemAlloc of 2^44")
     assert (differing[key]["real"], differing[key]["standin"]) == (46, 2)
-    done = _run(packed / "summary.py", tmp_path / "results.jsonl")
+    done = run_script(packed / "summary.py", tmp_path / "results.jsonl")
     assert "sizes of memory: cuMemAlloc of 2^44: real 46, stand-in 2" in done.stdout
 
 
 def test_a_machine_without_a_gpu_is_told(packed: Path, tmp_path: Path) -> None:
     command = [packed / "check_gpu.py", "--out", tmp_path, *SHORT]
-    done = _run(*command, environment=control.environment(devices=""))
+    done = run_script(*command, environment=control.environment(devices=""))
     assert done.returncode == 4
     assert "no GPU can be used here" in done.stderr
     (failure,) = _things(_rows(tmp_path)).values()
@@ -346,15 +267,15 @@ def test_a_machine_without_a_gpu_is_told(packed: Path, tmp_path: Path) -> None:
 
 def test_results_of_another_gpu_or_folder_are_not_mixed(packed: Path, tmp_path: Path) -> None:
     command = [packed / "check_gpu.py", "--out", tmp_path, *SHORT, "--parts", "codes"]
-    assert _run(*command).returncode == 0
-    done = _run(*command, environment=control.environment(devices="10.0"))
+    assert run_script(*command).returncode == 0
+    done = run_script(*command, environment=control.environment(devices="10.0"))
     assert done.returncode == 2
     assert "are of Stand-in H100" in done.stderr
     other = tmp_path / "other"
     shutil.copytree(packed, other)
     manifest = json.loads((other / "MANIFEST.json").read_text())
     (other / "MANIFEST.json").write_text(json.dumps({**manifest, "digest": "another"}))
-    done = _run(other / "check_gpu.py", *command[1:])
+    done = run_script(other / "check_gpu.py", *command[1:])
     assert done.returncode == 2
     assert "of another packed folder" in done.stderr
 
@@ -370,7 +291,7 @@ def test_results_of_another_gpu_or_folder_are_not_mixed(packed: Path, tmp_path: 
 def test_wrong_arguments_are_refused(
     arguments: list[str], text: str, packed: Path, tmp_path: Path
 ) -> None:
-    done = _run(packed / "check_gpu.py", "--out", tmp_path / "out", *arguments)
+    done = run_script(packed / "check_gpu.py", "--out", tmp_path / "out", *arguments)
     assert done.returncode == 2
     assert text in done.stderr
     assert not (tmp_path / "out").exists()
@@ -381,7 +302,7 @@ def test_the_summary_makes_a_table_and_a_record(
 ) -> None:
     record = tmp_path / "gpu.json"
     lines = whole[0] / "results.jsonl"
-    done = _run(packed / "summary.py", lines, "--json", record, "--check")
+    done = run_script(packed / "summary.py", lines, "--json", record, "--check")
     assert done.returncode == 0, done.stdout
     assert "2 of 2 right  numpy, 2 with the same bytes" in done.stdout
     assert "1 × tunings: it is for 4 GPUs" in done.stdout
@@ -408,11 +329,8 @@ def test_a_line_that_was_cut_short_is_not_counted(
     }
 
 
-# ---- what it compares with
-
-
 def test_kernels_are_timed_against_jax_on_the_same_numbers(packed: Path) -> None:
-    done = _run(HERE / "programs" / "gpu_times.py", packed)
+    done = run_script(HERE / "programs" / "gpu_times.py", packed)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["JAX"] == {"missing": "JAX runs on cpu here"}
@@ -449,7 +367,7 @@ def test_jax_s_executable_is_compared_by_its_code() -> None:
 
 @pytest.mark.parametrize(("kind", "count"), [("library", 14), ("tunings", 12)])
 def test_the_references_of_numpy_agree_with_those_of_jax(kind: str, count: int) -> None:
-    done = _run(HERE / "programs" / "gpu_references.py", SCRIPTS, kind)
+    done = run_script(HERE / "programs" / "gpu_references.py", SCRIPTS, kind)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert len(found) == count
@@ -468,7 +386,7 @@ def test_findings_of_compute_sanitizer_are_counted(packed: Path, tmp_path: Path)
     environment = control.environment()
     environment["PATH"] = f"{tmp_path}{os.pathsep}{environment['PATH']}"
     command = [packed / "check_gpu.py", "--out", tmp_path / "out", *SHORT, "--parts", "sanitizer"]
-    done = _run(*command, environment=environment)
+    done = run_script(*command, environment=environment)
     assert done.returncode == 1
     rows = {key[0]: row for key, row in _things(_rows(tmp_path / "out")).items()}
     found = {unit.split("/")[1].split()[0]: row for unit, row in rows.items()}
