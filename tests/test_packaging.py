@@ -93,6 +93,7 @@ def test_a_file_deleted_since_the_last_build_does_not_ship(wheel: Path) -> None:
     assert "pallasc/cache/deleted.py" not in _shipped_files(wheel)
 
 
+@pytest.mark.once
 def test_the_wheel_built_from_the_source_archive_holds_the_same_files(
     wheel: Path, tmp_path: Path
 ) -> None:

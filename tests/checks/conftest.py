@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from pallasc.cache.store import Store
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 import static_kernels  # noqa: F401  (tests import it by its bare name)
@@ -28,9 +30,11 @@ def _load() -> Any:
 
 
 @pytest.fixture(scope="session")
-def checking() -> Any:
+def checking(warm_store: Store) -> Any:
     """Return the module with kernels, specs, and a way to run the command."""
-    return _load()
+    module = _load()
+    module.REMEMBERED = warm_store.root
+    return module
 
 
 @pytest.fixture

@@ -79,6 +79,7 @@ def test_a_changed_reference_is_checked_again_and_a_copy_of_the_folder_is_not(
     assert not any(result["from_store"] for result in ran.results.values())
 
 
+@pytest.mark.once
 def test_levels_that_read_different_files_keep_their_results_beside_each_other(
     project: Path, checking: Any
 ) -> None:
@@ -214,6 +215,7 @@ def test_small_sizes_are_checked_in_the_place_of_all_that_share_them(
     assert "[1/1] compiled  sound[n=128]@h100-sxm" in ran.err
 
 
+@pytest.mark.once
 def test_a_check_that_hangs_dies_or_eats_memory_is_lost_alone(project: Path, checking: Any) -> None:
     source = project / "kernels.py"
     source.write_text(
@@ -242,6 +244,7 @@ def test_a_check_that_hangs_dies_or_eats_memory_is_lost_alone(project: Path, che
     assert not any(ran.results[name]["from_store"] for name in bad)
 
 
+@pytest.mark.once
 def test_a_check_that_is_killed_leaves_no_half_result(project: Path, checking: Any) -> None:
     (project / "spec.yaml").write_text(checking.spec_of({"name": "sound"}, {"name": "doubled"}))
     words = [sys.executable, "-P", "-m", "pallasc", "check", "spec.yaml", "--store", "store"]
@@ -392,6 +395,7 @@ def test_without_jax_a_level_that_calls_the_users_code_says_what_to_install(
     assert caught.value.hint == 'Install it with: pip install "pallasc[cuda13]"'
 
 
+@pytest.mark.once
 def test_a_store_that_demands_signatures_believes_only_signed_results(
     project: Path, checking: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

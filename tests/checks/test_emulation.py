@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from pallasc.cache.store import Store
 
 MORE = """
 
@@ -79,8 +82,9 @@ class Project:
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Project:
+def project(tmp_path_factory: pytest.TempPathFactory, checking: Any, warm_store: Store) -> Project:
     folder = tmp_path_factory.mktemp("emulation")
+    shutil.copytree(warm_store.root, folder / "store")
     (folder / "kernels.py").write_text(checking.KERNELS + MORE)
     kernels: list[dict[str, object]] = [{"name": name} for name in NAMES]
     kernels += [
@@ -103,7 +107,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Project:
     (folder / "spec.yaml").write_text(checking.spec_of(*kernels))
     (folder / "far.yaml").write_text(checking.spec_of({"name": "far_away"}))
     made = Project(folder)
-    built = made.pallasc("build", "spec.yaml")
+    built = made.pallasc("build", "spec.yaml", "--jobs", "1")
     assert built.returncode == 0, built.stderr
     return made
 
@@ -117,6 +121,7 @@ def test_a_kernel_of_the_library_agrees_with_its_reference(project: Project) -> 
     assert re.match(r"  out  f32\[16\] +matches the reference: largest absolute error ", out)
 
 
+@pytest.mark.once
 def test_the_report_has_no_device(project: Project, tmp_path: Path) -> None:
     x = np.random.default_rng(1).uniform(-2, 2, (8, 512)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
@@ -135,6 +140,7 @@ def test_the_report_has_no_device(project: Project, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, powers / powers.sum(1, keepdims=True), rtol=1e-5)
 
 
+@pytest.mark.once
 def test_another_target_is_chosen_by_its_name(project: Project) -> None:
     ran = project.emulate("softmax", "--target", "sm_100a", "--all")
     heads = [line for line in ran.stdout.splitlines() if line.startswith("softmax")]
@@ -142,6 +148,7 @@ def test_another_target_is_chosen_by_its_name(project: Project) -> None:
     assert (ran.returncode, ran.stdout.count("matches the reference")) == (0, 2)
 
 
+@pytest.mark.once
 def test_several_points_are_for_the_user_to_choose_from(project: Project) -> None:
     ran = project.emulate("softmax")
     assert (ran.returncode, ran.stdout) == (2, "")
@@ -155,6 +162,7 @@ def test_what_xla_makes_around_a_kernel_runs_too(project: Project) -> None:
     assert "matches the reference: largest absolute error 0, " in ran.stdout
 
 
+@pytest.mark.once
 def test_other_numbers_than_the_reference_end_with_1(project: Project) -> None:
     ran = project.emulate("doubled")
     assert ran.returncode == 1
@@ -190,6 +198,7 @@ def test_what_a_kernel_prints_goes_to_the_error_output(project: Project) -> None
     assert "element 7" in ran.stderr
 
 
+@pytest.mark.once
 def test_a_limit_stops_the_worker(project: Project) -> None:
     ran = project.emulate("lasting", "--timeout", "2")
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -199,6 +208,7 @@ def test_a_limit_stops_the_worker(project: Project) -> None:
     )
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -212,6 +222,7 @@ def test_what_is_about_a_gpu_is_refused(words: list[str], text: str, project: Pr
     assert ran.stderr.startswith(f"error: {text}\n")
 
 
+@pytest.mark.once
 def test_a_bundle_is_emulated_where_it_has_the_ptx(project: Project) -> None:
     create = ["bundle", "create", "spec.yaml", "-k", "name=sound or name=beside"]
     for options in ([], ["--keep-ptx"]):

@@ -22,6 +22,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 PROGRAM = Path(__file__).parent / "programs" / "pretended_build.py"
 DEADLINE_S = 30
 

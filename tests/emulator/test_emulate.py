@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -86,8 +87,11 @@ numpy.testing.assert_array_equal(pallasc.emulate(made, x), x * (factor + 1) + 1)
 """
 
 
-def test_a_closure_that_this_process_compiled_is_executed(tmp_path: Path) -> None:
-    environment = {**os.environ, "PALLASC_CACHE_DIR": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+def test_a_closure_that_this_process_compiled_is_executed(
+    tmp_path: Path, warm_store: Store
+) -> None:
+    store = shutil.copytree(warm_store.root, tmp_path / "store")
+    environment = {**os.environ, "PALLASC_CACHE_DIR": str(store), "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-P", "-c", CLOSURE], check=True, env=environment)
 
 

@@ -25,6 +25,7 @@ sys.path.pop(0)
 import pallasc
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.options import Options
 from pallasc.emulator.machine.faults import Fault
 from pallasc.errors import DriverError
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
@@ -94,7 +95,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Path:
     """Build everything, and write it into a bundle that keeps the PTX."""
     folder = tmp_path_factory.mktemp("emulated")
     shutil.copytree(warm_store.root, folder / "store")
-    report = build(VARIANTS, store=Store(folder / "store"))
+    report = build(VARIANTS, store=Store(folder / "store"), options=Options(jobs=1))
     assert report.exit_code == 0, [str(result.error) for result in report.results if result.error]
     items = [item_of(r.variant.name, dict(r.variant.params), r.artifact) for r in report.results]
     path = folder / "library.pallasc"

@@ -223,6 +223,7 @@ kernels:
 KERNELS = "\n".join(f"  - {{name: k{number}}}" for number in range(20_000))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+REMEMBERED: Path | None = None
+"""A store that knows the digests of the toolchain and nothing else; a new store is its copy."""
 LIBRARY = ROOT / "specs" / "library"
 
 KERNELS = """\
@@ -118,7 +121,11 @@ class Ran:
 
 
 def check(folder: Path, *arguments: str | Path, modules: Path | None = None) -> Ran:
-    """Run `pallasc check` in a folder, in a process of its own; the interpreter by default."""
+    """Run `pallasc check` in a folder, in a process of its own.
+
+    Without other words the interpreter checks, in one worker: another one would cost more than what
+    it does here.
+    """
     listing = (
         "import atexit, pathlib, sys; listing = pathlib.Path(sys.argv.pop(1)); "
         "atexit.register(lambda: listing.write_text('\\n'.join(sys.modules))); "
@@ -126,6 +133,10 @@ def check(folder: Path, *arguments: str | Path, modules: Path | None = None) -> 
     )
     if "--level" not in arguments:
         arguments = (*arguments, "--level", "interpreter")
+    if "--jobs" not in arguments:
+        arguments = (*arguments, "--jobs", "1")
+    if REMEMBERED is not None and not (folder / "store").exists():
+        shutil.copytree(REMEMBERED, folder / "store")
     start = ["-m", "pallasc"] if modules is None else ["-c", listing, str(modules)]
     words = [sys.executable, "-P", *start, "check", *map(str, arguments)]
     done = subprocess.run(
