@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,3 +53,9 @@ def checked(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Any:
     names = ("sound", "doubled", "unwritten", "waits_twice", "three_of_two")
     (folder / "spec.yaml").write_text(checking.spec_of(*({"name": name} for name in names)))
     return checking.Checked(folder, checking.check(folder, "spec.yaml", "--json"))
+
+
+@pytest.fixture
+def again(checked: Any, tmp_path: Path) -> Path:
+    """Return a copy of the folder that was checked, with its store."""
+    return Path(shutil.copytree(checked.folder, tmp_path / "again"))

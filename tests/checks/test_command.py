@@ -1,9 +1,8 @@
-"""`pallasc check` as a command: what is stored, what is shared, what it takes, how it ends."""
+"""`pallasc check` as a command: what it takes, what is shared, how it ends."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,12 +25,6 @@ from pallasc.errors import SpecError, ToolError
 OWN_FILES = ("kernels.py", "spec.yaml")
 
 
-@pytest.fixture
-def again(checked: Any, tmp_path: Path) -> Path:
-    """Return a copy of the folder that was checked, with its store."""
-    return Path(shutil.copytree(checked.folder, tmp_path / "again"))
-
-
 @pytest.mark.parametrize(
     ("words", "limit_s"), [((), 600.0), (("--timeout", "none"), None), (("--timeout", "5"), 5.0)]
 )
@@ -48,66 +41,6 @@ def test_what_executes_kernels_ends_by_itself_unless_told_otherwise(
 
 def test_the_option_has_every_level() -> None:
     assert (*LEVELS, "all") == command.LEVELS
-
-
-def test_what_has_not_changed_starts_no_worker_and_imports_no_jax(
-    checked: Any, checking: Any, tmp_path: Path
-) -> None:
-    modules = tmp_path / "modules"
-    ran = checking.check(checked.folder, "spec.yaml", "--json", modules=modules)
-    assert ran.code == 1
-    loaded = set(modules.read_text().splitlines())
-    heavy = {"jax", "numpy", "pallasc.compiler.workers.pool", "pallasc.checks.interpreter.level"}
-    assert not loaded & heavy
-    for name, result in checked.ran.results.items():
-        assert not result["from_store"]
-        expected = {**result, "from_store": True}
-        assert ran.results[name] == expected
-
-
-def test_a_changed_reference_is_checked_again_and_a_copy_of_the_folder_is_not(
-    again: Path, checking: Any
-) -> None:
-    moved = checking.check(again, "spec.yaml", "--json")
-    assert all(result["from_store"] for result in moved.results.values())
-    place = moved.results["waits_twice"]["findings"][0]["location"]["file"]
-    assert Path(place) == again / "kernels.py"
-    source = again / "kernels.py"
-    source.write_text(source.read_text().replace("    return x\n", "    return x + x\n"))
-    ran = checking.check(again, "spec.yaml", "--json", "-k", "name=sound or name=doubled")
-    assert [ran.results[name]["status"] for name in ("sound", "doubled")] == ["found", "passed"]
-    assert not any(result["from_store"] for result in ran.results.values())
-
-
-@pytest.mark.once
-def test_levels_that_read_different_files_keep_their_results_beside_each_other(
-    project: Path, checking: Any
-) -> None:
-    # The artifact level calls the reference alone, which does not import the helper.
-    (project / "helper.py").write_text("SCALE = 1.0\n")
-    (project / "reference.py").write_text("def same(x):\n    return x\n")
-    late = "        from helper import SCALE\n        o[...] = SCALE * smem[...]\n"
-    kernels = checking.KERNELS.replace("        o[...] = smem[...]\n", late, 1)
-    (project / "kernels.py").write_text(kernels)
-    kernel = {"name": "sound", "reference": "reference.py:same"}
-    (project / "spec.yaml").write_text(checking.spec_of(kernel))
-
-    def from_store() -> dict[str, bool]:
-        ran = checking.check(project, "spec.yaml", "--json", "--level", "all")
-        assert ran.code == 0, ran.out + ran.err
-        (variant,) = ran.report["variants"]
-        return {row["level"]: row["from_store"] for row in variant["results"]}
-
-    levels = ("static", "interpreter", "artifact")
-    assert from_store() == dict.fromkeys(levels, False)
-    assert from_store() == dict.fromkeys(levels, True)
-    (project / "helper.py").write_text("SCALE = 1  # as before\n")
-    changed = from_store()
-    assert not changed["interpreter"]
-    assert from_store() == dict.fromkeys(levels, True)
-    (project / "reference.py").write_text("def same(x):\n    return 1 * x\n")
-    assert not from_store()["artifact"]
-    assert from_store() == dict.fromkeys(levels, True)
 
 
 def test_another_seed_or_tolerance_or_file_of_inputs_is_another_check(
@@ -165,29 +98,6 @@ def test_nan_everywhere_is_a_note_that_does_not_fail(
     assert (finding["rule"], finding["severity"]) == ("nothing-compared", "note")
     assert "all 128 elements of " in finding["message"]
     assert Path(finding["location"]["file"]) == again / "kernels.py"
-
-
-def test_a_damaged_result_is_a_miss(again: Path, checking: Any) -> None:
-    store = again / "store" / "v1" / "man"
-    for file in store.rglob("*"):
-        if file.is_file() and b'"check"' in file.read_bytes():
-            file.write_bytes(file.read_bytes()[:-20])
-    ran = checking.check(again, "spec.yaml", "--json", "-k", "name=sound")
-    assert (ran.code, ran.results["sound"]["from_store"]) == (0, False)
-
-
-def test_the_store_verifies_counts_and_clears_results(again: Path, checking: Any) -> None:
-    def cache(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-P", "-m", "pallasc", "cache", *words, "--store", again / "store"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-
-    verified = cache("verify", "--json")
-    assert verified.returncode == 0
-    assert json.loads(verified.stdout)["findings"] == []
-    assert cache("clear").returncode == 0
-    assert not [*(again / "store" / "v1" / "man").rglob("?" * 64)]
 
 
 def test_small_sizes_are_checked_in_the_place_of_all_that_share_them(
@@ -393,16 +303,3 @@ def test_without_jax_a_level_that_calls_the_users_code_says_what_to_install(
         "the level calls the kernel or its reference, and jax is not installed."
     )
     assert caught.value.hint == 'Install it with: pip install "pallasc[cuda13]"'
-
-
-@pytest.mark.once
-def test_a_store_that_demands_signatures_believes_only_signed_results(
-    project: Path, checking: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(project / "config"))
-    (project / "spec.yaml").write_text(checking.spec_of({"name": "sound"}))
-    only = ("spec.yaml", "--level", "interpreter", "--json")
-    assert not checking.check(project, *only).results["sound"]["from_store"]
-    monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_STORE", "1")
-    unsigned, signed = (checking.check(project, *only).results["sound"] for _ in range(2))
-    assert [unsigned["from_store"], signed["from_store"]] == [False, True]
