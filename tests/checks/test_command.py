@@ -43,6 +43,7 @@ def test_the_option_has_every_level() -> None:
     assert (*LEVELS, "all") == command.LEVELS
 
 
+@pytest.mark.once
 def test_another_seed_or_tolerance_or_file_of_inputs_is_another_check(
     again: Path, checking: Any
 ) -> None:
@@ -100,6 +101,7 @@ def test_nan_everywhere_is_a_note_that_does_not_fail(
     assert Path(finding["location"]["file"]) == again / "kernels.py"
 
 
+@pytest.mark.once
 def test_small_sizes_are_checked_in_the_place_of_all_that_share_them(
     project: Path, checking: Any
 ) -> None:

@@ -172,6 +172,7 @@ def emulate(folder: Path, *words: str) -> Any:
     return subprocess.run(start, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.once
 def test_a_run_has_the_devices_in_front_of_each_array(folder: Path, results: Any) -> None:
     x = np.arange(256, dtype="f").reshape(2, 128)
     np.save(folder / "x.npy", x)
@@ -184,6 +185,7 @@ def test_a_run_has_the_devices_in_front_of_each_array(folder: Path, results: Any
     np.testing.assert_array_equal(np.load(folder / "out" / "out.npy"), x[::-1])
 
 
+@pytest.mark.once
 def test_a_run_draws_the_inputs_of_a_check(folder: Path, results: Any) -> None:
     from pallasc.compiler.references.input_values import random_bytes
 
@@ -199,6 +201,7 @@ def test_a_run_draws_the_inputs_of_a_check(folder: Path, results: Any) -> None:
     np.testing.assert_array_equal(np.load(folder / "out" / "out.npy"), [gathered] * 4)
 
 
+@pytest.mark.once
 def test_a_run_refuses_the_array_of_one_device(folder: Path, results: Any) -> None:
     np.save(folder / "one.npy", np.zeros(128, "f"))
     ran = emulate(folder, "spec.yaml", "-k", "swapped", "--input", "x=one.npy")
@@ -218,6 +221,7 @@ def test_a_run_tells_devices_that_wait_for_each_other(folder: Path, results: Any
     assert "[deadlock]" in ran.stderr
 
 
+@pytest.mark.once
 def test_a_run_compares_all_devices(folder: Path, results: Any) -> None:
     ran = emulate(folder, "spec.yaml", "-k", "kept")
     assert ran.returncode == 1

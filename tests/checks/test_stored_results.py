@@ -71,6 +71,7 @@ def test_levels_that_read_different_files_keep_their_results_beside_each_other(
     assert from_store() == dict.fromkeys(levels, True)
 
 
+@pytest.mark.once
 def test_a_damaged_result_is_a_miss(again: Path, checking: Any) -> None:
     store = again / "store" / "v1" / "man"
     for file in store.rglob("*"):
@@ -80,6 +81,7 @@ def test_a_damaged_result_is_a_miss(again: Path, checking: Any) -> None:
     assert (ran.code, ran.results["sound"]["from_store"]) == (0, False)
 
 
+@pytest.mark.once
 def test_the_store_verifies_counts_and_clears_results(again: Path, checking: Any) -> None:
     def cache(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
