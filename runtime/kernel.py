@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.availability import Availability, availability, device_ordinal
-from pallasc.runtime.calls.fast_path_table import FastPathTable
 from pallasc.runtime.calls.forms import Forms
 from pallasc.runtime.calls.generated import Function, skip_frames, untraced
 from pallasc.runtime.calls.host import launch_copied
@@ -25,6 +24,9 @@ from pallasc.specs.artifacts.arguments import MISSING
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.lazy import cached_property
 from pallasc.specs.templates import Scalar
+
+if TYPE_CHECKING:
+    from pallasc.runtime.calls.fast_path_table import FastPathTable
 
 
 class Kernel(Variants):
@@ -48,6 +50,7 @@ class Kernel(Variants):
     def __init__(self, name: str, candidates: Iterable[Candidate], *, checks: bool = True) -> None:
         super().__init__(name, candidates, checks=checks)
         self._fast_paths: FastPathTable | None = None
+        self._launched: set[tuple[Route, Adapter]] = set()
         self._generated: set[tuple[Route, Adapter]] = set()
         self._call: Function = partial(self._start, MISSING, True)
         skip_frames(_ENTRANCES)
@@ -237,16 +240,24 @@ class Kernel(Variants):
         return any(kernel.arguments.takes("out") for kernel in kernels)
 
     def _generate(self, match: Match) -> None:
-        """Let later calls with arrays of this framework go through generated functions."""
+        """Let later calls with arrays of this framework go through generated functions.
+
+        They are written at the second call: that takes longer than all else of the first, and
+        programs call many kernels only once.
+        """
         if not match.inputs:
             return
         adapter = match.inputs[0].adapter
-        if (match.route, adapter) in self._generated:
+        use = (match.route, adapter)
+        if use not in self._launched or use in self._generated:
+            self._launched.add(use)
             return
-        self._generated.add((match.route, adapter))
+        self._generated.add(use)
         dialect = adapter.dialect()
         if dialect is None:
             return
+        from pallasc.runtime.calls.fast_path_table import FastPathTable
+
         skip_frames(_ENTRANCES)  # torch may be younger than the kernel
         with process_state.now.lock:
             if self._fast_paths is None:

@@ -15,7 +15,8 @@ from pallasc.runtime.opening import Kernels
 def _warm(framework: Any, **options: Any) -> tuple[Any, list[Any]]:
     kernel = made.kernel(made.add(), **options)
     arrays = [framework.tensor("f32[4, 64]") for _ in range(3)]
-    kernel.into(*arrays[:2], out=arrays[2])
+    for _ in range(2):  # the second call writes the functions
+        kernel.into(*arrays[:2], out=arrays[2])
     return kernel, arrays
 
 
@@ -30,7 +31,7 @@ def test_later_calls_are_fast(checks: bool, slow: list[str], runtime: Any, frame
     stream = made.stream()
     kernel.into(a, b, out=out, stream=stream)
     assert slow == []
-    assert [launch.stream for launch in runtime.launches] == [0, 0, 0, 0, 0, stream]
+    assert [launch.stream for launch in runtime.launches] == [0, 0, 0, 0, 0, 0, stream]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_the_default_stream_of_a_device_that_is_not_current(runtime: Any, framew
     a, b, out = (framework.tensor("f32[4, 64]", device=1) for _ in range(3))
     for _ in range(3):
         kernel.into(a, b, out=out)
-    assert [launch.device for launch in runtime.launches] == [0, 1, 1, 1]
+    assert [launch.device for launch in runtime.launches] == [0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("checks", [True, False])
@@ -138,7 +139,7 @@ def test_two_devices_keep_their_own_plans_for_one_address(runtime: Any, framewor
     for first in (a, b, out):
         first.device_number = 1
     kernel.into(a, b, out=out)
-    assert [launch.device for launch in runtime.launches] == [0, 1]
+    assert [launch.device for launch in runtime.launches] == [0, 0, 1]
 
 
 def test_names_that_are_no_identifiers_are_replaced() -> None:
@@ -191,7 +192,7 @@ def test_variants_by_shape_and_dtype_are_found_fast(
         for m in (4, 8)
         for dtype in ("f32", "bf16")
     ]
-    for a, b in rows:
+    for a, b in rows * 2:
         kernel(a, b)
     slow.clear()
     for a, b in rows:
@@ -210,6 +211,7 @@ def test_kernels_with_temporaries_are_fast_too(
     artifact = made.artifact(made.launch("four", 0, 1, 3, 2), temporaries=[512])
     kernel = made.kernel(artifact, checks=checks)
     a, b, out = (framework.tensor("f32[4, 64]") for _ in range(3))
+    kernel.into(a, b, out=out)
     kernel.into(a, b, out=out)
     slow.clear()
     for _ in range(3):
@@ -289,6 +291,7 @@ def test_conjugated_arrays_go_the_slow_way(runtime: Any, framework: Any, slow: l
     artifact = made.artifact(made.launch("two", 0, 1), inputs={"a": text}, outputs=[text])
     kernel = made.kernel(artifact)
     a, out = (framework.tensor(text) for _ in range(2))
+    kernel.into(a, out=out)
     kernel.into(a, out=out)
     slow.clear()
     kernel.into(a, out=out)

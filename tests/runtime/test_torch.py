@@ -45,7 +45,7 @@ def test_calls_of_all_kinds_work(report: dict[str, Any]) -> None:
         "compiled without and with": [1, 3],
         "compiled again": [1, 3],
         "streams": [True] * 6,
-        "writes are counted": [1, 0] * 4 + [1, 1],
+        "writes are counted": [1, 0] * 6 + [1, 1],
         "backward notices a write": "RuntimeError: one of the variables needed for gradient "
         "computation has been modified by an inplace operation:",
     }

@@ -1,4 +1,9 @@
-"""The files that the first call of a kernel goes through, in their order."""
+"""The files that the first call of a kernel goes through, in their order.
+
+A *room* is a file of `runtime/`, counted where a call enters it first. Three are not counted, since
+every other asks them: `arrays` and `candidates`, which hold the values that a call is about, and
+`devices`, through which every call of the driver goes.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +53,11 @@ def test_a_first_call_goes_through_one_file_after_the_other(
 ) -> None:
     a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
     with active(get_device(0)):
-        entered = [file for file in _entered(adds, a, b) if file not in VALUES]
-        assert entered[: len(STAGES)] == STAGES
-        assert set(entered[len(STAGES) :]) == FAST_PATH
+        first = [file for file in _entered(adds, a, b) if file not in VALUES]
+        assert first == STAGES
+        assert len(first) <= 6
+        # What makes later calls fast takes longer than all else, so a first call does without.
+        assert {*_entered(adds, a, b)} - VALUES - {*STAGES} == FAST_PATH
 
 
 def test_a_later_call_with_known_addresses_enters_no_file(
@@ -59,6 +66,7 @@ def test_a_later_call_with_known_addresses_enters_no_file(
     a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
     with active(get_device(0)):
         out = adds(a, b)
+        adds(a, b)
         assert _entered(lambda: adds.into(a, b, out=out)) == []
 
 
@@ -70,4 +78,4 @@ def test_a_first_call_in_a_stream_of_the_caller_enters_one_file_more(
     stream = made.stream()
     with active(get_device(0)):
         entered = {*_entered(lambda: adds.into(a, b, out=out, stream=stream))}
-    assert entered - VALUES - {*STAGES} - FAST_PATH == {"device/streams"}
+    assert entered - VALUES - {*STAGES} == {"device/streams"}
