@@ -86,9 +86,8 @@ def _check_complete(variant: Variant, artifact: Artifact) -> None:
         hint = "Write the bundle with pallasc bundle create --keep-ptx, or name the spec instead."
     else:
         hint = "It is a kernel of XLA's. Name the spec instead of the bundle."
-    raise UnsupportedError(
-        f"{variant.id}: the bundle has no PTX of the kernel {next(iter(lacking))}.", hint=hint
-    )
+    (first, *_), *_ = lacking.values()
+    raise UnsupportedError(f"{variant.id}: the bundle has no PTX of the kernel {first}.", hint=hint)
 
 
 def emulate(

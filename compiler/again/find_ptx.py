@@ -16,9 +16,13 @@ Texts = Mapping[str, str]
 """PTX by the digest of the cubin, as `PlanRun` takes it."""
 
 
-def without_ptx(artifact: Artifact) -> dict[str, str]:
-    """Return the digests of the cubins of an artifact that come without PTX, by kernel."""
-    return {kernel.name: kernel.cubin for kernel in artifact.kernels if kernel.ptx is None}
+def without_ptx(artifact: Artifact) -> dict[str, tuple[str, ...]]:
+    """Return the kernels of an artifact that come without PTX, by the digest of their cubin."""
+    names: dict[str, tuple[str, ...]] = {}
+    for kernel in artifact.kernels:
+        if kernel.ptx is None:
+            names[kernel.cubin] = (*names.get(kernel.cubin, ()), kernel.name)
+    return names
 
 
 def find_ptx(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pallasc.compiler.lowering.compile import Job, Tools, compile_lowered
@@ -20,13 +20,13 @@ from pallasc.specs.artifacts.plan import Launch
 _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
 
 
-def xla_ptx(job: Job, tools: Tools, cubins: Mapping[str, str]) -> dict[str, str]:
+def xla_ptx(job: Job, tools: Tools, cubins: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the PTX of XLA's kernels by the digest of their cubin, by compiling a job once more.
 
     Args:
         job: what the kernels were compiled from.
         tools: as it was compiled with; XLA has to compile in this process.
-        cubins: the digests of the kernels' cubins, by the kernel's name.
+        cubins: the names of the kernels, by the digest of the cubin that they lie in.
 
     Raises:
         CompileError: it is compiled to another cubin now, or not at all, or XLA wrote no PTX.
@@ -41,12 +41,14 @@ def xla_ptx(job: Job, tools: Tools, cubins: Mapping[str, str]) -> dict[str, str]
         texts = written_kernels(Path(folder))
     now = {(s.kernel, s.cubin) for s in translation.steps if isinstance(s, Launch)}
     found = {}
-    for name, cubin in cubins.items():
-        if (name, cubin) not in now:
-            raise _not_found(job, f"{name} is compiled to another cubin now")
-        if len(texts.get(name, ())) != 1:
-            raise _not_found(job, f"XLA wrote {len(texts.get(name, ()))} texts for {name}")
-        (found[cubin],) = texts[name]
+    for cubin, names in cubins.items():
+        for name in names:
+            if (name, cubin) not in now:
+                raise _not_found(job, f"{name} is compiled to another cubin now")
+        written = set.intersection(*(texts.get(name, set()) for name in names))
+        if len(written) != 1:
+            raise _not_found(job, f"XLA wrote {len(written)} texts for {', '.join(names)}")
+        (found[cubin],) = written
     return found
 
 

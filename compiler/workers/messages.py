@@ -350,14 +350,14 @@ class FindPtx(Request):
 
     Attributes:
         variant: the variant.
-        cubins: the digests of their cubins, by kernel.
+        cubins: their names, by the digest of the cubin that they lie in.
         env: the values of the variables that it declares, None if not set.
     """
 
     op: ClassVar[str] = "ptx"
     reply: ClassVar[type[Reply]] = PtxFound
     variant: Variant
-    cubins: Mapping[str, str]
+    cubins: Mapping[str, tuple[str, ...]]
     env: Mapping[str, str | None]
 
 

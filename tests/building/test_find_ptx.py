@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -54,9 +55,16 @@ def test_each_kernel_of_xla_has_its_ptx(found: dict[str, Any]) -> None:
     result, texts = found["around"]
     lacking = without_ptx(result.artifact)
     assert len(lacking) > 1
-    assert texts.keys() == set(lacking.values())
-    for name, cubin in lacking.items():
+    assert texts.keys() == lacking.keys()
+    for cubin, (name,) in lacking.items():
         assert re.search(rf"\.entry {name}\(", texts[cubin])
+
+
+def test_kernels_that_share_a_name_or_a_cubin_are_told_apart() -> None:
+    rows = [("k", "a", None), ("k", "b", None), ("l", "b", None), ("k", "c", "text")]
+    kernels = [SimpleNamespace(name=name, cubin=cubin, ptx=ptx) for name, cubin, ptx in rows]
+    artifact: Any = SimpleNamespace(kernels=kernels)
+    assert without_ptx(artifact) == {"a": ("k",), "b": ("k", "l")}
 
 
 def test_the_ptx_is_what_the_cubin_was_assembled_from(

@@ -60,7 +60,7 @@ def test_numbers_are_those_of_jax(name: str, made: Any) -> None:
     import jax.numpy as jnp
 
     artifact, texts = made[name]
-    assert set(texts) == set(without_ptx(artifact).values())
+    assert set(texts) == without_ptx(artifact).keys()
     inputs = [inputs_of(b) for b in artifact.plan.inputs]
     (results,) = PlanRun(artifact, Machine(), texts).run([inputs])
     with jax.enable_x64(any(b.dtype == "f64" for b in artifact.plan.inputs)):
