@@ -48,7 +48,7 @@ class _Walk:
         self.results: dict[int, frozenset[str]] = {
             product.step.number: product.results for product in facts.products
         }
-        self.all_results = frozenset().union(*self.results.values()) if self.results else None
+        self.all_results = frozenset[str]().union(*self.results.values())
         masks = self.evaluation.masks
         self.masks_of = {step.number: masks[step.block] for step in self.evaluation.steps}
         self.found: list[Found] = []
@@ -101,18 +101,12 @@ class _Walk:
 
     def _block(self, number: int, state: State) -> None:
         block = self.evaluation.graph.blocks[number]
-        steps = iter(self.steps[number])
-        following = next(steps, None)
-        if self.all_results is None:
-            for step in self.steps[number]:
-                self._step(step, state)
-            return
-        for index in range(block.start, block.end):
-            if following is not None and following.number == index:
-                step, following = following, next(steps, None)
-                self._step(step, state)
-            if state.products:
-                self._accumulators(index, state)
+        start = block.start
+        for step in self.steps[number]:
+            self._accumulators(range(start, step.number), state)
+            self._step(step, state)
+            start = step.number
+        self._accumulators(range(start, block.end), state)
 
     def _step(self, step: Step, state: State) -> None:
         base, *parts = step.instruction.parts
@@ -143,24 +137,25 @@ class _Walk:
         elif parts[0] == "wait_group":
             wait_group(state.products, step.operands[0].number)
 
-    def _accumulators(self, index: int, state: State) -> None:
-        """Note accumulators that an instruction uses before they are waited for."""
+    def _accumulators(self, numbers: range, state: State) -> None:
+        """Note accumulators that instructions use before they are waited for."""
         code = self.evaluation.kernel.instructions
-        if self.all_results is None or code.opcodes[index].startswith("wgmma"):
-            return
-        used = self.all_results.intersection(code.names(index))
-        if not used:
-            return
-        for number, pending in state.products.items():
-            if used & self.results.get(number, frozenset()):
-                why = "committed" if pending.age == 0 else "waited for"
-                self._tell(
-                    "accumulator-before-wait",
-                    f"the accumulator of a wgmma that is not {why} is used",
-                    code[index],
-                    (("starts the wgmma", number),),
-                )
-                return
+        for index in numbers if state.products else ():
+            statement = code.statements[index]
+            if self.all_results.isdisjoint(statement.names):
+                continue
+            if statement.opcode.startswith("wgmma"):
+                continue
+            for number, pending in state.products.items():
+                if not self.results.get(number, frozenset()).isdisjoint(statement.names):
+                    why = "committed" if pending.age == 0 else "waited for"
+                    self._tell(
+                        "accumulator-before-wait",
+                        f"the accumulator of a wgmma that is not {why} is used",
+                        code[index],
+                        (("starts the wgmma", number),),
+                    )
+                    break
 
     def _release(self, step: Step, arrival: Arrival, state: State) -> None:
         """Note memory that is given back while a product still reads it."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from functools import cache
 
 from pallasc.emulator.ptx.syntax import Instruction, Instructions, Kernel, Label, Register
 
@@ -91,13 +92,19 @@ def _target(instruction: Instruction) -> int | None:
     return None
 
 
+@cache
+def _end(opcode: str) -> str:
+    name = opcode.partition(".")[0]
+    return name if name in ENDS else ""
+
+
 def _blocks(instructions: Instructions) -> tuple[list[Block], list[int]]:
     count = len(instructions)
     starts = {0, count}
     ends: dict[int, str] = {}
-    for number, opcode in enumerate(instructions.opcodes):
-        name = opcode.partition(".")[0]
-        if name in ENDS:
+    for number, statement in enumerate(instructions.statements):
+        name = _end(statement.opcode)
+        if name:
             ends[number] = name
             starts.add(number + 1)
             if (target := _target(instructions[number])) is not None:

@@ -56,6 +56,7 @@ class _Evaluator:
         self.threads = block[0] * block[1] * block[2]
         self.atoms = Atoms()
         self.env: dict[str, Value] = {}
+        self.specials: dict[str, Value] = {}
         self.result = Evaluation(kernel, graph, self.atoms, self.threads)
         self.everyone = np.ones(self.threads, bool)
         self.thread_index = np.arange(self.threads, dtype=np.int64)
@@ -145,8 +146,8 @@ class _Evaluator:
             return number
         others = graph.dominators[number] & ~(1 << number)
         loop = graph.loop_of[number]
-        for dominator in reversed([each for each in graph.order if others >> each & 1]):
-            if graph.loop_of[dominator] != loop:
+        for dominator in reversed(graph.order):
+            if not others >> dominator & 1 or graph.loop_of[dominator] != loop:
                 continue
             is_only_way = before == [dominator] and exact[dominator, number]
             if is_only_way or graph.post_dominators[dominator] >> number & 1:
@@ -267,7 +268,9 @@ class _Evaluator:
         if isinstance(operand, Symbol):
             return Value(((self.atoms.atom("symbol", operand.name), 1),), operand.offset)
         if isinstance(operand, Special):
-            return self._special(operand.name)
+            if (found := self.specials.get(operand.name)) is None:
+                found = self.specials[operand.name] = self._special(operand.name)
+            return found
         return self.atoms.value("operand", repr(operand))
 
     def invert(self, value: Value) -> Value:

@@ -19,14 +19,14 @@ _NO_PTX = "it holds no PTX; pallasc bundle create --keep-ptx writes bundles that
 
 def run(subject: Subject, options: Options) -> LevelResult:
     """Check a variant."""
-    artifact = subject.artifact
+    artifact, ptx = subject.artifact, subject.ptx
     target = Target(**artifact.target)  # type: ignore[arg-type]
     notes = notes_of(artifact.plan, artifact.kernels, target)
     try:
-        found = check(artifact.plan, artifact.kernels, subject.ptx, target, artifact.blob)
+        found = check(artifact.plan, artifact.kernels, ptx, target, artifact.blob)
     except UnsupportedError as error:
         return replace(not_checked(NAME, error.message.rstrip(".")), notes=notes)
     result = from_findings(NAME, tuple(found))
-    if not subject.ptx and not result.fails:
+    if not ptx and not result.fails:
         result = not_checked(NAME, _NO_PTX)
     return replace(result, notes=notes)

@@ -11,7 +11,6 @@ from pallasc.checks.static.evaluation import Evaluation, Step, plain_address
 from pallasc.checks.static.events import Access, Arrival, BulkCopy, Place, Product, Wait
 from pallasc.checks.static.facts import Facts
 from pallasc.checks.static.values import Value, signed
-from pallasc.emulator.ptx.syntax import Register
 from pallasc.specs.artifacts.plan import Bytes, Launch, TensorMap
 from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
 
@@ -203,8 +202,8 @@ class _Reader:
 
     def _wgmma(self, step: Step) -> Product:
         values = [each for each in step.operands[1:3] if isinstance(each, Value)]
-        vector = step.operands[0]
-        results = frozenset(e.name for e in vector if isinstance(e, Register))
+        statement = self.facts.evaluation.kernel.instructions.statements[step.number]
+        results = frozenset(statement.results)
         product = Product(step, self._descriptors(values), results)
         self.facts.products.append(product)
         return product

@@ -61,8 +61,8 @@ class Slice(NamedTuple):
 
     Attributes:
         numbers: of the instructions that matter, in order.
-        definitions: the instructions that give a register its value, by its name.
-        changing: registers that matter and are given a value at more than one place.
+        definitions: the instructions that give a register that matters its value, by its name.
+        changing: those registers that are given a value at more than one place.
     """
 
     numbers: list[int]
@@ -72,32 +72,39 @@ class Slice(NamedTuple):
 
 def slice_of(code: Instructions) -> Slice:
     """Return what matters of a kernel."""
-    definitions: dict[str, list[int]] = defaultdict(list)
+    statements = code.statements
+    first: dict[str, int] = {}
+    more: dict[str, list[int]] = defaultdict(list)
+    definitions: dict[str, list[int]] = {}
     found: set[int] = set()
     wanted: list[str] = []
     accumulators: set[str] = set()
-    for number, (opcode, results) in enumerate(zip(code.opcodes, code.results, strict=True)):
-        role = role_of(opcode)
+    roles = [role_of(statement.opcode) for statement in statements]
+    for number, (statement, role) in enumerate(zip(statements, roles, strict=True)):
         if role.has_result:
-            for name in results:
-                definitions[name].append(number)
+            for name in statement.results:
+                if name in first:
+                    more[name].append(number)
+                else:
+                    first[name] = number
+            if not role.is_watched:
+                continue
         if role.is_watched:
             found.add(number)
-            wanted += code.names(number, only_addresses=role.has_data)
-        if (role.is_watched or role.is_end) and (guard := code.guard(number)) is not None:
-            wanted.append(guard)
+            wanted += statement.address_names if role.has_data else statement.names
+        if statement.guard is not None and (role.is_watched or role.is_end):
+            wanted.append(statement.guard)
         if role.is_product:
-            accumulators.update(results)
-    seen: set[str] = set()
+            accumulators.update(statement.results)
     while wanted:
         name = wanted.pop()
-        if name in seen:
+        if name in definitions or name not in first:
             continue
-        seen.add(name)
-        for number in definitions.get(name, ()):
+        definitions[name] = [first[name], *more.get(name, ())]
+        for number in definitions[name]:
             if number not in found:
                 found.add(number)
-                if role_of(code.opcodes[number]).handler is not None:
-                    wanted += code.names(number)
-    changing = {name for name in seen if len(definitions.get(name, ())) > 1}
+                if roles[number].handler is not None:
+                    wanted += statements[number].names
+    changing = {name for name, numbers in definitions.items() if len(numbers) > 1}
     return Slice(sorted(found), definitions, changing - accumulators)

@@ -14,12 +14,20 @@ from pallasc.checks.static.values import Value, signed, unsigned
 
 _MOST_ITERATIONS = 256
 _LIMIT = 1 << 31
+_RESULTS = frozenset(
+    {"setp", "not", "selp", "shr", "shl", "and", "or", "xor", "div", "rem", "min", "max"}
+)
+"""What `_result` computes."""
+
+
+Numbers = dict[int, int | None]
+"""What atoms are in an iteration, as far as somebody has asked; None for what is not known."""
 
 
 class Iteration(NamedTuple):
-    """An iteration: what atoms of the loop are in it, and the blocks that run for certain."""
+    """An iteration: what atoms are in it, and the blocks that run for certain."""
 
-    numbers: dict[int, int]
+    numbers: Numbers
     blocks: frozenset[int]
 
 
@@ -54,21 +62,17 @@ def walk(evaluation: Evaluation, header: int) -> list[Iteration]:
 
 
 def _numbers(
-    evaluation: Evaluation, end: dict[str, Value], phis: dict[int, str], before: dict[int, int]
-) -> dict[int, int]:
+    evaluation: Evaluation, end: dict[str, Value], phis: dict[int, str], before: Numbers
+) -> Numbers:
     """Return what atoms become that registers hold at the end of a block."""
-    found = {}
+    found: Numbers = {}
     for atom, register in phis.items():
         value = end.get(register)
-        number = None if value is None else number_of(evaluation, value, before)
-        if number is not None:
-            found[atom] = number
+        found[atom] = None if value is None else number_of(evaluation, value, before)
     return found
 
 
-def _pass(
-    evaluation: Evaluation, header: int, numbers: dict[int, int]
-) -> tuple[frozenset[int], bool]:
+def _pass(evaluation: Evaluation, header: int, numbers: Numbers) -> tuple[frozenset[int], bool]:
     """Return the blocks of an iteration that run for certain, and whether another one follows."""
     graph = evaluation.graph
     members, blocks = graph.loops[header], []
@@ -99,29 +103,33 @@ def _meeting(evaluation: Evaluation, block: int) -> int | None:
     return max(others, key=lambda each: post[each].bit_count(), default=None)
 
 
-def number_of(evaluation: Evaluation, value: Value, numbers: dict[int, int]) -> int | None:
+def number_of(evaluation: Evaluation, value: Value, numbers: Numbers) -> int | None:
     """Return a value as a number, given those of atoms; None where it is not known."""
     if not isinstance(value.constant, int):
         return None
     total = value.constant
     for atom, factor in value.terms:
-        number = numbers.get(atom)
-        if number is None:
-            number = _result(evaluation, atom, numbers)
+        if atom in numbers:
+            number = numbers[atom]
+        else:
+            number = numbers[atom] = _result(evaluation, atom, numbers)
         if number is None:
             return None
         total += factor * number
     return total
 
 
-def _result(evaluation: Evaluation, atom: int, numbers: dict[int, int]) -> int | None:
+def _result(evaluation: Evaluation, atom: int, numbers: Numbers) -> int | None:
     """Return what an instruction gives; of numbers below 2³¹ alone, except for comparisons."""
     atoms = evaluation.atoms
     name, *more = str(atoms.kind(atom)).split(".")
-    operands = [number_of(evaluation, each, numbers) for each in atoms.operands[atom]]
-    if any(each is None for each in operands):
+    if name not in _RESULTS:
         return None
-    known = [each for each in operands if each is not None]
+    known = []
+    for operand in atoms.operands[atom]:
+        if (number := number_of(evaluation, operand, numbers)) is None:
+            return None
+        known.append(number)
     if name == "setp" and len(known) == 2 and len(more) >= 1:
         return _compared(more[0], more[-1], *known)
     if name == "not" and not more:

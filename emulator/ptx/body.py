@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 
-from pallasc.emulator.ptx.by_name import operands_of
+from pallasc.emulator.ptx.by_name import by_name
 from pallasc.emulator.ptx.operands import Operands, Scope
-from pallasc.emulator.ptx.statements import Block, Declaration, Item, item_of
+from pallasc.emulator.ptx.statements import EMPTY, Block, Declaration, Item, item_of
 from pallasc.emulator.ptx.syntax import (
     Instruction,
     Instructions,
@@ -15,8 +14,6 @@ from pallasc.emulator.ptx.syntax import (
     Label,
     Operand,
     Place,
-    Register,
-    Stated,
     Statement,
     Symbol,
     Variable,
@@ -67,10 +64,7 @@ class Body:
     def _read(self) -> None:
         tokens = self._tokens
         while True:
-            for number, line in tokens.lines():
-                if not self._item(item_of(line), number):
-                    tokens.go_to(number)
-                    break
+            self._lines()
             token = tokens.peek()
             if tokens.accept("}"):
                 if self._scope.parent is None:
@@ -86,16 +80,24 @@ class Body:
                 tokens.next()
                 self._scope.labels[token.text] = len(self._code)
             elif not tokens.accept(";"):
-                self._instruction(self._scope)
+                self._of_tokens(self._scope)
+
+    def _lines(self) -> None:
+        """Read whole lines, up to one that is to be read token by token."""
+        tokens, code = self._tokens, self._code
+        start, lines = tokens.lines()
+        for number, item in enumerate(map(item_of, lines), start):
+            if type(item) is Statement and self._scope is self._outer and not item.is_branch:
+                code.state(item, number, self._place)
+            elif item is not EMPTY and not self._item(item, number):
+                tokens.go_to(number)
+                return
 
     def _item(self, item: Item | None, number: int) -> bool:
         """Take in a line; return False for one that is to be read token by token."""
         scope = self._scope
         if isinstance(item, Statement):
-            if scope is self._outer and not item.is_branch:
-                self._code.state(item, number, self._place)
-            else:
-                self._append(self._instruction_of((item, number, self._place), scope), scope)
+            self._take(item, number, scope)
         elif isinstance(item, Declaration):
             self._declare(item.name, item.type, scope)
         elif isinstance(item, Block):
@@ -103,35 +105,46 @@ class Body:
             for each in item.registers:
                 self._declare(each.name, each.type, inner)
             for statement in item.statements:
-                self._append(self._instruction_of((statement, number, self._place), inner), inner)
+                self._take(statement, number, inner)
         elif item is None or (item.text == "}" and scope is self._outer):
             return False
         elif item.text == "{":
             self._scope = Scope(scope)
         elif item.text == "}":
             self._scope = scope.parent or self._outer
-        elif item.text:
+        else:
             scope.labels[item.text] = len(self._code)
         return True
 
-    def _later(self, stated: Stated) -> Instruction:
-        """Read an instruction of the outermost scope."""
-        statement, number, place = stated
-        guard = statement.guard
-        if self._by_name and (guard is None or is_register_name(guard)):
-            with suppress(UnsupportedError):  # else it is refused with its line
-                operands = operands_of(statement.operands)
-                condition = None if guard is None else Register(-1, "", guard, statement.negated)
-                return Instruction(
-                    statement.opcode, operands, condition, number, statement.text, place
-                )
-        return self._instruction_of(stated, self._outer)
+    def _take(self, statement: Statement, number: int, scope: Scope) -> None:
+        """Take in an instruction of an inner scope, or a branch."""
+        if (
+            self._by_name
+            and not statement.is_branch
+            and scope.parent is self._outer
+            and statement.guard not in scope.names
+            and scope.names.keys().isdisjoint(statement.names)
+        ):
+            self._code.state(statement, number, self._place)
+        else:
+            self._append(self._instruction(statement, number, self._place, scope), scope)
 
-    def _instruction_of(self, stated: Stated, scope: Scope) -> Instruction:
-        (text, negated, name, opcode, rest, *_), number, place = stated
-        operands = self._operands
-        guard = None if name is None else operands.guard(name, scope, number, negated=negated)
-        return Instruction(opcode, operands.all_of(rest, scope, number), guard, number, text, place)
+    def _later(self, statement: Statement, number: int, place: Place | None) -> Instruction:
+        """Read an instruction that uses no name of an inner scope."""
+        if self._by_name and (read := by_name(statement)) is not None:
+            return Instruction(statement.opcode, *read, number, statement.text, place)
+        return self._instruction(statement, number, place, self._outer)
+
+    def _instruction(
+        self, statement: Statement, number: int, place: Place | None, scope: Scope
+    ) -> Instruction:
+        reader, name, negated = self._operands, statement.guard, statement.negated
+        guard = None if name is None else reader.guard(name, scope, number, negated=negated)
+        read = by_name(statement) if self._by_name else None
+        operands = None if read is None else _renamed(read[0], statement, scope)
+        if operands is None:
+            operands = reader.all_of(statement.operands, scope, number)
+        return Instruction(statement.opcode, operands, guard, number, statement.text, place)
 
     def _declare(self, name: str, register_type: str, scope: Scope) -> None:
         self._operands.declare(name, register_type, scope)
@@ -175,14 +188,14 @@ class Body:
                 tokens.integer()
                 tokens.expect(">")
                 scope.ranges[name] = register_type
-                self._by_name &= is_register_name(f"{name}0") or scope is not self._outer
+                self._by_name &= scope is self._outer and is_register_name(f"{name}0")
             else:
                 self._declare(name, register_type, scope)
             if tokens.accept(";"):
                 return
             tokens.expect(",")
 
-    def _instruction(self, scope: Scope) -> None:
+    def _of_tokens(self, scope: Scope) -> None:
         tokens = self._tokens
         start = tokens.peek()
         first = tokens.position
@@ -202,6 +215,17 @@ class Body:
         self._append(
             Instruction(opcode.text, tuple(operands), guard, start.line, text, self._place), scope
         )
+
+
+def _renamed(
+    operands: tuple[Operand, ...], statement: Statement, scope: Scope
+) -> tuple[Operand, ...] | None:
+    """Return operands with the registers of their scope; None if that takes more than this."""
+    own = scope.names
+    found = tuple([own.get(o.name, o) if isinstance(o, Symbol) else o for o in operands])
+    count = sum(name in own for name in statement.names)
+    is_whole = count == sum(new is not old for new, old in zip(found, operands, strict=True))
+    return found if is_whole and (scope.parent is None or scope.parent.parent is None) else None
 
 
 def _resolved(instruction: Instruction, scope: Scope) -> Instruction:

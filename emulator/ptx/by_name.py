@@ -8,20 +8,27 @@ from __future__ import annotations
 from functools import lru_cache
 
 from pallasc.emulator.ptx.operands import OPERANDS, Operands, Scope
-from pallasc.emulator.ptx.syntax import Operand, Register, is_register_name
+from pallasc.emulator.ptx.syntax import Operand, Register, Statement, is_register_name
 from pallasc.emulator.ptx.tokens import Tokens
+from pallasc.errors import UnsupportedError
 
 _MOST_OPERANDS = 1 << 15
 
 
-@lru_cache(_MOST_OPERANDS)
-def operands_of(text: str) -> tuple[Operand, ...]:
-    """Return the operands in a text of a kernel whose registers all have plain names.
+def by_name(statement: Statement) -> tuple[tuple[Operand, ...], Register | None] | None:
+    """Return the operands and the guard of a statement; None where its kernel has to tell.
 
-    Raises:
-        UnsupportedError: something in it is not understood.
+    All registers of the kernel's outermost scope must have plain names.
     """
-    return tuple([_operand_of(each.rstrip()) for each in OPERANDS.findall(text)])
+    if statement.by_name is None:
+        guard = statement.guard
+        try:
+            found = tuple([_operand_of(o.rstrip()) for o in OPERANDS.findall(statement.operands)])
+        except UnsupportedError:
+            return None  # it is refused with its line
+        condition = None if guard is None else Register(-1, "", guard, statement.negated)
+        statement.by_name = found, condition
+    return statement.by_name
 
 
 @lru_cache(_MOST_OPERANDS)

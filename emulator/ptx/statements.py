@@ -22,6 +22,7 @@ _INSTRUCTION = re.compile(
 """An instruction that is a line: without strings, comments and what `::` is in operands."""
 _REGISTER = re.compile(r"\s*\.reg\s+\.(?P<type>\w+)\s+(?P<name>[%$_A-Za-z][\w$]*)\s*;\s*")
 _LABEL = re.compile(r"\s*([%$_A-Za-z][\w$]*)\s*:\s*")
+_ADDRESSES = re.compile(r"\[[^\]]*\]")
 _NAMES = re.compile(r"[%$A-Za-z][\w$]*|_[\w$]+")
 
 
@@ -45,6 +46,9 @@ class Mark(NamedTuple):
     text: str
 
 
+EMPTY = Mark("")
+
+
 Item = Statement | Declaration | Block | Mark
 
 
@@ -53,7 +57,7 @@ def item_of(line: str) -> Item | None:
     """Return what a line consists of, None if that takes tokens to tell."""
     text = line.strip()
     if text in ("", "{", "}"):
-        return Mark(text)
+        return Mark(text) if text else EMPTY
     if (match := _INSTRUCTION.fullmatch(text)) is not None:
         return _statement(match, text)
     if (match := _REGISTER.fullmatch(text)) is not None:
@@ -76,6 +80,8 @@ def _statement(match: re.Match[str], text: str) -> Statement:
         opcode,
         operands,
         tuple(_NAMES.findall(first)),
+        tuple(_NAMES.findall(operands)),
+        tuple(_NAMES.findall(" ".join(_ADDRESSES.findall(operands)))),
         opcode.startswith(("bra", "brx")),
     )
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
+from itertools import chain
 from typing import NamedTuple, overload
 
 
@@ -123,9 +124,6 @@ class Instruction(NamedTuple):
         return _parts(self.opcode)
 
 
-_MOST_TEXTS = 1 << 14
-_ADDRESSES = re.compile(r"\[[^\]]*\]")
-_NAMES = re.compile(r"[%$A-Za-z][\w$]*|_[\w$]+")
 _PLAIN_NAME = re.compile(r"%[a-z]+\d+")
 
 
@@ -134,16 +132,16 @@ def is_register_name(name: str) -> bool:
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
-@lru_cache(_MOST_TEXTS)
-def _names_in(text: str, only_addresses: bool) -> list[str]:
-    texts = _ADDRESSES.findall(text) if only_addresses else (text,)
-    return [name for each in texts for name in _NAMES.findall(each)]
-
-
-class Statement(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Statement:
     """An instruction as it stands in a line, before its operands are read.
 
-    `results` are the names in its first operand, unless that is an address.
+    Attributes:
+        results: the names in its first operand, unless that is an address.
+        names: the names in its operands: of registers, and of other things.
+        address_names: those of its addresses.
+        is_branch: its operands are labels.
+        by_name: its operands and its guard, once they are read without their kernel.
     """
 
     text: str
@@ -152,29 +150,47 @@ class Statement(NamedTuple):
     opcode: str
     operands: str
     results: tuple[str, ...]
-    is_branch: bool
+    names: tuple[str, ...]
+    address_names: tuple[str, ...]
+    is_branch: bool = False
+    by_name: tuple[tuple[Operand, ...], Register | None] | None = None
 
 
-Stated = tuple[Statement, int, Place | None]
-"""A statement, the number of its line, and the line of the user's source."""
+def _statement(instruction: Instruction) -> Statement:
+    """Return the statement of an instruction that is read."""
+    opcode, operands, guard, _, text, _ = instruction
+    names = [tuple(r.name for r in registers_in(operand)) for operand in operands]
+    addresses = [n for n, o in zip(names, operands, strict=True) if isinstance(o, Address)]
+    return Statement(
+        text,
+        guard is not None and guard.negated,
+        None if guard is None else guard.name,
+        opcode,
+        "",
+        names[0] if names else (),
+        tuple(chain.from_iterable(names)),
+        tuple(chain.from_iterable(addresses)),
+    )
 
 
 class Instructions(Sequence[Instruction]):
     """The instructions of a kernel in order; those of most lines are read when they are asked for.
 
     Attributes:
-        opcodes: of each instruction.
-        results: of each instruction, the names of the registers in its first operand.
+        statements: of each instruction.
+        lines: the number of its line.
+        places: the line of the user's source.
     """
 
-    def __init__(self, read: Callable[[Stated], Instruction]) -> None:
+    def __init__(self, read: Callable[[Statement, int, Place | None], Instruction]) -> None:
         self._read = read
-        self._code: list[Instruction | Stated] = []
-        self.opcodes: list[str] = []
-        self.results: list[Sequence[str]] = []
+        self._known: dict[int, Instruction] = {}
+        self.statements: list[Statement] = []
+        self.lines: list[int] = []
+        self.places: list[Place | None] = []
 
     def __len__(self) -> int:
-        return len(self._code)
+        return len(self.statements)
 
     @overload
     def __getitem__(self, number: int) -> Instruction: ...
@@ -183,42 +199,27 @@ class Instructions(Sequence[Instruction]):
     def __getitem__(self, number: int | slice) -> Instruction | Sequence[Instruction]:
         if isinstance(number, slice):
             return [self[each] for each in range(*number.indices(len(self)))]
-        found = self._code[number]
-        if not isinstance(found, Instruction):
-            found = self._code[number] = self._read(found)
+        found = self._known.get(number)
+        if found is None:
+            place = self.places[number]
+            found = self._read(self.statements[number], self.lines[number], place)
+            self._known[number] = found
         return found
 
     def state(self, statement: Statement, line: int, place: Place | None) -> None:
         """Append an instruction that is read later."""
-        self._code.append((statement, line, place))
-        self.opcodes.append(statement.opcode)
-        self.results.append(statement.results)
+        self.statements.append(statement)
+        self.lines.append(line)
+        self.places.append(place)
 
     def append(self, instruction: Instruction) -> None:
         """Append an instruction."""
-        first = instruction.operands[:1]
-        self._code.append(instruction)
-        self.opcodes.append(instruction.opcode)
-        self.results.append([r.name for operand in first for r in registers_in(operand)])
+        self._known[len(self)] = instruction
+        self.state(_statement(instruction), instruction.line, instruction.place)
 
     def replace(self, number: int, instruction: Instruction) -> None:
         """Replace an instruction."""
-        self._code[number] = instruction
-
-    def guard(self, number: int) -> str | None:
-        """Return the name of the guard of an instruction."""
-        found = self._code[number]
-        if not isinstance(found, Instruction):
-            return found[0].guard
-        return None if found.guard is None else found.guard.name
-
-    def names(self, number: int, *, only_addresses: bool = False) -> Sequence[str]:
-        """Return the names of the registers in the operands of an instruction, and others."""
-        found = self._code[number]
-        if not isinstance(found, Instruction):
-            return _names_in(found[0].operands, only_addresses)
-        operands = [o for o in found.operands if isinstance(o, Address) or not only_addresses]
-        return [r.name for operand in operands for r in registers_in(operand)]
+        self._known[number] = instruction
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,12 +87,13 @@ class Tokens:
             self._tokens += _tokens(self._lines[self._line - 1], self._line)
         return True
 
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """Take whole lines with their numbers, none in the middle of a line."""
-        if self._at >= len(self._tokens):
-            start, self._line = self._line, len(self._lines)
-            for number in range(start, self._line):
-                yield number + 1, self._lines[number]
+    def lines(self) -> tuple[int, list[str]]:
+        """Take all lines that are left, none in the middle of one; return the first's number."""
+        start = self._line
+        if self._at < len(self._tokens):
+            return start, []
+        self._line = len(self._lines)
+        return start + 1, self._lines[start:]
 
     def go_to(self, number: int) -> None:
         """Go back to a line that was taken whole."""
