@@ -91,7 +91,7 @@ def slice_of(code: Instructions) -> Slice:
                 continue
         if role.is_watched:
             found.add(number)
-            wanted += statement.address_names if role.has_data else statement.names
+            wanted += statement.address_names if role.has_data else statement.scalar_names
         if statement.guard is not None and (role.is_watched or role.is_end):
             wanted.append(statement.guard)
         if role.is_product:

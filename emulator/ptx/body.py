@@ -49,14 +49,16 @@ class Body:
         """Read `{ ... }`."""
         self._tokens.expect("{")
         self._read()
+        code = self._code
         for number, scope in self._branches:
-            self._code.replace(number, _resolved(self._code[number], scope))
+            code.replace(number, _resolved(code[number], scope))
+        del self._code  # which keeps this body, to read what is left
         return Kernel(
             self._name,
             tuple(parameters),
             tuple(self._variables),
             self._operands.registers,
-            self._code,
+            code,
             sizes.get(".maxntid") or sizes.get(".reqntid"),
             sizes.get(".reqnctapercluster"),
         )

@@ -12,7 +12,7 @@ from pallasc.emulator.ptx.syntax import Operand, Register, Statement, is_registe
 from pallasc.emulator.ptx.tokens import Tokens
 from pallasc.errors import UnsupportedError
 
-_MOST_OPERANDS = 1 << 15
+_MOST_OPERANDS = 1 << 16
 
 
 def by_name(statement: Statement) -> tuple[tuple[Operand, ...], Register | None] | None:

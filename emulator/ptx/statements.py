@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pallasc.emulator.ptx.syntax import Statement
 
-_MOST_LINES = 1 << 14
+_MOST_LINES = 1 << 16
 _INSTRUCTION = re.compile(
     r"""\s*(?:@(?P<negated>!)?(?P<guard>[%$_A-Za-z][\w$]*)\s+)?
     (?P<opcode>[a-z][\w.:]*\w)
@@ -23,6 +23,8 @@ _INSTRUCTION = re.compile(
 _REGISTER = re.compile(r"\s*\.reg\s+\.(?P<type>\w+)\s+(?P<name>[%$_A-Za-z][\w$]*)\s*;\s*")
 _LABEL = re.compile(r"\s*([%$_A-Za-z][\w$]*)\s*:\s*")
 _ADDRESSES = re.compile(r"\[[^\]]*\]")
+_VECTORS = re.compile(r"(\[[^\]]*\])|\{[^}]*\}")
+"""What is in brackets, to keep it, or in braces that stand alone."""
 _NAMES = re.compile(r"[%$A-Za-z][\w$]*|_[\w$]+")
 
 
@@ -81,6 +83,7 @@ def _statement(match: re.Match[str], text: str) -> Statement:
         operands,
         tuple(_NAMES.findall(first)),
         tuple(_NAMES.findall(operands)),
+        tuple(_NAMES.findall(_VECTORS.sub(r"\1", operands))),
         tuple(_NAMES.findall(" ".join(_ADDRESSES.findall(operands)))),
         opcode.startswith(("bra", "brx")),
     )

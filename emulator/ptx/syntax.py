@@ -139,6 +139,7 @@ class Statement:
     Attributes:
         results: the names in its first operand, unless that is an address.
         names: the names in its operands: of registers, and of other things.
+        scalar_names: the same without vectors.
         address_names: those of its addresses.
         is_branch: its operands are labels.
         by_name: its operands and its guard, once they are read without their kernel.
@@ -151,6 +152,7 @@ class Statement:
     operands: str
     results: tuple[str, ...]
     names: tuple[str, ...]
+    scalar_names: tuple[str, ...]
     address_names: tuple[str, ...]
     is_branch: bool = False
     by_name: tuple[tuple[Operand, ...], Register | None] | None = None
@@ -160,6 +162,7 @@ def _statement(instruction: Instruction) -> Statement:
     """Return the statement of an instruction that is read."""
     opcode, operands, guard, _, text, _ = instruction
     names = [tuple(r.name for r in registers_in(operand)) for operand in operands]
+    scalars = [n for n, o in zip(names, operands, strict=True) if not isinstance(o, Vector)]
     addresses = [n for n, o in zip(names, operands, strict=True) if isinstance(o, Address)]
     return Statement(
         text,
@@ -169,6 +172,7 @@ def _statement(instruction: Instruction) -> Statement:
         "",
         names[0] if names else (),
         tuple(chain.from_iterable(names)),
+        tuple(chain.from_iterable(scalars)),
         tuple(chain.from_iterable(addresses)),
     )
 
