@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
@@ -79,11 +79,20 @@ def compile(
         )
     chosen = resolve_target(target) if isinstance(target, str) else target
     args = [array_tree(item, f"array {index}") for index, item in enumerate(arrays)]
-    axes = checked_mesh(mesh)
+    call = _Call(function, args, static, chosen, checked_mesh(mesh))
     assembler = Path(ptxas) if ptxas else None
-    if isolated:
-        return _compile_isolated(function, args, chosen, static, axes, assembler, store)
-    return _compile_here(function, args, chosen, static, axes, _setup(assembler), store)
+    compiled = _compile_isolated if isolated else _compile_here
+    return compiled(call, assembler, store)
+
+
+class _Call(NamedTuple):
+    """A function, and what it is compiled for: `Job` before anything of it is resolved."""
+
+    function: Callable[..., Any]
+    args: list[Any]
+    static: Mapping[str, Any]
+    target: Target
+    mesh: Mesh
 
 
 @cache
@@ -95,25 +104,18 @@ def _setup(ptxas: Path | None) -> Setup:
     return setup
 
 
-def _compile_here(
-    function: Callable[..., Any],
-    args: list[Any],
-    target: Target,
-    static: Mapping[str, Any],
-    mesh: Mesh,
-    setup: Setup,
-    store: Store | None,
-) -> Artifact:
+def _compile_here(call: _Call, ptxas: Path | None, store: Store | None) -> Artifact:
     from pallasc.compiler.lowering.compile import Job, Tools, compile_job, lower_job
 
+    setup = _setup(ptxas)
     # `JAX_PLATFORMS` is not set: the process may use devices of its own.
     name = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
     os.environ[name] = setup.environment[name]
     digests = _digests(_store_root())
     record = setup.record(digests)
     digests.save()
-    trees = [with_calls_resolved(item, str(Path.cwd())) for item in args]
-    job = Job(function, trees, static, target, mesh)
+    trees = [with_calls_resolved(item, str(Path.cwd())) for item in call.args]
+    job = Job(*call._replace(args=trees))
 
     def compiled(tools: Tools) -> Artifact:
         if store is not None:
@@ -124,7 +126,7 @@ def _compile_here(
         return Artifact(result, blobs.__getitem__)
 
     tools = Tools(record, setup.toolchain.ptxas, {}, {}, setup.toolkit)
-    artifact = _with_xla(compiled, tools, setup, target)
+    artifact = _with_xla(compiled, tools, setup, call.target)
 
     @cache
     def find() -> Mapping[str, str]:
@@ -132,7 +134,7 @@ def _compile_here(
         from pallasc.compiler.lowering.xla_ptx import xla_ptx
 
         lacking = without_ptx(artifact)
-        return _with_xla(lambda used: xla_ptx(job, used, lacking), tools, setup, target)
+        return _with_xla(lambda used: xla_ptx(job, used, lacking), tools, setup, call.target)
 
     artifact.find_ptx = find
     return artifact
@@ -201,20 +203,13 @@ def _store_root() -> Path | None:
         return None
 
 
-def _compile_isolated(
-    function: Callable[..., Any],
-    args: list[Any],
-    target: Target,
-    static: Mapping[str, Any],
-    mesh: Mesh,
-    ptxas: Path | None,
-    store: Store | None,
-) -> Artifact:
+def _compile_isolated(call: _Call, ptxas: Path | None, store: Store | None) -> Artifact:
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.options import Options
 
-    notation = [to_notation(item, f"array {index}") for index, item in enumerate(args)]
-    spec = spec_of(function, args=notation, static=static, target=target.name, mesh=dict(mesh))
+    args = [to_notation(item, f"array {index}") for index, item in enumerate(call.args)]
+    function, _, static, target, mesh = call
+    spec = spec_of(function, args=args, static=static, target=target.name, mesh=dict(mesh))
     variant = replace(expand([spec])[0], target=target)
     used = store or Store()
     report = build([variant], store=used, options=Options(jobs=1, ptxas=ptxas))
