@@ -88,9 +88,10 @@ class Body:
         """Read whole lines, up to one that is to be read token by token."""
         tokens, code = self._tokens, self._code
         start, lines = tokens.lines()
+        state, outer = code.state, self._outer
         for number, item in enumerate(map(item_of, lines), start):
-            if type(item) is Statement and self._scope is self._outer and not item.is_branch:
-                code.state(item, number, self._place)
+            if type(item) is Statement and self._scope is outer and not item.is_branch:
+                state(item, number, self._place)
             elif item is not EMPTY and not self._item(item, number):
                 tokens.go_to(number)
                 return

@@ -10,7 +10,7 @@ import re
 from functools import lru_cache
 from typing import NamedTuple
 
-from pallasc.emulator.ptx.syntax import Statement
+from pallasc.emulator.ptx.syntax import Statement, names_in
 
 _MOST_LINES = 1 << 16
 _INSTRUCTION = re.compile(
@@ -22,10 +22,6 @@ _INSTRUCTION = re.compile(
 """An instruction that is a line: without strings, comments and what `::` is in operands."""
 _REGISTER = re.compile(r"\s*\.reg\s+\.(?P<type>\w+)\s+(?P<name>[%$_A-Za-z][\w$]*)\s*;\s*")
 _LABEL = re.compile(r"\s*([%$_A-Za-z][\w$]*)\s*:\s*")
-_ADDRESSES = re.compile(r"\[[^\]]*\]")
-_VECTORS = re.compile(r"(\[[^\]]*\])|\{[^}]*\}")
-"""What is in brackets, to keep it, or in braces that stand alone."""
-_NAMES = re.compile(r"[%$A-Za-z][\w$]*|_[\w$]+")
 
 
 class Declaration(NamedTuple):
@@ -74,19 +70,13 @@ def item_of(line: str) -> Item | None:
 def _statement(match: re.Match[str], text: str) -> Statement:
     negated, guard, opcode, operands = match.groups("")
     end = operands.find("}" if operands[:1] == "{" else ",")
-    first = "" if operands[:1] == "[" else operands[:end] if end > 0 else operands
-    return Statement(
-        " ".join(text[:-1].split()),
-        bool(negated),
-        guard or None,
-        opcode,
-        operands,
-        tuple(_NAMES.findall(first)),
-        tuple(_NAMES.findall(operands)),
-        tuple(_NAMES.findall(_VECTORS.sub(r"\1", operands))),
-        tuple(_NAMES.findall(" ".join(_ADDRESSES.findall(operands)))),
-        opcode.startswith(("bra", "brx")),
-    )
+    first = operands[:end] if end > 0 else operands
+    if first[:1] == "%" and first[1:].isalnum():
+        results: tuple[str, ...] = (first,)
+    else:
+        results = () if first[:1] == "[" else names_in(first)
+    is_branch = opcode.startswith(("bra", "brx"))
+    return Statement(text[:-1], bool(negated), guard or None, opcode, operands, results, is_branch)
 
 
 def _block(text: str) -> Block | None:

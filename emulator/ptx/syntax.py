@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from itertools import chain
+from functools import cache, cached_property
 from typing import NamedTuple, overload
 
 
@@ -132,49 +131,85 @@ def is_register_name(name: str) -> bool:
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
-@dataclass(slots=True, eq=False)
+_ADDRESSES = re.compile(r"\[[^\]]*\]")
+_VECTORS = re.compile(r"(\[[^\]]*\])|\{[^}]*\}")
+"""What is in brackets, to keep it, or in braces that stand alone."""
+_NAMES = re.compile(r"[%$A-Za-z][\w$]*|_[\w$]+")
+
+
+@dataclass(eq=False)
 class Statement:
     """An instruction as it stands in a line, before its operands are read.
 
     Attributes:
+        source: its text in the line, up to its semicolon.
         results: the names in its first operand, unless that is an address.
-        names: the names in its operands: of registers, and of other things.
-        scalar_names: the same without vectors.
-        address_names: those of its addresses.
         is_branch: its operands are labels.
         by_name: its operands and its guard, once they are read without their kernel.
     """
 
-    text: str
+    source: str
     negated: bool
     guard: str | None
     opcode: str
     operands: str
     results: tuple[str, ...]
-    names: tuple[str, ...]
-    scalar_names: tuple[str, ...]
-    address_names: tuple[str, ...]
     is_branch: bool = False
     by_name: tuple[tuple[Operand, ...], Register | None] | None = None
 
+    @cached_property
+    def text(self) -> str:
+        """Its text, with single spaces."""
+        return " ".join(self.source.split())
 
-def _statement(instruction: Instruction) -> Statement:
-    """Return the statement of an instruction that is read."""
-    opcode, operands, guard, _, text, _ = instruction
-    names = [tuple(r.name for r in registers_in(operand)) for operand in operands]
-    scalars = [n for n, o in zip(names, operands, strict=True) if not isinstance(o, Vector)]
-    addresses = [n for n, o in zip(names, operands, strict=True) if isinstance(o, Address)]
-    return Statement(
-        text,
-        guard is not None and guard.negated,
-        None if guard is None else guard.name,
-        opcode,
-        "",
-        names[0] if names else (),
-        tuple(chain.from_iterable(names)),
-        tuple(chain.from_iterable(scalars)),
-        tuple(chain.from_iterable(addresses)),
-    )
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names in its operands: of registers, and of other things."""
+        return names_in(self.operands)
+
+    @cached_property
+    def scalar_names(self) -> tuple[str, ...]:
+        """The same without vectors."""
+        return names_in(_VECTORS.sub(r"\1", self.operands)) if "{" in self.operands else self.names
+
+    @cached_property
+    def address_names(self) -> tuple[str, ...]:
+        """Those of its addresses."""
+        return names_in(" ".join(_ADDRESSES.findall(self.operands)))
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names in a text."""
+    return tuple(_NAMES.findall(text))
+
+
+class _ReadStatement(Statement):
+    """The statement of an instruction that is read."""
+
+    def __init__(self, instruction: Instruction) -> None:
+        opcode, operands, guard, _, text, _ = instruction
+        name, negated = (None, False) if guard is None else (guard.name, guard.negated)
+        super().__init__(text, negated, name, opcode, "", _registers(operands[:1]))
+        self._read = operands
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the registers in its operands."""
+        return _registers(self._read)
+
+    @cached_property
+    def scalar_names(self) -> tuple[str, ...]:
+        """The same without vectors."""
+        return _registers([each for each in self._read if not isinstance(each, Vector)])
+
+    @cached_property
+    def address_names(self) -> tuple[str, ...]:
+        """Those of its addresses."""
+        return _registers([each for each in self._read if isinstance(each, Address)])
+
+
+def _registers(operands: Sequence[Operand]) -> tuple[str, ...]:
+    return tuple([each.name for operand in operands for each in registers_in(operand)])
 
 
 class Instructions(Sequence[Instruction]):
@@ -219,7 +254,7 @@ class Instructions(Sequence[Instruction]):
     def append(self, instruction: Instruction) -> None:
         """Append an instruction."""
         self._known[len(self)] = instruction
-        self.state(_statement(instruction), instruction.line, instruction.place)
+        self.state(_ReadStatement(instruction), instruction.line, instruction.place)
 
     def replace(self, number: int, instruction: Instruction) -> None:
         """Replace an instruction."""
