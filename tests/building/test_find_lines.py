@@ -9,6 +9,7 @@ import pytest
 
 from pallasc.compiler.again.find_lines import Tables, find_lines
 from pallasc.compiler.toolchain.setup import prepare
+from pallasc.errors import CompileError
 from pallasc.specs import library
 
 LIBRARY = Path(library.__file__).resolve().parent
@@ -108,5 +109,7 @@ def test_most_instructions_have_a_line(found: dict[str, Found]) -> None:
     assert all(table.place(number) for number, stack in enumerate(table.numbers, 1) if stack)
 
 
-def test_a_kernel_that_was_changed_since_has_no_lines(found: dict[str, Found]) -> None:
-    assert found["changed"][1] == {}
+def test_a_kernel_that_was_changed_since_has_no_lines_and_says_why(found: dict[str, Found]) -> None:
+    error = found["changed"][1]
+    assert isinstance(error, CompileError)
+    assert "its PTX differs from what ships at instruction" in error.message

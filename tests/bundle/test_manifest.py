@@ -167,7 +167,7 @@ def test_an_entry_with_another_key_is_refused(key: bytes) -> None:
     with pytest.raises(CorruptError):
         page.entry(0, _digest_of)
     page = EntryPage(b"\3\0\0\0abc", 1)
-    with pytest.raises(CorruptError, match="no end of its key"):
+    with pytest.raises(CorruptError, match="an unterminated key"):
         page.key(0)
 
 

@@ -28,10 +28,10 @@ from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.lowering.entry import import_entry, static_value
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.emulator.emulate import inputs_of
 from pallasc.emulator.machine.machine import Machine, Policy
 from pallasc.emulator.run_plan import PlanRun
 from pallasc.errors import CheckError, PallascError, UnsupportedError
+from pallasc.specs.artifacts.arguments import Arguments
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
 
@@ -100,9 +100,8 @@ def arrays(variant: Variant, case: Case, devices: int) -> list[Any]:
 
 
 def _leaves(artifact: Artifact, given: Any) -> Sequence[Any]:
-    if isinstance(given, Mapping):
-        return inputs_of(artifact.plan, (), given)
-    return inputs_of(artifact.plan, given, {})
+    arrays, named = ((), given) if isinstance(given, Mapping) else (given, {})
+    return Arguments("the case", artifact.plan, (), others=()).bind(arrays, named)[0]
 
 
 def _difference(found: list[list[Any]], variant: Variant, case: Case, given: list[Any]) -> str:
