@@ -20,6 +20,7 @@ class Block:
     """Instructions `start` to `end`, the latter not included, of which only the last branches.
 
     `condition` is the guard of that branch: `taken` follows where it holds, `other` where not.
+    `before` and `after` are the blocks that may come before it and follow.
     """
 
     start: int
@@ -28,11 +29,7 @@ class Block:
     other: int | None = None
     condition: Register | None = None
     before: list[int] = field(default_factory=list)
-
-    @property
-    def after(self) -> list[int]:
-        """The blocks that may follow."""
-        return [each for each in (self.taken, self.other) if each is not None]
+    after: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -123,6 +120,7 @@ def _blocks(instructions: Instructions) -> tuple[list[Block], list[int]]:
         if name in ("", "brx") or last.guard is not None:
             block.other = numbers.get(end)
             block.condition = last.guard if name else None
+        block.after = [each for each in (block.taken, block.other) if each is not None]
         blocks.append(block)
     for number, block in enumerate(blocks):
         for after in block.after:

@@ -239,12 +239,15 @@ class _Evaluator:
                 threads = mask & as_mask(guard.constant, self.threads)
                 if not threads.any():
                     return
-        operands, coordinates = [], []
+        operands: list[Any] = []
+        coordinates: list[Value] = []
         for operand in instruction.operands:
-            is_address = isinstance(operand, Address)
-            operands.append(None if has_data and not is_address else self.operand(operand))
-            if isinstance(operand, Address) and operand.coordinates:
-                coordinates = [self.read(each) for each in operand.coordinates]
+            if isinstance(operand, Address):
+                operands.append(add(self.read(operand.base), known(operand.offset)))
+                if operand.coordinates:
+                    coordinates = [self.read(each) for each in operand.coordinates]
+            else:
+                operands.append(None if has_data else self.operand(operand))
         self.result.steps.append(Step(index, instruction, block, threads, operands, coordinates))
 
     def operand(self, operand: Operand) -> Any:
@@ -257,12 +260,11 @@ class _Evaluator:
     def read(self, operand: Operand) -> Value:
         """Return the value of an operand."""
         if isinstance(operand, Register):
-            value = self.env.get(operand.name)
+            _, _, name, negated = operand
+            value = self.env.get(name)
             if value is None:
-                value = self.atoms.value("register", operand.name)
-            if operand.negated:
-                value = self.invert(value)
-            return value
+                value = self.atoms.value("register", name)
+            return self.invert(value) if negated else value
         if isinstance(operand, Immediate):
             return known(operand.bits)
         if isinstance(operand, Symbol):

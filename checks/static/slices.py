@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
@@ -25,7 +26,8 @@ _DATA = frozenset({"st", "ld", "stmatrix", "ldmatrix", "mma"})
 """Of these, nothing but the address is looked at."""
 
 
-class Role(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Role:
     """What an opcode means for an evaluation.
 
     Attributes:

@@ -23,6 +23,9 @@ from pallasc.emulator.ptx.tokens import Token, Tokens
 from pallasc.emulator.ptx.variables import read_variable
 from pallasc.errors import UnsupportedError
 
+_new = tuple.__new__
+"""Makes most instructions: a call of their class takes twice as long."""
+
 
 class Body:
     """Reads the body of one kernel.
@@ -134,8 +137,10 @@ class Body:
 
     def _later(self, statement: Statement, number: int, place: Place | None) -> Instruction:
         """Read an instruction that uses no name of an inner scope."""
-        if self._by_name and (read := by_name(statement)) is not None:
-            return Instruction(statement.opcode, *read, number, statement.text, place)
+        if self._by_name and (read := statement.by_name or by_name(statement)) is not None:
+            operands, guard = read
+            fields = (statement.opcode, operands, guard, number, statement.text, place)
+            return _new(Instruction, fields)
         return self._instruction(statement, number, place, self._outer)
 
     def _instruction(
@@ -224,11 +229,15 @@ def _renamed(
     operands: tuple[Operand, ...], statement: Statement, scope: Scope
 ) -> tuple[Operand, ...] | None:
     """Return operands with the registers of their scope; None if that takes more than this."""
+    if scope.parent is not None and scope.parent.parent is not None:
+        return None
     own = scope.names
-    found = tuple([own.get(o.name, o) if isinstance(o, Symbol) else o for o in operands])
-    count = sum(name in own for name in statement.names)
-    is_whole = count == sum(new is not old for new, old in zip(found, operands, strict=True))
-    return found if is_whole and (scope.parent is None or scope.parent.parent is None) else None
+    found, left = list(operands), len([name for name in statement.names if name in own])
+    for place, operand in enumerate(operands):
+        if isinstance(operand, Symbol) and (register := own.get(operand.name)) is not None:
+            found[place] = register
+            left -= 1
+    return None if left else tuple(found)
 
 
 def _resolved(instruction: Instruction, scope: Scope) -> Instruction:

@@ -321,7 +321,13 @@ def registers_in(operand: Operand) -> list[Register]:
         inner = (operand.first, operand.second)
     elif isinstance(operand, Address):
         inner = (operand.base, *operand.coordinates)
-    return [register for element in inner for register in registers_in(element)]
+    found = []
+    for element in inner:
+        if isinstance(element, Register):
+            found.append(element)
+        else:
+            found += registers_in(element)
+    return found
 
 
 def register_numbers(operand: Operand) -> list[int]:
