@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pallasc.checks.findings import LevelResult
     from pallasc.compiler.inputs.request import Request
-    from pallasc.errors import PallascError
+    from pallasc.errors import Location, PallascError
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.spec import Variant
 
@@ -24,6 +24,7 @@ class Candidate:
         action_key: its action key, "" if unknown.
         variant: what it was compiled from, None without source.
         request: the look-up keys of that variant, None if they are not known yet.
+        origin: the bundle that it lies in, None for others.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Candidate:
     action_key: str = ""
     variant: Variant | None = None
     request: Request | None = None
+    origin: Location | None = None
 
 
 OnResult = Callable[["Candidate", "LevelResult", bool], None]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.checks.candidate import Candidate, Events
-from pallasc.checks.jobs import Job, run_jobs
+from pallasc.checks.jobs import Asking, Job, run_jobs
 from pallasc.checks.levels import Level
 from pallasc.checks.locate import Locator
 from pallasc.checks.report import VariantCheck
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pallasc.compiler.workers.tasks import Answer
     from pallasc.specs.artifacts.artifact import Artifact
 
-_NO_NOTES: tuple[str, ...] = ()
-
 
 class _Unlocated(NamedTuple):
     """A result whose findings lack the user's lines, and who asked for it."""
@@ -38,8 +36,7 @@ class _Unlocated(NamedTuple):
     result: LevelResult
     artifact: Artifact
     checkable: Checkable
-    asking: Sequence[Candidate]
-    notes: tuple[str, ...]
+    asking: Sequence[Asking]
     from_store: bool = False
 
 
@@ -90,18 +87,14 @@ class Checking:
             SpecError, ArgumentError: files of inputs do not fit it.
         """
         own = [level for level in self._levels if small is None or not level.executes]
-        self._look_up(asking, asking, own, self._options, _NO_NOTES)
+        self._look_up(Asking(asking), asking, own, self._options)
         if small is not None:
             executing = [level for level in self._levels if level.executes]
-            self._look_up(asking, small, executing, self._seeded(asking), sizes_note(asking, small))
+            noted = Asking(asking, sizes_note(asking, small))
+            self._look_up(noted, small, executing, self._seeded(asking))
 
     def _look_up(
-        self,
-        asking: Candidate,
-        subject: Candidate,
-        levels: Sequence[Level],
-        options: Options,
-        notes: tuple[str, ...],
+        self, asking: Asking, subject: Candidate, levels: Sequence[Level], options: Options
     ) -> None:
         if not levels:
             return
@@ -120,16 +113,16 @@ class Checking:
             found = self._stored.find(checkable, levels)
         except PallascError as error:
             for level in levels:
-                self._settle(asking, level, _stopped(level, error), error=error)
+                self._settle(asking.candidate, level, _stopped(level, error), error=error)
             return
         for level in levels:
             stored = found.get(level.name)
             if stored is None:
-                job = Job(level, subject, checkable, options, notes)
+                job = Job(level, subject, checkable, options)
                 self._jobs.setdefault((checkable.key, level.name), job).asking.append(asking)
             else:
                 found_in = (subject.artifact, checkable)
-                held = _Unlocated(level, stored.result, *found_in, [asking], notes, True)
+                held = _Unlocated(level, stored.result, *found_in, [asking], True)
                 self._locate(held, is_located=stored.is_located)
 
     def _seeded(self, asking: Candidate) -> Options:
@@ -181,6 +174,7 @@ class Checking:
             tuple(result for result, _ in found.values()),
             frozenset(name for name, (_, from_store) in found.items() if from_store),
             errors,
+            origin=candidate.origin,
         )
 
     def finish(self) -> None:
@@ -199,16 +193,16 @@ class Checking:
             error = error or PallascError("the worker sent no answer")
             if answer.place is not None:
                 error.location = error.location or answer.place
-            for asking in job.asking:
+            for asking, notes in job.asking:
                 shown = error
                 if job.level.executes and asking.variant is not None:
                     shown = with_sizes(error, asking.variant)
-                result = _noted(_stopped(job.level, shown), job)
+                result = _noted(_stopped(job.level, shown), notes)
                 self._settle(asking, job.level, result, error=shown)
             return
         self._keep(job, reply)
         found_in = (job.subject.artifact, job.checkable)
-        self._locate(_Unlocated(job.level, reply.result, *found_in, job.asking, job.notes))
+        self._locate(_Unlocated(job.level, reply.result, *found_in, job.asking))
 
     def _locate(self, found: _Unlocated, *, is_located: bool = False) -> None:
         """Settle a result; one with findings when the lines of all of them are looked for."""
@@ -218,10 +212,9 @@ class Checking:
             self._settle_located(found, found.result)
 
     def _settle_located(self, found: _Unlocated, result: LevelResult) -> None:
-        if found.notes:
-            result = replace(result, notes=(*found.notes, *result.notes))
-        for asking in found.asking:
-            self._settle(asking, found.level, result, from_store=found.from_store)
+        for asking, notes in found.asking:
+            noted = _noted(result, notes)
+            self._settle(asking, found.level, noted, from_store=found.from_store)
 
     def _find_lines(self) -> None:
         """Settle the results with findings, with the user's lines."""
@@ -275,8 +268,8 @@ def _own_context(store: Store) -> Context:
     return Context({}, {}, FileDigests(store.root, trust=store.trust))
 
 
-def _noted(result: LevelResult, job: Job) -> LevelResult:
-    return replace(result, notes=(*job.notes, *result.notes))
+def _noted(result: LevelResult, notes: tuple[str, ...]) -> LevelResult:
+    return replace(result, notes=(*notes, *result.notes)) if notes else result
 
 
 def _stopped(level: Level, error: PallascError) -> LevelResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.checks.candidate import Candidate, Events
 from pallasc.checks.levels import Level
@@ -25,6 +25,13 @@ _GRACE_S = 5.0
 """Levels that keep to their time themselves say how far they came; others are stopped then."""
 
 
+class Asking(NamedTuple):
+    """Who asks for a result, and what it holds for where that is not the whole variant."""
+
+    candidate: Candidate
+    notes: tuple[str, ...] = ()
+
+
 @dataclass(slots=True)
 class Job:
     """A level for one artifact; variants that ask for the same share it."""
@@ -33,8 +40,7 @@ class Job:
     subject: Candidate
     checkable: Checkable
     options: Options
-    notes: tuple[str, ...]
-    asking: list[Candidate] = field(default_factory=list)
+    asking: list[Asking] = field(default_factory=list)
     xla_ptx: Mapping[str, str] = field(default_factory=dict)
     why_no_ptx: str = ""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pallasc.checks.findings import LevelResult
-from pallasc.errors import PallascError, ToolError
+from pallasc.errors import Location, PallascError, ToolError
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class VariantCheck:
         from_store: the levels whose results the store had.
         errors: by level, why the check itself failed.
         built: the result of building it, None where nothing was built.
+        origin: the bundle that it lies in, None for others.
     """
 
     id: str
@@ -37,6 +38,12 @@ class VariantCheck:
     from_store: frozenset[str] = frozenset()
     errors: Mapping[str, PallascError] = field(default_factory=dict)
     built: VariantResult | None = None
+    origin: Location | None = None
+
+    @property
+    def place(self) -> Location | None:
+        """Its kernel's place in the spec, or its bundle; None for what only has a key."""
+        return self.variant.location if self.variant is not None else self.origin
 
     @property
     def exit_codes(self) -> list[int]:

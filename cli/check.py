@@ -213,7 +213,7 @@ def _read_compiled(
         from pallasc.cli.launching.request import read_bundled
 
         pairs = read_bundled(bundles, targets=options["targets"], expression=options["expression"])
-        return [Candidate(variant.id, artifact) for variant, artifact in pairs]
+        return [Candidate(v.id, artifact, origin=v.location) for v, artifact in pairs]
     if not any(map(is_key, specs)):
         return None
     return [_stored(spec, store) for spec in specs]

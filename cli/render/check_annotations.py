@@ -43,12 +43,11 @@ def _annotation(finding: Finding, checks: list[VariantCheck], root: Path) -> Ann
     more = len(checks) - len(names)
     named = ", ".join([*names, *([f"and {count(more, 'other')}"] if more else [])])
     lines = [line.strip() for line in finding_lines(finding)]
-    own = [check.variant.location for check in checks if check.variant][:1]
     return Annotation(
         "error" if finding.severity == "error" else "warning",
         f"{finding.rule}: {checks[0].id}",
         "\n".join([*lines, f"Variants: {named}"]),
-        *place_in([finding.location, *own], root),
+        *place_in([finding.location, checks[0].place], root),
     )
 
 
@@ -56,10 +55,9 @@ def _failures(report: Report, root: Path) -> list[Annotation]:
     """Return an annotation for each variant that did not compile, or whose check was stopped."""
     failures = []
     for check in report.checks:
-        own = check.variant.location if check.variant else None
         built = check.built.error if check.built is not None else None
         named = {"build": built} if built is not None else {}
         for level, error in {**named, **check.errors}.items():
-            place = place_in([error.location, own], root)
+            place = place_in([error.location, check.place], root)
             failures.append(Annotation("error", f"{check.id}: {level}", str(error), *place))
     return failures

@@ -3,8 +3,10 @@
 testsuites  name tests failures errors skipped time
 testsuite   one a level: name tests failures errors skipped time
 testcase    one a variant: name (its id), classname (the level), time, file and line of the
-kernel in its spec
-failure     one a finding: message, type (the rule); its text has places and what to do
+kernel in its spec, or the file of its bundle
+failure     one a variant with errors or warnings: message and type (the rule) of the first; its
+            text has all of them, with places and what to do
+system-out  notes, which fail nothing
 error       message: the check of this variant was stopped, or it did not compile
 skipped     message: why it was not checked
 """
@@ -21,7 +23,7 @@ from pallasc.cli.render.junit import clean, document, ended, seconds_text
 from pallasc.cli.terminal.workspace import relative_file
 
 if TYPE_CHECKING:
-    from pallasc.checks.findings import LevelResult
+    from pallasc.checks.findings import Finding, LevelResult
     from pallasc.checks.report import Report, VariantCheck
     from pallasc.errors import PallascError
 
@@ -59,7 +61,7 @@ def _suite(report: Report, level: str, root: Path) -> ElementTree.Element:
         "testsuite",
         name=clean(level),
         tests=str(len(pairs)),
-        failures=str(sum(result.status == "found" for result in results)),
+        failures=str(sum(result.fails and not result.stopped for result in results)),
         errors=str(sum(result.stopped for result in results)),
         skipped=str(sum(r.status == "not checked" and not r.stopped for r in results)),
         time=seconds_text(sum(result.seconds for result in results)),
@@ -75,8 +77,8 @@ def _case(check: VariantCheck, level: str, seconds: float, root: Path) -> Elemen
     case = ElementTree.Element(
         "testcase", name=clean(check.id), classname=clean(level), time=seconds_text(seconds)
     )
-    if check.variant is not None:
-        place = check.variant.location
+    place = check.place
+    if place is not None:
         case.set("file", clean(relative_file(place.file, root) or place.file))
         if place.line:
             case.set("line", str(place.line))
@@ -84,14 +86,25 @@ def _case(check: VariantCheck, level: str, seconds: float, root: Path) -> Elemen
 
 
 def _add_result(case: ElementTree.Element, result: LevelResult) -> None:
-    for finding in result.findings:
+    failing = [finding for finding in result.findings if finding.severity != "note"]
+    if failing:
+        more = f" (and {len(failing) - 1:,} more)" if len(failing) > 1 else ""
+        first = failing[0]
         element = ElementTree.SubElement(
-            case, "failure", message=clean(finding.message), type=clean(finding.rule)
+            case, "failure", message=clean(f"{first.message}{more}"), type=clean(first.rule)
         )
-        element.text = clean("\n".join(line.removeprefix("  ") for line in finding_lines(finding)))
+        element.text = _text(failing)
     if result.status == "not checked":
         kind = "error" if result.stopped else "skipped"
         ElementTree.SubElement(case, kind, message=clean(result.reason))
+    notes = [finding for finding in result.findings if finding.severity == "note"]
+    if notes:
+        ElementTree.SubElement(case, "system-out").text = _text(notes)
+
+
+def _text(findings: Sequence[Finding]) -> str:
+    lines = [line for finding in findings for line in finding_lines(finding)]
+    return clean("\n".join(line.removeprefix("  ") for line in lines))
 
 
 def _build_error(check: VariantCheck) -> PallascError | None:

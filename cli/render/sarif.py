@@ -3,8 +3,10 @@
 https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html. One run; its driver has every rule
 of the levels that were asked for, found or not, so that a host can tell a fixed finding from one
 that is no longer looked for. Files below the repository are named relative to it (`%SRCROOT%`),
-others by their whole path. What could not be checked, and what did not compile, is a notification
-of the invocation: it is not a result, but the run is not successful where the check was stopped.
+others by their whole path. A finding without a line is at its kernel in the spec, or at its bundle;
+what only has an action key has no file, and its findings are notifications of the invocation. So is
+what could not be checked, and what did not compile: the run is not successful where the check was
+stopped.
 """
 
 from __future__ import annotations
@@ -87,7 +89,10 @@ def _rule(rule: Rule) -> dict[str, object]:
 
 
 def _results(report: Report, numbers: Mapping[str, int], root: Path) -> Iterator[dict[str, object]]:
-    """Yield a result for each finding; variants and levels that share one share the result."""
+    """Yield a result for each finding; variants and levels that share one share the result.
+
+    Hosts refuse results without a place: `_placeless` has those.
+    """
     shared: dict[object, tuple[Finding, list[VariantCheck]]] = {}
     for check in report.checks:
         for finding in distinct_findings(check.results):
@@ -95,23 +100,25 @@ def _results(report: Report, numbers: Mapping[str, int], root: Path) -> Iterator
             same = (_fingerprint(finding, check, root), finding.location)
             shared.setdefault(same, (finding, []))[1].append(check)
     for finding, checks in shared.values():
-        yield _result(finding, checks, numbers, root)
+        location = finding.location or checks[0].place
+        if location is not None:
+            yield _result(finding, location, checks, numbers, root)
 
 
 def _result(
-    finding: Finding, checks: list[VariantCheck], numbers: Mapping[str, int], root: Path
+    finding: Finding,
+    location: Location,
+    checks: list[VariantCheck],
+    numbers: Mapping[str, int],
+    root: Path,
 ) -> dict[str, object]:
     names = [check.id for check in checks]
-    at = f" (at {finding.instruction})" if finding.instruction else ""
-    hint = f" {finding.hint}" if finding.hint else ""
-    text = printable(f"{finding.message.rstrip('.')}{at}.{hint}\n\nVariants: {', '.join(names)}")
-    kernel = checks[0].variant.location if checks[0].variant else None
-    location = finding.location or kernel
+    text = printable(f"{_words(finding)}\n\nVariants: {', '.join(names)}")
     result: dict[str, object] = {
         "ruleId": finding.rule,
         "level": finding.severity,
         "message": {"text": text},
-        "locations": [{"physicalLocation": _physical(location, root)}] if location else [],
+        "locations": [{"physicalLocation": _physical(location, root)}],
         "partialFingerprints": {_FINGERPRINT: _fingerprint(finding, checks[0], root)},
     }
     if finding.rule in numbers:
@@ -120,6 +127,12 @@ def _result(
     if related:
         result["relatedLocations"] = related
     return result
+
+
+def _words(finding: Finding) -> str:
+    at = f" (at {finding.instruction})" if finding.instruction else ""
+    hint = f" {finding.hint}" if finding.hint else ""
+    return f"{finding.message.rstrip('.')}{at}.{hint}"
 
 
 def _related(places: Iterable[Place], root: Path) -> Iterator[dict[str, object]]:
@@ -138,13 +151,10 @@ def _physical(location: Location, root: Path) -> dict[str, object]:
         file: dict[str, object] = {"uri": quote(inside), "uriBaseId": _ROOT}
     else:
         file = {"uri": Path(os.path.abspath(location.file)).as_uri()}
-    place: dict[str, object] = {"artifactLocation": file}
-    if location.line:
-        region = {"startLine": location.line}
-        if location.column:  # SARIF counts from 1; 0 is unknown here
-            region["startColumn"] = location.column
-        place["region"] = region
-    return place
+    region = {"startLine": location.line or 1}  # hosts refuse a file without a line: a bundle
+    if location.column:  # SARIF counts from 1; 0 is unknown here
+        region["startColumn"] = location.column
+    return {"artifactLocation": file, "region": region}
 
 
 def _fingerprint(finding: Finding, check: VariantCheck, root: Path) -> str:
@@ -154,9 +164,20 @@ def _fingerprint(finding: Finding, check: VariantCheck, root: Path) -> str:
     return digest(canonical_json([finding.rule, file or "", kernel, finding.message]))
 
 
+def _placeless(check: VariantCheck) -> Iterator[dict[str, object]]:
+    """Yield a notification for each finding that no file can be named for: it has only a key."""
+    if check.place is not None:
+        return
+    for finding in distinct_findings(check.results):
+        if finding.location is None:
+            level = "note" if finding.severity == "note" else "warning"
+            yield _notification(f"{check.id}: {finding.rule}: {_words(finding)}", level)
+
+
 def _notifications(report: Report, root: Path) -> Iterator[dict[str, object]]:
     for check in report.checks:
-        place = check.variant.location if check.variant else None
+        place = check.place
+        yield from _placeless(check)
         built = check.built.error if check.built is not None else None
         if built is not None:
             yield _notification(f"{check.id}: {built.message}", "error", place, root)
