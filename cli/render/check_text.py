@@ -76,14 +76,16 @@ def rule_lines(report: Report, levels: tuple[Level, ...]) -> Iterator[str]:
 
 
 def summary_line(report: Report) -> str:
-    """Return the totals as one line: `3 variants in 4.2 s: 2 passed, 1 found (3 findings)`."""
+    """Return the totals as one line: `3 variants in 4.2 s: 2 passed, 1 found; 3 findings`."""
     counts = dict.fromkeys(STATUSES, 0)
-    findings = stored = 0
+    findings = notes = stored = 0
     for check in report.checks:
         stored += len(check.from_store)
         for result in check.results:
             counts[result.status] += 1
-            findings += len(result.findings)
+            noted = sum(finding.severity == "note" for finding in result.findings)
+            notes += noted
+            findings += len(result.findings) - noted
     parts = [f"{number:,} {status}" for status, number in counts.items() if number]
     failed = sum(
         check.built is not None and check.built.error is not None for check in report.checks
@@ -91,6 +93,7 @@ def summary_line(report: Report) -> str:
     parts += [f"{failed:,} not built"] if failed else []
     parts += [f"interrupted, {report.left:,} left"] if report.interrupted else []
     ends = [count(findings, "finding")] if findings else []
+    ends += [count(notes, "note")] if notes else []
     unseen = sum(_is_unseen(check) for check in report.checks)
     ends += [f"no level could check {count(unseen, 'variant')}"] if unseen else []
     ends += [f"{stored:,} {_FROM_STORE}"] if stored else []

@@ -108,23 +108,36 @@ def test_small_sizes_are_checked_in_the_place_of_all_that_share_them(
     source = project / "kernels.py"
     of_any_size = "return kernel(body, n=x.shape[0])(x)"
     source.write_text(source.read_text().replace("return kernel(body)(x)", of_any_size))
+    sizes = [1 << 22, 128, 1 << 23]
     sized = {
         "name": "sound",
         "args": ["f32[{n}]"],
-        "matrix": {"n": [1 << 22, 1 << 23]},
+        "matrix": {"n": sizes},
         "check": {"n": 128, "$seed": 5},
     }
     (project / "spec.yaml").write_text(checking.spec_of(sized))
     ran = checking.check(project, "spec.yaml", "--json")
     assert ran.code == 0, ran.err
     checks = ran.report["variants"]
-    assert [check["id"] for check in checks] == [
-        f"sound[n={n}]@h100-sxm" for n in (1 << 22, 1 << 23)
-    ]
+    assert [check["id"] for check in checks] == [f"sound[n={n}]@h100-sxm" for n in sizes]
+    _assert_noted(checks)
+    assert "[1/1] compiled  sound[n=128]@h100-sxm" in ran.err
+    stored = checking.check(project, "spec.yaml", "--json").report["variants"]
+    assert all(result["from_store"] for check in stored for result in check["results"])
+    _assert_noted(stored)
+    sized["matrix"] = {"n": sizes[1:]}
+    sized["check"] = {"n": 128, "$seed": 6}
+    (project / "spec.yaml").write_text(checking.spec_of(sized))
+    _assert_noted(checking.check(project, "spec.yaml", "--json").report["variants"])
+
+
+def _assert_noted(checks: Any) -> None:
+    """Each variant passes, and tells of the small size where that is not its own."""
     for check in checks:
         (result,) = check["results"]
-        assert (result["status"], result["notes"]) == ("passed", ["for sound[n=128]@h100-sxm"])
-    assert "[1/1] compiled  sound[n=128]@h100-sxm" in ran.err
+        own = check["id"] == "sound[n=128]@h100-sxm"
+        notes = [] if own else ["for sound[n=128]@h100-sxm"]
+        assert (result["status"], result["notes"]) == ("passed", notes), check["id"]
 
 
 @pytest.mark.once

@@ -199,3 +199,66 @@ def test_hostile_words_do_no_harm_in_any_output(tmp_path: Path) -> None:
         assert command_line.startswith("::error ")
         assert len(command_line.splitlines()) == 1
         _assert_harmless(command_line)
+
+
+def _note_and_failures() -> tuple[Finding, ...]:
+    note = Finding(rule="nothing-compared", message="all are undefined", severity="note")
+    first = Finding(rule="race", message="two writes", severity="warning")
+    second = Finding(rule="deadlock", message="all wait", hint="wait less")
+    return note, first, second
+
+
+def _report_of(*findings: Finding, origin: Location | None = None) -> Report:
+    results = (from_findings("artifact", findings),)
+    check = VariantCheck("k@h100", None, None, None, results, origin=origin)
+    return Report((check,), 1.0, ("artifact",))
+
+
+def test_junit_has_one_failure_a_case_and_none_for_notes(tmp_path: Path) -> None:
+    note, *failures = _note_and_failures()
+    noted = ElementTree.fromstring(check_junit(_report_of(note), tmp_path))
+    assert noted.get("failures") == "0"
+    assert noted.find(".//failure") is None
+    (told,) = noted.findall(".//testcase/system-out")
+    assert told.text == "note: all are undefined [nothing-compared]"
+    top = ElementTree.fromstring(check_junit(_report_of(note, *failures), tmp_path))
+    assert top.get("failures") == "1"
+    (failure,) = top.findall(".//failure")
+    assert (failure.get("type"), failure.get("message")) == ("race", "two writes (and 1 more)")
+    assert failure.text == ("warning: two writes [race]\nerror: all wait [deadlock]\n  wait less")
+    assert top.find(".//system-out") is not None
+
+
+def test_the_summary_tells_notes_from_findings() -> None:
+    note, *failures = _note_and_failures()
+    assert summary_line(_report_of(note)) == "1 variant in 1.0 s: 1 found; 1 note"
+    both = summary_line(_report_of(note, *failures))
+    assert both == "1 variant in 1.0 s: 1 found; 2 findings, 1 note"
+
+
+def test_findings_of_a_bundle_are_placed_at_it(tmp_path: Path) -> None:
+    bundle = tmp_path / "kernels.pallasc"
+    failure = _note_and_failures()[2]
+    report = _report_of(failure, origin=Location(str(bundle)))
+    (run,) = json.loads(sarif(report, rules_of(LEVELS.values()), tmp_path, version="1"))["runs"]
+    (result,) = run["results"]
+    (place,) = result["locations"]
+    assert place["physicalLocation"] == {
+        "artifactLocation": {"uri": "kernels.pallasc", "uriBaseId": "%SRCROOT%"},
+        "region": {"startLine": 1},
+    }
+    (line,) = check_commands(report, {"GITHUB_WORKSPACE": str(tmp_path)})
+    assert line.startswith("::error file=kernels.pallasc,title=deadlock")
+    junit = ElementTree.fromstring(check_junit(report, tmp_path))
+    (case,) = junit.iter("testcase")
+    assert (case.get("file"), case.get("line")) == ("kernels.pallasc", None)
+
+
+def test_findings_of_a_key_are_notifications(tmp_path: Path) -> None:
+    report = _report_of(*_note_and_failures()[1:])
+    (run,) = json.loads(sarif(report, rules_of(LEVELS.values()), tmp_path, version="1"))["runs"]
+    assert run["results"] == []
+    (invocation,) = run["invocations"]
+    assert invocation["executionSuccessful"] is True
+    notes = [note["message"]["text"] for note in invocation["toolExecutionNotifications"]]
+    assert notes == ["k@h100: race: two writes.", "k@h100: deadlock: all wait. wait less"]
