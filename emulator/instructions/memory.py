@@ -308,6 +308,8 @@ def st(instruction: Instruction, builder: Builder) -> Step:
             if observer is not None:
                 observer.write(w, place, region, offsets, mask, size)
             store(region, offsets, mask, width, values)
+            if observer is not None:
+                observer.wrote(w)
         if space in ("global", ""):
             w.block.machine.changed()
         return place + 1

@@ -99,6 +99,8 @@ def _st(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:
             data = np.ascontiguousarray(values[lane]).view(np.uint8)
             for member in memory.members(int(addresses[lane])):
                 _view(memory, member, data.size)[:] = data
+        if observer is not None:
+            observer.wrote(w)
         w.block.machine.changed()
         return place + 1
 

@@ -43,6 +43,8 @@ def stmatrix(instruction: Instruction, builder: Builder) -> Step:
         if not w.together("stmatrix"):
             return BLOCKED
         moves.stmatrix(move, *rows(w, place), np.stack([read(w) for read in reads]))
+        if w.block.machine.observer is not None:
+            w.block.machine.observer.wrote(w)
         return place + 1
 
     return run

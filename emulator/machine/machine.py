@@ -244,6 +244,8 @@ class Machine:
             fault.instruction = fault.instruction or operation.instruction
             fault.actor = fault.actor or operation.actor
             raise fault from None
+        if self.observer is not None:
+            self.observer.completed(operation)
         self.changed()
 
     def _start(self, launch: Launch) -> bool:

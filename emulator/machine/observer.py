@@ -26,7 +26,10 @@ class Observer:
     def write(
         self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
     ) -> None:
-        """Take note that lanes write."""
+        """Take note that lanes are about to write."""
+
+    def wrote(self, w: Warp) -> None:
+        """Take note that what a warp was about to write is in memory."""
 
     def atomic(
         self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int
@@ -38,6 +41,9 @@ class Observer:
 
     def completing(self, operation: Asynchronous) -> None:
         """Take note that an asynchronous operation is about to complete."""
+
+    def completed(self, operation: Asynchronous) -> None:
+        """Take note that an asynchronous operation is complete."""
 
     def waited(
         self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from pallasc.emulator.machine.asynchronous import Asynchronous
 from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.machine import Launch
 from pallasc.emulator.machine.memory import Region
@@ -15,6 +17,7 @@ from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction, Kernel
 from pallasc.emulator.races import agents as who
 from pallasc.emulator.races.agents import GENERIC, Frontier, Passed
+from pallasc.emulator.races.agreement import Agreements, Doubt
 from pallasc.emulator.races.copying import copying_loads
 from pallasc.emulator.races.findings import Access, Finding
 from pallasc.emulator.races.granules import granule_shifts
@@ -49,6 +52,7 @@ class Ledger(Observer):
         self._launches: list[Launch] = []
         self._copying: dict[int, dict[Instruction, bool]] = {}
         self._cluster_count = 0
+        self._agreements = Agreements()
         self._generic: dict[int, np.ndarray] = {}  # by cluster: agents of the generic proxy
 
     def _granularity(self, launch: Launch) -> tuple[int, int]:
@@ -63,7 +67,7 @@ class Ledger(Observer):
         if shadow is None:
             _, shift = self._granularity(w.block.launch)
             name = region.label or "global memory"
-            shadow = Shadow((region.size >> shift) + 1, shift, name)
+            shadow = Shadow((region.size >> shift) + 1, shift, name, region=region)
             self._shadows[id(region)] = shadow
             self._alive[id(region)] = region
         return shadow
@@ -229,11 +233,53 @@ class Ledger(Observer):
             first = self._events[number]
             if first is None or second is None:
                 continue
+            chosen = late & (ids == number)
             if not reads and is_replicated(first, second, shared=shadow.is_shared):
+                if shadow.region is not None and self._may_differ(first, second):
+                    where = shadow.chosen(index, chosen)
+                    self._agreements.doubt(Doubt(first, second, shadow, where))
                 continue
-            extent = shadow.bytes_of(index, late & (ids == number))
+            extent = shadow.bytes_of(index, chosen)
             rule, message = self._missing(thread, first, number, second, reads=reads)
             self._find(rule, message, second, first, shadow.name, extent)
+
+    def _may_differ(self, first: Event, second: Event) -> bool:
+        """Return whether two that execute one store must agree on its bytes.
+
+        The warps of a warpgroup may be in different iterations of a loop, and agree at its end.
+        One thread's bulk stores to one place, and reductions, are left alone.
+        """
+        one, other = first.warp, second.warp
+        instruction = second.access.instruction
+        if "reduce" in instruction.parts:
+            return False
+        if second.operation is not None:
+            return one is not other
+        if one.block is not other.block or one.index // 4 != other.index // 4:
+            return True
+        threads = (self._threads.get(warp) for warp in (one, other))
+        return all(t is not None and t.stores.get(id(instruction), 0) <= 1 for t in threads)
+
+    def wrote(self, w: Warp) -> None:
+        """Report the stores that differ from what another execution of them had left."""
+        self._report_differing(self._agreements.wrote())
+
+    def completed(self, operation: Asynchronous) -> None:
+        """Report bulk stores that differ from what another execution of them had left."""
+        self._report_differing(self._agreements.completed(operation))
+
+    def _report_differing(self, found: Sequence[tuple[Doubt, np.ndarray]]) -> None:
+        for doubt, differ in found:
+            what = doubt.second.access.what
+            self._find(
+                "race",
+                f"no barrier between {what} and {what} by the same instruction elsewhere that "
+                "writes other values to the same bytes",
+                doubt.second,
+                doubt.first,
+                doubt.shadow.name,
+                doubt.shadow.bytes_of(doubt.where, differ),
+            )
 
     def _report_overwritten(
         self, thread: Thread, shadow: Shadow, index: Index, number: int, event: int

@@ -53,7 +53,7 @@ class Races(Operations):
         name = f"shared memory of block ({x}, {y}, {z})"
         shared = block.shared
         granules = (shared.size >> shift) + 1
-        self._shadows[id(shared)] = Shadow(granules, shift, name, is_shared=True)
+        self._shadows[id(shared)] = Shadow(granules, shift, name, is_shared=True, region=shared)
         self._alive[id(shared)] = shared
         self._blocks[id(shared)] = block
 

@@ -139,6 +139,7 @@ class Operations(Registers):
     def completing(self, operation: Asynchronous) -> None:
         """Take note that an asynchronous operation is about to complete."""
         tag: Tag | None = operation.tag
+        self._agreements.completing(operation)
         if tag is None or not operation.signals:
             return
         given = tag.frontier

@@ -70,6 +70,9 @@ class PlainAccesses(Ledger):
             self._touch_mbarrier(thread, region, offsets, size, event, writes)
         self._against_writes(thread, shadow, index, known, event, shared, reads=not writes)
         if writes:
+            if order.scope == WEAK:
+                instruction = id(instruction_at(w, place))
+                thread.stores[instruction] = thread.stores.get(instruction, 0) + 1
             self._against_reads(thread, shadow, index, known, event, shared)
             shadow.written[index] = event
             if atomic:

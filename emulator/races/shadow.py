@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from pallasc.emulator.machine.memory import Region
+
 Index = slice | np.ndarray
 
 
@@ -14,14 +16,24 @@ class Shadow:
         written: int32[granules], the last event that wrote; 0 where nothing has written.
         reads: int32[readers, granules], the last event of each agent that has read.
         readers: the agents of `reads`.
+        region: the memory; None for tensor memory.
     """
 
     __slots__ = (
-        "_rows", "granules", "is_shared", "name", "reader_array", "readers", "reads", "shift",
-        "written",
+        "_rows", "granules", "is_shared", "name", "reader_array", "readers", "reads", "region",
+        "shift", "written",
     )  # fmt: skip
 
-    def __init__(self, granules: int, shift: int, name: str, *, is_shared: bool = False) -> None:
+    def __init__(
+        self,
+        granules: int,
+        shift: int,
+        name: str,
+        *,
+        is_shared: bool = False,
+        region: Region | None = None,
+    ) -> None:
+        self.region = region
         self.is_shared = is_shared
         self.granules = granules
         self.shift = shift
@@ -66,12 +78,29 @@ class Shadow:
         late = last > known[self.reader_array]
         return int(last[late].max()) if late.any() else 0
 
+    def content(self, index: Index) -> np.ndarray:
+        """Return a copy of the bytes of granules, a row each; none of tensor memory."""
+        where = _numbers(index)
+        if self.region is None:
+            return np.zeros((len(where), 0), np.uint8)
+        data = self.region.data
+        rows = (where.astype(np.int64)[:, None] << self.shift) + np.arange(1 << self.shift)
+        found: np.ndarray = data[np.minimum(rows, len(data) - 1)]
+        return found
+
+    def chosen(self, index: Index, chosen: np.ndarray | None) -> np.ndarray:
+        """Return the numbers of granules, of those that are chosen if not of all."""
+        where = _numbers(index)
+        return where if chosen is None else where[chosen]
+
     def bytes_of(self, index: Index, chosen: np.ndarray | None = None) -> tuple[int, int]:
         """Return the first byte of these granules, and the one behind the last."""
-        where = np.arange(index.start, index.stop) if isinstance(index, slice) else index
-        if chosen is not None:
-            where = where[chosen]
+        where = self.chosen(index, chosen)
         return int(where.min()) << self.shift, (int(where.max()) + 1) << self.shift
+
+
+def _numbers(index: Index) -> np.ndarray:
+    return np.arange(index.start, index.stop) if isinstance(index, slice) else index
 
 
 _STEPS = np.arange(1 << 16)

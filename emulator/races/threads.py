@@ -20,7 +20,7 @@ class Thread:
 
     __slots__ = (
         "acquired", "acquired_at", "asynchronous", "cluster", "events", "fenced", "frontier",
-        "in_flight", "number", "released", "stamp", "warp",
+        "in_flight", "number", "released", "stamp", "stores", "warp",
     )  # fmt: skip
 
     def __init__(self, warp: Warp, cluster: ClusterState, number: int) -> None:
@@ -31,6 +31,7 @@ class Thread:
         self.frontier.own[GENERIC, number] = ALWAYS
         self.stamp = 0  # the last event before its last release
         self.events: dict[int, int] = {}  # by place: events since then
+        self.stores: dict[int, int] = {}  # by instruction: how often it has stored
         # By scope: as of the last fence, for relaxed writes; what relaxed reads saw, for the next.
         self.released: dict[int, Frontier] = {}
         self.acquired: dict[int, Frontier] = {}

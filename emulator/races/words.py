@@ -36,7 +36,7 @@ def wait_of(operation: Asynchronous) -> str:
 
 
 def is_replicated(first: Event, second: Event, *, shared: bool) -> bool:
-    """Return whether one store is executed by several: they store the same value.
+    """Return whether one store is executed by several, which is no race if the bytes are the same.
 
     Mosaic has every warp of a block store a scalar, and every warp or block the same rows.
     """
