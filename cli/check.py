@@ -62,9 +62,10 @@ class _Request(NamedTuple):
 @specs_argument()
 @click.option(
     "--level",
-    "level",
+    "chosen",
     type=click.Choice(LEVELS),
-    default="all",
+    multiple=True,
+    default=("all",),
     show_default=True,
     help="Read plan and PTX, run JAX's interpreter, execute the PTX, or all three.",
 )
@@ -90,7 +91,7 @@ class _Request(NamedTuple):
 @json_option("the report")
 def command(
     specs: tuple[str, ...],
-    level: str,
+    chosen: tuple[str, ...],
     inputs: tuple[str, ...],
     archive: Path | None,
     seed: int | None,
@@ -163,7 +164,11 @@ def command(
     from pallasc.cli.render.check_outputs import Outputs
     from pallasc.compiler.builds.options import Options as BuildOptions
 
-    levels = chosen_levels(level)
+    if len(chosen) > 1:
+        raise click.UsageError(
+            f"--level is given {len(chosen)} times: name one level, or none for all."
+        )
+    levels = chosen_levels(chosen[0])
     outputs = Outputs(as_json, junit, sarif, annotations, levels)
     with outputs.reporting_errors():
         files = parse_inputs(inputs, archive)
@@ -203,6 +208,7 @@ def _read_compiled(
         SpecError: only some of the paths are bundles or keys, a bundle cannot be read, or a key has
             too few digits.
         NotCachedError: the store has nothing under a key.
+        click.UsageError: keys come with options that choose variants.
     """
     from pallasc.cli.arguments.keys import is_key
     from pallasc.cli.launching.request import bundle_files
@@ -216,6 +222,12 @@ def _read_compiled(
         return [Candidate(v.id, artifact, origin=v.location) for v, artifact in pairs]
     if not any(map(is_key, specs)):
         return None
+    given = {"-k": options["expression"], "--target": options["targets"]}
+    if name := next((name for name, value in given.items() if value), None):
+        raise click.UsageError(
+            f"{name} chooses variants of specs and bundles, and an action key is one variant "
+            f"already: leave {name} out."
+        )
     return [_stored(spec, store) for spec in specs]
 
 

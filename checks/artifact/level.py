@@ -43,6 +43,8 @@ from pallasc.specs.spec import Variant
 NAME = "artifact"
 _NO_REFERENCE = "the spec names no reference, so numbers are not compared"
 _NO_SOURCE = "there is no source, so numbers are not compared"
+_NOT_KEPT = "pallasc bundle create --keep-ptx writes bundles that hold it"
+_OF_XLA = "it is a kernel of XLA's, whose PTX is in no bundle; name the spec instead"
 _LATE = "The result changes when every asynchronous operation completes at once: a wait is missing."
 Results = list[list[Any]]
 """Of each device, of each output."""
@@ -67,7 +69,12 @@ def run(subject: Subject, options: Options) -> LevelResult:
 
 def _why_unsupported(error: UnsupportedError, subject: Subject) -> str:
     message = error.message.strip().rstrip(".")
-    lacking = subject.why_no_ptx.strip().rstrip(".") if "no PTX" in message else ""
+    if "no PTX" not in message:
+        return message
+    lacking = subject.why_no_ptx.strip().rstrip(".")
+    if not lacking and subject.variant is None:
+        own = [kernel for kernel in subject.artifact.kernels if kernel.origin == "mosaic"]
+        lacking = _NOT_KEPT if any(kernel.ptx is None for kernel in own) else _OF_XLA
     return f"{message}: {lacking}" if lacking else message
 
 

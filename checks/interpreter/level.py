@@ -20,7 +20,12 @@ from pallasc.checks.arrays import (
 )
 from pallasc.checks.findings import Finding, LevelResult, Place, from_findings, not_checked
 from pallasc.checks.interpreter.interpret import Heard, forget, interpreting, why_missing
-from pallasc.checks.interpreter.messages import failure_finding, race_findings, raised_text
+from pallasc.checks.interpreter.messages import (
+    failure_finding,
+    missing_part,
+    race_findings,
+    raised_text,
+)
 from pallasc.checks.interpreter.waiting import Waiting, Watch, failures, user_place
 from pallasc.checks.rules import DEADLOCK
 from pallasc.checks.subject import Options, Subject
@@ -197,7 +202,8 @@ def _failed(
     if isinstance(cause, PallascError):
         raise cause
     reason = text.partition("\n")[0].strip().rstrip(".") or failed_line(cause)
-    return not_checked(NAME, f"JAX's interpreter cannot run it: {type(cause).__name__}: {reason}")
+    why = missing_part(reason) or f"{type(cause).__name__}: {reason}"
+    return not_checked(NAME, f"JAX's interpreter cannot run it: {why}")
 
 
 def _place_of(error: BaseException) -> Location | None:

@@ -52,6 +52,13 @@ _KNOWN: tuple[tuple[str, Rule], ...] = (
 """What the texts begin with, in the versions of JAX that are supported."""
 
 
+_MISSING = (
+    ("core_count", "it asks the GPU for the number of its multiprocessors"),
+    ("semaphore", "it uses semaphores"),
+)
+"""What the interpreter lacks, by a word of the errors that it raises then."""
+
+
 class _Access(NamedTuple):
     """One of the two accesses of a race; sorted, so that a race is told the same each time."""
 
@@ -117,6 +124,11 @@ def failure_finding(text: str, location: Location | None) -> Finding | None:
         if re.search(pattern, text):
             return Finding(rule=rule.name, message=_plain(text), location=location)
     return None
+
+
+def missing_part(reason: str) -> str:
+    """Return what a kernel needs that the interpreter lacks, "" where its error does not tell."""
+    return next((words for part, words in _MISSING if part in reason), "")
 
 
 def raised_text(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from pallasc.specs.gpus import Target
 
 NAME = "static"
 _NO_PTX = "it holds no PTX; pallasc bundle create --keep-ptx writes bundles that do"
+_NO_KERNEL = "it has no Mosaic GPU kernel, and XLA's kernels come without PTX"
 
 
 def run(subject: Subject, options: Options) -> LevelResult:
@@ -28,5 +29,6 @@ def run(subject: Subject, options: Options) -> LevelResult:
         return replace(not_checked(NAME, error.message.rstrip(".")), notes=notes)
     result = from_findings(NAME, tuple(found))
     if not ptx and not result.fails:
-        result = not_checked(NAME, _NO_PTX)
+        mosaic = any(kernel.origin == "mosaic" for kernel in artifact.kernels)
+        result = not_checked(NAME, _NO_PTX if mosaic else _NO_KERNEL)
     return replace(result, notes=notes)

@@ -244,7 +244,11 @@ def test_a_bundle_is_executed_without_its_source(ran: Any, checking: Any) -> Non
         "beside": "not checked",
     }
     assert found["sound"]["notes"] == ["there is no source, so numbers are not compared"]
-    assert re.fullmatch(r"there is no PTX of the kernel \w+", found["beside"]["reason"])
+    assert re.fullmatch(
+        r"there is no PTX of the kernel \w+: it is a kernel of XLA's, whose PTX is in no bundle; "
+        "name the spec instead",
+        found["beside"]["reason"],
+    )
 
 
 def test_schedules_begin_with_the_one_that_holds_everything_back() -> None:

@@ -318,3 +318,19 @@ def test_without_jax_a_level_that_calls_the_users_code_says_what_to_install(
         "the level calls the kernel or its reference, and jax is not installed."
     )
     assert caught.value.hint == 'Install it with: pip install "pallasc[cuda13]"'
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("-k", "name=sound"), "-k chooses variants of specs and bundles"),
+        (("--target", "h100"), "--target chooses variants of specs and bundles"),
+        (("--level", "static", "--level", "artifact"), "--level is given 2 times"),
+    ],
+)
+def test_what_a_key_or_a_level_does_not_go_with_is_refused(
+    project: Path, checking: Any, words: tuple[str, ...], told: str
+) -> None:
+    ran = checking.check(project, "0123456789ab", *words)
+    assert (ran.code, ran.out) == (2, "")
+    assert told in ran.err

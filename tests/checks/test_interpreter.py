@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import pytest
 
-from pallasc.checks.interpreter.messages import failure_finding, race_findings
+from pallasc.checks.interpreter.messages import failure_finding, missing_part, race_findings
 from pallasc.errors import Location
 
 NEW = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
@@ -296,3 +296,17 @@ def test_a_range_of_the_interpreter_is_told_as_a_slice() -> None:
     assert finding.message == (
         "out-of-bounds read of GMEM: reading [1024:1152] but buffer has shape (128,)"
     )
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("return backend.get_default_device().core_count", "it asks the GPU for the number of"),
+        ("nan + semaphore", "it uses semaphores"),
+        ("gathers are not supported", ""),
+    ],
+)
+def test_what_the_interpreter_lacks_is_told_in_words(reason: str, words: str) -> None:
+    told = missing_part(reason)
+    assert told.startswith(words)
+    assert bool(told) == bool(words)

@@ -113,6 +113,14 @@ def test_without_ptx_the_plan_is_checked_and_the_rest_is_not() -> None:
         results.append(run(Subject("kernel@h100-sxm", artifact), Options()))
     assert [result.status for result in results] == ["not checked", "found"]
     assert results[0].reason.startswith("it holds no PTX; pallasc bundle create --keep-ptx")
+    foreign: Any = SimpleNamespace(
+        plan=plan_of("", MAP),
+        kernels=(dataclasses.replace(bare, origin="xla"),),
+        target=dataclasses.asdict(H100),
+        blob=None,
+    )
+    result = run(Subject("kernel@h100-sxm", foreign), Options())
+    assert result.reason == "it has no Mosaic GPU kernel, and XLA's kernels come without PTX"
     assert results[0].notes[0].startswith("3 blocks per multiprocessor")
     assert [finding.rule for finding in results[1].findings] == ["tensor-map"]
 
