@@ -38,15 +38,6 @@ def says(x):
     return kernel(body)(x)
 
 
-def lasting(x):
-    def body(x, o, bar, smem):
-        def again(i, _):
-            o[...] = x[...] + i.astype(jnp.float32)
-        jax.lax.fori_loop(0, 100_000_000, again, None)
-
-    return kernel(body)(x)
-
-
 def softmax_reference(x):
     return jax.nn.softmax(x, axis=1)
 
@@ -85,7 +76,7 @@ class Project:
 def project(tmp_path_factory: pytest.TempPathFactory, checking: Any, warm_store: Store) -> Project:
     folder = tmp_path_factory.mktemp("emulation")
     shutil.copytree(warm_store.root, folder / "store")
-    (folder / "kernels.py").write_text(checking.KERNELS + MORE)
+    (folder / "kernels.py").write_text(checking.KERNELS + checking.LASTING + MORE)
     kernels: list[dict[str, object]] = [{"name": name} for name in NAMES]
     kernels += [
         {

@@ -17,15 +17,6 @@ from pallasc.specs.artifacts.plan import Binding
 
 MORE = """
 
-def lasting(x):
-    def body(x, o, bar, smem):
-        def again(i, _):
-            o[...] = x[...] + i.astype(jnp.float32)
-        jax.lax.fori_loop(0, 100_000_000, again, None)
-
-    return kernel(body)(x)
-
-
 def a_row(x):
     def body(x, o, bar, smem):
         plgpu.copy_gmem_to_smem(x.at[0, pl.ds(0, 128)], smem, bar)
@@ -46,7 +37,7 @@ WORDS = ("spec.yaml", "--json", "--level", "artifact", "--schedules", "2", "--me
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Path:
     made = tmp_path_factory.mktemp("limits")
-    (made / "kernels.py").write_text(checking.KERNELS + MORE)
+    (made / "kernels.py").write_text(checking.KERNELS + checking.LASTING + MORE)
     large = {"args": ["f32[32768, 32768]"], "reference": "kernels.py:first"}
     kernels = [{"name": "sound"}, {"name": "lasting"}, {"name": "a_row", **large}]
     (made / "spec.yaml").write_text(checking.spec_of(*kernels))

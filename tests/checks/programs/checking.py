@@ -84,6 +84,17 @@ def three_of_two(x):
 def same(x):
     return x
 """
+LASTING = """
+
+def lasting(x):
+    def body(x, o, bar, smem):
+        def again(i, _):
+            o[...] = x[...] + i.astype(jnp.float32)
+        jax.lax.fori_loop(0, 100_000_000, again, None)
+
+    return kernel(body)(x)
+"""
+"""A kernel that lasts longer than any test waits for it; it goes behind `KERNELS`."""
 
 
 def spec_of(*kernels: dict[str, object], **fields: object) -> str:
