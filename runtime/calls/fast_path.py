@@ -16,7 +16,8 @@ from typing import Any
 
 from pallasc.errors import PallascError
 from pallasc.runtime.calls.generated import BUILTINS, Function, compile_function, parameter_names
-from pallasc.runtime.calls.launch import PlanKey, Route
+from pallasc.runtime.calls.launch import Route
+from pallasc.runtime.calls.plan_table import PlanKey
 from pallasc.runtime.calls.program import BoundPlan
 from pallasc.runtime.device.answers import ODD_ANSWERS
 from pallasc.runtime.device.devices import device_count, get_device

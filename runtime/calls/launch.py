@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.errors import ArgumentError, DeviceError, PallascError
+from pallasc.runtime.calls.plan_table import PlanKey, PlanTable
 from pallasc.runtime.calls.program import BoundPlan, Program, lay_out, load_program
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import (
@@ -38,17 +39,8 @@ from pallasc.runtime.matching.selection import select
 from pallasc.specs.artifacts.arguments import MISSING
 from pallasc.specs.artifacts.trees import unflatten
 
-MOST_PLANS = 1024
-"""Bound plans that a route keeps; before the next, all are dropped."""
-
 _WRONG_CONTEXT = frozenset({201, 400})
 """No context is current, or another than that of the stream or the function."""
-
-PlanKey = tuple[int, ...]
-"""Stream, device, then the addresses of inputs, results and, if there is one, the workspace.
-
-A device below zero is the complement of its number: its context is made current for the launch.
-"""
 
 
 class Route:
@@ -71,7 +63,8 @@ class Route:
         self.is_only = is_only
         self.name = candidates[0].name
         self.signature = candidates[0].signature
-        self.plans: dict[PlanKey, BoundPlan] = {}
+        self._table = PlanTable()
+        self.plans = self._table.plans
         self.workspace_bytes = max(lay_out(variant.artifact.plan)[1] for variant in candidates)
         self._chosen: dict[int, tuple[Candidate, Device]] = {}
         self._programs: dict[int, Program] = {}
@@ -117,10 +110,7 @@ class Route:
             plan = beside_contexts(device, stream, plan)
         else:
             plan = program.bind(stream, pointers, workspace)
-        # Without a lock: two threads may bind one key, and either plan is right.
-        if len(self.plans) >= MOST_PLANS:
-            self.plans.clear()
-        self.plans[key] = plan
+        self._table.put(key, plan)
         return plan
 
     def try_bind(self, key: PlanKey) -> BoundPlan | None:
@@ -154,9 +144,10 @@ class Route:
                 plan = beside_contexts(program.device, stream, plan)
                 result = program.answer(plan, first)
         if int(result[0]):
-            self.plans.pop(key, None)
+            self._table.drop(key)
             raise program.error(result)
-        self.plans[key] = plan
+        if self.plans.get(key) is not plan:
+            self._table.put(key, plan)
         return out
 
     def explain(self, key: PlanKey, plan: BoundPlan, error: Exception) -> DeviceError:
@@ -205,7 +196,7 @@ class Route:
 
     def forget(self) -> None:
         """Drop everything that was made in the process that this process was forked from."""
-        self.plans.clear()
+        self._table.clear()
         self._chosen.clear()
         self._programs.clear()
 

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pallasc.errors import CompileError, CorruptError, DeviceError, DriverError
+from pallasc.runtime.calls.addresses import AddressCheck
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.answers import ODD_ANSWERS, version_text
 from pallasc.runtime.device.devices import (
@@ -107,15 +108,20 @@ class Program:
         self.name = candidate.id
         self.device = device
         self._plan = candidate.artifact.plan
-        self._signature = candidate.signature
+        self._buffers = candidate.signature.buffers
+        self._check_addresses = AddressCheck(self.name, candidate.signature)
         self._steps = [step for step in self._plan.steps if isinstance(step, Launch) or step.size]
         driver, artifact = open_driver(), candidate.artifact
         launches = self._plan.launches
         self._driver = driver
         self._functions = [ready_function(driver, artifact, launch, device) for launch in launches]
         self._blocks = ParameterBlocks(driver, launches)
-        self._constants = _upload_constants(self.name, artifact, device)
+        self._fixed = [0] * len(self._plan.buffers)
+        for buffer, address in _upload_constants(self.name, artifact, device):
+            self._fixed[buffer] = address
         self._temporaries, self.workspace_bytes = lay_out(self._plan)
+        # Then the addresses of the arrays are those of all buffers.
+        self._are_in_order = self._buffers == tuple(range(len(self._fixed)))
         self._configs: dict[int, list[Any]] = {}
 
     def bind(self, stream: int, pointers: Sequence[int], workspace: int = 0) -> BoundPlan:
@@ -132,17 +138,20 @@ class Program:
                 stream belongs to another device.
             DriverError: the driver refuses a tensor map.
         """
-        self._signature.check_addresses(self.name, pointers)
-        addresses = self._addresses(pointers, workspace)
+        self._check_addresses(pointers)
+        addresses = pointers if self._are_in_order else self._addresses(pointers, workspace)
         configs = self._configs.get(stream) or self._prepare_stream(stream)
         owner, base = self._blocks.make(addresses)
+        launch = self._driver.bindings.cuLaunchKernelEx
         calls = []
-        launched = iter(zip(self._functions, configs, self._blocks.starts, strict=True))
+        launched = 0
         for step in self._steps:
             if isinstance(step, Launch):
-                function, config, start = next(launched)
-                launch = self._driver.bindings.cuLaunchKernelEx
-                calls.append(partial(launch, config, function, base + start, 0))
+                place = base + self._blocks.starts[launched]
+                calls.append(
+                    partial(launch, configs[launched], self._functions[launched], place, 0)
+                )
+                launched += 1
             else:
                 calls.append(self._memory_call(step, addresses, stream))
         if len(calls) != 1:
@@ -181,11 +190,9 @@ class Program:
         return _named(self._driver.error(int(result[0]), _function(self._steps[result[1]]), what))
 
     def _addresses(self, pointers: Sequence[int], workspace: int) -> list[int]:
-        addresses = [0] * len(self._plan.buffers)
-        for buffer, pointer in zip(self._signature.buffers, pointers, strict=True):
+        addresses = self._fixed.copy()
+        for buffer, pointer in zip(self._buffers, pointers, strict=True):
             addresses[buffer] = pointer
-        for buffer, address in self._constants:
-            addresses[buffer] = address
         for buffer, offset in self._temporaries:
             addresses[buffer] = workspace + offset
         return addresses

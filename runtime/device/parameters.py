@@ -16,7 +16,8 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from pallasc.errors import CorruptError, DeviceError
 from pallasc.runtime.device.answers import version_text
@@ -53,6 +54,36 @@ class _Map:
     is_aligned: bool
 
 
+class _Place(NamedTuple):
+    """Memory for a block.
+
+    Attributes:
+        memory: what it is a part of.
+        at: where it starts there.
+        base: its address.
+        targets: the addresses of the parameters in it, in order.
+    """
+
+    memory: Any
+    at: int
+    base: int
+    targets: tuple[int, ...]
+
+
+class _Block:
+    """What owns the memory of a block; without it, the memory is spare."""
+
+    __slots__ = ("_place", "_spare")
+
+    def __init__(self, place: _Place, spare: list[_Place]) -> None:
+        self._place = place
+        self._spare = spare
+
+    def __del__(self) -> None:
+        # The driver copies parameters while it is called, so no launch reads them any more.
+        self._spare.append(self._place)
+
+
 class ParameterBlocks:
     """Makes the parameter blocks of a plan's launches.
 
@@ -75,6 +106,7 @@ class ParameterBlocks:
             if isinstance(parameter, Pointer)
         ]
         self._passed = tuple(passed)
+        self._passed_whole = _getter(passed)
         words = 8 * (sum(counts) + len(passed))
         self._values_at = _align(words)
         self._targets: list[int] = []
@@ -96,7 +128,7 @@ class ParameterBlocks:
         # The same with its tensor maps encoded, once that has been done for a first block.
         self._encoded: bytes | None = None
         self._replace = _make_replacer(driver) if self._maps else None
-        self._free: list[tuple[Any, int, int]] = []
+        self._spare: list[_Place] = []
 
     def _value(self, parameter: Bytes, start: int, kernel: str) -> bytes:
         for offset, tensor_map in parameter.tensor_maps:
@@ -114,23 +146,34 @@ class ParameterBlocks:
         return bytes.fromhex(parameter.data).ljust(_align(parameter.size), b"\0")
 
     def make(self, addresses: Sequence[int]) -> tuple[Any, int]:
-        """Return a new block for buffers at these addresses: what owns it, and where it starts.
+        """Return a block for buffers at these addresses: what owns it, and where it starts.
+
+        When nothing refers to the owner any more, its memory serves another block.
 
         Raises:
             DriverError: the driver refuses a tensor map.
         """
-        owner, start, base = self._take()
+        try:
+            place = self._spare.pop()
+        except IndexError:
+            place = self._allocate()
+        block = _Block(place, self._spare)
+        memory, start, base, targets = place
         encoded = self._encoded
         self._layout.pack_into(
-            owner,
+            memory,
             start,
-            *[base + target for target in self._targets],
-            *[addresses[buffer] + offset for buffer, offset in self._passed],
+            *targets,
+            *(
+                self._passed_whole(addresses)
+                if self._passed_whole is not None
+                else [addresses[buffer] + offset for buffer, offset in self._passed]
+            ),
             self._values if encoded is None else encoded,
         )
         if self._maps:
             self._set_maps(base, addresses, encoded is not None)
-        return owner, base
+        return block, base
 
     def _set_maps(self, base: int, addresses: Sequence[int], are_encoded: bool) -> None:
         """Let the tensor maps of a block describe buffers at these addresses."""
@@ -162,19 +205,25 @@ class ParameterBlocks:
             what = f"a tensor map of {tensor_map.kernel} cannot be encoded"
             raise self._driver.error(code, tensor_map.function, what)
 
-    def _take(self) -> tuple[Any, int, int]:
-        """Return memory for a block: its owner, and the block's place in it and address."""
-        try:
-            return self._free.pop()
-        except IndexError:
-            step = _align(max(1, self._layout.size))
-            owner = (ctypes.c_char * (step * _BLOCKS_AT_A_TIME + _MAP_ALIGNMENT))()
-            start = ctypes.addressof(owner)
-            gap = _align(start) - start
-            places = range(gap, gap + step * _BLOCKS_AT_A_TIME, step)
-            made = [(owner, place, start + place) for place in places]
-            self._free.extend(made[1:])
-            return made[0]
+    def _allocate(self) -> _Place:
+        """Return memory for a block; memory for others is spare from then on."""
+        step = _align(max(1, self._layout.size))
+        memory = (ctypes.c_char * (step * _BLOCKS_AT_A_TIME + _MAP_ALIGNMENT))()
+        start = ctypes.addressof(memory)
+        gap = _align(start) - start
+        made = []
+        for at in range(gap, gap + step * _BLOCKS_AT_A_TIME, step):
+            base = start + at
+            made.append(_Place(memory, at, base, tuple(base + own for own in self._targets)))
+        self._spare.extend(made[1:])
+        return made[0]
+
+
+def _getter(passed: Sequence[tuple[int, int]]) -> Callable[[Sequence[int]], Sequence[int]] | None:
+    """Return what picks the pointers that are passed, None where they are not just addresses."""
+    if len(passed) < 2 or any(offset for _, offset in passed):
+        return None
+    return itemgetter(*(buffer for buffer, _ in passed))
 
 
 def launch_config(driver: Driver, launch: Launch, stream: int) -> Any:

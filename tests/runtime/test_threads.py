@@ -15,9 +15,9 @@ _PROGRAM = """
 import ctypes, os, struct, sys, threading
 import made, standin
 from pallasc.runtime.device import devices
-from pallasc.runtime.calls import launch
+from pallasc.runtime.calls import plan_table
 
-threads, launches, checks, launch.MOST_PLANS = (int(word) for word in sys.argv[1:])
+threads, launches, checks, plan_table.MOST_PLANS = (int(word) for word in sys.argv[1:])
 driver = standin.load()
 driver.reset()
 driver.devices("9.0", "9.0")
@@ -97,7 +97,7 @@ def test_threads_launch_on_two_devices_while_the_process_forks(
 ) -> None:
     """Every launch is compared by the stand-in: its device, its shape, each byte it is given.
 
-    There are 320 sets of addresses, so with room for 100 plans all are dropped again and again.
+    There are 320 sets of addresses, so with room for 100 plans they leave all the time.
     """
     here = str(Path(__file__).parent)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
