@@ -6,6 +6,9 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
+_EXEMPT_AT_START = gc.get_freeze_count()
+"""Objects that the interpreter itself exempts: some hundred in Python 3.12."""
+
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
@@ -20,7 +23,7 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            if not gc.get_freeze_count():
+            if gc.get_freeze_count() <= _EXEMPT_AT_START:
                 gc.freeze()
                 gc.unfreeze()  # moves them to the oldest generation
             gc.enable()

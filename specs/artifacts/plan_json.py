@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
+from functools import cache
 from typing import TypeVar
 
 from pallasc.errors import CorruptError
@@ -116,18 +117,27 @@ def plan_from_json(data: Mapping[str, object]) -> LaunchPlan:
 
 def _make(kind: type[_Data], data: object) -> _Data:
     """Return the data class with these fields, each of the type that it declares."""
-    label = _CAPITAL.sub(r" \g<0>", kind.__name__).strip().lower()
-    types = {field.name: str(field.type) for field in fields(kind)}
+    readers = _readers_of(kind)
     values: dict[str, object] = {}
     for name, value in as_object(data).items():
-        if name not in types:
-            raise TypeError(f"unknown field {name!r} of a {label}")
+        if name not in readers:
+            raise TypeError(f"unknown field {name!r} of a {_label(kind)}")
         try:
-            values[name] = _READERS[types[name]](value)
+            values[name] = readers[name](value)
         except TypeError as error:
-            raise TypeError(f"{name} of a {label}: {error}") from error
+            raise TypeError(f"{name} of a {_label(kind)}: {error}") from error
     make: Callable[..., _Data] = kind  # its own error tells which fields are missing
     return make(**values)
+
+
+@cache
+def _readers_of(kind: type[_Data]) -> Mapping[str, Callable[[object], object]]:
+    """Return what reads each field of a data class, by its name."""
+    return {field.name: _READERS[str(field.type)] for field in fields(kind)}
+
+
+def _label(kind: type[_Data]) -> str:
+    return _CAPITAL.sub(r" \g<0>", kind.__name__).strip().lower()
 
 
 def _of_kind(kinds: Mapping[str, type[_Data]], data: object) -> _Data:
