@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -11,8 +11,10 @@ from pallasc.checks.static.asynchrony import check_asynchrony
 from pallasc.checks.static.banks import check_banks
 from pallasc.checks.static.barriers import check_barriers
 from pallasc.checks.static.bounds import Arrays, check_bounds, name_of, written_buffers
-from pallasc.checks.static.control_flow import Graph, graph_of
+from pallasc.checks.static.control_flow import graph_of
 from pallasc.checks.static.evaluate import evaluate
+from pallasc.checks.static.evaluation import Evaluation
+from pallasc.checks.static.facts import Facts
 from pallasc.checks.static.found import Found
 from pallasc.checks.static.machine_code import LocalAccess, local_accesses
 from pallasc.checks.static.read_facts import facts_of
@@ -26,11 +28,11 @@ from pallasc.checks.static.resources import (
 from pallasc.emulator.ptx.parse import read
 from pallasc.emulator.ptx.syntax import Instruction, Module
 from pallasc.specs.artifacts.artifact import KernelResources
-from pallasc.specs.artifacts.plan import Copy, Fill, Launch, LaunchPlan
+from pallasc.specs.artifacts.plan import Bytes, Copy, Dim3, Fill, Launch, LaunchPlan
 from pallasc.specs.garbage import collector_paused
 from pallasc.specs.gpus import Target
 
-_MOST_MODULES = 16
+_MOST_MODULES = 32
 _MOST_KERNELS = 4096
 
 
@@ -128,34 +130,70 @@ class _Case:
     launch: Launch = field(compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class _Code:
+    """What a kernel does, whatever the sizes of arrays: variants for several sizes share it.
+
+    `boxes` are the tensor maps, less what their arrays tell.
+    """
+
+    evaluation: Evaluation
+    cluster: Dim3 | None
+    boxes: tuple[Hashable, ...]
+    facts: Facts = field(compare=False)
+
+
 @lru_cache(_MOST_KERNELS)
 def _check_launch(case: _Case) -> tuple[tuple[Found, ...], frozenset[int] | None]:
     """Return what is wrong with a kernel, and the buffers that it writes to, None if not known."""
-    text, launch, arrays = case.text, case.launch, case.arrays
-    module = _parsed(text)
-    kernel = next((k for k in module.kernels if k.name == launch.kernel), None)
-    if kernel is None or not kernel.instructions:
+    text, launch = case.text, case.launch
+    # Of other sizes, a kernel sees whether they are 1.
+    grid = launch.grid if "%nctaid" in text else _at_most_two(launch.grid)
+    evaluation = _evaluated(text, launch.kernel, launch.block, grid)
+    if evaluation is None:
         return (), None
-    facts = facts_of(evaluate(kernel, _graph(text, kernel.name), launch.block, launch.grid), launch)
-    found = (
-        *check_tensor_memory(facts),
-        *check_barriers(facts),
-        *check_asynchrony(facts),
-        *check_bounds(facts, arrays),
-        *check_banks(facts),
-    )
+    facts = facts_of(evaluation, launch)
+    code = _Code(evaluation, launch.cluster, _boxes(launch), facts)
+    found, conflicts = _check_code(code)
     buffers = written_buffers(facts)
+    found = (*found, *check_bounds(facts, case.arrays), *conflicts)
     return found, None if buffers is None else frozenset(buffers)
+
+
+@lru_cache(_MOST_MODULES)
+def _check_code(code: _Code) -> tuple[tuple[Found, ...], tuple[Found, ...]]:
+    """Return what is wrong with a kernel for arrays of any size, and its bank conflicts."""
+    facts = code.facts
+    found = (*check_tensor_memory(facts), *check_barriers(facts), *check_asynchrony(facts))
+    return found, tuple(check_banks(facts))
+
+
+def _boxes(launch: Launch) -> tuple[Hashable, ...]:
+    return tuple(
+        (number, offset, tensor.box, tensor.dtype, tensor.im2col is None)
+        for number, parameter in enumerate(launch.parameters)
+        if isinstance(parameter, Bytes)
+        for offset, tensor in parameter.tensor_maps
+    )
+
+
+def _at_most_two(grid: Dim3) -> Dim3:
+    x, y, z = grid
+    return min(x, 2), min(y, 2), min(z, 2)
+
+
+@lru_cache(_MOST_MODULES)
+def _evaluated(text: str, name: str, block: Dim3, grid: Dim3) -> Evaluation | None:
+    """Return what is known of a kernel, None if it has no instructions."""
+    kernel = next((k for k in _parsed(text).kernels if k.name == name), None)
+    if kernel is None or not kernel.instructions:
+        return None
+    return evaluate(kernel, graph_of(kernel), block, grid)
 
 
 @lru_cache(_MOST_MODULES)
 def _parsed(text: str) -> Module:
     return read(text)
-
-
-@lru_cache(_MOST_MODULES)
-def _graph(text: str, name: str) -> Graph:
-    return graph_of(_parsed(text).kernel(name))
 
 
 def _outputs(plan: LaunchPlan, written: set[int]) -> Iterator[Found]:

@@ -43,7 +43,7 @@ class Step:
         return all(part in found for part in parts)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Evaluation:
     """What is known of a kernel.
 

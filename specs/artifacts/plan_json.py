@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from functools import cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.peers import Peers, PeerTable
@@ -117,7 +117,8 @@ def plan_from_json(data: Mapping[str, object]) -> LaunchPlan:
 
 def _make(kind: type[_Data], data: object) -> _Data:
     """Return the data class with these fields, each of the type that it declares."""
-    readers = _readers_of(kind)
+    make: Callable[..., _Data] = kind  # its own error tells which fields are missing
+    readers = _readers_of(make)
     values: dict[str, object] = {}
     for name, value in as_object(data).items():
         if name not in readers:
@@ -126,12 +127,11 @@ def _make(kind: type[_Data], data: object) -> _Data:
             values[name] = readers[name](value)
         except TypeError as error:
             raise TypeError(f"{name} of a {_label(kind)}: {error}") from error
-    make: Callable[..., _Data] = kind  # its own error tells which fields are missing
     return make(**values)
 
 
 @cache
-def _readers_of(kind: type[_Data]) -> Mapping[str, Callable[[object], object]]:
+def _readers_of(kind: Any) -> Mapping[str, Callable[[object], object]]:
     """Return what reads each field of a data class, by its name."""
     return {field.name: _READERS[str(field.type)] for field in fields(kind)}
 
