@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pallasc.checks.findings import Finding
-from pallasc.checks.rules import NOTHING_COMPARED, UNINITIALIZED, WRONG_NUMBERS
+from pallasc.checks.rules import NOTHING_COMPARED, OTHER_KIND, UNINITIALIZED, WRONG_NUMBERS
 from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.references.compare import array_of, compare_arrays, epsilon, settle_tolerance
 from pallasc.compiler.references.input_files import read_input
@@ -161,6 +161,34 @@ def nothing_compared(
         severity="note",
         location=location,
     )
+
+
+def other_kind(
+    output: Binding, expected: Any, *, location: Location | None = None
+) -> Finding | None:
+    """Return the note that a reference returns another kind of numbers, None if it does not.
+
+    Another precision is the same kind: float32 is the usual reference of bfloat16.
+
+    Args:
+        output: which result.
+        expected: what the reference gave, a numpy array.
+        location: the place that the note is told at, such as that of the kernel.
+    """
+    dtype = parse_dtype(expected.dtype.name).name
+    if _kind(dtype) == _kind(output.dtype):
+        return None
+    return Finding(
+        rule=OTHER_KIND.name,
+        message=f"the reference returns {dtype} for {output.path or 'the result'}, which is "
+        f"{output.dtype}: the values are compared, whatever their kind",
+        severity="note",
+        location=location,
+    )
+
+
+def _kind(dtype: str) -> str:
+    return "bool" if dtype == "bool" else {"u": "i", "b": "f"}.get(dtype[0], dtype[0])
 
 
 def _is_close(dtype: str, got: Any, expected: Any) -> bool:

@@ -35,11 +35,13 @@ class Rule:
             mistake, whichever level finds it.
         summary: what is wrong, one sentence.
         help: why it matters and what to do, a sentence or two.
+        has_example: `docs/check-rules.md` has a section with an example of it.
     """
 
     name: str
     summary: str
     help: str
+    has_example: bool = False
 
 
 @dataclass(frozen=True, slots=True)

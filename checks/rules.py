@@ -15,6 +15,13 @@ NOTHING_COMPARED = Rule(
     "They agree, and that tells nothing about the kernel. Give it other inputs: --input, --inputs, "
     "or another --seed.",
 )
+OTHER_KIND = Rule(
+    "other-kind",
+    "The reference returns numbers of another kind than the kernel, such as floating-point numbers "
+    "for integers.",
+    "They are compared by value. If that is intended, convert the result in the reference; a "
+    "reference in another precision needs no conversion.",
+)
 UNINITIALIZED = Rule(
     "uninitialized-read",
     "A result depends on memory that was never written.",
@@ -25,6 +32,7 @@ OUT_OF_BOUNDS = Rule(
     "out-of-bounds",
     "An access is out of bounds.",
     "On a GPU it reads or overwrites other memory, or fails. Clamp the index, or mask the access.",
+    has_example=True,
 )
 RACE = Rule(
     "race",
@@ -50,4 +58,5 @@ UNFINISHED_COPY = Rule(
     "The next block may get the shared memory while it is still in use. Before the kernel ends, "
     "wait for copies into it on their barrier (barrier_wait), for copies out of it with "
     "wait_smem_to_gmem, and for MMAs with wgmma_wait.",
+    has_example=True,
 )

@@ -22,7 +22,7 @@ from pallasc.checks.messages import Check, Checked
 from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.messages import Failed, Reply
-from pallasc.errors import PallascError, ToolError
+from pallasc.errors import CheckError, PallascError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.entries import parse_entry
 from pallasc.specs.meshes import Mesh
@@ -130,7 +130,13 @@ class Session:
 def _timed(level: Level, subject: Subject, options: Options) -> LevelResult:
     began_s = time.monotonic()
     result = run_level(level, subject, options)
-    return replace(result, seconds=time.monotonic() - began_s)
+    ended_s = time.monotonic()
+    if options.deadline_s is not None and ended_s > options.deadline_s and not result.fails:
+        raise CheckError(
+            f"it took longer than {options.timeout_s:g} s (--timeout)",
+            hint="Raise --timeout, or name small sizes under check in the spec.",
+        )
+    return replace(result, seconds=ended_s - began_s)
 
 
 def _with_sources(result: LevelResult, variant: Variant) -> Checked:

@@ -83,6 +83,7 @@ def command(
                arrays fit into an L2 cache that is not emptied), flop, tflop_per_s (or null)
     """
     from pallasc.cli.arguments.input_files import parse_inputs
+    from pallasc.cli.arguments.keys import refuse_keys
     from pallasc.cli.launching.bench_text import bench_json, bench_text
     from pallasc.cli.launching.figures import check_flops
     from pallasc.cli.launching.launching import check_single, collect
@@ -91,6 +92,7 @@ def command(
     from pallasc.cli.terminal.output import json_text
     from pallasc.runtime.device.devices import get_device
 
+    refuse_keys(specs, "bench")
     files = parse_inputs(inputs, archive)
     request = read_request(specs, targets=targets, expression=expression, store_root=store_root)
     request.check_inputs(files)

@@ -12,6 +12,7 @@ from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.input_files import input_options
 from pallasc.cli.arguments.options import (
     LoadOptions,
+    WholeNumber,
     annotations_option,
     checking_options,
     compile_options,
@@ -72,7 +73,7 @@ class _Request(NamedTuple):
 @input_options
 @click.option(
     "--seed",
-    type=click.IntRange(min=0),
+    type=WholeNumber(0),
     metavar="N",
     help="Seed of the random inputs; by default that of the spec, or 0.",
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
@@ -22,7 +22,7 @@ from pallasc.cli.arguments.options import (
 )
 from pallasc.cli.launching.launching import CollectOptions, launch_options
 from pallasc.cli.terminal.output import echo
-from pallasc.errors import DeviceError, SpecError
+from pallasc.errors import DeviceError
 
 if TYPE_CHECKING:
     from pallasc.cli.launching.chip import DeviceRow
@@ -117,6 +117,7 @@ def command(
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
     from pallasc.cli.arguments.input_files import parse_inputs
+    from pallasc.cli.arguments.keys import refuse_keys
     from pallasc.cli.launching.launching import check_single
     from pallasc.cli.launching.outcome_text import outcome_json, outcome_text
     from pallasc.cli.launching.outcomes import Launcher, check, launch_all
@@ -126,7 +127,7 @@ def command(
     files = parse_inputs(inputs, archive)
     if emulated:
         _refuse_without_meaning()
-        _refuse_keys(specs)
+    refuse_keys(specs, "run --emulate" if emulated else "run")
     request = read_request(specs, targets=targets, expression=expression, store_root=store_root)
     request.check_inputs(files)
     traces = TraceFile(profile) if profile is not None else None
@@ -160,18 +161,6 @@ class _Way(NamedTuple):
     execute: Execute
     place: Callable[[Chosen], str]
     device: DeviceRow | None
-
-
-def _refuse_keys(specs: Sequence[str]) -> None:
-    from pallasc.cli.arguments.keys import is_key
-
-    for spec in specs:
-        if is_key(spec):
-            raise SpecError(
-                f"{spec}: there is no such file, and run --emulate takes specs or bundles, not "
-                "action keys.",
-                hint="Name the spec that it was compiled from, or a bundle that holds it.",
-            )
 
 
 def _emulated(request: Request, options: CollectOptions) -> _Way | int:

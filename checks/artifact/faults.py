@@ -28,6 +28,7 @@ from pallasc.emulator.machine.machine import Machine
 from pallasc.emulator.machine.waits import MbarrierWait
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction
+from pallasc.emulator.races.findings import Access
 from pallasc.emulator.races.findings import Finding as Raced
 from pallasc.emulator.run_plan import PlanRun, program
 from pallasc.emulator.tensors.tensor_memory import COLUMNS
@@ -197,9 +198,9 @@ def race_findings(history: History, run: PlanRun) -> list[Finding]:
 def _race(raced: Raced, kernels: Mapping[int, Launch], between: Sequence[Place]) -> Finding:
     second = raced.second
     step = kernels.get(id(second.instruction))
-    places = [*between, Place(str(second), ptx_line=second.instruction.line)]
+    places = [*between, _accessing(second)]
     if (first := raced.first) is not None:
-        places.insert(0, Place(str(first), ptx_line=first.instruction.line))
+        places.insert(0, _accessing(first))
     return Finding(
         rule=_RACES.get(raced.rule, RACE).name,
         message=f"{raced.message.strip().rstrip('.')}{_where(raced)}",
@@ -210,6 +211,10 @@ def _race(raced: Raced, kernels: Mapping[int, Launch], between: Sequence[Place])
         ptx_line=second.instruction.line,
         places=tuple(places),
     )
+
+
+def _accessing(access: Access) -> Place:
+    return Place(f"{access.what} by {access.actor}", ptx_line=access.instruction.line)
 
 
 def _where(raced: Raced) -> str:

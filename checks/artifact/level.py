@@ -16,6 +16,7 @@ from pallasc.checks.arrays import (
     input_arrays,
     name_of_element,
     nothing_compared,
+    other_kind,
 )
 from pallasc.checks.artifact.execute import (
     POISONS,
@@ -140,8 +141,8 @@ class _Check:
             return [fault_finding(fault, machine, history), *race_findings(history, run)]
         raced = race_findings(history, run)
         if expected is not None:
-            empty = self._nothing_compared(results, expected) if first else []
-            return [*self._wrong(results, expected, policy, raced), *empty, *raced]
+            notes = self._notes(results, expected) if first else []
+            return [*self._wrong(results, expected, policy, raced), *notes, *raced]
         return [*(self._unwritten(results) if first else []), *raced]
 
     def _run(self, machine: Machine, poison: int = POISONS[0]) -> PlanRun:
@@ -203,8 +204,8 @@ class _Check:
                     break
         return found
 
-    def _nothing_compared(self, results: Results, expected: Results) -> list[Finding]:
-        """Return which outputs are NaN everywhere, as in the reference."""
+    def _notes(self, results: Results, expected: Results) -> list[Finding]:
+        """Return where comparing tells little: NaN everywhere, another kind of numbers."""
         place = _definition(self.subject.variant)
         found = []
         for device, (outputs, rights) in enumerate(zip(results, expected, strict=True)):
@@ -214,6 +215,8 @@ class _Check:
                 if finding is not None:
                     where = f" on device {device}" if device else ""
                     found.append(replace(finding, message=f"{finding.message}{where}"))
+                kind = None if device else other_kind(output, right, location=place)
+                found += [kind] if kind is not None else []
         return found
 
     def _kind(self, results: Results, raced: Sequence[Finding]) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from pallasc.checks.rules import (
     BARRIER_MISUSE,
     DEADLOCK,
     NOTHING_COMPARED,
+    OTHER_KIND,
     OUT_OF_BOUNDS,
     RACE,
     UNFINISHED_COPY,
@@ -45,6 +46,7 @@ INVALID_INSTRUCTION = Rule(
 RULES: tuple[Rule, ...] = (
     WRONG_NUMBERS,
     NOTHING_COMPARED,
+    OTHER_KIND,
     COMPILED_WRONGLY,
     UNINITIALIZED,
     OUT_OF_BOUNDS,

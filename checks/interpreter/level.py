@@ -16,6 +16,7 @@ from pallasc.checks.arrays import (
     expected_results,
     input_arrays,
     nothing_compared,
+    other_kind,
     stacked,
 )
 from pallasc.checks.findings import Finding, LevelResult, Place, from_findings, not_checked
@@ -97,6 +98,8 @@ def _wrong_numbers(
             if found is not None:
                 where = f" on device {device}" if device else ""
                 findings.append(replace(found, message=f"{found.message}{where}"))
+            kind = None if device else other_kind(output, right, location=place)
+            findings += [kind] if kind is not None else []
     return findings
 
 

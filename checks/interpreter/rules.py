@@ -7,6 +7,7 @@ from pallasc.checks.rules import (
     BARRIER_MISUSE,
     DEADLOCK,
     NOTHING_COMPARED,
+    OTHER_KIND,
     OUT_OF_BOUNDS,
     RACE,
     UNFINISHED_COPY,
@@ -17,6 +18,7 @@ from pallasc.checks.rules import (
 RULES: tuple[Rule, ...] = (
     WRONG_NUMBERS,
     NOTHING_COMPARED,
+    OTHER_KIND,
     UNINITIALIZED,
     OUT_OF_BOUNDS,
     RACE,

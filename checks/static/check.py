@@ -221,7 +221,7 @@ def _finding(found: Found, launch: Launch | None) -> Finding:
         cubin=launch.cubin if launch else "",
         ptx_line=found.instruction.line if found.instruction else 0,
         places=tuple(
-            Place(f"{text}: {_text(instruction)}", ptx_line=instruction.line)
+            Place(f"{text}: {instruction.opcode}", ptx_line=instruction.line)
             for text, instruction in found.others
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,22 @@ _HINT = "pallasc inspect SPECS --json prints the action keys of variants."
 def is_key(text: str) -> bool:
     """Tell whether an argument is a key, or its first digits, and not a file or folder."""
     return _HEX.fullmatch(text) is not None and not Path(text).exists()
+
+
+def refuse_keys(specs: Sequence[str], command: str) -> None:
+    """Refuse keys where a command needs what only specs and bundles have.
+
+    Raises:
+        SpecError: one of the specs is a key.
+    """
+    for spec in specs:
+        if is_key(spec):
+            raise SpecError(
+                f"{spec}: there is no such file, and {command} takes specs or bundles, not action "
+                "keys.",
+                hint="Name the spec that it was compiled from, or a bundle that holds it. "
+                "pallasc check takes keys.",
+            )
 
 
 def whole_key(text: str, store: Store) -> str:

@@ -83,6 +83,24 @@ def file_option(name: str, text: str, *, parameter: str | None = None) -> Callab
     return click.option(*names, type=path, metavar="FILE", help=text)
 
 
+class WholeNumber(click.IntRange):
+    """A whole number that is not too small."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__(min=least)
+        self._least = least
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number."""
+        try:
+            number = int(value)
+        except ValueError:
+            number = self._least - 1  # refused below, with all that are too small
+        if number < self._least:
+            self.fail(f"{value!r} is not a whole number of at least {self._least}.", param, ctx)
+        return number
+
+
 def count_option(
     name: str,
     text: str,
@@ -95,7 +113,7 @@ def count_option(
     return click.option(
         name,
         *([parameter] if parameter else []),
-        type=click.IntRange(min=least),
+        type=WholeNumber(least),
         default=default,
         show_default=default is not None,
         metavar="N",
@@ -150,7 +168,7 @@ compile_options = together(
     click.option(
         "-j",
         "--jobs",
-        type=click.IntRange(min=1),
+        type=WholeNumber(1),
         metavar="N",
         help="Compile in at most N processes at once; by default, as many as cores and memory "
         "allow.",

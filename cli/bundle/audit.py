@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import file_option, json_option, size_option
+from pallasc.cli.arguments.options import WholeNumber, file_option, json_option, size_option
 from pallasc.cli.bundle.options import file_argument, key_option
 from pallasc.cli.terminal.output import echo
 
@@ -52,7 +52,7 @@ class _Limits(TypedDict):
 @click.option(
     "--spills",
     "spill_bytes",
-    type=click.IntRange(min=0),
+    type=WholeNumber(0),
     default=0,
     show_default=True,
     metavar="BYTES",

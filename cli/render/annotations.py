@@ -2,7 +2,7 @@
 
 A command is `::error file=F,line=N,col=N,title=T::message`, alone on its line. In the message `%`,
 carriage return and line feed are escaped, in the other values `:` and `,` too; nothing else is.
-GitHub shows 10 errors and 10 warnings of a step, and drops the others silently:
+GitHub shows 10 errors, 10 warnings and 10 notices of a step, and drops the others silently:
 https://docs.github.com/actions/reference/workflows-and-actions/workflow-commands
 """
 
@@ -35,7 +35,7 @@ _IN_PROPERTY = _IN_MESSAGE | str.maketrans({":": "%3A", ",": "%2C"})
 class Annotation:
     """One remark at a place of a file, or at none."""
 
-    kind: Literal["error", "warning"]
+    kind: Literal["error", "warning", "notice"]
     title: str
     message: str
     file: str | None = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
 
 from pallasc.checks.merge import distinct_findings
 from pallasc.cli.render.annotations import Annotation, at_most, place_in
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from pallasc.checks.report import Report, VariantCheck
 
 _MOST_NAMED = 10
+_KINDS: Mapping[str, Literal["error", "warning", "notice"]] = MappingProxyType(
+    {"error": "error", "warning": "warning", "note": "notice"}
+)
+"""GitHub's word for each severity, in the order in which they are printed."""
 
 
 def check_commands(report: Report, environment: Mapping[str, str] = os.environ) -> list[str]:
@@ -33,18 +38,18 @@ def check_commands(report: Report, environment: Mapping[str, str] = os.environ) 
             key = (finding.rule, finding.location, finding.message)
             shared.setdefault(key, (finding, []))[1].append(check)
     found = [_annotation(finding, checks, root) for finding, checks in shared.values()]
-    errors = [*_failures(report, root), *(each for each in found if each.kind == "error")]
-    warnings = [each for each in found if each.kind == "warning"]
-    return [each.command() for each in (*at_most(errors), *at_most(warnings))]
+    found = [*_failures(report, root), *found]
+    kinds = [[each for each in found if each.kind == kind] for kind in _KINDS.values()]
+    return [each.command() for own in kinds for each in at_most(own)]
 
 
 def _annotation(finding: Finding, checks: list[VariantCheck], root: Path) -> Annotation:
     names = [check.id for check in checks[:_MOST_NAMED]]
     more = len(checks) - len(names)
     named = ", ".join([*names, *([f"and {count(more, 'other')}"] if more else [])])
-    lines = [line.strip() for line in finding_lines(finding)]
+    lines = [line.strip() for line in finding_lines(finding, checks[0].place)]
     return Annotation(
-        "error" if finding.severity == "error" else "warning",
+        _KINDS[finding.severity],
         f"{finding.rule}: {checks[0].id}",
         "\n".join([*lines, f"Variants: {named}"]),
         *place_in([finding.location, checks[0].place], root),

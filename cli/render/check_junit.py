@@ -25,7 +25,7 @@ from pallasc.cli.terminal.workspace import relative_file
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult
     from pallasc.checks.report import Report, VariantCheck
-    from pallasc.errors import PallascError
+    from pallasc.errors import Location, PallascError
 
 _BUILD = "build"
 
@@ -68,7 +68,7 @@ def _suite(report: Report, level: str, root: Path) -> ElementTree.Element:
     )
     for check, result in pairs:
         case = _case(check, level, result.seconds, root)
-        _add_result(case, result)
+        _add_result(case, result, check.place)
         suite.append(case)
     return suite
 
@@ -85,7 +85,7 @@ def _case(check: VariantCheck, level: str, seconds: float, root: Path) -> Elemen
     return case
 
 
-def _add_result(case: ElementTree.Element, result: LevelResult) -> None:
+def _add_result(case: ElementTree.Element, result: LevelResult, place: Location | None) -> None:
     failing = [finding for finding in result.findings if finding.severity != "note"]
     if failing:
         more = f" (and {len(failing) - 1:,} more)" if len(failing) > 1 else ""
@@ -93,17 +93,17 @@ def _add_result(case: ElementTree.Element, result: LevelResult) -> None:
         element = ElementTree.SubElement(
             case, "failure", message=clean(f"{first.message}{more}"), type=clean(first.rule)
         )
-        element.text = _text(failing)
+        element.text = _text(failing, place)
     if result.status == "not checked":
         kind = "error" if result.stopped else "skipped"
         ElementTree.SubElement(case, kind, message=clean(result.reason))
     notes = [finding for finding in result.findings if finding.severity == "note"]
     if notes:
-        ElementTree.SubElement(case, "system-out").text = _text(notes)
+        ElementTree.SubElement(case, "system-out").text = _text(notes, place)
 
 
-def _text(findings: Sequence[Finding]) -> str:
-    lines = [line for finding in findings for line in finding_lines(finding)]
+def _text(findings: Sequence[Finding], place: Location | None) -> str:
+    lines = [line for finding in findings for line in finding_lines(finding, place)]
     return clean("\n".join(line.removeprefix("  ") for line in lines))
 
 

@@ -44,7 +44,9 @@ def events(progress: Progress, *, levels: Sequence[str], quiet: bool) -> Events:
     def on_result(candidate: Candidate, result: LevelResult, from_store: bool) -> None:
         if quiet:
             return
-        held.extend(result_lines(candidate.id, result, from_store=from_store))
+        variant = candidate.variant
+        place = variant.location if variant is not None else candidate.origin
+        held.extend(result_lines(candidate.id, result, from_store=from_store, place=place))
         # A result that took time is shown at once; thousands of stored ones are not.
         if not from_store or len(held) >= _HELD_LINES:
             heartbeat[0] = Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)

@@ -20,13 +20,16 @@ _WIDTH = max(map(len, STATUSES))
 _FROM_STORE = "from the store"
 
 
-def result_lines(name: str, result: LevelResult, *, from_store: bool) -> Iterator[str]:
+def result_lines(
+    name: str, result: LevelResult, *, from_store: bool, place: Location | None = None
+) -> Iterator[str]:
     """Yield the lines of one result.
 
     Args:
         name: the variant's id.
         result: the result.
         from_store: whether the store had it.
+        place: the kernel's place in its spec, or its bundle: where findings without a line are.
     """
     facts = [_FROM_STORE] if from_store else [f"{result.seconds:.1f} s"]
     facts += [one_line(note) for note in result.notes]
@@ -34,7 +37,7 @@ def result_lines(name: str, result: LevelResult, *, from_store: bool) -> Iterato
     reason = f": {one_line(result.reason)}" if result.reason else f"  {', '.join(facts)}"
     yield head + reason
     for finding in result.findings:
-        yield from finding_lines(finding)
+        yield from finding_lines(finding, place)
 
 
 def unbuilt_lines(name: str, error: PallascError, levels: Sequence[str]) -> Iterator[str]:
@@ -52,16 +55,38 @@ def unbuilt_lines(name: str, error: PallascError, levels: Sequence[str]) -> Iter
         yield f"  {one_line(line.strip())}"
 
 
-def finding_lines(finding: Finding) -> Iterator[str]:
-    """Yield the lines of one finding: its place and what is wrong, who takes part, what to do."""
+def finding_lines(finding: Finding, place: Location | None = None) -> Iterator[str]:
+    """Yield the lines of one finding: its place and what is wrong, who takes part, what to do.
+
+    Args:
+        finding: the finding.
+        place: where it is if it has no line of its own.
+    """
     message = one_line(finding.message)
     if finding.instruction:
         message = f"{message} (at {one_line(finding.instruction)})"
-    yield f"  {_placed(finding.location)}{finding.severity}: {message} [{finding.rule}]"
-    for place in finding.places:
-        yield f"    {_placed(place.location)}{one_line(place.text)}"
+    yield f"  {_placed(finding.location or place)}{finding.severity}: {message} [{finding.rule}]"
+    for text in place_texts(finding):
+        yield f"    {text}"
     if finding.hint:
         yield f"    {one_line(finding.hint)}"
+
+
+def place_texts(finding: Finding) -> Iterator[str]:
+    """Yield each place that takes part in a finding, with its line of the source, else of the PTX.
+
+    Those that say the same of several PTX lines are one.
+    """
+    lines: dict[str, list[int]] = {}
+    for place in finding.places:
+        text = f"{_placed(place.location)}{one_line(place.text)}"
+        of_ptx = lines.setdefault(text, [])
+        if place.location is None and place.ptx_line and place.ptx_line not in of_ptx:
+            of_ptx.append(place.ptx_line)
+    for text, of_ptx in lines.items():
+        numbers = ", ".join(map(str, of_ptx))
+        at = f", PTX {'line' if len(of_ptx) == 1 else 'lines'} {numbers}" if of_ptx else ""
+        yield f"{text}{at}"
 
 
 def rule_lines(report: Report, levels: tuple[Level, ...]) -> Iterator[str]:

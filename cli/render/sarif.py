@@ -32,6 +32,7 @@ VERSION = "2.1.0"
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _ROOT = "%SRCROOT%"
 _FINGERPRINT = "pallasc/v1"
+_EXAMPLES = "docs/check-rules.md"
 
 
 def sarif(
@@ -80,11 +81,13 @@ def sarif(
 
 
 def _rule(rule: Rule) -> dict[str, object]:
+    """Return a rule; it has no `helpUri`, as the documentation has no public address."""
+    example = f" pallasc's {_EXAMPLES} has an example of {rule.name}." if rule.has_example else ""
     return {
         "id": rule.name,
         "shortDescription": {"text": rule.summary},
         "fullDescription": {"text": f"{rule.summary} {rule.help}"},
-        "help": {"text": rule.help},
+        "help": {"text": f"{rule.help}{example}"},
     }
 
 

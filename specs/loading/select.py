@@ -32,6 +32,8 @@ Predicate = Callable[[Variant], bool]
 
 _TOKEN = re.compile(r'[()]|(?:[^\s()"]|"[^"]*")+|"')
 _ASSIGNMENT = re.compile(r"(?P<key>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
+_COMPARISON = re.compile(r"(?P<key>\w*)(?P<sign>==|!=|<=|>=|[<>]|=(?=$)|(?<!\w)=)(?P<value>.*)")
+"""What looks like a term with a parameter, and is none: `n==1`, `n>1`, `n=`, `=1`."""
 _GLOB = re.compile(r"[*?\[]")
 _LONGEST = 2000
 _DEEPEST = 100
@@ -209,6 +211,8 @@ class _Parser:
             raise self._error(f"a term is missing before {token!r}")
         if token == '"':
             raise self._error("a quote is not closed")
+        if (malformed := _COMPARISON.fullmatch(token)) is not None:
+            raise self._malformed(**malformed.groupdict())
         term = token.replace('"', "")
         self.terms.append(term)
         return lambda variant: matches(term, variant)
@@ -219,8 +223,21 @@ class _Parser:
             return True
         return False
 
+    def _malformed(self, key: str, sign: str, value: str) -> SpecError:
+        if not key or not value:
+            missing = "value" if key else "parameter"
+            error = self._error(f"a comparison lacks its {missing}: {key}{sign}{value}")
+            error.hint = "Write param=value, such as m=1024."
+            return error
+        error = self._error(f"{sign} is not supported, in {key}{sign}{value}")
+        error.hint = {
+            "==": f"Write {key}={value}.",
+            "!=": f"Write not {key}={value}.",
+        }.get(sign, f"Name the values, or use wildcards: {key}=64 or {key}=128, {key}=1*.")
+        return error
+
     def _error(self, what: str) -> SpecError:
         return SpecError(
             f"-k {self.text!r}: {what}.",
-            hint="Combine names and param=value with and, or, not and parentheses.",
+            hint="Combine names and param=value (no spaces) with and, or, not and parentheses.",
         )

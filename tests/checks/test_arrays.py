@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.checks.arrays import difference, nothing_compared
+from pallasc.checks.arrays import difference, nothing_compared, other_kind
 from pallasc.checks.artifact.rules import COMPILED_WRONGLY
 from pallasc.checks.findings import from_findings
 from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
@@ -78,3 +78,31 @@ def test_nan_everywhere_in_both_compares_nothing(dtype: type) -> None:
     empty, whole = np.zeros(0, dtype), np.zeros(4, np.int32)
     assert nothing_compared(output("f32"), empty, empty) is None
     assert nothing_compared(output("i32"), whole, whole) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reference"),
+    [
+        ("bf16", np.float32),
+        ("f8e4m3fn", np.float64),
+        ("f32", ml_dtypes.bfloat16),
+        ("i8", np.int64),
+        ("u8", np.int32),
+        ("i4", ml_dtypes.int4),
+        ("bool", np.bool_),
+    ],
+)
+def test_a_reference_in_another_precision_is_as_it_should_be(dtype: str, reference: type) -> None:
+    assert other_kind(output(dtype), np.zeros(4, reference)) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reference", "named"),
+    [("i32", np.float32, "f32"), ("bf16", np.int32, "i32"), ("i32", np.bool_, "bool")],
+)
+def test_a_reference_of_another_kind_is_noted(dtype: str, reference: type, named: str) -> None:
+    found = other_kind(output(dtype), np.zeros(4, reference))
+    assert found is not None
+    assert (found.rule, found.severity) == ("other-kind", "note")
+    told = f"the reference returns {named} for out, which is {dtype}: "
+    assert found.message.startswith(told)

@@ -223,9 +223,10 @@ def test_a_bundle_is_emulated_where_it_has_the_ptx(project: Project) -> None:
     ran = project.emulate("sound", spec="kernels1.pallasc")
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "not compared (no reference)" in ran.stdout
-    ran = project.pallasc("run", "0123456789ab", "--emulate")
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert "run --emulate takes specs or bundles, not action keys" in ran.stderr
+    for words in (["run", "--emulate"], ["run"], ["bench"]):
+        ran = project.pallasc(words[0], "0123456789ab", *words[1:])
+        assert (ran.returncode, ran.stdout) == (2, "")
+        assert f"{' '.join(words)} takes specs or bundles, not action keys" in ran.stderr
     ran = project.emulate("sound", spec="kernels0.pallasc")
     assert ran.returncode == 1
     assert re.search(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pallasc.checks import worker
+from pallasc.checks.findings import from_findings
+from pallasc.checks.levels import LEVELS
 from pallasc.checks.memory_limit import check_arrays_fit, out_of_memory
 from pallasc.checks.subject import Options
 from pallasc.compiler.workers.messages import Failed
-from pallasc.errors import CompileError
+from pallasc.errors import CheckError, CompileError
 from pallasc.specs.artifacts.plan import Binding
 
 MORE = """
@@ -103,3 +107,18 @@ def test_memory_that_runs_out_is_told_as_such() -> None:
     told = "not enough memory to execute k: Unable to allocate 4.00 GiB"
     assert error.message == told
     assert Failed.because_of(error).out_of_memory
+
+
+@pytest.mark.parametrize(("left_s", "passes"), [(None, True), (60.0, True), (-1.0, False)])
+def test_a_level_that_ends_after_its_time_has_not_passed(
+    left_s: float | None, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = from_findings("interpreter", ())
+    monkeypatch.setattr(worker, "run_level", lambda *_: result)
+    deadline_s = None if left_s is None else time.monotonic() + left_s
+    options = Options(timeout_s=1e-9, deadline_s=deadline_s)
+    if passes:
+        assert worker._timed(LEVELS["interpreter"], subject(0), options).status == "passed"
+        return
+    with pytest.raises(CheckError, match=r"it took longer than 1e-09 s \(--timeout\)"):
+        worker._timed(LEVELS["interpreter"], subject(0), options)

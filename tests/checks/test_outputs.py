@@ -9,12 +9,14 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pallasc.checks.candidate import Candidate
 from pallasc.checks.findings import Finding, Place, from_findings, not_checked
 from pallasc.checks.levels import LEVELS, rules_of
 from pallasc.checks.report import Report, VariantCheck
 from pallasc.cli.render.check_annotations import check_commands
 from pallasc.cli.render.check_junit import check_junit
-from pallasc.cli.render.check_text import result_lines, summary_line
+from pallasc.cli.render.check_progress import events
+from pallasc.cli.render.check_text import finding_lines, result_lines, summary_line
 from pallasc.cli.render.sarif import sarif
 from pallasc.errors import Location
 
@@ -262,3 +264,46 @@ def test_findings_of_a_key_are_notifications(tmp_path: Path) -> None:
     assert invocation["executionSuccessful"] is True
     notes = [note["message"]["text"] for note in invocation["toolExecutionNotifications"]]
     assert notes == ["k@h100: race: two writes.", "k@h100: deadlock: all wait. wait less"]
+
+
+def test_a_place_without_a_source_line_is_told_once_with_its_ptx_lines() -> None:
+    arrives = [Place("arrives: mbarrier.arrive", ptx_line=line) for line in (7, 9, 7)]
+    places = (*arrives, Place("waits", ptx_line=12), Place("waits", Location("k.py", 3), 12))
+    finding = Finding(rule="deadlock", message="all wait", places=places)
+    lines = [*finding_lines(finding, Location("kernels.pallasc"))]
+    assert lines == [
+        "  kernels.pallasc: error: all wait [deadlock]",
+        "    arrives: mbarrier.arrive, PTX lines 7, 9",
+        "    waits, PTX line 12",
+        "    k.py:3: waits",
+    ]
+
+
+def test_a_finding_without_a_line_is_at_its_kernel_in_the_spec(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    finding = Finding(rule="memory-limit", message="too much")
+    candidate = Candidate("k@h100", None, origin=Location("kernels.pallasc"))  # type: ignore[arg-type]
+    listeners = events(None, levels=["static"], quiet=False)  # type: ignore[arg-type]
+    listeners.on_result(candidate, from_findings("static", (finding,)), False)
+    assert "\n  kernels.pallasc: error: too much [memory-limit]\n" in capsys.readouterr().out
+
+
+def test_github_shows_notes_as_notices(tmp_path: Path) -> None:
+    report = _report_of(*_note_and_failures(), origin=Location(str(tmp_path / "spec.yaml"), 4))
+    lines = check_commands(report, {"GITHUB_WORKSPACE": str(tmp_path)})
+    places = "file=spec.yaml,line=4,title="
+    assert [line.partition(places)[0] for line in lines] == ["::error ", "::warning ", "::notice "]
+    assert "all are undefined" in lines[2]
+
+
+def test_the_help_of_a_rule_names_the_page_that_has_its_example(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "check-rules.md").read_text()
+    sections = {line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")}
+    rules = rules_of(LEVELS.values())
+    assert {rule.name for rule in rules.values() if rule.has_example} == sections
+    (run,) = json.loads(sarif(_report_of(), rules, tmp_path, version="1"))["runs"]
+    told = {rule["id"]: rule["help"]["text"] for rule in run["tool"]["driver"]["rules"]}
+    assert told["spills"].endswith(" pallasc's docs/check-rules.md has an example of spills.")
+    assert "docs/" not in told["deadlock"]
+    assert not any("helpUri" in rule for rule in run["tool"]["driver"]["rules"])

@@ -165,6 +165,36 @@ def test_a_wrong_expression_is_refused(expression: str, what: str) -> None:
     assert caught.value.message == f"-k {expression!r}: {what}."
 
 
+@pytest.mark.parametrize(
+    ("expression", "what", "hint"),
+    [
+        ("n==4096", "== is not supported, in n==4096", "Write n=4096."),
+        ("m=1 and n!=4", "!= is not supported, in n!=4", "Write not n=4."),
+        (
+            "n<=4",
+            "<= is not supported, in n<=4",
+            "Name the values, or use wildcards: n=64 or n=128, n=1*.",
+        ),
+        ("n==", "a comparison lacks its value: n==", "Write param=value, such as m=1024."),
+        ("n=", "a comparison lacks its value: n=", "Write param=value, such as m=1024."),
+        ("=4", "a comparison lacks its parameter: =4", "Write param=value, such as m=1024."),
+    ],
+)
+def test_a_malformed_comparison_is_refused_with_what_to_write(
+    expression: str, what: str, hint: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        select(VARIANTS, expression)
+    assert caught.value.message == f"-k {expression!r}: {what}."
+    assert caught.value.hint == hint
+
+
+def test_a_quoted_value_may_be_empty_or_hold_signs() -> None:
+    for expression in ('layout=""', 'layout="a<b"', 'layout="=="', '"matmul[m=1024]@h100"'):
+        with pytest.raises(SpecError, match="selects none of"):
+            select(VARIANTS, expression)
+
+
 def test_a_very_long_expression_is_refused() -> None:
     with pytest.raises(SpecError, match="at most 2000 characters"):
         select(VARIANTS, "a" * 2001)
