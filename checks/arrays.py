@@ -123,6 +123,7 @@ def difference(
             "written, or was computed from memory that was never written; "
             f"{count:,} of {of:,} elements differ",
             location=location,
+            subject=output.path,
         )
     is_close = tolerance is None and _is_close(output.dtype, got, expected)
     return Finding(
@@ -132,6 +133,7 @@ def difference(
         severity="note" if is_close else "error",
         location=location,
         hint=_NO_TOLERANCE if is_close else "",
+        subject=output.path,
     )
 
 
@@ -160,6 +162,7 @@ def nothing_compared(
         "those of the reference: this compares nothing",
         severity="note",
         location=location,
+        subject=output.path,
     )
 
 
@@ -184,6 +187,7 @@ def other_kind(
         f"{output.dtype}: the values are compared, whatever their kind",
         severity="note",
         location=location,
+        subject=output.path,
     )
 
 

@@ -54,6 +54,7 @@ class Place:
         ptx_line: its line of the PTX, 0 for none.
         kernel: the kernel of that line, "" for that of the finding.
         cubin: the digest of that kernel's cubin, "" for that of the finding.
+        waits: threads wait there; the caller of that line becomes a place, too (`checks.locate`).
     """
 
     text: str
@@ -61,6 +62,7 @@ class Place:
     ptx_line: int = 0
     kernel: str = ""
     cubin: str = ""
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,8 @@ class Finding:
         ptx_line: its line of the PTX, 0 for none.
         places: other places that take part: the write that a read races with, the threads that
             wait.
+        subject: what tells it from others of its rule at its line, such as the result or the memory
+            that it is about; findings in which only the numbers of the message differ share it.
     """
 
     rule: str
@@ -92,6 +96,7 @@ class Finding:
     cubin: str = ""
     ptx_line: int = 0
     places: tuple[Place, ...] = ()
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

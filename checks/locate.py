@@ -6,7 +6,6 @@ stored beside the result: PTX is the same wherever the source of a kernel lies, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
 
 
-_WAITS = re.compile(r" waits? for ")
 _MOST_CALLS = 2
 
 Tables = Mapping[tuple[str, str], "LineTable"]
@@ -126,7 +124,7 @@ def with_lines(finding: Finding, tables: Tables) -> Finding:
         kernel = (place.cubin or finding.cubin, place.kernel or finding.kernel)
         stack = _stack(tables, kernel, place.ptx_line)
         places.append(replace(place, location=place.location or next(iter(stack), None)))
-        if _WAITS.search(place.text):
+        if place.waits:
             places += _callers(stack, 1)
     stack = _stack(tables, (finding.cubin, finding.kernel), finding.ptx_line)
     if stack and finding.location is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
     from pallasc.checks.findings import LevelResult
 
 MOST_PLACES = 28
-_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
-_ASYNCHRONOUS = re.compile(r"(^|\s)(cp|wgmma|tcgen05)\.")
+_ASYNCHRONOUS = frozenset({"cp", "tcgen05", "wgmma"})
 _OF_PAIRS = frozenset({"race", "missing-proxy-fence", "accumulator-before-wait"})
 """Rules about two accesses: which of them is met second depends on the schedule and the level."""
 
@@ -24,11 +22,11 @@ def merged(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return findings with those merged that tell the same; what is left tells how many there were.
 
     Those of a rule about two accesses are the same where both lines are, in either order; others
-    where line, message and places are, but for numbers.
+    where their subject is, and their line with those of their places.
     """
     groups: dict[object, list[Finding]] = {}
     for finding in findings:
-        same = pair_of(finding) or _words_of(finding)
+        same = pair_of(finding) or _what_of(finding)
         groups.setdefault((finding.rule, finding.severity, same), []).append(finding)
     return tuple(_joined(*group) for group in groups.values())
 
@@ -69,7 +67,7 @@ def _joined(*group: Finding) -> Finding:
     """
     if len(group) == 1:
         return group[0]
-    first, *more = sorted(group, key=lambda each: bool(_ASYNCHRONOUS.search(each.instruction)))
+    first, *more = sorted(group, key=_is_asynchronous)
     known = {_line(first.location), *(_line(place.location) for place in first.places)}
     others = [
         place
@@ -81,20 +79,33 @@ def _joined(*group: Finding) -> Finding:
     return replace(first, message=f"{first.message}; {len(more)} more like it", places=places)
 
 
-def _words_of(finding: Finding) -> object:
-    places = tuple(_where(place.location, place.text) for place in finding.places)
-    where = _where(finding.location, finding.instruction)
-    return _NUMBER.sub("#", finding.message), where, places
+def _is_asynchronous(finding: Finding) -> bool:
+    return _opcode(finding).partition(".")[0] in _ASYNCHRONOUS
+
+
+def _what_of(finding: Finding) -> object:
+    """Return what a finding is about, and where.
+
+    Without a source line it is the opcode that unrolled loops repeat; without an instruction, too,
+    only the message tells findings apart.
+    """
+    own = _line(finding.location)
+    places = tuple(line for place in finding.places if (line := _line(place.location)))
+    if own is None and not finding.instruction:
+        return finding.kernel, finding.message
+    return finding.subject, own or (finding.cubin, finding.kernel, _opcode(finding)), places
+
+
+def _opcode(finding: Finding) -> str:
+    """Return the opcode of an instruction, which its guard may precede."""
+    words = finding.instruction.split()
+    return next((word.rstrip(",;") for word in words if not word.startswith("@")), "")
 
 
 def _at(place: Place, finding: Finding) -> object:
     if place.location is None and place.ptx_line:
         return place.cubin or finding.cubin, place.kernel or finding.kernel, place.ptx_line
-    return _where(place.location, place.text)
-
-
-def _where(location: Location | None, text: str) -> object:
-    return _line(location) or _NUMBER.sub("#", text)
+    return _line(place.location) or place.text
 
 
 def _line(location: Location | None) -> tuple[str, int] | None:

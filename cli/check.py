@@ -150,8 +150,9 @@ def command(
                    from_store (whether the result was stored), notes; of each finding: rule,
                    message, severity (error, warning, note), location (file, line, column, or null),
                    instruction, hint, kernel, cubin (its digest: kernels may share a name), ptx_line
-                   (in the PTX of that kernel, 0 for none), places (text, location, ptx_line, kernel
-                   and cubin where they are not those of the finding)
+                   (in the PTX of that kernel, 0 for none), subject (such as the result that it is
+                   about), places (text, location, ptx_line, kernel and cubin where they are not
+                   those of the finding, waits: whether threads wait there)
       errors       of Python specs whose process died or was stopped; the others are checked
       error        why nothing was checked, such as a mistake in a spec
     What a variant does not have is null or empty.

@@ -97,6 +97,7 @@ def fault_finding(fault: Fault, machine: Machine, history: History | None = None
         cubin=cubin,
         ptx_line=instruction.line if instruction is not None else 0,
         places=tuple(_around(fault, machine, history)),
+        subject=fault.rule,
     )
 
 
@@ -116,7 +117,7 @@ def _deadlock(deadlock: Deadlock, history: History) -> Finding:
     for warp, at, reason in deadlock.waiting:
         groups.setdefault((at, reason), []).append(str(warp.actor))
     places = [
-        Place(f"{_who(actors)} for {reason}", ptx_line=kernel.instructions[at].line)
+        Place(f"{_who(actors)} for {reason}", ptx_line=kernel.instructions[at].line, waits=True)
         for (at, reason), actors in groups.items()
     ]
     left = len(places) - _MOST_PLACES
@@ -210,6 +211,7 @@ def _race(raced: Raced, kernels: Mapping[int, Launch], between: Sequence[Place])
         cubin=step.cubin if step is not None else "",
         ptx_line=second.instruction.line,
         places=tuple(places),
+        subject=raced.rule,
     )
 
 

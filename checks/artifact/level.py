@@ -165,7 +165,7 @@ class _Check:
                     f"{_name(element)} depends on memory that was never written: it is "
                     f"{one[at]} in one run, and {other[at]} in another with other memory contents"
                 )
-                finding = Finding(rule=UNINITIALIZED.name, message=message)
+                finding = Finding(rule=UNINITIALIZED.name, message=message, subject=output.path)
                 policy = Policy(seed=self.options.seed)
                 found.append(self._with_origin(finding, element, policy))
         return found

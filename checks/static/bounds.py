@@ -64,6 +64,7 @@ def _shared(facts: Facts) -> Iterator[Found]:
                 "out-of-bounds",
                 _outside(*span, size, "the block's shared memory"),
                 step.instruction,
+                subject="shared memory",
             )
 
 
@@ -167,6 +168,7 @@ def _coordinates(copy: BulkCopy, reach: _Reach) -> Iterator[Found]:
                 f"a copied box begins at index {start} of dimension {len(tensor.dims) - 1 - axis}, "
                 f"which has {size} elements: the whole box is out of bounds",
                 copy.step.instruction,
+                subject="a copied box",
             )
             return
 
@@ -191,6 +193,7 @@ def _pointer(step: Step, facts: Facts, arrays: Arrays, reach: _Reach) -> Iterato
             "out-of-bounds",
             _outside(least, most, size, name_of(arrays, parameter.buffer)),
             step.instruction,
+            subject=name_of(arrays, parameter.buffer),
         )
 
 

@@ -216,6 +216,7 @@ def _finding(found: Found, launch: Launch | None) -> Finding:
         rule=found.rule,
         message=message,
         severity=found.severity,
+        subject=found.subject,
         instruction=_text(found.instruction),
         kernel=launch.kernel if launch else "",
         cubin=launch.cubin if launch else "",

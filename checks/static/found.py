@@ -11,7 +11,7 @@ from pallasc.emulator.ptx.syntax import Instruction
 class Found(NamedTuple):
     """Something that is wrong: the rule, the instruction, others that take part and what they do.
 
-    `instruction` is None for what concerns the kernel as a whole.
+    `instruction` is None for what concerns the kernel as a whole; `subject` is that of the finding.
     """
 
     rule: str
@@ -19,3 +19,4 @@ class Found(NamedTuple):
     instruction: Instruction | None = None
     others: tuple[tuple[str, Instruction], ...] = ()
     severity: Severity = "error"
+    subject: str = ""

@@ -28,7 +28,7 @@ from pallasc.emulator.machine.memory import (
     load,
     store,
 )
-from pallasc.emulator.machine.waits import MemoryWait
+from pallasc.emulator.machine.waits import MemoryWait, Words
 from pallasc.emulator.machine.warp import LANES, YIELDED, Step, Warp
 from pallasc.emulator.numbers.atomics import find as find_atomic
 from pallasc.emulator.ptx.syntax import Address, Instruction, Register, Symbol
@@ -253,12 +253,12 @@ def _ld(
 
 def _held(
     region: Region, offsets: Addresses, mask: npt.NDArray[np.bool_] | None, width: int, count: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
-    """Return which words lanes have read, and what they hold, as `MemoryWait` has it."""
+) -> Words:
+    """Return which words lanes have read, and what they hold."""
     used = np.unique(offsets if mask is None else offsets[mask]) // width
     index = used if count == 1 else (used[:, None] + np.arange(count)).ravel()
     view = region.views[width]
-    return view, index, view[index], region.label
+    return Words(region, view, index, view[index])
 
 
 def _merged(mask: np.ndarray, new: list[np.ndarray], old: list[np.ndarray]) -> list[np.ndarray]:

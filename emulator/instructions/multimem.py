@@ -10,7 +10,7 @@ import numpy as np
 from pallasc.emulator.instructions.builder import Builder, dtype_of, refusal, storage_of
 from pallasc.emulator.instructions.memory import lanes
 from pallasc.emulator.machine.memory import GlobalMemory, Region
-from pallasc.emulator.machine.waits import MemoryWait
+from pallasc.emulator.machine.waits import MemoryWait, Words
 from pallasc.emulator.machine.warp import LANES, YIELDED, Step, Warp
 from pallasc.emulator.numbers.atomics import find as find_atomic
 from pallasc.emulator.ptx.syntax import Instruction
@@ -66,18 +66,12 @@ def _tell(
         observe(w, place, region, offsets, mask, size)
 
 
-def _held(
-    memory: GlobalMemory, address: int, size: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
-    """Return bytes that a lane has read, as `MemoryWait` has them."""
+def _held(memory: GlobalMemory, address: int, size: int) -> Words:
+    """Return bytes that a lane has read."""
     region = memory.find(address, size)
     offset = address - region.base
-    return (
-        region.data,
-        np.arange(offset, offset + size),
-        region.data[offset:][:size].copy(),
-        (region.label),
-    )
+    index = np.arange(offset, offset + size)
+    return Words(region, region.data, index, region.data[index])
 
 
 def _st(instruction: Instruction, builder: Builder, parts: list[str]) -> Step:

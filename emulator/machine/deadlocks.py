@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 
 from pallasc.emulator.machine.block import Cluster
 from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.waits import MbarrierWait, MemoryWait
+from pallasc.emulator.machine.semaphores import semaphore_text
+from pallasc.emulator.machine.waits import (
+    BarrierWait,
+    ClusterWait,
+    LanesWait,
+    LoopWait,
+    MbarrierWait,
+    MemoryWait,
+)
 from pallasc.emulator.machine.warp import LANES, Split, Warp
 from pallasc.emulator.ptx.syntax import Instruction
 
@@ -40,23 +48,49 @@ def explain(clusters: Sequence[Cluster]) -> Deadlock:
     """Return the error that says what every warp waits for."""
     waiting: list[tuple[Warp, int, str]] = []
     groups: dict[tuple[int, str], _Group] = {}
-    for cluster in clusters:
-        for warp in cluster.warps:
-            for split in [] if warp.ended else warp.splits:
-                reason = str(split.waits or "a change in memory")
-                place = _place(split)
-                waiting.append((warp, place, reason))
-                group = groups.setdefault(
-                    (place, reason), _Group(_instruction(warp, place), reason, split.waits)
-                )
-                block = (warp.block.device, warp.block.index)
-                group.warps.setdefault(block, []).append(warp.index)
+    for warp, split in _in_order(clusters):
+        reason, place = _reason(warp, split), _place(split)
+        if not isinstance(split.waits, LanesWait) or len(warp.splits) == 1:
+            waiting.append((warp, place, reason))
+        group = groups.setdefault(
+            (place, reason), _Group(_instruction(warp, place), reason, split.waits)
+        )
+        group.warps.setdefault((warp.block.device, warp.block.index), []).append(warp.index)
     lines = ["no warp can make progress:"]
     for group in list(groups.values())[:_MOST_GROUPS]:
         lines += _told(group, clusters)
     if len(groups) > _MOST_GROUPS:
         lines.append(f"  … and {len(groups) - _MOST_GROUPS} more groups of warps")
     return Deadlock("\n".join(lines), waiting)
+
+
+def _in_order(clusters: Sequence[Cluster]) -> list[tuple[Warp, Split]]:
+    """Return all that waits: first what cannot be a consequence of the other waits.
+
+    A loop without an end waits for nothing. A barrier of a cluster in which nobody polls memory is
+    not held up by a semaphore; others may be.
+    """
+    found = []
+    for cluster in clusters:
+        splits = [
+            (warp, split) for warp in cluster.warps if not warp.ended for split in warp.splits
+        ]
+        polls = any(isinstance(split.waits, MemoryWait) for _, split in splits)
+        found += [(_rank(split.waits, polls=polls), warp, split) for warp, split in splits]
+    return [(warp, split) for _, warp, split in sorted(found, key=lambda each: each[0])]
+
+
+def _rank(waits: object, *, polls: bool) -> int:
+    if isinstance(waits, MbarrierWait):
+        return 3 if polls else 1
+    ranks = {LoopWait: 0, MemoryWait: 2, ClusterWait: 4, BarrierWait: 4, LanesWait: 5}
+    return ranks.get(type(waits), 4)
+
+
+def _reason(warp: Warp, split: Split) -> str:
+    waits = split.waits
+    told = semaphore_text(warp, split, waits) if isinstance(waits, MemoryWait) else None
+    return told or str(waits or "a change in memory")
 
 
 def _place(split: Split) -> int:

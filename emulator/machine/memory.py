@@ -39,12 +39,14 @@ class Region:
     """Some bytes at an address, readable in words of 1, 2, 4 and 8 bytes.
 
     The allocation behind `data` is padded to 16 bytes, so that views of every width exist.
+    `is_scratch`: it belongs to kernels alone, and the user has no name for it.
     """
 
-    __slots__ = ("base", "data", "label", "size", "views", "written")
+    __slots__ = ("base", "data", "is_scratch", "label", "size", "views", "written")
 
     def __init__(self, base: int, size: int, label: str = "", fill: int = 0) -> None:
         self.base = base
+        self.is_scratch = False
         self.size = size
         self.label = label
         padded = -(-size // _PADDING) * _PADDING

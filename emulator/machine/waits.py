@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from pallasc.emulator.machine.barriers import Mbarrier, NamedBarrier
+from pallasc.emulator.machine.memory import Region
 
 
 @runtime_checkable
@@ -110,26 +111,32 @@ class LoopWait:
         return "an infinite loop without any effect to end"
 
 
+class Words(NamedTuple):
+    """Words of a region: a view of it, their numbers in that, and what was there."""
+
+    region: Region
+    view: np.ndarray
+    numbers: np.ndarray
+    held: np.ndarray
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryWait:
-    """Lanes have read memory and may read it again until it has changed.
-
-    `words` are what they read: an array, the indices in it, what was there, and what the array is.
-    """
+    """Lanes have read memory and may read it again until it has changed; `words` are what."""
 
     place: int
-    words: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray, str]]
+    words: Sequence[Words]
 
     def is_over(self) -> bool:
         """Tell whether any of the words is another now."""
-        return any(bool((view[index] != held).any()) for view, index, held, _ in self.words)
+        return any(bool((view[index] != held).any()) for _, view, index, held in self.words)
 
     def __str__(self) -> str:
         if not self.words:
             return "memory to change"
-        view, index, held, label = self.words[0]
+        region, view, index, held = self.words[0]
         offset = int(index.flat[0]) * view.itemsize
         return (
-            f"{view.itemsize} bytes at offset {offset} of {label or 'global memory'} to change, "
-            f"which are {int(held.flat[0])}"
+            f"{view.itemsize} bytes at offset {offset} of {region.label or 'global memory'} to "
+            f"change, which are {int(held.flat[0])}"
         )

@@ -135,6 +135,8 @@ def test_devices_that_wait_for_each_other_are_a_deadlock(results: Any) -> None:
     assert finding["rule"] == "deadlock"
     told = json.dumps(finding)
     assert "on device 1" in told
+    wait = "is waiting for a semaphore to reach 1, which is 0 (word 0 of the kernel's semaphores)"
+    assert wait in finding["message"]
     (line,) = [n for n, text in enumerate(KERNELS.splitlines(), 1) if "behind its own wait" in text]
     assert finding["location"]["line"] == line
 

@@ -64,13 +64,36 @@ def test_without_source_lines_of_ptx_tell_races_apart() -> None:
     assert findings[0].message.endswith("; 1 more like it")
 
 
-def test_other_rules_are_merged_where_only_numbers_differ() -> None:
-    def unfinished(number: int, text: str) -> Finding:
-        return Finding(rule="unfinished-copy", message=f"copy {number} {text}", location=READ)
+def test_other_rules_are_merged_where_line_and_subject_are_the_same() -> None:
+    def unfinished(number: int, subject: str, at: Location | None = READ) -> Finding:
+        return Finding(
+            rule="unfinished-copy", message=f"copy {number}", location=at, subject=subject
+        )
 
-    findings = merged([unfinished(1, "in"), unfinished(2, "in"), unfinished(3, "out")])
-    assert [finding.message for finding in findings] == ["copy 1 in; 1 more like it", "copy 3 out"]
+    findings = merged(
+        [unfinished(1, "in"), unfinished(2, "in"), unfinished(3, "out"), unfinished(4, "in", WAIT)]
+    )
+    told = ["copy 1; 1 more like it", "copy 3", "copy 4"]
+    assert [finding.message for finding in findings] == told
     assert pair_of(findings[0]) is None
+    words = [unfinished(number, "in", None) for number in (1, 2, 2)]
+    assert [each.message for each in merged(words)] == ["copy 1", "copy 2; 1 more like it"]
+
+
+def test_without_source_lines_repeated_opcodes_are_merged() -> None:
+    def of_ptx(line: int, text: str) -> Finding:
+        return Finding(
+            rule="bank-conflict", message=f"at {line}", instruction=text, kernel="k", ptx_line=line
+        )
+
+    findings = merged(
+        [
+            of_ptx(3, "@%p1 ld.shared.b32 %r1, [%r2], PTX line 3"),
+            of_ptx(4, "ld.shared.b32, PTX line 4"),
+            of_ptx(5, "ld.shared.b64 %rd1, [%r2], PTX line 5"),
+        ]
+    )
+    assert [finding.ptx_line for finding in findings] == [3, 5]
 
 
 def test_a_race_that_several_levels_find_is_told_once_where_lines_are_marked() -> None:

@@ -9,9 +9,22 @@ from typing import Any
 
 import pytest
 
-from pallasc.checks.findings import Finding, from_findings
-from pallasc.checks.locate import Locator
-from pallasc.errors import CompileError, PallascError, ToolError
+from pallasc.checks.findings import CALLED, Finding, Place, from_findings
+from pallasc.checks.locate import Locator, with_lines
+from pallasc.errors import CompileError, Location, PallascError, ToolError
+
+STACK = [Location("k.py", line) for line in (9, 6, 3, 1)]
+"""Of each PTX line: the line itself, two calls that lead to it, and the kernel's."""
+
+
+def test_only_places_where_threads_wait_have_their_caller() -> None:
+    tables: Any = {("c", "k"): SimpleNamespace(stack=lambda line: STACK if line else [])}
+    places = (Place("arrives", ptx_line=4), Place("holds", ptx_line=5, waits=True))
+    finding = Finding(rule="deadlock", message="", kernel="k", cubin="c", places=places)
+    found = with_lines(finding, tables)
+    told = [(place.text, place.location) for place in found.places]
+    assert told == [("arrives", STACK[0]), ("holds", STACK[0]), (CALLED, STACK[1])]
+
 
 UNAWAITED = """
 

@@ -49,7 +49,7 @@ def polling(load: str) -> Case:
         "@%p1 bra POLL;",
         (
             "no warp can make progress",
-            "for 4 bytes at offset 0 of array 4096 to change, which are 0",
+            "for a semaphore to reach 7, which is 0 (word 0 of array 4096)",
             f"{load}.u32 %r1, [%outs]",
             "warps 0-3 of blocks (0, 0, 0), (1, 0, 0), (2, 0, 0) and 5 more",
         ),
@@ -77,7 +77,7 @@ CASES = [
         "atom.global.cas.b32 %r1, [%outs], 1, 0; setp.ne.u32 %p2, %r1, 1; @%p2 bra POLL;\nMEET:\n"
         "bar.warp.sync -1;",
         (
-            "for 4 bytes at offset 0 of array 128 to change, which are 0",
+            "for a semaphore to reach 1, which is 0 (word 0 of array 128)",
             "for the other lanes of its warp at bar.warp.sync",
         ),
         {},
@@ -111,6 +111,65 @@ CASES = [
 def test_a_deadlock_is_told_with_who_waits_for_what(case: Case, policy: Policy) -> None:
     text = told(case.lines, **case.options, policy=policy)
     assert [words for words in case.told if words not in text] == []
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("loop", "expected"),
+    [
+        ("ld.relaxed.gpu.global.u32 %r1, [%outs]; setp.lt.u32 %p2, %r1, 3; @%p2 bra POLL;", 3),
+        ("ld.relaxed.gpu.global.u32 %r1, [%outs]; setp.ge.u32 %p2, %r1, %r2; @!%p2 bra POLL;", 5),
+        ("atom.global.cas.b32 %r1, [%outs], %r2, 0; setp.ne.u32 %p2, %r1, %r2; @%p2 bra POLL;", 5),
+    ],
+)
+def test_a_semaphore_leads_before_the_barriers_that_it_holds_up(
+    loop: str, expected: int, policy: Policy
+) -> None:
+    """A warp that waits at a barrier of the block comes first in the order of warps."""
+    with pytest.raises(Deadlock) as caught:
+        run(
+            "mov.u32 %r2, 5; shr.u32 %r3, %t, 5; setp.ne.u32 %p1, %r3, 3; @%p1 bra MEET;\nPOLL:\n"
+            f"{loop}\nMEET:\n bar.sync 0;",
+            threads=128,
+            policy=policy,
+        )
+    deadlock = caught.value
+    warp, _, reason = deadlock.waiting[0]
+    told = f"a semaphore to reach {expected}, which is 0 (word 0 of array 512)"
+    assert (warp.index, reason) == (3, told)
+    _, head, wait, *rest = str(deadlock).splitlines()
+    assert head.startswith("  warp 3 of block (0, 0, 0) at ")
+    assert wait == f"    waiting for {told}"
+    assert "barrier 0 of the block" in "\n".join(rest)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_loop_that_waits_for_any_change_is_told_without_a_value(policy: Policy) -> None:
+    loop = "POLL:\n ld.relaxed.gpu.global.u32 %r1, [%outs]; setp.eq.u32 %p1, %r1, 0; @%p1 bra POLL;"
+    assert "for 4 bytes at offset 0 of array 128 to change, which are 0" in told(
+        loop, policy=policy
+    )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_barrier_that_no_semaphore_holds_up_leads(policy: Policy) -> None:
+    """Block 0 polls for a signal of block 1, which waits for arrivals that nobody makes."""
+    with pytest.raises(Deadlock) as caught:
+        run(
+            INIT + "mov.u32 %r1, %ctaid.x; setp.eq.u32 %p2, %r1, 1; @%p2 bra WAIT;\nPOLL:\n"
+            "ld.acquire.gpu.global.u32 %r1, [%outs]; setp.ne.u32 %p2, %r1, 1; @%p2 bra POLL;"
+            "bra END;\nWAIT:\n mbarrier.try_wait.parity.shared::cta.b64 %p2, [m], 0;"
+            "@!%p2 bra WAIT;\nEND:\n",
+            blocks=2,
+            variables=SHARED,
+            policy=policy,
+        )
+    first, *others = [(w.block.index[0], reason) for w, _, reason in caught.value.waiting]
+    assert first == (
+        1,
+        "parity 0 of the mbarrier at shared address 0x800 (phase 0: 0 of 2 arrivals)",
+    )
+    assert [block for block, reason in others if reason.startswith("a semaphore to reach 1")] == [0]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

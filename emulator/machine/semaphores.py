@@ -1,0 +1,86 @@
+"""Tells what a warp waits for that polls a word of global memory: a semaphore.
+
+Mosaic waits with `atom.cas`, which ends its loop where it finds what it compares with, or with a
+load whose value the loop compares. What a loop waits for is in its code, and no barrier knows it.
+"""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from typing import Any
+
+from pallasc.emulator.machine.memory import GLOBAL, Region
+from pallasc.emulator.machine.waits import MemoryWait
+from pallasc.emulator.machine.warp import Split, Warp
+from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register
+
+_GOES_ON = frozenset({"lt", "lo", "ne"})
+_ENDS = frozenset({"ge", "hs", "eq"})
+"""Comparisons of what a load found with what the loop waits for."""
+_LEAST_BYTES = 4
+_LOOP = 16
+"""Instructions from a load to the branch of its loop."""
+
+
+def semaphore_text(warp: Warp, split: Split, wait: MemoryWait) -> str | None:
+    """Return what lanes wait for that poll a semaphore, to follow "waiting for".
+
+    None where they read other memory, or where the code does not tell which value they wait for.
+    """
+    if not wait.words:
+        return None
+    word = wait.words[0]
+    if word.region.base < GLOBAL or word.view.itemsize < _LEAST_BYTES:
+        return None
+    expected = _expected(warp, split, wait.place)
+    if expected is None:
+        return None
+    number = int(word.numbers.flat[0])
+    held = int(word.held.flat[0])
+    name = _name(warp, word.region, number * word.view.itemsize, word.view.itemsize)
+    return f"a semaphore to reach {expected}, which is {held} ({name})"
+
+
+def _expected(warp: Warp, split: Split, place: int) -> int | None:
+    """Return the value that ends a loop around the instruction at a place."""
+    instructions = warp.block.launch.program.kernel.instructions
+    polled: Instruction = instructions[place]
+    if "cas" in polled.parts:
+        return _value(warp, split, polled.operands[-2])
+    following = instructions[place + 1 : place + 1 + _LOOP]
+    before = [*takewhile(lambda each: each.parts[0] != "bra", following)]
+    branch = following[len(before)] if len(before) < len(following) else None
+    for each in before:
+        if each.parts[0] != "setp" or branch is None or branch.guard is None:
+            continue
+        result, found, awaited = each.operands[:3]
+        if not isinstance(result, Register) or result.number != branch.guard.number:
+            continue
+        if _number(found) == _number(polled.operands[0]) is not None:
+            goes_on = _ENDS if branch.guard.negated else _GOES_ON
+            return _value(warp, split, awaited) if each.parts[1] in goes_on else None
+    return None
+
+
+def _number(operand: Operand) -> int | None:
+    return operand.number if isinstance(operand, Register) else None
+
+
+def _value(warp: Warp, split: Split, operand: Operand) -> int | None:
+    if isinstance(operand, Immediate):
+        return operand.bits
+    if not isinstance(operand, Register):
+        return None
+    lane = int(split.mask.argmax())
+    return int(warp.registers[operand.number][lane])
+
+
+def _name(warp: Warp, region: Region, offset: int, width: int) -> str:
+    """Return which word of an array it is; those that only the kernel has are its semaphores."""
+    if not region.is_scratch:
+        return f"word {offset // width} of {region.label or 'global memory'}"
+    parameters: Any = warp.block.launch.parameters.views[8]
+    address = region.base + offset
+    starts = [int(each) for each in parameters if region.base <= int(each) <= address]
+    first = max(starts, default=region.base)
+    return f"word {(address - first) // width} of the kernel's semaphores"
