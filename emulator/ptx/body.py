@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from pallasc.emulator.ptx.by_name import by_name
 from pallasc.emulator.ptx.operands import Operands, Scope
+from pallasc.emulator.ptx.scopes import Inner
 from pallasc.emulator.ptx.statements import EMPTY, Block, Declaration, Item, item_of
 from pallasc.emulator.ptx.syntax import (
     Instruction,
@@ -30,8 +31,8 @@ _new = tuple.__new__
 class Body:
     """Reads the body of one kernel.
 
-    Instructions of the outermost scope that have a line of their own are read when they are asked
-    for, but for branches. `by_name`: their registers may come without number and type.
+    Instructions that have a line of their own are read when they are asked for. `by_name`: their
+    registers may come without number and type.
     """
 
     def __init__(
@@ -89,12 +90,12 @@ class Body:
 
     def _lines(self) -> None:
         """Read whole lines, up to one that is to be read token by token."""
-        tokens, code = self._tokens, self._code
+        tokens = self._tokens
         start, lines = tokens.lines()
-        state, outer = code.state, self._outer
+        state, outer, place = self._code.state, self._outer, self._place
         for number, item in enumerate(map(item_of, lines), start):
-            if type(item) is Statement and self._scope is outer and not item.is_branch:
-                state(item, number, self._place)
+            if type(item) is Statement and self._scope is outer:
+                state(item, number, place)
             elif item is not EMPTY and not self._item(item, number):
                 tokens.go_to(number)
                 return
@@ -105,11 +106,11 @@ class Body:
         if isinstance(item, Statement):
             self._take(item, number, scope)
         elif isinstance(item, Declaration):
-            self._declare(item.name, item.type, scope)
+            self._declare(item, scope)
         elif isinstance(item, Block):
             inner = Scope(scope)
             for each in item.registers:
-                self._declare(each.name, each.type, inner)
+                self._declare(each, inner)
             for statement in item.statements:
                 self._take(statement, number, inner)
         elif item is None or (item.text == "}" and scope is self._outer):
@@ -123,22 +124,27 @@ class Body:
         return True
 
     def _take(self, statement: Statement, number: int, scope: Scope) -> None:
-        """Take in an instruction of an inner scope, or a branch."""
+        """Take in an instruction of an inner scope."""
+        own = scope.names
         if (
-            self._by_name
-            and not statement.is_branch
-            and scope.parent is self._outer
-            and statement.guard not in scope.names
-            and scope.names.keys().isdisjoint(statement.names)
+            statement.is_branch
+            or not self._by_name
+            or scope.parent is not self._outer
+            or statement.guard in own
+            or not own.keys().isdisjoint(statement.names)
         ):
-            self._code.state(statement, number, self._place)
-        else:
-            self._append(self._instruction(statement, number, self._place, scope), scope)
+            statement = Inner(statement, scope)
+        self._code.state(statement, number, self._place)
 
     def _later(self, statement: Statement, number: int, place: Place | None) -> Instruction:
-        """Read an instruction that uses no name of an inner scope."""
-        if self._by_name and (read := statement.by_name or by_name(statement)) is not None:
-            operands, guard = read
+        """Read an instruction."""
+        if isinstance(statement, Inner):
+            read = self._instruction(statement.outer, number, place, statement.scope)
+            return _resolved(read, statement.scope) if statement.is_branch else read
+        if statement.is_branch:
+            return _resolved(self._instruction(statement, number, place, self._outer), self._outer)
+        if self._by_name and (known := statement.by_name or by_name(statement)) is not None:
+            operands, guard = known
             fields = (statement.opcode, operands, guard, number, statement.text, place)
             return _new(Instruction, fields)
         return self._instruction(statement, number, place, self._outer)
@@ -154,10 +160,19 @@ class Body:
             operands = reader.all_of(statement.operands, scope, number)
         return Instruction(statement.opcode, operands, guard, number, statement.text, place)
 
-    def _declare(self, name: str, register_type: str, scope: Scope) -> None:
-        self._operands.declare(name, register_type, scope)
-        if scope is self._outer and not is_register_name(name):
-            self._by_name = False
+    def _declare(self, item: Declaration, scope: Scope) -> None:
+        declare = self._operands.declare
+        for name in item.names:
+            prefix, _, count = name.rstrip(">").partition("<")
+            if scope is not self._outer:
+                for each in [f"{prefix}{n}" for n in range(int(count))] if count else [name]:
+                    declare(each, item.type, scope)
+            elif count:
+                scope.ranges[prefix] = item.type
+                self._by_name &= is_register_name(f"{prefix}0")
+            else:
+                declare(name, item.type, scope)
+                self._by_name &= is_register_name(name)
 
     def _append(self, instruction: Instruction, scope: Scope) -> None:
         if instruction.opcode.startswith(("bra", "brx")):
@@ -193,12 +208,9 @@ class Body:
         while True:
             name = tokens.next().text
             if tokens.accept("<"):
-                tokens.integer()
+                name += f"<{tokens.integer()}>"
                 tokens.expect(">")
-                scope.ranges[name] = register_type
-                self._by_name &= scope is self._outer and is_register_name(f"{name}0")
-            else:
-                self._declare(name, register_type, scope)
+            self._declare(Declaration(register_type, (name,)), scope)
             if tokens.accept(";"):
                 return
             tokens.expect(",")

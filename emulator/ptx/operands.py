@@ -44,6 +44,15 @@ class Scope:
     parameters: set[str] = field(default_factory=set)
     operands: dict[str, Operand] = field(default_factory=dict)
 
+    def own_name(self, name: str) -> str:
+        """Return the name in the kernel of what has a name here."""
+        scope: Scope | None = self
+        while scope is not None:
+            if (register := scope.names.get(name)) is not None:
+                return register.name
+            scope = scope.parent
+        return name
+
 
 class Operands:
     """Reads the operands of one kernel.

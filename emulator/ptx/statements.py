@@ -20,15 +20,17 @@ _INSTRUCTION = re.compile(
     re.VERBOSE,
 )
 """An instruction that is a line: without strings, comments and what `::` is in operands."""
-_REGISTER = re.compile(r"\s*\.reg\s+\.(?P<type>\w+)\s+(?P<name>[%$_A-Za-z][\w$]*)\s*;\s*")
+_REGISTERS = re.compile(
+    r"\.reg\s+\.(\w+)\s+([%$_A-Za-z][\w$]*(?:<\d+>)?(?:,\s*[%$\w]+(?:<\d+>)?)*);"
+)
 _LABEL = re.compile(r"\s*([%$_A-Za-z][\w$]*)\s*:\s*")
 
 
 class Declaration(NamedTuple):
-    """The declaration of a register."""
+    """The declaration of registers; `%r<9>` stands for those of a prefix."""
 
     type: str
-    name: str
+    names: tuple[str, ...]
 
 
 class Block(NamedTuple):
@@ -58,8 +60,8 @@ def item_of(line: str) -> Item | None:
         return Mark(text) if text else EMPTY
     if (match := _INSTRUCTION.fullmatch(text)) is not None:
         return _statement(match, text)
-    if (match := _REGISTER.fullmatch(text)) is not None:
-        return Declaration(*match.groups())
+    if (match := _REGISTERS.fullmatch(text)) is not None:
+        return Declaration(match[1], tuple(map(str.strip, match[2].split(","))))
     if (match := _LABEL.fullmatch(text)) is not None:
         return Mark(match[1])
     if text.startswith("{ ") and text.endswith("; }") and text.count("{") == text.count("}"):
