@@ -76,11 +76,14 @@ class Report:
     @property
     def left(self) -> int:
         """The number of variants that an interrupt left without results of all levels."""
-        return sum(
-            len(check.results) < len(self.levels)
-            and (check.built is None or check.built.error is None)
-            for check in self.checks
-        )
+        return sum(bool(self.missing(check)) for check in self.checks)
+
+    def missing(self, check: VariantCheck) -> tuple[str, ...]:
+        """Return the levels that an interrupt left without a result for a variant."""
+        if not self.interrupted or (check.built is not None and check.built.error is not None):
+            return ()
+        done = {result.level for result in check.results}
+        return tuple(level for level in self.levels if level not in done)
 
     @property
     def exit_code(self) -> int:

@@ -144,7 +144,8 @@ def command(
       totals       number of results by status
       findings     number of findings (notes included)
       variants     a list, in the order of the specs; of each: id, name, params, target, action_key,
-                   digest (of the artifact), error (why it was not compiled), and results, a list:
+                   digest (of the artifact), error (why it was not compiled), interrupted (levels
+                   that a signal left without a result), and results, a list:
                    level, status (passed, found, not checked), findings, reason (why it was not
                    checked), stopped (whether the check itself failed), error (why), seconds,
                    from_store (whether the result was stored), notes; of each finding: rule,
@@ -157,7 +158,9 @@ def command(
       error        why nothing was checked, such as a mistake in a spec
     What a variant does not have is null or empty.
 
-    Ends with exit code 1 if something was found, and 4 if no level could check any variant.
+    Ends with exit code 1 if something was found, and 4 if no level could check any variant. Ctrl-C
+    or SIGTERM ends it with 130: reports are written with what was checked until then, and name
+    what was not.
     """
     from pallasc.checks.levels import chosen_levels
     from pallasc.checks.subject import Options

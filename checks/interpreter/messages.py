@@ -59,6 +59,13 @@ _MISSING = (
 """What the interpreter lacks, by a word of the errors that it raises then."""
 
 
+_MAY_BE_ORDERED = (
+    "JAX's interpreter wants commit_smem() between a read of shared memory and a copy that refills "
+    "it, even where a barrier orders the two on a GPU: the artifact level decides whether this "
+    "kernel needs it."
+)
+
+
 class _Access(NamedTuple):
     """One of the two accesses of a race; sorted, so that a race is told the same each time."""
 
@@ -92,10 +99,17 @@ def race_findings(texts: Iterable[str]) -> list[Finding]:
                 rule=RACE.name,
                 message=_race(first, second),
                 location=first.location,
+                hint=_MAY_BE_ORDERED if _may_refill(first, second) else "",
                 places=(Place(_place(first, second), second.location),),
             ),
         )
     return [found[key] for key in sorted(found, key=str)]
+
+
+def _may_refill(first: _Access, second: _Access) -> bool:
+    """Tell whether a race may be a copy that refills what was read: the text names no copies."""
+    is_shared = first.space == second.space == "SMEM"
+    return is_shared and {first.act, second.act} == {"read", "write"}
 
 
 def _race(first: _Access, second: _Access) -> str:

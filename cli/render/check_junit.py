@@ -7,7 +7,7 @@ kernel in its spec, or the file of its bundle
 failure     one a variant with errors or warnings: message and type (the rule) of the first; its
             text has all of them, with places and what to do
 system-out  notes, which fail nothing
-error       message: the check of this variant was stopped, or it did not compile
+error       message: the check of this variant was stopped or interrupted, or it did not compile
 skipped     message: why it was not checked
 """
 
@@ -57,18 +57,23 @@ def _suite(report: Report, level: str, root: Path) -> ElementTree.Element:
         if result.level == level
     ]
     results = [result for _, result in pairs]
+    left = [check for check in report.checks if level in report.missing(check)]
     suite = ElementTree.Element(
         "testsuite",
         name=clean(level),
-        tests=str(len(pairs)),
+        tests=str(len(pairs) + len(left)),
         failures=str(sum(result.fails and not result.stopped for result in results)),
-        errors=str(sum(result.stopped for result in results)),
+        errors=str(sum(result.stopped for result in results) + len(left)),
         skipped=str(sum(r.status == "not checked" and not r.stopped for r in results)),
         time=seconds_text(sum(result.seconds for result in results)),
     )
     for check, result in pairs:
         case = _case(check, level, result.seconds, root)
         _add_result(case, result, check.place)
+        suite.append(case)
+    for check in left:
+        case = _case(check, level, 0.0, root)
+        ElementTree.SubElement(case, "error", message="not checked: interrupted")
         suite.append(case)
     return suite
 

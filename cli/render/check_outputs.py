@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pallasc.cli.terminal.interrupts import deferred
 from pallasc.cli.terminal.output import (
     STANDARD_OUTPUT,
     check_reports,
@@ -53,12 +54,16 @@ class Outputs(NamedTuple):
             raise
 
     def write(self, report: Report) -> None:
-        """Write a report.
+        """Write a report to every output; a first signal waits until all of them are whole.
 
         Raises:
             SpecError: a file can no longer be written.
         """
-        from pallasc.cli.render.check_text import rule_lines, summary_line
+        with deferred():
+            self._write(report)
+
+    def _write(self, report: Report) -> None:
+        from pallasc.cli.render.check_text import interrupted_lines, rule_lines, summary_line
         from pallasc.cli.render.failures import error_text
 
         if self.annotations:
@@ -73,7 +78,7 @@ class Outputs(NamedTuple):
         for note in report.notes:
             echo(f"warning: {note}", err=True)
         if not self.prints_report:
-            for text in rule_lines(report, self.levels):
+            for text in (*interrupted_lines(report), *rule_lines(report, self.levels)):
                 echo(text)
         for check in report.checks:
             for level, error in check.errors.items():

@@ -26,7 +26,9 @@ def check_json(report: Report, *, error: PallascError | None = None) -> dict[str
         "notes": list(report.notes),
         "totals": totals,
         "findings": sum(len(r.findings) for check in report.checks for r in check.results),
-        "variants": [_row(check) for check in report.checks],
+        "variants": [
+            {**_row(check), "interrupted": list(report.missing(check))} for check in report.checks
+        ],
         "errors": [error_row(failed) for failed in report.errors],
         "error": error_row(error) if error else None,
     }

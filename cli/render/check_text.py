@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 STATUSES = ("passed", "found", "not checked")
 _WIDTH = max(map(len, STATUSES))
 _FROM_STORE = "from the store"
+_MOST_LEFT = 20
+"""Variants that an interrupted check names as not checked."""
 
 
 def result_lines(
@@ -53,6 +55,15 @@ def unbuilt_lines(name: str, error: PallascError, levels: Sequence[str]) -> Iter
     yield f"{'not checked':<{_WIDTH}}  {level}  {one_line(name)}: it did not compile: {reason}"
     for line in (error.hint or "").splitlines():
         yield f"  {one_line(line.strip())}"
+
+
+def interrupted_lines(report: Report) -> Iterator[str]:
+    """Yield a line for each variant that an interrupt left without results of all levels."""
+    left = [(check, levels) for check in report.checks if (levels := report.missing(check))]
+    for check, levels in left[:_MOST_LEFT]:
+        yield f"{'not checked':<{_WIDTH}}  {', '.join(levels)}  {one_line(check.id)}: interrupted"
+    if len(left) > _MOST_LEFT:
+        yield f"{'not checked':<{_WIDTH}}  and {count(len(left) - _MOST_LEFT, 'other variant')}"
 
 
 def finding_lines(finding: Finding, place: Location | None = None) -> Iterator[str]:

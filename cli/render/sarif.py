@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from pallasc.checks.merge import distinct_findings
+from pallasc.cli.render.check_text import interrupted_lines
 from pallasc.cli.terminal.workspace import relative_file
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.plain_text import printable
@@ -194,7 +195,8 @@ def _notifications(report: Report, root: Path) -> Iterator[dict[str, object]]:
         yield _notification(str(failed), "error")
     if report.interrupted:
         left = f"{report.left:,} of {len(report.checks):,} variants"
-        yield _notification(f"interrupted: {left} lack results of a level", "error")
+        lines = [f"interrupted: {left} lack results of a level", *interrupted_lines(report)]
+        yield _notification("\n".join(lines), "error")
 
 
 def _notification(

@@ -40,19 +40,48 @@ def as_interrupts() -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN if first.came else before[number])
 
 
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Have a first signal raise `KeyboardInterrupt` at the end of the block, not inside.
+
+    What the block writes is whole then. A second signal ends it at once: nobody may be reading.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if not isinstance(handler, _First):
+        yield
+        return
+    handler.defers = True
+    try:
+        yield
+    finally:
+        handler.defers = False
+    handler.catch_up()
+
+
 class _First:
     """A handler that raises `KeyboardInterrupt` for the first of several signals."""
 
     def __init__(self) -> None:
+        self.defers = False
         self._came_s: float | None = None
+        self._deferred = False
 
     @property
     def came(self) -> bool:
         """Tell whether there was a signal."""
         return self._came_s is not None
 
+    def catch_up(self) -> None:
+        """Raise what was deferred."""
+        if self._deferred:
+            self._deferred = False
+            raise KeyboardInterrupt
+
     def __call__(self, number: int, frame: FrameType | None) -> None:
         now_s = time.monotonic()
+        if self.defers and self._came_s is None:
+            self._came_s, self._deferred = now_s - _DEAF_S, True
+            return
         if self._came_s is None or now_s - self._came_s > _DEAF_S:
             self._came_s = now_s
             raise KeyboardInterrupt

@@ -246,6 +246,22 @@ def test_a_race_of_one_thread_with_itself_names_nobody_as_the_copy() -> None:
     assert [place.text for place in finding.places] == ["the other write"]
 
 
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        (OLD_RACE, True),
+        (OLD_RACE.replace("memory_space_id=1", "memory_space_id=0"), False),
+        (OLD_RACE.replace("read of", "write of"), False),
+    ],
+    ids=["shared memory", "global memory", "two writes"],
+)
+def test_where_jax_may_want_a_fence_for_a_refill_the_artifact_level_is_named(
+    text: str, is_told: bool
+) -> None:
+    (finding,) = race_findings([text])
+    assert ("the artifact level decides" in finding.hint) == is_told
+
+
 def test_the_place_that_is_known_is_told() -> None:
     (finding,) = race_findings([RACE.replace("/a b/k.py:8:4 (body)", "")])
     assert finding.location == Location("/a b/k.py", 5, 5)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -122,3 +126,28 @@ def test_a_level_that_ends_after_its_time_has_not_passed(
         return
     with pytest.raises(CheckError, match=r"it took longer than 1e-09 s \(--timeout\)"):
         worker._timed(LEVELS["interpreter"], subject(0), options)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_check_writes_whole_reports_of_what_it_did(
+    folder: Path, checking: Any, number: signal.Signals, ran: Any
+) -> None:
+    """`ran` has checked `sound`; while `lasting` is checked, the signal comes."""
+    words = (*WORDS, "--junit", "j.xml", "--sarif", "s.sarif", "-k", "name=sound or name=lasting")
+    command = [sys.executable, "-P", "-m", "pallasc", "check", *words, "--store", "store"]
+    check = subprocess.Popen([*command, "--jobs", "1"], cwd=folder, stdout=-1, stderr=-1, text=True)
+    assert check.stderr is not None
+    assert any("checking 1: lasting" in line for line in check.stderr)
+    check.send_signal(number)
+    out, err = check.communicate(timeout=120)
+    assert check.returncode == 130
+    assert "interrupted, 1 left" in err
+    report = json.loads(out)
+    assert report["interrupted"]
+    left = {row["name"]: (row["interrupted"], len(row["results"])) for row in report["variants"]}
+    assert left == {"sound": ([], 1), "lasting": (["artifact"], 0)}
+    (suite,) = ElementTree.parse(folder / "j.xml").getroot()
+    assert (suite.get("tests"), suite.get("errors")) == ("2", "1")
+    (run,) = json.loads((folder / "s.sarif").read_text())["runs"]
+    told = json.dumps(run["invocations"])
+    assert "not checked  artifact  lasting@h100-sxm: interrupted" in told

@@ -16,7 +16,13 @@ from pallasc.checks.report import Report, VariantCheck
 from pallasc.cli.render.check_annotations import check_commands
 from pallasc.cli.render.check_junit import check_junit
 from pallasc.cli.render.check_progress import events
-from pallasc.cli.render.check_text import finding_lines, result_lines, summary_line
+from pallasc.cli.render.check_rows import check_json
+from pallasc.cli.render.check_text import (
+    finding_lines,
+    interrupted_lines,
+    result_lines,
+    summary_line,
+)
 from pallasc.cli.render.sarif import sarif
 from pallasc.errors import Location
 
@@ -151,7 +157,16 @@ def test_an_interrupt_is_told_with_what_is_left(tmp_path: Path) -> None:
     (invocation,) = run["invocations"]
     assert invocation["executionSuccessful"] is False
     (note,) = invocation["toolExecutionNotifications"]
-    assert note["message"]["text"] == "interrupted: 1 of 2 variants lack results of a level"
+    line = "not checked  interpreter  left@h100: interrupted"
+    told = f"interrupted: 1 of 2 variants lack results of a level\n{line}"
+    assert note["message"]["text"] == told
+    assert [*interrupted_lines(report)] == [line]
+    assert [row["interrupted"] for row in check_json(report)["variants"]] == [[], ["interpreter"]]  # type: ignore[attr-defined]
+    (suite,) = ElementTree.fromstring(check_junit(report, tmp_path))
+    assert (suite.get("tests"), suite.get("errors")) == ("2", "1")
+    assert suite.find("testcase[@name='left@h100']/error") is not None
+    many = Report((left,) * 25, 1.5, ("interpreter",), interrupted=True)
+    assert [*interrupted_lines(many)][20:] == ["not checked  and 5 other variants"]
 
 
 HOSTILE = "\x1b[31m\n::error::x\u202e%0A<&\"'>\ud800]]>"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.cli.terminal import interrupts
-from pallasc.cli.terminal.interrupts import as_interrupts
+from pallasc.cli.terminal.interrupts import as_interrupts, deferred
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -127,3 +127,35 @@ def test_an_interrupt_while_modules_are_imported_gives_no_traceback(
 def test_the_console_script_is_what_the_test_runs() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     assert project["project"]["scripts"] == {"pallasc": "pallasc.__main__:main"}
+
+
+def _write(written: list[str], *, signals: int) -> None:
+    """Write a report of two parts, while signals come."""
+    with as_interrupts():
+        with deferred():
+            for part in ("first half", "second half"):
+                if signals > len(written):
+                    os.kill(os.getpid(), signal.SIGTERM)
+                written.append(part)
+        written.append("what follows")
+
+
+@pytest.mark.parametrize(
+    ("signals", "whole"),
+    [(1, ["first half", "second half"]), (2, ["first half"])],
+    ids=["one: the report is whole", "two: perhaps nobody reads it"],
+)
+def test_a_signal_while_a_report_is_written(
+    signals: int, whole: list[str], handlers: object
+) -> None:
+    written: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        _write(written, signals=signals)
+    assert written == whole
+
+
+def test_a_report_without_a_signal_is_written() -> None:
+    with as_interrupts(), deferred():
+        pass
+    with deferred():  # where somebody else handles signals
+        pass
