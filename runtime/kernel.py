@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from pallasc.runtime.calls.forms import Forms
 from pallasc.runtime.calls.generated import Function, skip_frames, untraced
 from pallasc.runtime.calls.host import launch_copied
 from pallasc.runtime.calls.launch import Match, Route, launch
-from pallasc.runtime.calls.match import Call, Variants
+from pallasc.runtime.calls.match import Call, Rules, Variants
 from pallasc.runtime.calls.program import load_program
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import get_device, open_driver
@@ -23,6 +23,7 @@ from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.arguments import MISSING
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.lazy import cached_property
+from pallasc.specs.spelling import an
 from pallasc.specs.templates import Scalar
 
 if TYPE_CHECKING:
@@ -41,14 +42,24 @@ class Kernel(Variants):
         candidates: its variants, at least one.
         checks: check dtype, shape, contiguity and device of each array at each launch. Without,
             only new addresses are checked, and wrong arrays give wrong results.
+        is_by_digest: programs of JAX name its cubins by their digests and do not contain them.
+        rules: what was declared of the kernel that this is made of.
 
     Attributes:
-        name, checks: as given.
+        name, checks, is_by_digest, rules: as given.
         variants: the candidates.
     """
 
-    def __init__(self, name: str, candidates: Iterable[Candidate], *, checks: bool = True) -> None:
-        super().__init__(name, candidates, checks=checks)
+    def __init__(
+        self,
+        name: str,
+        candidates: Iterable[Candidate],
+        *,
+        checks: bool = True,
+        is_by_digest: bool = False,
+        rules: Rules | None = None,
+    ) -> None:
+        super().__init__(name, candidates, checks=checks, is_by_digest=is_by_digest, rules=rules)
         self._fast_paths: FastPathTable | None = None
         self._launched: set[tuple[Route, Adapter]] = set()
         self._generated: set[tuple[Route, Adapter]] = set()
@@ -95,7 +106,46 @@ class Kernel(Variants):
     @untraced
     def unchecked(self) -> Kernel:
         """The same kernel without checks at each launch."""
-        return Kernel(self.name, self.variants, checks=False)
+        return self.of(self.variants, checks=False)
+
+    @untraced
+    def defvjp(self, backward: Kernel | Callable[[Any, Any], Any]) -> None:
+        """Declare what gives the kernel's gradients under `jax.grad` and the like.
+
+        Args:
+            backward: a kernel that takes the inputs, then the results where it takes so many
+                arrays, then the cotangents of the results, and gives a gradient for each input, all
+                in order and without those of integers. Or a function as `jax.custom_vjp` takes it:
+                `backward((inputs, result), cotangent)` returns a tuple with a gradient for each
+                input array, None where there is none.
+
+        Raises:
+            ArgumentError: it cannot be called.
+        """
+        if not callable(backward):
+            raise ArgumentError(
+                f"{self.name}: the backward function of a kernel is {an(type(backward).__name__)}.",
+                hint="Pass a kernel, or a function of residuals and cotangents.",
+            )
+        self.rules.declare_backward(backward)
+
+    @untraced
+    def defvmap(self, batched: Kernel | None = None) -> None:
+        """Declare what does to each part of a batch what the kernel does, for `jax.vmap`.
+
+        Args:
+            batched: a kernel whose arrays have one more dimension in front, the batch. The variants
+                of the kernel itself that take such arrays, where it is left out.
+
+        Raises:
+            ArgumentError: it is not a kernel.
+        """
+        if batched is not None and not isinstance(batched, Kernel):
+            raise ArgumentError(
+                f"{self.name}: defvmap takes a kernel, not {an(type(batched).__name__)}.",
+                hint="Wrap functions with jax.custom_batching.custom_vmap.",
+            )
+        self.rules.declare_batched(batched)
 
     @untraced
     def variant(self, **params: Scalar) -> Kernel:
@@ -195,7 +245,7 @@ class Kernel(Variants):
         groups = _by_structure(self.variants)
         if len(groups) == 1:
             return None
-        kernels = [Kernel(self.name, group, checks=self.checks) for group in groups]
+        kernels = [self.of(group) for group in groups]
         forms = Forms(self.name, kernels, self._types)
         slow = {"call": partial(self._take_over, True), "into": partial(self._take_over, False)}
         fast_paths = forms.fast_paths(slow)
@@ -293,6 +343,8 @@ _ENTRANCES: Sequence[Function] = (
         Kernel.preload,
         Kernel.prepare,
         Kernel.available,
+        Kernel.defvjp,
+        Kernel.defvmap,
     ),
     vars(Kernel)["unchecked"].func,
 )

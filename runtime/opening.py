@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.kernel import Kernel
+from pallasc.runtime.matching import known
 from pallasc.runtime.matching.candidates import Candidate, Origin
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.lazy import cached_property
@@ -56,6 +57,7 @@ class Kernels(Mapping[str, Kernel]):
             variants.setdefault(name, []).append(Candidate(name, dict(params), artifact))
         for name, candidates in variants.items():
             self._kernels[name] = Kernel(name, candidates, checks=checks)
+        known.note(self)
 
     def __repr__(self) -> str:
         shown = ", ".join(self._names[:_MOST_SHOWN])
@@ -116,6 +118,15 @@ class Kernels(Mapping[str, Kernel]):
         """
         for kernel in self.values():
             kernel.preload(device)
+
+    def variants_of(self, kernel: str) -> tuple[Candidate, ...]:
+        """Return the variants of a kernel, none where there is no such kernel.
+
+        Raises:
+            CorruptError, SelectionError: as for `kernels[name]`.
+        """
+        found = self._find(kernel)
+        return () if found is None else found.variants
 
     def close(self) -> None:
         """Let go of the bundles; doing it again does nothing.

@@ -10,7 +10,7 @@ from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.calls.launch import Match, Route
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import current_device, get_device, is_driver_open
-from pallasc.runtime.matching import mismatches
+from pallasc.runtime.matching import known, mismatches
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Passed, check_copied, find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, Signature, array_type
 from pallasc.runtime.matching.selection import may_run, select, several_fit
@@ -22,28 +22,69 @@ from pallasc.specs.canonical import canonical_json
 from pallasc.specs.lazy import cached_property
 
 
+class Rules:
+    """What a program has declared of a kernel, for transformations of JAX.
+
+    Attributes:
+        backward: a kernel or a function that gives gradients, None where there is none.
+        version: grows with each declaration.
+    """
+
+    def __init__(self) -> None:
+        self.backward: Any = None
+        self.version = 0
+        self._batched: Variants | None = None
+        self._is_batched = False
+
+    def declare_batched(self, batched: Variants | None) -> None:
+        """Declare which kernel does the same to a batch; the kernel's own variants where None."""
+        self._batched, self._is_batched = batched, True
+        self.version += 1
+
+    def declare_backward(self, backward: Any) -> None:
+        """Declare what gives gradients."""
+        self.backward = backward
+        self.version += 1
+
+    def batched_form_of(self, kernel: Variants) -> Variants | None:
+        """Return what does the same as a kernel with these rules to a batch, None where nothing."""
+        return (self._batched or kernel) if self._is_batched else None
+
+
 class Variants:
     """The variants of a kernel.
 
     Args:
         name: what messages call them.
         candidates: the variants, at least one.
-        checks: see `Kernel`.
+        checks, is_by_digest: see `Kernel`.
+        rules: what was declared of them, shared by all kernels that are made of one.
 
     Attributes:
-        name, checks: as given.
+        name, checks, is_by_digest, rules: as given.
         variants: the candidates.
     """
 
-    def __init__(self, name: str, candidates: Iterable[Candidate], *, checks: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        candidates: Iterable[Candidate],
+        *,
+        checks: bool = True,
+        is_by_digest: bool = False,
+        rules: Rules | None = None,
+    ) -> None:
         self.name = name
         self.checks = checks
+        self.is_by_digest = is_by_digest
+        self.rules = rules or Rules()
         self.variants: tuple[Candidate, ...] = tuple(candidates)
         if not self.variants:
             raise ArgumentError(f"kernel {name} has no variants.")
         self._routes: dict[object, Route] = {}
         self._routes_of_types: dict[tuple[int, tuple[ArrayType, ...]], Route] = {}
         self._with_params: dict[object, Self] = {}
+        known.note(self)
 
     def __call__(self, *arrays: Any, stream: Any = None, **named: Any) -> Any:
         """Launch, and return new arrays, as `Kernel` does."""
@@ -77,10 +118,19 @@ class Variants:
             selection = [own for own in self.variants if _has(own.params, params)]
             if not selection:
                 raise mismatches.no_variant_with(self.name, self.variants, params)
-            variants = type(self)(self.name, selection, checks=self.checks)
+            variants = self.of(selection)
             # Of two threads that come here, both take what the first put there.
             variants = self._with_params.setdefault(key, variants)
         return variants
+
+    def of(self, candidates: Iterable[Candidate], **changes: bool) -> Self:
+        """Return a kernel of other variants, or with other options, and else like this."""
+        options = {"checks": self.checks, "is_by_digest": self.is_by_digest, **changes}
+        return type(self)(self.name, candidates, rules=self.rules, **options)
+
+    def variants_of(self, kernel: str) -> tuple[Candidate, ...]:
+        """Return the variants, none where the kernel has another name."""
+        return self.variants if kernel == self.name else ()
 
     def check_types(self, arrays: Sequence[ArrayType]) -> None:
         """Check that some variant takes arrays of these types; no driver is needed for that.

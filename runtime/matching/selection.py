@@ -64,7 +64,7 @@ def select(
     ]
     if not fitting:
         raise _none_fits(candidates, reasons, device, arrays)
-    points = {_point(candidate): candidate for candidate in fitting}
+    points = {point(candidate): candidate for candidate in fitting}
     if len(points) > 1:
         raise several_fit(list(points.values()))
     return min(fitting, key=lambda candidate: _distance(candidate, device))
@@ -80,7 +80,7 @@ def fitting_candidates(candidates: Sequence[Candidate], device: Device) -> list[
     best: dict[Any, Candidate] = {}
     for candidate, reason in zip(candidates, reasons, strict=True):
         if reason is None:
-            key = (_point(candidate), candidate.arrays)
+            key = (point(candidate), candidate.arrays)
             best[key] = min(
                 (best.get(key, candidate), candidate), key=lambda other: _distance(other, device)
             )
@@ -219,7 +219,7 @@ def blocks_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, 
     return max(1, min(limits.values()))
 
 
-def _point(candidate: Candidate) -> tuple[Any, ...]:
+def point(candidate: Candidate) -> tuple[Any, ...]:
     """Return a variant's point of the matrix; 1 and True are two."""
     return tuple(sorted((name, str(type(own)), own) for name, own in candidate.params.items()))
 

@@ -19,6 +19,7 @@ import foreign  # noqa: F401  (as bundle_files)
 import gpu_scripts  # noqa: F401  (as bundle_files)
 import made as artifacts
 import orders  # noqa: F401  (as bundle_files)
+import page_programs  # noqa: F401  (as bundle_files)
 import rig as programs
 import standin as control
 import standin_torch as torch_control

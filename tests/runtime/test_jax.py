@@ -14,7 +14,7 @@ import made
 import pytest
 import standin as control
 
-from pallasc.runtime.adapters.jax_arrays import _load
+from pallasc.runtime.adapters.jax_callback import _load
 from pallasc.runtime.device import process_state
 
 HERE = Path(__file__).parent

@@ -1,0 +1,211 @@
+"""What `jax.vmap` and derivatives make of a kernel: what was declared of it, else a refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters.jax_types import laid_out, types_of
+from pallasc.runtime.adapters.numpy_arrays import short_dtype
+from pallasc.runtime.calls.match import Variants
+from pallasc.specs.arrays import array_text
+from pallasc.specs.artifacts.trees import unflatten
+from pallasc.specs.spelling import an
+
+Flat = Callable[..., Sequence[Any]]
+"""A function of arrays that returns the arrays of its result."""
+
+CallFlat = Callable[[Variants, Sequence[Any]], Sequence[Any]]
+"""Calls a kernel as such a function."""
+
+
+def guarded(kernel: Variants, flat: Flat, call: CallFlat) -> Flat:
+    """Return a function with a kernel's rules for `vmap` and for derivatives.
+
+    Args:
+        kernel: what the function calls.
+        flat: the function.
+        call: calls another kernel.
+    """
+    import jax
+
+    function = jax.custom_batching.custom_vmap(flat)
+
+    @function.def_vmap
+    def batch(axis_size: int, in_batched: Sequence[bool], *arrays: Any) -> Any:
+        results = _batched(kernel, axis_size, in_batched, arrays, call)
+        return results, [True] * len(results)
+
+    backward = kernel.rules.backward
+    if backward is None:
+        return _without_derivative(kernel.name, function)
+    return _with_derivative(kernel, function, backward, call)
+
+
+# ---- vmap
+
+
+def _batched(
+    kernel: Variants,
+    axis_size: int,
+    in_batched: Sequence[bool],
+    arrays: Sequence[Any],
+    call: CallFlat,
+) -> Sequence[Any]:
+    """Call the variant for a batch.
+
+    An array without a batch is passed as it is where a variant takes it so, else repeated.
+
+    Raises:
+        ArgumentError: there is no such variant, or it gives something else.
+    """
+    import jax.numpy as jnp
+
+    name, batched = kernel.name, kernel.rules.batched_form_of(kernel)
+    if batched is None:
+        raise ArgumentError(
+            f"{name} cannot be used under jax.vmap: its shapes are fixed.",
+            hint="Compile a variant for the batched shape and declare it with defvmap, or use "
+            "jax.lax.map.",
+        )
+    repeated = [
+        array if has_batch else jnp.broadcast_to(array, (axis_size, *array.shape))
+        for array, has_batch in zip(arrays, in_batched, strict=True)
+    ]
+    taken = next(
+        (own for own in (arrays, repeated) if tuple(types_of(batched, own)) in batched.types), None
+    )
+    if taken is None:
+        shapes = ", ".join(str(list(array.shape)) for array in repeated)
+        raise ArgumentError(
+            f"{name} has no variant for a batch of {axis_size} under jax.vmap: arrays of the "
+            f"shapes {shapes}.",
+            hint="Compile a variant for them, or use jax.lax.map.",
+        )
+    results = call(batched, taken)
+    single = [
+        (short_dtype(array.dtype), tuple(array.shape)[1 if own else 0 :])
+        for array, own in zip(arrays, in_batched, strict=True)
+    ]
+    signature = kernel.signature_for(laid_out(kernel, single))
+    expected = [(axis_size, *output.shape) for output in signature.outputs]
+    found = [tuple(result.shape) for result in results]
+    if found != expected:
+        raise ArgumentError(
+            f"{name}: the variant for a batch of {axis_size} gives results of the shapes "
+            f"{', '.join(map(str, map(list, found)))}, and jax.vmap needs "
+            f"{', '.join(map(str, map(list, expected)))}.",
+            hint="Declare a kernel with defvmap that does to each part of a batch what this does.",
+        )
+    return results
+
+
+# ---- derivatives
+
+
+def _without_derivative(name: str, function: Flat) -> Flat:
+    import jax
+
+    differentiated: Any = jax.custom_jvp(lambda *arrays: function(*arrays))
+
+    @differentiated.defjvp  # type: ignore[untyped-decorator]
+    def refuse(*_: Any) -> Any:
+        raise ArgumentError(
+            f"{name} has no derivative.",
+            hint="Give it one with defvjp, or with jax.custom_vjp around the call.",
+        )
+
+    flat: Flat = differentiated
+    return flat
+
+
+def _with_derivative(kernel: Variants, function: Flat, backward: Any, call: CallFlat) -> Flat:
+    import jax
+
+    differentiated: Any = jax.custom_vjp(lambda *arrays: function(*arrays))
+
+    def forward(*arrays: Any) -> Any:
+        results = function(*arrays)
+        return results, (arrays, results)
+
+    def pull_back(residuals: Any, cotangents: Any) -> Any:
+        if isinstance(backward, Variants):
+            return _by_kernel(kernel, backward, residuals, cotangents, call)
+        return _by_function(kernel, backward, residuals, cotangents)
+
+    differentiated.defvjp(forward, pull_back)
+    flat: Flat = differentiated
+    return flat
+
+
+def _by_function(kernel: Variants, backward: Any, residuals: Any, cotangents: Any) -> Any:
+    """Return what a function of the user's gives, as `jax.custom_vjp` takes it."""
+    arrays, results = residuals
+    tree = kernel.signature_for(types_of(kernel, arrays)).output_tree
+    own = arrays, unflatten(tree, results)
+    gradients = backward(own, unflatten(tree, cotangents))
+    if not isinstance(gradients, tuple | list) or len(gradients) != len(arrays):
+        is_tuple = isinstance(gradients, tuple | list)
+        found = str(len(gradients)) if is_tuple else an(type(gradients).__name__)
+        raise ArgumentError(
+            f"the backward function of {kernel.name} must give {len(arrays)} gradients, one for "
+            f"each array, and gives {found}.",
+            hint="Return a tuple with a gradient for each array, None where there is none.",
+        )
+    return _checked(kernel, arrays, gradients)
+
+
+def _by_kernel(
+    kernel: Variants, backward: Variants, residuals: Any, cotangents: Any, call: CallFlat
+) -> Any:
+    """Return what a kernel gives for inputs, results where it takes them, and cotangents."""
+    arrays, results = residuals
+    given = [array for array in cotangents if _has_derivative(array.dtype)]
+    choices = {len(taken): taken for taken in ((*arrays, *given), (*arrays, *results, *given))}
+    number = len(backward.signature.inputs)
+    if number not in choices:
+        raise ArgumentError(
+            f"the backward kernel of {kernel.name} must take {' or '.join(map(str, choices))} "
+            "arrays: its inputs, its results or not, and their cotangents. "
+            f"{backward.name} takes {number}.",
+            hint="Pass defvjp a function that calls it as it has to be.",
+        )
+    gradients = list(call(backward, choices[number]))
+    places = [n for n, array in enumerate(arrays) if _has_derivative(array.dtype)]
+    if len(gradients) != len(places):
+        raise ArgumentError(
+            f"the backward kernel of {kernel.name} must give {len(places)} results, the gradients "
+            f"of its arrays, and {backward.name} gives {len(gradients)}.",
+            hint="Pass defvjp a function that returns a gradient, or None, for each array.",
+        )
+    found = dict(zip(places, gradients, strict=True))
+    return _checked(kernel, arrays, [found.get(n) for n in range(len(arrays))])
+
+
+def _checked(kernel: Variants, arrays: Sequence[Any], gradients: Sequence[Any]) -> tuple[Any, ...]:
+    """Check that gradients have the types of their arrays, which JAX would report less plainly.
+
+    Raises:
+        ArgumentError: one has another.
+    """
+    bindings = kernel.signature_for(types_of(kernel, arrays)).inputs
+    for binding, array, gradient in zip(bindings, arrays, gradients, strict=True):
+        if gradient is None:
+            continue
+        own, other = ((x.dtype, tuple(x.shape)) for x in (array, gradient))
+        if own != other:
+            raise ArgumentError(
+                f"{kernel.name}: the gradient of {binding.path} is "
+                f"{array_text(short_dtype(other[0]), other[1])}, and {binding.path} is "
+                f"{array_text(short_dtype(own[0]), own[1])}.",
+                hint="Convert it in a function that is passed to defvjp.",
+            )
+    return tuple(gradients)
+
+
+def _has_derivative(dtype: Any) -> bool:
+    """Tell whether arrays of a dtype have derivatives: floats and complex numbers."""
+    import jax.numpy as jnp
+
+    return bool(jnp.issubdtype(dtype, jnp.inexact))

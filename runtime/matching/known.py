@@ -1,0 +1,48 @@
+"""The kernels that are open in this process, to find what programs of JAX name by digest."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from pallasc.errors import PallascError
+from pallasc.runtime.matching.candidates import Candidate
+
+
+class Provider(Protocol):
+    """Something that has variants."""
+
+    def variants_of(self, kernel: str) -> Iterable[Candidate]:
+        """Return the variants of a kernel, none where it has no such kernel."""
+
+
+_lock = threading.Lock()
+# By identity: mappings have no hash.
+_providers: WeakValueDictionary[int, Provider] = WeakValueDictionary()
+
+
+def note(provider: Provider) -> None:
+    """Ask a provider too, as long as it is in use."""
+    with _lock:
+        _providers[id(provider)] = provider
+
+
+def find_blob(kernel: str, variant: str, digest: str) -> bytes | None:
+    """Return a cubin or constant of a variant, None where no open bundle has it.
+
+    Args:
+        kernel: its name.
+        variant: its id.
+        digest: of the blob.
+    """
+    with _lock:
+        providers = list(_providers.values())
+    for provider in providers:
+        with suppress(PallascError):  # closed or damaged: another may have it
+            for candidate in provider.variants_of(kernel):
+                if candidate.id == variant and digest in candidate.artifact.record["blobs"]:
+                    return candidate.artifact.blob(digest)
+    return None

@@ -1,0 +1,29 @@
+"""What docs/jax.md shows is true: its commands and programs run, on the stand-in driver."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import page_programs
+import pytest
+import standin as control
+
+from pallasc.cache.store import Store
+
+pytestmark = pytest.mark.once
+
+PAGE = page_programs.DOCS / "jax.md"
+
+
+def test_every_command_and_program_of_the_page_runs(tmp_path: Path, warm_store: Store) -> None:
+    if control.compiler() is None:
+        pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
+    commands = list(page_programs.commands(PAGE))
+    assert len(commands) == 4
+    blocks = page_programs.BLOCK.finditer(PAGE.read_text("utf-8"))
+    (spec,) = (block["text"] for block in blocks if block["kind"] == "yaml")
+    (tmp_path / "add.yaml").write_text(spec)
+    shutil.copytree(warm_store.root, tmp_path / "store")
+    environment = page_programs.environment(control.environment(devices="9.0"), tmp_path)
+    page_programs.run(commands, tmp_path, environment)
