@@ -6,6 +6,10 @@ ends within 10 s; JAX's `hopper_matmul`, 256 × 128 × 192, takes at most 30 s a
 `f32[64, 4096]` at most 5 s on one core; the static level checks at least 200 variants of the
 library a second from the store; a second check of a thousand unchanged variants takes at most 1.5
 times a build of them.
+Of the kernels of `docs/coverage.md`, at least 95 % of those that compile for sm_90a and for sm_100a
+give the numbers of their reference when they are executed, and what JAX compiles wrongly is found:
+that is counted from the results that `make coverage` writes, and `--coverage-only` counts nothing
+else.
 `--interpreter` has JAX's interpreter look at the same mutants.
 
 With `--folder`, a run that was interrupted goes on where it was: the store in it has the artifacts
@@ -23,6 +27,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "check"))
 
@@ -43,13 +48,18 @@ from pallasc.emulator.run_plan import PlanRun
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.loading.decorator import Call
 
-LIBRARY = Path(__file__).resolve().parents[1] / "specs" / "library"
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARY = ROOT / "specs" / "library"
+COVERAGE = ROOT / "tests" / "coverage" / "results-0.12.json"
 FOUND, DEADLOCK_S, MATMUL_S, SOFTMAX_S, STATIC = 95.0, 10.0, 30.0, 5.0, 200.0
 BLAMELESS = ("nothing", "warning")
+AGREE, COVERED = 95.0, ("sm_90a", "sm_100a")
 
 
 def measure_all(options: argparse.Namespace) -> Sequence[Figure]:
     """Measure everything."""
+    if options.coverage_only:
+        return _of_coverage(json.loads(COVERAGE.read_text(encoding="utf-8")))
     subjects = [s for s in SUBJECTS if not options.subjects or s.name in options.subjects]
     chosen = list(cases(subjects, most=options.most))
     with tempfile.TemporaryDirectory(prefix="pallasc-bench-") as temporary:
@@ -71,6 +81,7 @@ def measure_all(options: argparse.Namespace) -> Sequence[Figure]:
             options.outcomes.write_text(json.dumps(report, indent=1), encoding="utf-8")
         if options.mutants_only:
             return figures
+        figures += _of_coverage(json.loads(COVERAGE.read_text(encoding="utf-8")))
         figures += _timed(Store(folder / "store"))
         figures += _static(folder)
     warm = warm_check.measure(argparse.Namespace(rounds=5))
@@ -156,6 +167,32 @@ def _of_interpreter(said: Sequence[Outcome]) -> list[Figure]:
     ]
 
 
+def _of_coverage(results: Mapping[str, Any]) -> list[Figure]:
+    """Count the kernels of the coverage table whose numbers agree, of those that compile."""
+    kernels = results["cases"].values()
+    figures, wrong = [], []
+    for arch in COVERED:
+        said = [
+            kernel["emulated"][arch] for kernel in kernels if arch in kernel.get("emulated", {})
+        ]
+        share = 100 * said.count("ok") / len(said)
+        figures.append(
+            Figure(f"coverage kernels that agree, {arch}", share, "%", AGREE, at_least=True)
+        )
+    for kernel in kernels:
+        wrong += [
+            kernel["emulated"][arch]
+            for arch, built in kernel["targets"].items()
+            if built.startswith("fault: ")
+        ]
+    missed = sum(not text.startswith("found: ") for text in wrong)
+    return [
+        *figures,
+        Figure("coverage variants that JAX compiles wrongly", len(wrong)),
+        Figure("of those, not found", missed, goal=0),
+    ]
+
+
 def _timed(store: Store) -> list[Figure]:
     """Time two kernels at the artifact level, in this process: in processor time."""
     import jax.experimental.pallas.ops.gpu.hopper_matmul_mgpu as hopper
@@ -233,6 +270,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=int, default=30, help="seconds of the interpreter")
     parser.add_argument("--outcomes", type=Path, help="write each mutant's outcome as JSON")
     parser.add_argument("--mutants-only", action="store_true", help="no timings")
+    parser.add_argument("--coverage-only", action="store_true", help="no mutants, no timings")
 
 
 if __name__ == "__main__":

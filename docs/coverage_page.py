@@ -29,8 +29,7 @@ architectures and every second one for another, and compare with those results; 
 
 _EMULATED = """\
 By architecture: how many of the kernels that compile give the numbers of their reference when their
-PTX is executed. The others are those of which the tables below say what the emulation finds, what
-nobody can tell beforehand, or what it does not know."""
+PTX is executed. Of the others, the tables below say what the emulation finds, or why it cannot."""
 
 _GROUPS = {
     "plgpu": "The module `plgpu`",

@@ -239,6 +239,10 @@ def atomic_add(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), grid=(4,), grid_names=("i",))(x)
 
 
+def one_after_another(x: Any) -> Any:
+    return ((np.minimum(x[:, 0], x[:, 1]) ^ x[:, 2]) & x[:, 3]) | x[:, 4]
+
+
 @covers(
     "plgpu.atomic_max",
     "plgpu.atomic_min",
@@ -249,19 +253,22 @@ def atomic_add(x: jax.Array) -> jax.Array:
         ptx(rf"(red|atom)\.\S*{what}\.", says=f"red….{what}")
         for what in ("max", "min", "and", "or", "xor")
     ],
-    uninterpreted="Invalid shape for `swap`.",
-    undefined={0: "it depends on the order of the blocks, of which each ends with xor"},
+    uninterpreted="`JaxprInputEffect` … does not have a corresponding jaxpr input.",
+    zeroed=True,
+    gives=one_after_another,
 )
-@pallasc.kernel(args={"x": "i32[128]"}, targets=EVERYWHERE)
+@pallasc.kernel(args={"x": "i32[4, 5, 128]"}, targets=EVERYWHERE)
 def other_atomics(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
-        plgpu.atomic_max(out_gmem, x_gmem[...])
-        plgpu.atomic_min(out_gmem, x_gmem[...])
-        plgpu.atomic_and(out_gmem, x_gmem[...])
-        plgpu.atomic_or(out_gmem, x_gmem[...])
-        plgpu.atomic_xor(out_gmem, x_gmem[...])
+        block = lax.axis_index("i")
+        plgpu.atomic_max(out_gmem.at[block], x_gmem[block, 0])
+        plgpu.atomic_min(out_gmem.at[block], x_gmem[block, 1])
+        plgpu.atomic_xor(out_gmem.at[block], x_gmem[block, 2])
+        plgpu.atomic_and(out_gmem.at[block], x_gmem[block, 3])
+        plgpu.atomic_or(out_gmem.at[block], x_gmem[block, 4])
 
-    return plgpu.kernel(body, out_type=like(x), grid=(4,), grid_names=("i",))(x)
+    out = jax.ShapeDtypeStruct((4, 128), x.dtype)
+    return plgpu.kernel(body, out_type=out, grid=(4,), grid_names=("i",))(x)
 
 
 def negated(x: Any) -> Any:

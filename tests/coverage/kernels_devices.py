@@ -180,23 +180,28 @@ def memory_of_another_device(x: jax.Array) -> jax.Array:
     return copied(x, to_another=True)
 
 
+def of_each(x: Any) -> Any:
+    return x[None].repeat(2, axis=0)
+
+
 @covers(
     "plgpu.multicast_ref",
     looks=[ptx(r"cp\.async\.bulk"), PEERS, MULTICAST, SYMMETRIC],
     uninterpreted=NO_SEMAPHORES,
-    undefined={0: "both devices write it, and the last one is seen"},
 )
-@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2})
+@pallasc.kernel(args={"x": "f32[128]"}, targets=SINCE_HOPPER, mesh={"d": 2}, reference=of_each)
 def memory_of_all_devices(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, smem: Any, semaphore: Any) -> None:
         smem[...] = x_gmem[...]
         plgpu.commit_smem()
-        plgpu.copy_smem_to_gmem(smem, plgpu.multicast_ref(out_gmem, "d"))
+        own_row = out_gmem.at[lax.axis_index("d")]
+        plgpu.copy_smem_to_gmem(smem, plgpu.multicast_ref(own_row, "d"))
         plgpu.wait_smem_to_gmem(0)
         meet(semaphore)
 
     scratch = [plgpu.SMEM((128,), jnp.float32), plgpu.SemaphoreType.REGULAR(())]
-    return plgpu.kernel(body, out_type=like(x), scratch_types=scratch)(x)
+    out = jax.ShapeDtypeStruct((2, 128), x.dtype)
+    return plgpu.kernel(body, out_type=out, scratch_types=scratch)(x)
 
 
 @covers(

@@ -163,6 +163,10 @@ def specialized_pipeline_of_the_first_thread(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), num_threads=2, thread_name="wg")(x)
 
 
+def plus_five(x: Any) -> Any:
+    return x + 5
+
+
 @covers(
     "plgpu.dynamic_scheduling_loop",
     looks=[
@@ -174,20 +178,20 @@ def specialized_pipeline_of_the_first_thread(x: jax.Array) -> jax.Array:
         "0.12": "GPU interpret mode does not support `inline_mgpu`.",
     },
     note="`thread_axis` and `init_carry`",
-    undefined={0: "it depends on which block takes over which row"},
 )
-@pallasc.kernel(args={"x": "i32[256, 128]"}, targets=SINCE_BLACKWELL)
+@pallasc.kernel(args={"x": "i32[256, 128]"}, targets=SINCE_BLACKWELL, reference=plus_five)
 def dynamic_schedule_of_threads(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any) -> None:
-        @plgpu.dynamic_scheduling_loop(("i",), thread_axis="wg", init_carry=jnp.int32(0))
+        # Which rows a block takes over is not known, but how many it has done is in `info`, too.
+        @plgpu.dynamic_scheduling_loop(("i",), thread_axis="wg", init_carry=jnp.int32(5))
         def step(info: Any, carry: Any) -> Any:
             (number,) = info.index
 
             @pl.when(lax.axis_index("wg") == 0)
             def copy() -> None:
-                out_gmem[number] = x_gmem[number] + carry
+                out_gmem[number] = x_gmem[number] + (carry - 3 * info.local_index)
 
-            return carry + 1
+            return carry + 3
 
     return plgpu.kernel(
         body,

@@ -8,9 +8,10 @@ import jax
 import numpy as np
 from architectures import EVERYWHERE
 from covering import covers, plan, ptx
-from forms import NO_SEMAPHORES, absent, buffers, like, same, unfenced, zeroes, zeros
+from forms import NO_SEMAPHORES, absent, buffers, lane, like, same, unfenced, zeroes, zeros
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.experimental.mosaic.gpu import utils
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
@@ -153,6 +154,16 @@ def semaphore_of_all_blocks(x: jax.Array) -> jax.Array:
     return plgpu.kernel(body, out_type=like(x), grid=(2,), grid_names=("i",))(x)
 
 
+def meet() -> None:
+    """Have the warps of a block wait for each other."""
+
+    @plgpu.inline_mgpu()
+    def wait(_: Any) -> None:
+        utils.warpgroup_barrier()
+
+    wait()
+
+
 def threes(x: Any) -> Any:
     return np.full_like(x, 3)
 
@@ -168,14 +179,20 @@ def threes(x: Any) -> Any:
     ],
     gaps=unfenced(),
     uninterpreted=NO_SEMAPHORES,
-    emulated="result 0 differs by …",
-    note="one thread signals, and the other warps read without waiting for it",
+    note="a barrier, because one thread signals and all read",
 )
 @pallasc.kernel(args={"x": "i32[128]"}, targets=EVERYWHERE, reference=threes)
 def value_of_a_semaphore(x: jax.Array) -> jax.Array:
     def body(x_gmem: Any, out_gmem: Any, semaphore: Any) -> None:
         pl.semaphore_signal(semaphore, 3)
+        meet()
         out_gmem[...] = lax.broadcast(pl.semaphore_read(semaphore), (128,))
+        meet()
         pl.semaphore_wait(semaphore, 3)
 
-    return plgpu.kernel(body, out_type=like(x), scratch_types=[plgpu.SemaphoreType.REGULAR(())])(x)
+    return plgpu.kernel(
+        body,
+        out_type=like(x),
+        scratch_types=[plgpu.SemaphoreType.REGULAR(())],
+        compiler_params=lane(),
+    )(x)
