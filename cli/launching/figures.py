@@ -13,7 +13,7 @@ from pallasc.specs.templates import Scalar, parse_template
 
 if TYPE_CHECKING:
     from pallasc.cli.launching.chip import Limits
-    from pallasc.runtime.matching.candidates import Signature
+    from pallasc.specs.artifacts.signature import Signature
     from pallasc.specs.spec import Variant
 
 _PERCENTILE = 0.9

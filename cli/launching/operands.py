@@ -12,8 +12,8 @@ from pallasc.errors import ArgumentError, ToolError
 if TYPE_CHECKING:
     from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.device.devices import Device
-    from pallasc.runtime.matching.candidates import Signature
     from pallasc.specs.artifacts.plan import Binding
+    from pallasc.specs.artifacts.signature import Signature
 
 
 @dataclass(frozen=True, slots=True)

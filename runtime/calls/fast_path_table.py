@@ -10,8 +10,9 @@ from pallasc.runtime.calls.fast_path import FastPaths, make_fast_paths
 from pallasc.runtime.calls.generated import BUILTINS, Function, compile_function, parameter_names
 from pallasc.runtime.calls.launch import Route
 from pallasc.runtime.matching.arrays import Dialect
-from pallasc.runtime.matching.candidates import Candidate, Signature
+from pallasc.runtime.matching.candidates import Candidate
 from pallasc.specs.artifacts.arguments import input_names
+from pallasc.specs.artifacts.signature import Signature
 
 
 class FastPathTable:

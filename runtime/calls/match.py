@@ -12,11 +12,12 @@ from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import current_device, get_device, is_driver_open
 from pallasc.runtime.matching import known, mismatches
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Passed, check_copied, find_adapter
-from pallasc.runtime.matching.candidates import ArrayType, Candidate, Signature, array_type
+from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
 from pallasc.runtime.matching.selection import may_run, select, several_fit
 from pallasc.specs.arrays import array_text, strides_of
 from pallasc.specs.artifacts.arguments import MISSING, Arguments
 from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.artifacts.trees import flatten
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.lazy import cached_property

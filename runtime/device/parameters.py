@@ -7,7 +7,7 @@ a multiple of 128 bytes, with their tensor maps encoded in place.
 Tensor maps are encoded for the first block, through the driver's function pointers into memory of
 our own: `CUtensorMap` must lie at a multiple of 64 bytes (128 in the headers of CUDA 13), which
 objects of cuda.bindings often do not. Later blocks get a copy with other addresses, which costs a
-third. Numbers are those of the enumerations `CUtensorMap…` in cuda.h.
+third.
 """
 
 from __future__ import annotations
@@ -22,18 +22,11 @@ from typing import Any, NamedTuple
 from pallasc.errors import CorruptError, DeviceError
 from pallasc.runtime.device.answers import version_text
 from pallasc.runtime.device.devices import Driver
+from pallasc.specs.artifacts.driver_numbers import DTYPES, INTERLEAVES, PROMOTIONS, SWIZZLES
 from pallasc.specs.artifacts.plan import MAP_BYTES, Bytes, Im2col, Launch, Pointer, TensorMap
 from pallasc.specs.artifacts.tensor_maps import broken_rule
 
 _MAP_ALIGNMENT = 128
-
-_DTYPES = {
-    "uint8": 0, "uint16": 1, "uint32": 2, "int32": 3, "uint64": 4, "int64": 5, "float16": 6,
-    "float32": 7, "float64": 8, "bfloat16": 9,
-}  # fmt: skip
-_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
-_PROMOTIONS = {0: 0, 64: 1, 128: 2, 256: 3}
-_INTERLEAVES = {0: 0, 16: 1, 32: 2}
 
 _Encode = Callable[[int, int], int]
 """Writes a tensor map: (where, address of the array) -> the driver's code."""
@@ -286,7 +279,7 @@ def _make_replacer(driver: Driver) -> _Encode:
 
 def _tiled(driver: Driver, m: TensorMap) -> _Encode:
     encode = _function(driver, _encoder_name(m))
-    dtype, rank = _int(_DTYPES[m.dtype]), _int(_rank(m, len(m.strides) + 1, len(m.box)))
+    dtype, rank = _int(DTYPES[m.dtype]), _int(_rank(m, len(m.strides) + 1, len(m.box)))
     dims, strides = _longs(m.dims), _longs(m.strides)
     box, steps, modes = _ints(m.box), _ints(m.element_strides), _modes(m)
 
@@ -311,7 +304,7 @@ def _im2col(driver: Driver, m: TensorMap, window: Im2col) -> _Encode:
         _ints(m.element_strides),
         *_modes(m),
     )
-    dtype = _int(_DTYPES[m.dtype])
+    dtype = _int(DTYPES[m.dtype])
 
     def write(where: int, address: int) -> int:
         return encode(_pointer(where), dtype, rank, _pointer(address), *middle)
@@ -331,9 +324,9 @@ def _modes(m: TensorMap) -> tuple[Any, ...]:
     return tuple(
         _int(value)
         for value in (
-            _INTERLEAVES[m.interleave],
-            _SWIZZLES[m.swizzle],
-            _PROMOTIONS[m.l2_promotion],
+            INTERLEAVES[m.interleave],
+            SWIZZLES[m.swizzle],
+            PROMOTIONS[m.l2_promotion],
             int(m.nan_fill),
         )
     )

@@ -24,13 +24,12 @@ from pallasc.runtime.matching.candidates import (
     ArrayType,
     Candidate,
     array_type,
-    misaligned_text,
 )
 from pallasc.runtime.matching.mismatches import MOST_LISTED, cut, nearest_to_arrays
 from pallasc.specs.arrays import array_text
-from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.occupancy import blocks_by_limit
-from pallasc.specs.artifacts.plan import Launch
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.occupancy import blocks_per_sm
+from pallasc.specs.artifacts.signature import misaligned_text
 from pallasc.specs.canonical import plain
 from pallasc.specs.gpus import ARCH, ARCHITECTURES
 from pallasc.specs.templates import Scalar
@@ -205,18 +204,6 @@ def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
                 f"SMs; this GPU has {device.sm_count} and could deadlock"
             )
     return None
-
-
-def blocks_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> int:
-    """Return how many blocks of a launch one multiprocessor of a model holds."""
-    limits = blocks_by_limit(
-        launch,
-        kernel,
-        arch=str(target.get("arch")),
-        threads_per_sm=int(target["threads_per_sm"]),
-        smem_per_sm_bytes=int(target["smem_per_sm_bytes"]),
-    )
-    return max(1, min(limits.values()))
 
 
 def point(candidate: Candidate) -> tuple[Any, ...]:

@@ -7,7 +7,8 @@ capability 8.0 on each block takes 1,024 bytes of shared memory for the system.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pallasc.specs.gpus import ARCH, ARCHITECTURES, MOST_BLOCKS_PER_SM
 
@@ -49,6 +50,18 @@ def blocks_by_limit(
         "threads": threads_per_sm // (_WARP_THREADS * _warps(launch)),
         "blocks": row.blocks_per_sm if row else MOST_BLOCKS_PER_SM,
     }
+
+
+def blocks_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> int:
+    """Return how many blocks of a launch one multiprocessor of a model holds."""
+    limits = blocks_by_limit(
+        launch,
+        kernel,
+        arch=str(target.get("arch")),
+        threads_per_sm=int(target["threads_per_sm"]),
+        smem_per_sm_bytes=int(target["smem_per_sm_bytes"]),
+    )
+    return max(1, min(limits.values()))
 
 
 def registers_of_block(launch: Launch, kernel: KernelResources) -> int:

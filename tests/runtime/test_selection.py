@@ -13,11 +13,11 @@ from pallasc.runtime.device.devices import Device
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.selection import (
     arch_refusal,
-    blocks_per_sm,
     fitting_candidates,
     refusal,
     select,
 )
+from pallasc.specs.artifacts.occupancy import blocks_per_sm
 from pallasc.specs.artifacts.plan import Launch
 from pallasc.specs.gpus import MODELS
 

@@ -9,8 +9,8 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError, CorruptError
-from pallasc.runtime.matching.candidates import Signature
 from pallasc.specs.artifacts.arguments import input_names
+from pallasc.specs.artifacts.signature import Signature
 
 
 def _signature(**changes: Any) -> Signature:
