@@ -1,0 +1,411 @@
+"""Write an artifact as a flat plan: one block of bytes, which C reads and launches.
+
+The format's grammar and version history are `runtime/native/flat_plan.h`; each table there is
+written here by one `struct.Struct`, field by field in the same order. Equal artifacts give equal
+bytes. What the reader would refuse is refused here, so that a plan that was written opens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pallasc.errors import CompileError, CorruptError, UnsupportedError
+from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.cubin import Cubin, parse_cubin
+from pallasc.specs.artifacts.driver_numbers import DTYPES, INTERLEAVES, PROMOTIONS, SWIZZLES
+from pallasc.specs.artifacts.drivers import minimum_driver
+from pallasc.specs.artifacts.occupancy import blocks_per_sm
+from pallasc.specs.artifacts.plan import (
+    Binding,
+    Buffer,
+    Bytes,
+    Copy,
+    Fill,
+    Launch,
+    Parameter,
+    Pointer,
+    Step,
+    TensorMap,
+)
+from pallasc.specs.artifacts.signature import Signature
+from pallasc.specs.artifacts.tensor_maps import broken_rule
+from pallasc.specs.dtypes import parse_dtype
+
+FLAT_VERSION = 1
+"""The format's version."""
+
+_MAGIC = b"PALLASC\n"
+_NONE = 0xFFFFFFFF
+_TABLES = (
+    "strings", "numbers", "facts", "buffers", "arrays", "outputs", "steps", "launches",
+    "parameters", "maps", "values", "kernels", "sizes", "cubins", "blobs", "data",
+)  # fmt: skip
+_HEAD = struct.Struct("<8sIIQ32s")
+_TABLE = struct.Struct("<QII")
+_ALIGNMENT = 16
+
+_NUMBER = struct.Struct("<q")
+_FACTS = struct.Struct("<6I32s")
+_BUFFER = struct.Struct("<Q4I")
+_ARRAY = struct.Struct("<8I")
+_STEP = struct.Struct("<4I4Q")
+_LAUNCH = struct.Struct("<16I")
+_PARAMETER = struct.Struct("<2IQ4I")
+_MAP = struct.Struct("<2IQ5Q4Q5I5I3i3i2I8B")
+_KERNEL = struct.Struct("<6I")
+_SIZE = struct.Struct("<I")
+_CUBIN = struct.Struct("<4I")
+_BLOB = struct.Struct("<32s2Q2I")
+_BYTE = struct.Struct("<B")
+
+_ROLES = {"input": 0, "output": 1, "constant": 2, "temporary": 3}
+_FILL, _COPY, _LAUNCHES = 0, 1, 2
+_POINTER, _VALUE, _ZEROS = 0, 1, 2
+_INPUT, _RESULT, _UPDATED = 1, 2, 4
+
+_MOST_PARAMETER_BYTES = 32764
+_MOST_PARAMETERS = 4095
+_MOST_ARRAYS = 4096
+_MOST_RANK = 64
+_MOST_VALUE_BYTES = 64 << 20
+_MOST_SIZE = 1 << 62
+
+
+def flat_plan(artifact: Artifact, *, name: str, inside: bool = True) -> bytes:
+    """Return an artifact as a flat plan.
+
+    Args:
+        artifact: what was compiled.
+        name: what messages call it, `matmul[m=1024]@h100-sxm`.
+        inside: the cubins and constants lie inside; else they are named by digest only, and who
+            opens the plan provides them.
+
+    Raises:
+        CorruptError: the artifact is damaged.
+        UnsupportedError: it runs on several devices, or is beyond a limit of the format.
+    """
+    try:
+        return _Writer(artifact, name, inside=inside).write()
+    except (CorruptError, UnsupportedError) as error:
+        raise type(error)(f"{name}: {error.message}", hint=error.hint) from error
+
+
+@dataclass(slots=True)
+class _Table:
+    """A table: its bytes, and how many entries it has."""
+
+    row: struct.Struct
+    data: bytearray = field(default_factory=bytearray)
+
+    def add(self, *values: int | bytes) -> int:
+        """Add an entry; return its number."""
+        number = len(self)
+        try:
+            self.data += self.row.pack(*values)
+        except struct.error as error:
+            raise UnsupportedError(
+                f"a number of the launch plan does not fit into a flat plan: {error}."
+            ) from error
+        return number
+
+    def __len__(self) -> int:
+        return len(self.data) // self.row.size
+
+
+class _Writer:
+    """One flat plan that is being written."""
+
+    def __init__(self, artifact: Artifact, name: str, *, inside: bool) -> None:
+        self._artifact = artifact
+        self._plan = artifact.plan
+        self._name = name
+        self._inside = inside
+        self._strings: dict[str, int] = {}
+        self._blobs: dict[str, int] = {}
+        self._cubins: dict[str, tuple[int, Cubin]] = {}
+        self._kernels: dict[tuple[str, str], int] = {}
+        rows = {
+            "numbers": _NUMBER, "facts": _FACTS, "buffers": _BUFFER, "arrays": _ARRAY,
+            "outputs": _ARRAY, "steps": _STEP, "launches": _LAUNCH, "parameters": _PARAMETER,
+            "maps": _MAP, "kernels": _KERNEL, "sizes": _SIZE, "cubins": _CUBIN, "blobs": _BLOB,
+        }  # fmt: skip
+        self._tables = {table: _Table(rows.get(table, _BYTE)) for table in _TABLES}
+
+    def write(self) -> bytes:
+        """Return the block."""
+        plan = self._plan
+        if plan.device_count != 1:
+            raise UnsupportedError(
+                f"it runs on {plan.device_count} devices together, and a flat plan is for one."
+            )
+        self._add_facts()
+        for number, buffer in enumerate(plan.buffers):
+            self._add_buffer(number, buffer)
+        sizes = [buffer.size for buffer in plan.buffers if buffer.role == "temporary"]
+        _limit(sum(sizes) + 256 * len(sizes), _MOST_SIZE, "bytes of temporaries")
+        self._add_arrays(Signature.of(plan))
+        for step in plan.steps:
+            self._add_step(step)
+        passed = [parameter for launch in plan.launches for parameter in launch.parameters]
+        by_value = sum(parameter.size for parameter in passed if isinstance(parameter, Bytes))
+        _limit(by_value, _MOST_VALUE_BYTES, "bytes of parameters that are passed by value")
+        return self._block()
+
+    def _block(self) -> bytes:
+        header_bytes = _HEAD.size + _TABLE.size * len(_TABLES)
+        heads, content = bytearray(), bytearray()
+        for table in self._tables.values():
+            content += bytes(-(header_bytes + len(content)) % _ALIGNMENT)
+            heads += _TABLE.pack(header_bytes + len(content), len(table), table.row.size)
+            content += table.data
+        rest = bytes(heads + content)
+        total = _HEAD.size + len(rest)
+        digest = hashlib.sha256(rest).digest()
+        return _HEAD.pack(_MAGIC, FLAT_VERSION, header_bytes, total, digest) + rest
+
+    def _string(self, text: str) -> int:
+        """Return the number of a text."""
+        if text not in self._strings:
+            if "\0" in text:
+                raise CorruptError(f"a name of the artifact contains a zero: {text!r}")
+            table = self._tables["strings"]
+            self._strings[text] = len(table)
+            table.data += text.encode() + b"\0"
+        return self._strings[text]
+
+    def _add_facts(self) -> None:
+        artifact, target = self._artifact, self._artifact.target
+        minimum: object = artifact.record.get("minimum_driver")
+        driver, package = _minimum(minimum if isinstance(minimum, Mapping) else {})
+        self._tables["facts"].add(
+            self._string(self._name),
+            self._string(str(target.get("arch"))),
+            driver,
+            self._string(package) if package else _NONE,
+            int(target["sm_count"]),
+            len(self._plan.inputs),
+            bytes.fromhex(artifact.digest),
+        )
+
+    def _add_buffer(self, number: int, buffer: Buffer) -> None:
+        _limit(buffer.size, _MOST_SIZE)
+        blob = _NONE
+        if buffer.digest is not None:
+            size = int(self._artifact.record["blobs"][buffer.digest])
+            if size != buffer.size:
+                raise CorruptError(f"constant {number} has {size} bytes, not {buffer.size}")
+            blob = self._blob(buffer.digest)
+        role = _ROLES[buffer.role]
+        self._tables["buffers"].add(buffer.size, buffer.alignment, role, blob, 0)
+
+    def _blob(self, digest: str) -> int:
+        """Return the number of a cubin or constant."""
+        if digest not in self._blobs:
+            size, offset = int(self._artifact.record["blobs"][digest]), 0
+            if self._inside:
+                content = self._artifact.blob(digest)
+                data = self._tables["data"].data
+                data += bytes(-len(data) % _ALIGNMENT)
+                offset, size = len(data), len(content)
+                data += content
+            self._blobs[digest] = self._tables["blobs"].add(
+                bytes.fromhex(digest), offset, size, int(self._inside), 0
+            )
+        return self._blobs[digest]
+
+    def _add_arrays(self, signature: Signature) -> None:
+        _limit(len(signature.passed), _MOST_ARRAYS, "arrays")
+        for number, binding in enumerate(signature.inputs):
+            updated = _UPDATED if number in signature.updated else 0
+            self._add_array("arrays", binding, number, _INPUT | updated)
+        for number, binding in enumerate(signature.results, len(signature.inputs)):
+            self._add_array("arrays", binding, number, _RESULT)
+        for binding, (kind, number) in zip(signature.outputs, signature.sources, strict=True):
+            place = number + (len(signature.inputs) if kind == "result" else 0)
+            self._add_array("outputs", binding, place, 0)
+
+    def _add_array(self, table: str, binding: Binding, place: int, flags: int) -> None:
+        _limit(len(binding.shape), _MOST_RANK, f"dimensions of {binding.path}")
+        dtype = parse_dtype(binding.dtype)
+        numbers = self._tables["numbers"]
+        first = len(numbers)
+        for number in (*binding.shape, *binding.strides):
+            numbers.add(number)
+        self._tables[table].add(
+            self._string(binding.path),
+            self._string(dtype.name),
+            dtype.bits,
+            len(binding.shape),
+            first,
+            place,
+            binding.buffer,
+            flags,
+        )
+
+    def _add_step(self, step: Step) -> None:
+        steps = self._tables["steps"]
+        if isinstance(step, Launch):
+            steps.add(_LAUNCHES, self._add_launch(step), 0, 0, 0, 0, 0, 0)
+        elif not step.size:
+            return  # as the runtime leaves it out
+        elif isinstance(step, Fill):
+            steps.add(_FILL, step.buffer, 0, step.width, step.offset, 0, step.size, step.value)
+        elif isinstance(step, Copy):
+            places = step.target_offset, step.source_offset
+            steps.add(_COPY, step.target, step.source, 0, *places, step.size, 0)
+
+    def _add_launch(self, launch: Launch) -> int:
+        cluster = launch.cluster or (0, 0, 0)
+        if launch.cluster and any(n % k for n, k in zip(launch.grid, cluster, strict=True)):
+            shape = "×".join(map(str, cluster))
+            raise CorruptError(
+                f"the grid {launch.grid} of {launch.kernel} does not divide into clusters of "
+                f"{shape}"
+            )
+        _limit(len(launch.parameters), _MOST_PARAMETERS, f"parameters of {launch.kernel}")
+        kernel = self._kernel(launch)
+        parameters = self._tables["parameters"]
+        first = len(parameters)
+        for parameter in launch.parameters:
+            self._add_parameter(parameter, launch.kernel)
+        return self._tables["launches"].add(
+            kernel,
+            *launch.grid,
+            *cluster,
+            *launch.block,
+            launch.dynamic_smem_bytes,
+            int(launch.pdl),
+            first,
+            len(launch.parameters),
+            blocks_per_sm(launch, self._resources(launch), self._artifact.target),
+            0,
+        )
+
+    def _resources(self, launch: Launch) -> KernelResources:
+        for kernel in self._artifact.kernels:
+            if (kernel.cubin, kernel.name) == (launch.cubin, launch.kernel):
+                return kernel
+        raise CorruptError(f"the artifact does not describe its kernel {launch.kernel}")
+
+    def _kernel(self, launch: Launch) -> int:
+        """Return the number of a launch's kernel, whose parameters are those of its cubin."""
+        cubin_number, cubin = self._cubin(launch.cubin)
+        own = cubin.kernels.get(launch.kernel)
+        if own is None:
+            listed = ", ".join(cubin.kernels) or "none"
+            raise CorruptError(f"the cubin has no kernel {launch.kernel}, only {listed}")
+        sizes = [parameter.size for parameter in own.parameters]
+        passed = [_size(parameter) for parameter in launch.parameters]
+        if passed != sizes:
+            raise CorruptError(
+                f"the plan passes parameters of {passed} bytes to {launch.kernel}, and its cubin "
+                f"says {sizes}"
+            )
+        _limit(sum(sizes), _MOST_PARAMETER_BYTES, f"bytes of parameters of {launch.kernel}")
+        key = (launch.cubin, launch.kernel)
+        if key not in self._kernels:
+            table = self._tables["sizes"]
+            first = len(table)
+            for size in sizes:
+                table.add(size)
+            self._kernels[key] = self._tables["kernels"].add(
+                self._string(launch.kernel),
+                cubin_number,
+                own.static_smem_bytes,
+                first,
+                len(sizes),
+                0,
+            )
+        return self._kernels[key]
+
+    def _cubin(self, digest: str) -> tuple[int, Cubin]:
+        if digest not in self._cubins:
+            cubin = parse_cubin(self._artifact.blob(digest))
+            arch = str(self._artifact.target.get("arch"))
+            if arch.rstrip("af") != f"sm_{cubin.sm}":
+                raise CorruptError(
+                    f"the artifact is for {arch}, but its cubin is for sm_{cubin.sm}"
+                )
+            toolkit = package = _NONE
+            if cubin.toolkit:
+                toolkit = self._string(cubin.toolkit)
+                package = self._string(_package(cubin))
+            number = self._tables["cubins"].add(self._blob(digest), toolkit, package, 0)
+            self._cubins[digest] = number, cubin
+        return self._cubins[digest]
+
+    def _add_parameter(self, parameter: Parameter, kernel: str) -> None:
+        maps, values = self._tables["maps"], self._tables["values"]
+        add = self._tables["parameters"].add
+        if isinstance(parameter, Pointer):
+            add(_POINTER, parameter.buffer, parameter.offset, 8, len(maps), 0, 0)
+        elif isinstance(parameter, Bytes):
+            data = bytes.fromhex(parameter.data)
+            kind, offset = (_VALUE, len(values)) if data else (_ZEROS, 0)
+            values.data += data
+            count = len(parameter.tensor_maps)
+            add(kind, 0, offset, parameter.size, len(maps), count, 0)
+            for at, tensor_map in parameter.tensor_maps:
+                self._add_map(at, tensor_map, kernel)
+        else:
+            raise UnsupportedError(f"{kernel} takes a table of peers, which a flat plan has not.")
+
+    def _add_map(self, at: int, m: TensorMap, kernel: str) -> None:
+        broken = broken_rule(m)
+        if broken is not None:
+            raise CorruptError(f"the driver would refuse a tensor map of {kernel}: {broken}")
+        window = m.im2col
+        lower, upper = (window["lower"], window["upper"]) if window else ((), ())
+        modes = SWIZZLES[m.swizzle], INTERLEAVES[m.interleave], PROMOTIONS[m.l2_promotion]
+        self._tables["maps"].add(
+            at,
+            m.buffer,
+            m.offset,
+            *_padded(m.dims, 5),
+            *_padded(m.strides, 4),
+            *_padded(() if window else m.box, 5),
+            *_padded(m.element_strides, 5),
+            *_padded(lower, 3),
+            *_padded(upper, 3),
+            window["channels_per_pixel"] if window else 0,
+            window["pixels_per_column"] if window else 0,
+            DTYPES[m.dtype],
+            len(m.dims),
+            *modes,
+            int(m.nan_fill),
+            int(window is not None),
+            0,
+        )
+
+
+def _size(parameter: Parameter) -> int:
+    """Return the bytes of a parameter as it is passed."""
+    return parameter.size if isinstance(parameter, Bytes) else 8
+
+
+def _padded(values: Sequence[int], count: int) -> tuple[int, ...]:
+    return (*values, *[0] * (count - len(values)))
+
+
+def _minimum(minimum: Mapping[str, object]) -> tuple[int, str]:
+    """Return the driver API that is needed, 13000 for "13.0" or 0, and its package."""
+    major, _, minor = str(minimum.get("cuda", "")).partition(".")
+    if not (major.isdecimal() and minor.isdecimal()):
+        return 0, ""
+    return int(major) * 1000 + int(minor) * 10, str(minimum.get("linux") or "")
+
+
+def _package(cubin: Cubin) -> str:
+    """Return the driver package that a cubin needs."""
+    try:
+        return minimum_driver(toolkit=cubin.toolkit, sm=cubin.sm)["linux"]
+    except CompileError:
+        return f"for CUDA {cubin.toolkit}"
+
+
+def _limit(number: int, most: int, what: str = "bytes of a buffer") -> None:
+    if number > most:
+        raise UnsupportedError(f"a flat plan holds at most {most} {what}, not {number}.")
