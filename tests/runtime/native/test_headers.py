@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-NATIVE = Path(__file__).resolve().parents[2] / "runtime" / "native"
+NATIVE = Path(__file__).resolve().parents[3] / "runtime" / "native"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Launching from C: sources and header of the library, and what loads it."""

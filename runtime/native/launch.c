@@ -1,0 +1,359 @@
+/* Launch a plan: stack memory only, no lock.
+ *
+ * A launch reads its parameters from a block on the stack: the array of pointers that `kernelParams`
+ * asks for, the addresses that are passed, then the parameters passed by value at a multiple of 128,
+ * copied from a template together. Tensor maps in it are encoded by the first launch on a device; a
+ * later one gives those another address that describe another one. */
+#include "prepare.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Where a launch finds its buffers. */
+struct call {
+    const pallasc_plan *plan;
+    struct device_state *state;
+    void *const *buffers;
+    uint64_t workspace;
+    cuda_stream stream;
+};
+
+static inline uint64_t address_of(const struct call *call, uint32_t buffer)
+{
+    const struct place *place = &call->plan->places[buffer];
+    switch (place->kind) {
+    case PASSED: return (uint64_t)(uintptr_t)call->buffers[place->at];
+    case WORKSPACE: return call->workspace + place->at;
+    case CONSTANT: return call->state->constants[buffer];
+    default: return 0;
+    }
+}
+
+static void *pointer(uint64_t address)
+{
+    return (void *)(uintptr_t)address;
+}
+
+/* ---- what is refused before anything runs ---- */
+
+static int misaligned(const pallasc_plan *plan, const struct array *array, uint64_t address)
+{
+    return fail(PALLASC_ERROR_ARGUMENT,
+                "A view does that: pass a copy, or a view that starts at such a multiple.",
+                "%s: %s starts at %#llx, misaligned by %llu bytes: the kernel requires multiples of "
+                "%llu.",
+                name_of(plan), array->path, (unsigned long long)address,
+                (unsigned long long)(address % array->alignment),
+                (unsigned long long)array->alignment);
+}
+
+static int overlapping(const pallasc_plan *plan, const struct array *written,
+                       const struct array *other, int is_result)
+{
+    if (is_result)
+        return fail(PALLASC_ERROR_ARGUMENT, "Pass memory of its own as out.",
+                    "%s: the memory for %s overlaps %s.", name_of(plan), written->path, other->path);
+    return fail(PALLASC_ERROR_ARGUMENT, "Pass a copy of one of them.",
+                "%s: %s, which is updated in place, overlaps %s.", name_of(plan), written->path,
+                other->path);
+}
+
+static int check_alignment(const struct call *call)
+{
+    const pallasc_plan *plan = call->plan;
+    for (uint32_t i = 0; i < plan->count[FLAT_ARRAYS]; i++) {
+        const struct array *array = &plan->passed[i];
+        uint64_t address = (uint64_t)(uintptr_t)call->buffers[i];
+        if ((array->mask ? address & array->mask : address % array->alignment) && array->bytes)
+            return misaligned(plan, array, address);
+    }
+    return PALLASC_OK;
+}
+
+/* Does an array that is written lie over one of those before it? */
+static int check_overlap(const struct call *call, uint32_t number, uint32_t before, int is_result)
+{
+    const struct array *passed = call->plan->passed;
+    uint64_t start = (uint64_t)(uintptr_t)call->buffers[number], size = passed[number].bytes;
+    for (uint32_t i = 0; i < before; i++) {
+        uint64_t begin = (uint64_t)(uintptr_t)call->buffers[i];
+        if (begin - start >= size && start - begin >= passed[i].bytes)
+            continue;
+        if (i != number && size && passed[i].bytes)
+            return overlapping(call->plan, &passed[number], &passed[i], is_result);
+    }
+    return PALLASC_OK;
+}
+
+static int check_addresses(const struct call *call)
+{
+    const pallasc_plan *plan = call->plan;
+    uint32_t inputs = plan->facts->input_count;
+    int status = check_alignment(call);
+    for (uint32_t i = 0; !status && i < plan->count[FLAT_ARRAYS]; i++)
+        if (i >= inputs)
+            status = check_overlap(call, i, i, 1);
+        else if (plan->arrays[i].flags & PALLASC_UPDATED)
+            status = check_overlap(call, i, inputs, 0);
+    return status;
+}
+
+static int not_prepared(const pallasc_plan *plan, int device)
+{
+    return fail(PALLASC_ERROR_ARGUMENT, "Call pallasc_prepare for this device before.",
+                "%s is not prepared on GPU %d.", name_of(plan), device);
+}
+
+static int check_call(const struct call *call, size_t count, size_t first_step)
+{
+    const pallasc_plan *plan = call->plan;
+    if (count != plan->count[FLAT_ARRAYS] || (count && !call->buffers))
+        return fail(PALLASC_ERROR_ARGUMENT, NULL, "%s takes %u buffers, not %zu.", name_of(plan),
+                    plan->count[FLAT_ARRAYS], call->buffers ? count : 0);
+    if (plan->workspace_bytes && (!call->workspace || call->workspace % BUFFER_ALIGNMENT))
+        return fail(PALLASC_ERROR_ARGUMENT, NULL,
+                    "%s needs %llu bytes of workspace at a multiple of %d, not at %#llx.",
+                    name_of(plan), (unsigned long long)plan->workspace_bytes, BUFFER_ALIGNMENT,
+                    (unsigned long long)call->workspace);
+    if (first_step && first_step >= plan->count[FLAT_STEPS])
+        return fail(PALLASC_ERROR_ARGUMENT, NULL, "%s has %u steps, and there is no step %zu.",
+                    name_of(plan), plan->count[FLAT_STEPS], first_step);
+    return check_addresses(call);
+}
+
+/* ---- tensor maps ---- */
+
+static int encode(const struct flat_map *map, void *where, uint64_t address)
+{
+    if (map->im2col)
+        return driver.cuTensorMapEncodeIm2col
+                   ? driver.cuTensorMapEncodeIm2col(
+                         where, map->type, map->rank, pointer(address), map->dims, map->strides,
+                         map->lower, map->upper, map->channels, map->pixels, map->element_strides,
+                         map->interleave, map->swizzle, map->l2_promotion, map->nan_fill)
+                   : -1;
+    return driver.cuTensorMapEncodeTiled
+               ? driver.cuTensorMapEncodeTiled(where, map->type, map->rank, pointer(address),
+                                               map->dims, map->strides, map->box,
+                                               map->element_strides, map->interleave, map->swizzle,
+                                               map->l2_promotion, map->nan_fill)
+               : -1;
+}
+
+/* The driver writes maps at multiples of 64 or 128 only; others are made aside. */
+static int encode_at(const struct call *call, const struct flat_launch *launch,
+                     const struct flat_map *map, unsigned char *where, uint64_t address)
+{
+    _Alignas(VALUE_ALIGNMENT) unsigned char aside[FLAT_MAP_BYTES];
+    int is_aligned = (uintptr_t)where % VALUE_ALIGNMENT == 0;
+    int result = encode(map, is_aligned ? where : aside, address);
+    if (!result) {
+        if (!is_aligned)
+            memcpy(where, aside, sizeof aside);
+        return PALLASC_OK;
+    }
+    const char *function = map->im2col ? "cuTensorMapEncodeIm2col" : "cuTensorMapEncodeTiled";
+    char what[1024];
+    if (result < 0)
+        return no_function(function, "a tensor map cannot be encoded");
+    snprintf(what, sizeof what, "a tensor map of %s cannot be encoded",
+             kernel_name(call->plan, launch));
+    return answer(result, function, what);
+}
+
+static int encode_template(const struct call *call)
+{
+    const pallasc_plan *plan = call->plan;
+    struct device_state *state = call->state;
+    int status = PALLASC_OK;
+    memcpy(state->encoded, plan->template, plan->template_bytes);
+    for (uint32_t i = 0; !status && i < plan->count[FLAT_LAUNCHES]; i++) {
+        const struct layout *layout = &plan->layouts[i];
+        for (uint32_t m = layout->maps; !status && m < layout->maps + layout->map_count; m++) {
+            const struct flat_map *map = &plan->maps[m];
+            state->map_addresses[m] = address_of(call, map->buffer) + map->offset;
+            status = encode_at(call, &plan->launches[i], map,
+                               state->encoded + layout->values_at + plan->map_at[m],
+                               state->map_addresses[m]);
+        }
+    }
+    return status;
+}
+
+/* Encode all maps once; whoever launches meanwhile in another thread encodes its own on its stack. */
+static int encode_once(const struct call *call, int *is_encoded)
+{
+    struct device_state *state = call->state;
+    int expected = NOT_ENCODED;
+    *is_encoded = 1;
+    if (!call->plan->count[FLAT_MAPS] ||
+        atomic_load_explicit(&state->encoding, memory_order_acquire) == ENCODED)
+        return PALLASC_OK;
+    *is_encoded = 0;
+    if (!atomic_compare_exchange_strong(&state->encoding, &expected, BEING_ENCODED)) {
+        *is_encoded = expected == ENCODED;
+        return PALLASC_OK;
+    }
+    int status = encode_template(call);
+    *is_encoded = !status;
+    atomic_store_explicit(&state->encoding, status ? NOT_ENCODED : ENCODED, memory_order_release);
+    return status;
+}
+
+static int set_maps(const struct call *call, const struct flat_launch *launch,
+                    const struct layout *layout, unsigned char *values, int is_encoded)
+{
+    const pallasc_plan *plan = call->plan;
+    for (uint32_t m = layout->maps; m < layout->maps + layout->map_count; m++) {
+        const struct flat_map *map = &plan->maps[m];
+        uint64_t address = address_of(call, map->buffer) + map->offset;
+        unsigned char *where = values + plan->map_at[m];
+        if (is_encoded && call->state->map_addresses[m] == address)
+            continue;
+        int can_replace = is_encoded && driver.cuTensorMapReplaceAddress &&
+                          (uintptr_t)where % VALUE_ALIGNMENT == 0;
+        if (can_replace && !driver.cuTensorMapReplaceAddress(where, pointer(address)))
+            continue;
+        int status = encode_at(call, launch, map, where, address);
+        if (status)
+            return status;
+    }
+    return PALLASC_OK;
+}
+
+/* ---- steps ---- */
+
+/* What the driver answers to a step, and the function that was called. */
+struct step_answer {
+    const char *function;
+    int result;
+};
+
+static int run_launch(const struct call *call, uint32_t number, int is_encoded,
+                      struct step_answer *answer)
+{
+    const pallasc_plan *plan = call->plan;
+    const struct flat_launch *launch = &plan->launches[number];
+    const struct layout *layout = &plan->layouts[number];
+    const struct flat_parameter *parameter = plan->parameters + launch->parameters;
+    const uint32_t *value_at = plan->value_at + launch->parameters;
+    size_t count = launch->parameter_count;
+
+    /* Its size is bounded by the limits of the format; hundreds of bytes are usual. */
+    unsigned char space[layout->value_bytes + 16 * count + VALUE_ALIGNMENT];
+    uintptr_t base = ((uintptr_t)space + VALUE_ALIGNMENT - 1) & ~(uintptr_t)(VALUE_ALIGNMENT - 1);
+    unsigned char *values = (unsigned char *)base;
+    void **pointers = (void **)(values + layout->value_bytes);
+    uint64_t *addresses = (uint64_t *)(pointers + count);
+
+    if (layout->value_bytes)
+        memcpy(values, (is_encoded ? call->state->encoded : plan->template) + layout->values_at,
+               layout->value_bytes);
+    for (size_t i = 0; i < count; i++, parameter++) {
+        if (parameter->kind != FLAT_POINTER) {
+            pointers[i] = values + value_at[i];
+            continue;
+        }
+        addresses[i] = address_of(call, parameter->buffer) + parameter->offset;
+        pointers[i] = &addresses[i];
+    }
+    int status = set_maps(call, launch, layout, values, is_encoded);
+    if (status)
+        return status;
+    struct cuda_launch_attribute attributes[2];
+    struct cuda_launch_config config;
+    set_config(&config, attributes, launch, call->stream);
+    answer->function = "cuLaunchKernelEx";
+    answer->result = driver.cuLaunchKernelEx(&config, call->state->functions[number], pointers, NULL);
+    return PALLASC_OK;
+}
+
+static void run_fill(const struct call *call, const struct flat_step *step,
+                     struct step_answer *answer)
+{
+    uint64_t target = address_of(call, step->target) + step->target_offset;
+    if (step->width == 1) {
+        answer->function = "cuMemsetD8Async";
+        answer->result = driver.cuMemsetD8Async(target, (unsigned char)step->value, step->size,
+                                                call->stream);
+    } else {
+        answer->function = "cuMemsetD32Async";
+        answer->result = driver.cuMemsetD32Async(target, (unsigned)step->value, step->size / 4,
+                                                 call->stream);
+    }
+}
+
+static void run_copy(const struct call *call, const struct flat_step *step,
+                     struct step_answer *answer)
+{
+    answer->function = "cuMemcpyDtoDAsync";
+    answer->result = driver.cuMemcpyDtoDAsync(address_of(call, step->target) + step->target_offset,
+                                              address_of(call, step->source) + step->source_offset,
+                                              step->size, call->stream);
+}
+
+/* The error of a step, in the words of runtime/calls/program.py. */
+static int step_failed(const struct call *call, size_t number, const struct step_answer *failed)
+{
+    const char *name = name_of(call->plan), *before = "";
+    char what[1024];
+    if (number)
+        before = ", after the steps before it have been";
+    if (call->plan->count[FLAT_STEPS] == 1)
+        snprintf(what, sizeof what, "%s cannot be launched", name);
+    else
+        snprintf(what, sizeof what, "step %zu of %.900s cannot be launched%s", number, name, before);
+    return answer(failed->result, failed->function, what);
+}
+
+static int run_steps(const struct call *call, size_t first_step, size_t *failed_step)
+{
+    const pallasc_plan *plan = call->plan;
+    int is_encoded, status = encode_once(call, &is_encoded);
+    for (size_t i = first_step; !status && i < plan->count[FLAT_STEPS]; i++) {
+        const struct flat_step *step = &plan->steps[i];
+        struct step_answer answer = {NULL, 0};
+        if (step->kind == FLAT_LAUNCH)
+            status = run_launch(call, step->target, is_encoded, &answer);
+        else if (step->kind == FLAT_FILL)
+            run_fill(call, step, &answer);
+        else
+            run_copy(call, step, &answer);
+        if (answer.result)
+            status = step_failed(call, i, &answer);
+        if (status)
+            *failed_step = i;
+    }
+    return status;
+}
+
+int pallasc_launch_from(const pallasc_plan *plan, int device, void *const *buffers, size_t count,
+                        void *workspace, void *stream, size_t first_step, size_t *failed_step)
+{
+    size_t failed = SIZE_MAX;
+    struct device_state *state = NULL;
+    if (device >= 0 && device < MOST_DEVICES)
+        state = atomic_load_explicit(&plan->devices[device], memory_order_acquire);
+    if (failed_step)
+        *failed_step = failed;
+    if (!state || state->epoch != current_epoch())
+        return not_prepared(plan, device);
+    struct call call = {plan, state, buffers, (uint64_t)(uintptr_t)workspace, stream};
+    int status = check_call(&call, count, first_step);
+    if (status)
+        return status;
+    struct entered entered;
+    status = enter_context(&entered, state->context, device);
+    if (!status)
+        status = run_steps(&call, first_step, &failed);
+    leave(&entered);
+    if (failed_step)
+        *failed_step = failed;
+    return status;
+}
+
+int pallasc_launch(const pallasc_plan *plan, int device, void *const *buffers, size_t count,
+                   void *workspace, void *stream)
+{
+    return pallasc_launch_from(plan, device, buffers, count, workspace, stream, 0, NULL);
+}

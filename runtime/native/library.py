@@ -1,0 +1,319 @@
+"""The C library that launches flat plans: found, loaded, its failures as exceptions.
+
+It lies beside this module where pallasc was installed with a C compiler at hand, or from a wheel
+for this platform; everything works without it. The variable PALLASC_NATIVE names another one, or is
+`0` where it shall not be used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pallasc.errors import (
+    ArgumentError,
+    CorruptError,
+    DeviceError,
+    DriverError,
+    NotCachedError,
+    OutOfMemoryError,
+    PallascError,
+    ToolError,
+)
+
+FOLDER = Path(__file__).resolve().parent
+"""Where the library, its header (`include/`) and its pkg-config file (`pkgconfig/`) lie."""
+
+_VARIABLE = "PALLASC_NATIVE"
+_ARGUMENT, _CORRUPT, _DEVICE, _DRIVER, _MEMORY, _NOT_FOUND = range(1, 7)
+_KINDS: Mapping[int, type[PallascError]] = {
+    _ARGUMENT: ArgumentError,
+    _CORRUPT: CorruptError,
+    _DEVICE: DeviceError,
+    _NOT_FOUND: NotCachedError,
+}
+_NO_STEP = ctypes.c_size_t(-1).value
+
+_FIND = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_void_p,
+    ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.POINTER(ctypes.c_size_t),
+)
+
+
+class _RawArray(ctypes.Structure):
+    """`pallasc_array` of pallasc.h."""
+
+    _fields_ = (
+        ("path", ctypes.c_char_p),
+        ("dtype", ctypes.c_char_p),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        *((name, ctypes.c_size_t) for name in ("rank", "bits", "bytes", "alignment", "buffer")),
+        ("flags", ctypes.c_int),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NativeArray:
+    """An array that a plan takes or returns; `buffer` is its place among the buffers of a launch.
+
+    `flags`: 1 input, 2 result, 4 updated in place.
+    """
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    bits: int
+    size_bytes: int
+    alignment: int
+    buffer: int
+    flags: int
+
+
+def library_file() -> Path:
+    """Return the library's file.
+
+    Raises:
+        ToolError: it is switched off, or not there.
+    """
+    chosen = os.environ.get(_VARIABLE)
+    if chosen == "0":
+        raise ToolError(f"the C library is switched off: {_VARIABLE} is 0.", hint="Unset it.")
+    file = Path(chosen) if chosen else FOLDER / "libpallasc.so"
+    if not file.is_file():
+        raise ToolError(
+            f"{_VARIABLE} names {file}, which is not there."
+            if chosen
+            else "pallasc was installed without its C library.",
+            hint="Install it where a C compiler is on the PATH, or a wheel for this platform.",
+        )
+    return file
+
+
+@functools.cache
+def open_library(file: Path | None = None) -> Library:
+    """Return the library, loaded.
+
+    Args:
+        file: where it lies; None is `library_file()`.
+
+    Raises:
+        ToolError: it is not there, or cannot be loaded.
+    """
+    place = library_file() if file is None else file
+    try:
+        return Library(ctypes.CDLL(str(place)))
+    except (OSError, AttributeError) as error:
+        raise ToolError(f"the C library cannot be loaded: {error}.") from error
+
+
+class Library:
+    """The loaded library.
+
+    Args:
+        functions: its functions.
+    """
+
+    def __init__(self, functions: ctypes.CDLL) -> None:
+        self.functions: Any = functions
+        pointer, size = ctypes.c_void_p, ctypes.c_size_t
+        for name, answer, *arguments in (
+            ("version", ctypes.c_char_p),
+            ("last_error", ctypes.c_char_p),
+            ("last_driver_result", ctypes.c_int),
+            ("forget", None),
+            ("open", ctypes.c_int, ctypes.c_char_p, size, _FIND, pointer, pointer),
+            ("close", None, pointer),
+            ("prepare", ctypes.c_int, pointer, ctypes.c_int),
+            ("name", ctypes.c_char_p, pointer),
+            ("arch", ctypes.c_char_p, pointer),
+            ("workspace_bytes", size, pointer),
+            ("buffer_count", size, pointer),
+            ("output_count", size, pointer),
+            ("buffer", ctypes.c_int, pointer, size, pointer),
+            ("output", ctypes.c_int, pointer, size, pointer),
+            (
+                *("launch_from", ctypes.c_int, pointer, ctypes.c_int, pointer, size, pointer),
+                *(pointer, size, pointer),
+            ),
+        ):
+            function = getattr(self.functions, f"pallasc_{name}")
+            function.restype, function.argtypes = answer, arguments
+
+    @property
+    def version(self) -> str:
+        """The library's version."""
+        return str(self.functions.pallasc_version().decode())
+
+    def open(self, data: bytes, find: Callable[[str], bytes | None] | None = None) -> NativePlan:
+        """Open a flat plan.
+
+        Args:
+            data: its bytes.
+            find: returns the cubin or constant with a digest, or None.
+
+        Raises:
+            CorruptError: it is damaged.
+            NotCachedError: what it names by digest is not there.
+        """
+        handle = ctypes.c_void_p()
+        asked = _FIND() if find is None else _FIND(_Finder(find))
+        self.check(self.functions.pallasc_open(data, len(data), asked, None, ctypes.byref(handle)))
+        return NativePlan(self, handle)
+
+    def forget(self) -> None:
+        """Forget the driver and what was loaded; see the header."""
+        self.functions.pallasc_forget()
+
+    def check(self, status: int) -> None:
+        """Raise the error of this thread's last failure where a function returned one."""
+        if status:
+            raise self._error(status)
+
+    def _error(self, status: int) -> PallascError:
+        told = self.functions.pallasc_last_error().decode("utf-8", "replace")
+        message, _, hint = told.partition("\n  ")
+        if status in _KINDS:
+            return _KINDS[status](message, hint=hint or None)
+        kind = OutOfMemoryError if status == _MEMORY else DriverError
+        code = int(self.functions.pallasc_last_driver_result())
+        return kind(message, code=code, hint=hint or None)
+
+
+class _Finder:
+    """What C calls to find a blob; the bytes live until it asks for the next."""
+
+    def __init__(self, find: Callable[[str], bytes | None]) -> None:
+        self._find = find
+        self._held = b""
+
+    def __call__(self, _: Any, digest: bytes, data: Any, size: Any) -> int:
+        try:
+            found = self._find(digest.decode())
+        except (PallascError, OSError):
+            found = None
+        if found is None:
+            return 1
+        self._held = found
+        data[0] = ctypes.cast(ctypes.c_char_p(found), ctypes.c_void_p)
+        size[0] = len(found)
+        return 0
+
+
+class NativePlan:
+    """An open plan.
+
+    Args:
+        library: what opened it.
+        handle: the `pallasc_plan`.
+    """
+
+    def __init__(self, library: Library, handle: ctypes.c_void_p) -> None:
+        self._library = library
+        self._functions = library.functions
+        self.handle = handle
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free it; it cannot be used afterwards."""
+        handle, self.handle = self.handle, ctypes.c_void_p()
+        self._functions.pallasc_close(handle)
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return str(self._functions.pallasc_name(self.handle).decode())
+
+    @property
+    def arch(self) -> str:
+        """The architecture that it was compiled for."""
+        return str(self._functions.pallasc_arch(self.handle).decode())
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What its temporaries take together."""
+        return int(self._functions.pallasc_workspace_bytes(self.handle))
+
+    @property
+    def buffers(self) -> list[NativeArray]:
+        """The arrays that a launch takes."""
+        return self._arrays("buffer")
+
+    @property
+    def outputs(self) -> list[NativeArray]:
+        """What comes back."""
+        return self._arrays("output")
+
+    def _arrays(self, kind: str) -> list[NativeArray]:
+        count = getattr(self._functions, f"pallasc_{kind}_count")(self.handle)
+        describe, raw = getattr(self._functions, f"pallasc_{kind}"), _RawArray()
+        found = []
+        for number in range(count):
+            self._library.check(describe(self.handle, number, ctypes.byref(raw)))
+            found.append(
+                NativeArray(
+                    raw.path.decode(),
+                    raw.dtype.decode(),
+                    tuple(raw.shape[: raw.rank]),
+                    tuple(raw.strides[: raw.rank]),
+                    raw.bits,
+                    raw.bytes,
+                    raw.alignment,
+                    raw.buffer,
+                    raw.flags,
+                )
+            )
+        return found
+
+    def prepare(self, ordinal: int) -> None:
+        """Load it on a device.
+
+        Raises:
+            DeviceError, CorruptError: as the runtime's `Program` does.
+        """
+        self._library.check(self._functions.pallasc_prepare(self.handle, ordinal))
+
+    def launch(
+        self,
+        pointers: Sequence[int],
+        *,
+        device: int = 0,
+        workspace: int = 0,
+        stream: int = 0,
+        first_step: int = 0,
+    ) -> None:
+        """Put all steps into a stream.
+
+        Args:
+            pointers: addresses of the inputs, then of the outputs that are not inputs.
+            device: where it was prepared.
+            workspace: address of `workspace_bytes` for temporaries.
+            stream: the stream's handle.
+            first_step: the step to begin with.
+
+        Raises:
+            ArgumentError: an address does not fit.
+            DriverError: the driver refuses a step; its number is the error's `step`, None where
+                nothing was put into the stream.
+        """
+        failed = ctypes.c_size_t()
+        buffers = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
+        status = self._functions.pallasc_launch_from(
+            self.handle, device, buffers, len(pointers), workspace, stream, first_step,
+            ctypes.byref(failed),
+        )  # fmt: skip
+        if status:
+            error: Any = self._library._error(status)
+            error.step = None if failed.value == _NO_STEP else failed.value
+            raise error

@@ -1,0 +1,99 @@
+/* An open plan: the tables of a flat plan, verified, and what follows from them. */
+#ifndef PALLASC_PLAN_H
+#define PALLASC_PLAN_H
+
+#include "errors.h"
+#include "flat_plan.h"
+
+#include <stdatomic.h>
+
+enum { MOST_DEVICES = 64, VALUE_ALIGNMENT = 128, BUFFER_ALIGNMENT = 256 };
+
+struct device_state; /* prepare.h */
+
+/* Where a buffer lies. */
+struct place {
+    enum { NOWHERE, PASSED, WORKSPACE, CONSTANT } kind;
+    uint64_t at; /* its number among the arrays; its offset in the workspace */
+};
+
+/* A cubin or constant: in the plan's copy of its data, or memory of its own. */
+struct blob {
+    const void *data;
+    void *owned;
+};
+
+struct array {
+    uint64_t bytes;
+    uint64_t mask; /* alignment less one where that is a power of two, else 0 */
+    uint64_t alignment;
+    const char *path;
+};
+
+/* What one launch passes: its values lie in a template together with those of all launches. */
+struct layout {
+    uint64_t values_at; /* in the template */
+    uint64_t value_bytes;
+    uint32_t maps, map_count;
+};
+
+struct pallasc_plan {
+    unsigned char *data; /* our copy of the flat plan */
+    const char *strings;
+    const int64_t *numbers;
+    const struct flat_facts *facts;
+    const struct flat_buffer *buffers;
+    const struct flat_array *arrays, *outputs;
+    const struct flat_step *steps;
+    const struct flat_launch *launches;
+    const struct flat_parameter *parameters;
+    const struct flat_map *maps;
+    const unsigned char *values;
+    const struct flat_kernel *kernels;
+    const uint32_t *sizes;
+    const struct flat_cubin *cubins;
+    const struct flat_blob *blobs;
+    const unsigned char *content;
+    uint32_t count[FLAT_TABLES]; /* entries of each table */
+
+    struct place *places;      /* of each buffer */
+    struct array *passed;      /* of each array */
+    struct layout *layouts;    /* of each launch */
+    uint32_t *value_at;        /* of each parameter by value: in the values of its launch */
+    uint32_t *map_at;          /* of each map: in the values of its launch */
+    struct blob *found;        /* of each blob */
+    unsigned char *template;   /* the values of all launches, their maps not encoded */
+    uint64_t template_bytes;
+    uint64_t workspace_bytes;
+    int major, minor; /* of the architecture; `suffix` is "a", "f" or 0 */
+    char suffix;
+
+    _Atomic(struct device_state *) devices[MOST_DEVICES];
+};
+
+static inline const char *string_of(const pallasc_plan *plan, uint32_t at)
+{
+    return plan->strings + at;
+}
+
+static inline const char *name_of(const pallasc_plan *plan)
+{
+    return string_of(plan, plan->facts->name);
+}
+
+static inline const char *kernel_name(const pallasc_plan *plan, const struct flat_launch *launch)
+{
+    return string_of(plan, plan->kernels[launch->kernel].name);
+}
+
+/* prepare.c */
+void free_states(pallasc_plan *plan);
+
+/* map_rules.c: the driver's rule that a tensor map breaks, or NULL. */
+const char *broken_rule(const struct flat_map *map, char *text, size_t capacity);
+
+/* text.c: numbers as Python writes a tuple or a list of them, cut off where there is no room. */
+const char *numbers_text(char *text, size_t capacity, const char *brackets, const uint64_t *numbers,
+                         size_t count);
+
+#endif

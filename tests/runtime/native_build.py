@@ -1,0 +1,54 @@
+"""Build the C library for tests: with warnings as errors, once for each state of its sources.
+
+The variable PALLASC_NATIVE_TESTED names one that was built otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "runtime" / "native"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+FLAGS = (
+    "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden",
+    f'-DPALLASC_LIBRARY_VERSION="{VERSION}"',
+)  # fmt: skip
+LINK = ("-shared", "-Wl,-soname,libpallasc.so", "-Wl,--no-undefined", "-Wl,-z,nodelete", "-pthread")
+LIBRARIES = ("-ldl",)
+LAUNCHER = (
+    "driver.c", "errors.c", "launch.c", "map_rules.c", "plan.c", "prepare.c", "sha256.c", "text.c",
+)  # fmt: skip
+"""The sources of the library; others in the folder need what is not always there."""
+
+
+@functools.cache
+def build() -> Path:
+    """Return the library, compiled where these sources were not compiled before."""
+    if made_elsewhere := os.environ.get("PALLASC_NATIVE_TESTED"):
+        return Path(made_elsewhere)
+    cc = shutil.which("cc") or shutil.which("gcc")
+    if cc is None:
+        raise RuntimeError("no C compiler: neither cc nor gcc is on the PATH")
+    files = [SOURCES / name for name in LAUNCHER]
+    digest = hashlib.sha256(repr((FLAGS, LINK)).encode())
+    for path in (*files, *sorted(SOURCES.rglob("*.h"))):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    folder = ROOT / "build" / "native" / digest.hexdigest()[:16]
+    library = folder / "libpallasc.so"
+    if not library.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            made = Path(scratch) / library.name
+            command = [cc, *FLAGS, *map(str, files), "-o", str(made), *LINK, *LIBRARIES]
+            subprocess.run(command, check=True)
+            folder.mkdir(exist_ok=True)
+            os.replace(made, library)
+    return library
