@@ -185,11 +185,9 @@ static int encode_once(const struct call *call, int *is_encoded)
 {
     struct device_state *state = call->state;
     int expected = NOT_ENCODED;
-    *is_encoded = 1;
-    if (!call->plan->count[FLAT_MAPS] ||
-        atomic_load_explicit(&state->encoding, memory_order_acquire) == ENCODED)
+    *is_encoded = atomic_load_explicit(&state->encoding, memory_order_acquire) == ENCODED;
+    if (*is_encoded || !call->plan->count[FLAT_MAPS])
         return PALLASC_OK;
-    *is_encoded = 0;
     if (!atomic_compare_exchange_strong(&state->encoding, &expected, BEING_ENCODED)) {
         *is_encoded = expected == ENCODED;
         return PALLASC_OK;

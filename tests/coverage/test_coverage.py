@@ -51,8 +51,8 @@ def page() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def came_out(shared: Callable[..., Path], warm_store: Store) -> dict[str, Any]:
-    """Build the kernels, once for all test processes, and return what came out."""
+def built(shared: Callable[..., Path], warm_store: Store) -> Path:
+    """Build the kernels, once for all test processes, and return the folder with what came out."""
 
     def fill(folder: Path) -> None:
         store = shutil.copytree(warm_store.root, folder / "store")
@@ -61,7 +61,13 @@ def came_out(shared: Callable[..., Path], warm_store: Store) -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (folder / "found.json").is_file(), done.stderr
 
-    found: dict[str, Any] = json.loads((shared("coverage", fill) / "found.json").read_text())
+    return shared("coverage", fill)
+
+
+@pytest.fixture(scope="session")
+def came_out(built: Path) -> dict[str, Any]:
+    """Return what came out."""
+    found: dict[str, Any] = json.loads((built / "found.json").read_text())
     return found
 
 
@@ -75,6 +81,25 @@ def test_a_kernel_gives_what_the_results_say(name: str, came_out: dict[str, Any]
     }
     without = {key: value for key, value in kept.items() if key != "emulated"}
     assert own == {**without, "targets": {arch: kept["targets"].get(arch) for arch in built}}
+
+
+@pytest.mark.once
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on the PATH")
+def test_c_launches_every_kernel_as_python_does(built: Path) -> None:
+    runtime = ROOT / "tests" / "runtime"
+    path = [str(runtime), os.environ.get("PYTHONPATH", "")]
+    done = subprocess.run(
+        [sys.executable, "-P", runtime / "programs" / "native_stores.py", built / "store"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["different"] == []
+    assert found["artifacts"] > 100
+    assert found["maps"] > 100
 
 
 def test_the_results_have_every_kernel(came_out: dict[str, Any]) -> None:

@@ -18,6 +18,8 @@ import bundle_files  # noqa: F401  (tests import it by its bare name)
 import foreign  # noqa: F401  (as bundle_files)
 import gpu_scripts  # noqa: F401  (as bundle_files)
 import made as artifacts
+import native_build  # noqa: F401  (as bundle_files)
+import native_comparison  # noqa: F401  (as bundle_files)
 import orders  # noqa: F401  (as bundle_files)
 import page_programs  # noqa: F401  (as bundle_files)
 import rig as programs

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import made
+import native_build
+import native_comparison
 import pytest
 import standin as control
 
@@ -33,6 +35,7 @@ sys.path.pop(0)
 
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import ToolError
+from pallasc.runtime.native.library import open_library
 from pallasc.runtime.opening import open_artifact
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.trees import unflatten
@@ -164,6 +167,14 @@ def test_a_launch_passes_what_the_plan_says_and_what_jax_passes(
             inputs = [array.pointer for array in arrays]
             theirs = _as_jax(compiled.executable, inputs, results, runtime)
             assert [_passed(launch) for launch in ours] == theirs
+
+
+def test_c_asks_the_driver_for_what_python_asks(
+    compiled: Compiled, runtime: control.Standin
+) -> None:
+    library = open_library(native_build.build())
+    python, c = native_comparison.compare(runtime, library, compiled.artifact)
+    assert c == python
 
 
 def test_a_kernel_may_take_what_its_launch_takes_and_no_more(

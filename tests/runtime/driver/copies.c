@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { TO_DEVICE = 1, FROM_DEVICE = 2, EITHER = 4 };
+enum { TO_DEVICE = 1, FROM_DEVICE = 2, EITHER = 4, HASHED = 1 << 20 };
 
 static int good_range(struct context *context, uint64_t address, uint64_t bytes, int device_memory)
 {
@@ -63,10 +63,12 @@ static int copy_and_wait(uint64_t target, uint64_t source, size_t bytes, int end
     API symbol(target_type target, source_type source, size_t bytes, CUhandle stream) \
     {                                                                                \
         int code = enter(ID_##symbol);                                               \
-        uint64_t values[] = {(uint64_t)target, (uint64_t)source, bytes};             \
+        uint64_t values[] = {(uint64_t)target, (uint64_t)source, bytes, 0};          \
         if (!code)                                                                   \
             code = copy(stream, values[0], values[1], bytes, ends);                  \
-        return leave_with(ID_##symbol, code, stream, values, 3);                     \
+        if (!code && (ends) == TO_DEVICE)                                            \
+            values[3] = content_of((const void *)source, bytes < HASHED ? bytes : HASHED);\
+        return leave_with(ID_##symbol, code, stream, values, (ends) == TO_DEVICE ? 4 : 3);\
     }
 
 SYNCHRONOUS(cuMemcpyHtoD_v2, CUdeviceptr, const void *, TO_DEVICE)

@@ -79,5 +79,6 @@ API cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
         code = INVALID_DEVICE;
     if (!code)
         code = attribute_value(&devices[device], device, attribute, value);
-    return leave(ID_cuDeviceGetAttribute, code);
+    uint64_t values[] = {(uint64_t)attribute, (uint64_t)device};
+    return leave_with(ID_cuDeviceGetAttribute, code, 0, values, 2);
 }

@@ -122,6 +122,7 @@ void read_environment(void)
     options.raw_speed = environment_number("STANDIN_RAW_SPEED", 0);
     options.log = environment_number("STANDIN_LOG", options.log);
     options.check_pointers = environment_number("STANDIN_CHECK_POINTERS", options.check_pointers);
+    log_to(getenv("STANDIN_LOG_FILE"));
     parse_faults(getenv("STANDIN_FAULTS"));
     parse_hidden(getenv("STANDIN_HIDE"));
 }

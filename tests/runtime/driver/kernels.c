@@ -31,7 +31,8 @@ API cuKernelGetFunction(CUhandle *function, CUhandle handle)
         code = !kernel    ? INVALID_HANDLE
                : !function ? INVALID_VALUE
                            : load_kernel(kernel, current_context(), function);
-    return leave(ID_cuKernelGetFunction, code);
+    uint64_t values[] = {handle};
+    return leave_with(ID_cuKernelGetFunction, code, 0, values, 1);
 }
 
 static int get_parameter(size_t index, size_t *offset, size_t *size, const struct kernel *kernel)
@@ -51,7 +52,8 @@ API cuKernelGetParamInfo(CUhandle handle, size_t index, size_t *offset, size_t *
     int code = enter(ID_cuKernelGetParamInfo);
     if (!code)
         code = get_parameter(index, offset, size, find_handle(KIND_KERNEL, handle));
-    return leave(ID_cuKernelGetParamInfo, code);
+    uint64_t values[] = {handle, index};
+    return leave_with(ID_cuKernelGetParamInfo, code, 0, values, 2);
 }
 
 API cuFuncLoad(CUhandle handle)
@@ -134,7 +136,8 @@ API cuKernelGetAttribute(int *value, int attribute, CUhandle handle, CUdevice de
     int code = enter(ID_cuKernelGetAttribute);
     if (!code)
         code = get_attribute(value, attribute, find_handle(KIND_KERNEL, handle), device);
-    return leave(ID_cuKernelGetAttribute, code);
+    uint64_t values[] = {(uint64_t)attribute, handle, (uint64_t)device};
+    return leave_with(ID_cuKernelGetAttribute, code, 0, values, 3);
 }
 
 API cuKernelSetAttribute(int attribute, int value, CUhandle handle, CUdevice device)
@@ -153,7 +156,8 @@ API cuFuncGetAttribute(int *value, int attribute, CUhandle handle)
     if (!code)
         code = !function ? INVALID_HANDLE
                          : get_attribute(value, attribute, function->kernel, function->context->device);
-    return leave(ID_cuFuncGetAttribute, code);
+    uint64_t values[] = {(uint64_t)attribute, handle};
+    return leave_with(ID_cuFuncGetAttribute, code, 0, values, 2);
 }
 
 API cuFuncSetAttribute(CUhandle handle, int attribute, int value)

@@ -107,9 +107,12 @@ API cuLibraryLoadData(CUhandle *handle, const void *image, const void *jit_optio
         code = INVALID_VALUE;
     if (!code)
         code = load(image, &library);
-    if (!code)
-        *handle = library->handle;
-    return leave(ID_cuLibraryLoadData, code);
+    if (code)
+        return leave(ID_cuLibraryLoadData, code);
+    *handle = library->handle;
+    uint64_t bytes = library->cubin->image_bytes;
+    uint64_t values[] = {bytes, content_of(library->cubin->image, bytes)};
+    return leave_with(ID_cuLibraryLoadData, code, 0, values, 2);
 }
 
 API cuLibraryUnload(CUhandle handle)
@@ -161,7 +164,8 @@ API cuLibraryGetKernel(CUhandle *handle, CUhandle library_handle, const char *na
         code = !library ? INVALID_HANDLE : !handle ? INVALID_VALUE : get_kernel(library, name, &kernel);
     if (!code)
         *handle = kernel->handle;
-    return leave(ID_cuLibraryGetKernel, code);
+    uint64_t values[] = {library_handle, name ? content_of(name, strlen(name)) : 0};
+    return leave_with(ID_cuLibraryGetKernel, code, 0, values, 2);
 }
 
 static int get_global(CUdeviceptr *address, size_t *bytes, struct library *library, const char *name)

@@ -1,6 +1,7 @@
 /* The log: one entry for each call, one record for each kernel that ran. */
 #include "state.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -11,6 +12,7 @@ static size_t call_count, call_capacity;
 static struct launch **launches;
 static size_t launch_count, launch_capacity;
 static uint64_t sequence;
+static FILE *file;
 
 uint64_t thread_number(void)
 {
@@ -41,6 +43,50 @@ void log_call(enum function function, int code, CUhandle stream, const uint64_t 
         call.values[i] = values[i];
     calls = grown(calls, call_count, &call_capacity, sizeof *calls);
     calls[call_count++] = call;
+    if (!file)
+        return;
+    fprintf(file, "%s %d stream=%llx", function_name(call.function), code,
+            (unsigned long long)stream);
+    for (int i = 0; i < count && i < 6; i++)
+        fprintf(file, " %llx", (unsigned long long)values[i]);
+    putc('\n', file);
+    fflush(file);
+}
+
+/* A number that stands for bytes in the log: FNV-1a. */
+uint64_t content_of(const void *bytes, size_t count)
+{
+    uint64_t number = 0xcbf29ce484222325ull;
+    for (size_t i = 0; options.log && i < count; i++)
+        number = (number ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3ull;
+    return number;
+}
+
+/* For processes that cannot be asked: every call and every launch, a line each, as it happens. */
+void log_to(const char *name)
+{
+    if (file)
+        fclose(file);
+    file = name && *name ? fopen(name, "w") : NULL;
+}
+
+static void write_bytes(const void *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        fprintf(file, "%02x", ((const unsigned char *)bytes)[i]);
+    putc(' ', file);
+}
+
+static void write_launch(const struct launch *launch)
+{
+    fprintf(file, "launch %s device=%d grid=%u,%u,%u block=%u,%u,%u smem=%u attributes=",
+            launch->kernel, launch->device, launch->grid[0], launch->grid[1], launch->grid[2],
+            launch->block[0], launch->block[1], launch->block[2], launch->smem_bytes);
+    write_bytes(launch->attributes, launch->attribute_count * sizeof *launch->attributes);
+    fputs("parameters=", file);
+    write_bytes(launch->bytes, launch->byte_count);
+    fprintf(file, "failed=%d\n", launch->code);
+    fflush(file);
 }
 
 /* A copy whose pointers lead into itself; the record is one block of memory. */
@@ -66,6 +112,8 @@ struct launch *copy_launch(const struct launch *launch)
 void log_launch(struct launch *launch, int code)
 {
     launch->code = code;
+    if (file)
+        write_launch(launch);
     if (!options.log) {
         free(launch);
         return;

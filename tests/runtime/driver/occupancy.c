@@ -41,7 +41,13 @@ API cuOccupancyMaxActiveClusters(int *clusters, CUhandle handle, const CUlaunchC
         unsigned size = cluster[0] ? cluster[0] * cluster[1] * cluster[2] : 1;
         *clusters = active_clusters(config, kernel, size);
     }
-    return leave(ID_cuOccupancyMaxActiveClusters, code);
+    uint64_t values[] = {handle, 0, 0};
+    if (config) {
+        values[1] = content_of(config, offsetof(CUlaunchConfig, attributes));
+        values[2] = content_of(config->attributes,
+                               config->attribute_count * sizeof *config->attributes);
+    }
+    return leave_with(ID_cuOccupancyMaxActiveClusters, code, 0, values, 3);
 }
 
 API cuOccupancyMaxPotentialClusterSize(int *size, CUhandle handle, const CUlaunchConfig *config)

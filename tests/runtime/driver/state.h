@@ -197,6 +197,8 @@ struct launch *copy_launch(const struct launch *launch);
 uint64_t thread_number(void);
 void log_call(enum function function, int code, CUhandle stream, const uint64_t *values, int count);
 void log_launch(struct launch *launch, int code);
+uint64_t content_of(const void *bytes, size_t count);
+void log_to(const char *file);
 void clear_log(void);
 
 /* device_attributes.c */

@@ -159,8 +159,8 @@ API cuTensorMapEncodeTiled(struct map *map, int type, uint32_t rank, uint64_t ad
     int code = enter(ID_cuTensorMapEncodeTiled);
     if (!code)
         code = encode_tiled(map, &r, box);
-    uint64_t values[] = {address, rank, (uint64_t)type};
-    return leave_with(ID_cuTensorMapEncodeTiled, code, 0, values, 3);
+    uint64_t values[] = {address, rank, (uint64_t)type, code ? 0 : content_of(map, sizeof *map)};
+    return leave_with(ID_cuTensorMapEncodeTiled, code, 0, values, 4);
 }
 
 /* Corners are signed numbers of 16, 8 or 5 bits, by rank; the box between them is not empty. */
@@ -208,8 +208,8 @@ API cuTensorMapEncodeIm2col(struct map *map, int type, uint32_t rank, uint64_t a
     int code = enter(ID_cuTensorMapEncodeIm2col);
     if (!code)
         code = encode_im2col(map, &r, lower, upper, channels, pixels);
-    uint64_t values[] = {address, rank, (uint64_t)type};
-    return leave_with(ID_cuTensorMapEncodeIm2col, code, 0, values, 3);
+    uint64_t values[] = {address, rank, (uint64_t)type, code ? 0 : content_of(map, sizeof *map)};
+    return leave_with(ID_cuTensorMapEncodeIm2col, code, 0, values, 4);
 }
 
 API cuTensorMapReplaceAddress(struct map *map, uint64_t address)
@@ -221,7 +221,8 @@ API cuTensorMapReplaceAddress(struct map *map, uint64_t address)
         code = INVALID_VALUE;
     if (!code)
         map->address = address;
-    return leave_with(ID_cuTensorMapReplaceAddress, code, 0, &address, 1);
+    uint64_t values[] = {address, code ? 0 : content_of(map, sizeof *map)};
+    return leave_with(ID_cuTensorMapReplaceAddress, code, 0, values, 2);
 }
 
 /* The bytes that a map can reach, from its address to behind its last element. */

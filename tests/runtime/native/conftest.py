@@ -1,0 +1,36 @@
+"""The C library on the stand-in driver."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import native_build
+import native_comparison  # noqa: F401  (tests import it by its bare name)
+import standin as control
+
+sys.path.pop(0)
+
+from pallasc.runtime.native.library import Library, open_library
+
+
+@pytest.fixture(scope="session")
+def native_file() -> Path:
+    """Give the library's file."""
+    if control.compiler() is None:
+        pytest.skip("no C compiler (cc or gcc), so the C library cannot be built")
+    return native_build.build()
+
+
+@pytest.fixture
+def native(native_file: Path, runtime: control.Standin) -> Iterator[Library]:
+    """Give the library in a process that has opened no driver yet."""
+    library = open_library(native_file)
+    library.forget()
+    yield library
+    library.forget()
