@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pallasc.runtime.matching.candidates import Signature
+from pallasc.specs.artifacts.signature import Signature
 
 
 class AddressCheck:

@@ -9,8 +9,8 @@ import pytest
 from pallasc.cli.launching.chip import Limits
 from pallasc.cli.launching.figures import Figures, moved_bytes, parse_flop
 from pallasc.errors import SpecError
-from pallasc.runtime.matching.candidates import Signature
 from pallasc.specs.artifacts.plan import Binding, Buffer, LaunchPlan
+from pallasc.specs.artifacts.signature import Signature
 
 LIMITS = Limits("m", memory_gb_per_s=1000.0, fp32_tflop_per_s=10.0, l2_bytes=1000)
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.calls.addresses import AddressCheck
-from pallasc.runtime.matching.candidates import Candidate, Signature
+from pallasc.runtime.matching.candidates import Candidate
+from pallasc.specs.artifacts.signature import Signature
 
 _NAME = "made@h100-sxm"
 
