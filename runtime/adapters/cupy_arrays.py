@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -44,6 +45,7 @@ class CupyAdapter(Adapter):
             stream="_stream({d})",
             current_device="_current_device()",
             empty=self._empty,
+            empty_in=self._empty_in,
             place="{x}.data.device_id",
             values={
                 "_stream": self.stream,
@@ -78,9 +80,15 @@ class CupyAdapter(Adapter):
         kind = numpy_dtype(dtype)
         if stream is None:
             return self._empty(shape, kind, device)
+        return self._empty_in(stream, device, [(shape, kind)])[0]
+
+    def _empty_in(
+        self, stream: int, device: int, arrays: Sequence[tuple[tuple[int, ...], Any]]
+    ) -> list[Any]:
+        """Return new arrays; their memory belongs to a stream."""
         cuda = self._cupy.cuda
         with cuda.Device(device), cuda.ExternalStream(stream):
-            return self._cupy.empty(shape, dtype=kind)
+            return [self._cupy.empty(shape, dtype=dtype) for shape, dtype in arrays]
 
     def _empty(self, shape: tuple[int, ...], dtype: Any, device: int) -> Any:
         """Return a new array of the current stream."""

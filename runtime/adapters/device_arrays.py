@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import weakref
+from collections.abc import Sequence
 from typing import Any, TypedDict
 
 from pallasc.errors import ArgumentError
@@ -236,9 +237,17 @@ class DeviceArrayAdapter(OwnMemory):
             current_device="_current_device()",
             uses="{x}.uses",
             empty=DeviceArray,
+            empty_in=_empty_in,
             place="{x}.device",
             values={"_current_device": current_device},
         )
+
+
+def _empty_in(
+    _stream: int, device: int, arrays: Sequence[tuple[tuple[int, ...], str]]
+) -> list[DeviceArray]:
+    """Return new device arrays; their memory belongs to no stream."""
+    return [DeviceArray(shape, dtype, device) for shape, dtype in arrays]
 
 
 def make_adapter() -> DeviceArrayAdapter:

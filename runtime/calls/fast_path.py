@@ -155,7 +155,7 @@ class _Writer:
             lines += opening
             tests += own_tests
             passed += results
-        if not is_into or self.route.workspace_bytes:
+        if self.dialect.empty_in is None and (not is_into or self.route.workspace_bytes):
             # What is allocated belongs to the framework's current stream.
             tests.append("stream is None")
         for name, binding in zip(passed, self.signature.passed, strict=False):
@@ -236,19 +236,8 @@ class _Writer:
     def _launch(self, inputs: Sequence[str], places: Sequence[str], is_into: bool) -> list[str]:
         """Return the lines that run where the arrays are as they should be."""
         ask = self.dialect
-        stream = ask.stream.format(d="_d")
-        if is_into:
-            stream += " if stream is None else _stream_handle(stream)"
-        new = [] if is_into else list(self.results)
-        allocations = [] if is_into else self._allocations(inputs[0])
-        if self.route.workspace_bytes:
-            self.values["_workspace_shape"] = (self.route.workspace_bytes,)
-            self.values["_bytes"] = ask.dtypes["u8"]
-            place = ask.place.format(x=inputs[0])
-            allocations.append(
-                f"_workspace = _empty(_workspace_shape, dtype=_bytes, device={place})"
-            )
-            new.append("_workspace")
+        new = self._new(is_into)
+        stream, allocations = self._stream_and_memory(inputs[0], new)
         key = ["_s", "_d", *places, *(ask.pointer.format(x=name) for name in new)]
         out = self._returned(inputs, is_into)
         lines = [
@@ -259,9 +248,9 @@ class _Writer:
             "if _plan is not None:",
         ]
         if ask.uses:
-            return [f"_s = {stream}", *self._in_order(inputs, lines, out, is_into)]
+            return [*stream, *self._in_order(inputs, lines, out, is_into)]
         return [
-            f"_s = {stream}",
+            *stream,
             *lines,
             *self._marks(inputs, is_into),
             "    try:",
@@ -308,15 +297,43 @@ class _Writer:
         listed = "".join(f"{name}, " for name in written)
         return [f"    {self.dialect.mark_written.format(xs=f'({listed})')}"]
 
-    def _allocations(self, first: str) -> list[str]:
-        lines = []
+    def _new(self, is_into: bool) -> dict[str, tuple[tuple[int, ...], Any]]:
+        """Return the names of arrays that are allocated, with shape and dtype."""
+        dtypes = self.dialect.dtypes
+        new: dict[str, tuple[tuple[int, ...], Any]] = {}
+        if not is_into:
+            rows = zip(self.results, self.signature.results, strict=True)
+            new = {name: (result.shape, dtypes[result.dtype]) for name, result in rows}
+        if self.route.workspace_bytes:
+            new["_workspace"] = ((self.route.workspace_bytes,), dtypes["u8"])
+        return new
+
+    def _stream_and_memory(
+        self, first: str, new: Mapping[str, tuple[tuple[int, ...], Any]]
+    ) -> tuple[list[str], list[str]]:
+        """Return the lines that set the stream `_s`, and those that allocate for work in it."""
+        current = self.dialect.stream.format(d="_d")
+        if not new:
+            return [f"_s = {current} if stream is None else _stream_handle(stream)"], []
         place = self.dialect.place.format(x=first)
-        for number, binding in enumerate(self.signature.results):
-            dtype, shape = f"_dtype_{binding.dtype}", f"_result_shape{number}"
-            self.values[dtype] = self.dialect.dtypes[binding.dtype]
-            self.values[shape] = binding.shape
-            lines.append(f"{self.results[number]} = _empty({shape}, dtype={dtype}, device={place})")
-        return lines
+        lines = []
+        for name, (shape, dtype) in new.items():
+            self.values[f"_shape{name}"], self.values[f"_dtype{name}"] = shape, dtype
+            lines.append(
+                f"{name} = _empty(_shape{name}, dtype=_dtype{name}, device={place})",
+            )
+        if self.dialect.empty_in is None:
+            return [f"_s = {current}"], lines
+        self.values["_empty_in"] = self.dialect.empty_in
+        self.values["_new"] = tuple(new.values())
+        listed = "".join(f"{name}, " for name in new)
+        given = ["if stream is not None:", "    _own, _s = _s, _stream_handle(stream)"]
+        return [f"_s = {current}", *given], [
+            "if stream is None or _s == _own:",
+            *(f"    {line}" for line in lines),
+            "else:",
+            f"    {listed}= _empty_in(_s, _d, _new)",
+        ]
 
     def _own_context(self) -> list[str]:
         """Return the lines for a default stream, which is that of the current device."""

@@ -24,6 +24,9 @@ from pallasc.runtime.device.devices import (
 DEFAULT_STREAMS = 2
 """Handles up to this are default streams: 0 and 1 that of the context, 2 that of the thread."""
 
+LEGACY_STREAM = 1
+"""The other handle of the context's default stream: `CU_STREAM_LEGACY`."""
+
 PRIMARY_CONTEXT = (
     "Kernels run in the primary context of a GPU, that of torch, cupy and JAX: use that."
 )
@@ -54,13 +57,13 @@ def stream_handle(stream: Any) -> int:
 
 def _handle_of(stream: Any) -> Any:
     """Return what a stream says its handle is."""
-    is_numpy = type(stream).__module__ == "numpy"
-    if is_numpy or isinstance(stream, Number | str | bytes | bytearray):
-        return None if isinstance(stream, bool) else index(stream)
-    for attribute in ("cuda_stream", "ptr"):
+    for attribute in ("cuda_stream", "ptr"):  # first: asking torch's takes a launch's time else
         value = getattr(stream, attribute, None)
         if value is not None:
             return value
+    is_numpy = type(stream).__module__ == "numpy"
+    if is_numpy or isinstance(stream, Number | str | bytes | bytearray):
+        return None if isinstance(stream, bool) else index(stream)
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         _version, handle = protocol() if callable(protocol) else protocol

@@ -58,6 +58,10 @@ class ArrayView(NamedTuple):
         return None if self.strides is None else layout_of(self.shape, self.strides)
 
 
+EmptyIn = Callable[[int, int, Sequence[tuple[tuple[int, ...], Any]]], Sequence[Any]]
+"""Stream, ordinal, then shape and dtype of each array -> the arrays."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """How generated code asks a framework; `{x}` is an array, `{d}` an ordinal.
@@ -79,6 +83,9 @@ class Dialect:
         uses: an expression for the `Uses` of an array; empty where a framework has a current stream
             that orders its work.
         empty: a function like `torch.empty`, with `dtype` and `device`.
+        empty_in: a function that returns new arrays of a stream that is not the current one: it is
+            given the stream's handle, the ordinal, and shape and dtype of each array. None where
+            such calls have no generated functions.
         place: the expression for its `device`.
         values: what the expressions use.
     """
@@ -95,6 +102,7 @@ class Dialect:
     current_device: str
     empty: Callable[..., Any]
     values: Mapping[str, object]
+    empty_in: EmptyIn | None = None
     plain: str = ""
     mark_written: str = ""
     strided: str = ""

@@ -234,6 +234,7 @@ class Framework(Adapter):
         self.current_stream = 0
         self.written: list[Tensor] = []
         self.kept: list[Tensor] = []
+        self.empty_streams: list[int | None] = []
 
     def tensor(self, text: str, *, device: int = 0, values: Any = None) -> Tensor:
         """Return a tensor in memory of a device of the stand-in, filled with values."""
@@ -249,11 +250,16 @@ class Framework(Adapter):
         """Allocate through the driver, as frameworks do."""
         from pallasc.runtime.device.devices import active, get_device
 
+        self.empty_streams.append(stream)
         made = Tensor(0, dtype, tuple(shape), device)
         with active(get_device(device)) as driver:
             made.pointer = int(driver.call("cuMemAlloc", max(1, made.nbytes), what="a tensor"))
         self.kept.append(made)
         return made
+
+    def empty_in(self, stream: int, device: int, new: Any) -> list[Tensor]:
+        """Allocate in a stream that is not the current one."""
+        return [self.empty(shape, dtype, device, stream) for shape, dtype in new]
 
     def view(self, array: Tensor) -> ArrayView:
         if not array.plain:
@@ -283,6 +289,7 @@ class Framework(Adapter):
             stream="_stream({d})",
             current_device="_current_device()",
             empty=self.empty,
+            empty_in=self.empty_in,
             plain="{x}.plain",
             mark_written="_mark_written({xs})",
             values={

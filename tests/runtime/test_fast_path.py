@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import made
@@ -218,12 +219,49 @@ def test_kernels_with_temporaries_are_fast_too(
         kernel.into(a, b, out=out)
         kernel(a, b)
     assert slow == []
-    # The framework allocates temporaries in its current stream, so another goes the slow way.
-    kernel.into(a, b, out=out, stream=made.stream())
-    assert slow == ["made"]
+    stream = made.stream()
+    kernel.into(a, b, out=out, stream=stream)
+    kernel(a, b, stream=stream)
+    assert slow == []
+    assert framework.empty_streams[-3:] == [stream] * 3
     tensors = {array.pointer: array for array in framework.kept}
     for launch in runtime.launches:
         assert tensors[launch.pointer(2)].shape == (512,)
+
+
+def test_results_of_another_stream_are_allocated_there(
+    slow: list[str], runtime: Any, framework: Any
+) -> None:
+    kernel, (a, b, _) = _warm(framework)
+    kernel(a, b)
+    stream = made.stream()
+    slow.clear()
+    for given, allocated in ((None, None), (0, None), (stream, stream)):
+        kernel(a, b, stream=given)
+        assert framework.empty_streams[-1] == allocated
+        assert runtime.launches[-1].stream == (given or 0)
+    framework.current_stream = stream
+    kernel(a, b, stream=stream)
+    assert framework.empty_streams[-1] is None
+    assert slow == []
+    with pytest.raises(ArgumentError, match="stream must be a CUDA stream, not 'default'"):
+        kernel(a, b, stream="default")
+
+
+def test_a_framework_without_empty_in_takes_streams_the_slow_way(
+    slow: list[str], runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dialect = replace(framework.dialect(), empty_in=None)
+    monkeypatch.setattr(framework, "dialect", lambda: dialect)
+    kernel, (a, b, out) = _warm(framework)
+    stream = made.stream()
+    slow.clear()
+    kernel.into(a, b, out=out, stream=stream)
+    kernel(a, b)
+    assert slow == []
+    kernel(a, b, stream=stream)
+    assert slow == ["made"]
+    assert framework.empty_streams[-1] == stream
 
 
 def test_threads_that_bind_the_first_plan_together_get_right_tensor_maps(

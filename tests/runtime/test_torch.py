@@ -45,6 +45,7 @@ def test_calls_of_all_kinds_work(report: dict[str, Any]) -> None:
         "compiled without and with": [1, 3],
         "compiled again": [1, 3],
         "streams": [True] * 6,
+        "memory of streams": [[True, True, 0, 0]] * 5 + [[True, True]] + [[True, 0]] * 3,
         "writes are counted": [1, 0] * 6 + [1, 1],
         "backward notices a write": "RuntimeError: one of the variables needed for gradient "
         "computation has been modified by an inplace operation:",
@@ -64,6 +65,7 @@ def test_calls_of_all_kinds_work(report: dict[str, Any]) -> None:
         ("meta", "made: a: a tensor lies on meta, which has no memory of a CUDA device."),
         ("misaligned", "made@h100-sxm: a"),
         ("overlap", "made@h100-sxm: the memory for out overlaps a."),
+        ("stream", "torch cannot use stream 0x3039: it is not the handle of a stream."),
         ("operator name", "'adds' is not the name of an operator."),
         ("negated", "made: a: a tensor is sparse, conjugated or negated: pass a dense copy."),
         ("compressed", "made: a: a tensor is sparse, conjugated or negated: pass a dense copy."),

@@ -77,6 +77,7 @@ def works(driver: Any) -> dict[str, Any]:
     found.update(_gradients(kernel, a, b))
     found.update(_optional(driver, a, b))
     found["streams"] = _streams(driver, kernel, a, b)
+    found["memory of streams"] = _memory_of_streams(driver, kernel, a, b)
     found["writes are counted"] = _versions(kernel, updating, a, b)
     found["backward notices a write"] = _noticed(kernel, a, b)
     return found
@@ -215,6 +216,44 @@ def _streams(driver: Any, kernel: Any, a: Any, b: Any) -> list[bool]:
     return found
 
 
+def _memory_of_streams(driver: Any, kernel: Any, a: Any, b: Any) -> list[list[Any]]:
+    """Return of calls with a stream: is the launch in it, the memory of it, all else as before?"""
+    side, other = torch.cuda.Stream(), torch.cuda.Stream()
+    found = []
+    for stream in (None, side, side.cuda_stream, 0, 1):
+        result = kernel(a, b, stream=stream)
+        handle = getattr(stream, "cuda_stream", stream) or 0
+        memory = 0 if handle == 1 else handle
+        unchanged = (torch.cuda.current_stream().cuda_stream, torch.cuda.current_device())
+        found.append(
+            [
+                driver.launches[-1].stream == handle,
+                memory == (0 if handle == 1 else handle),
+                *unchanged,
+            ]
+        )
+    with torch.cuda.stream(other):
+        result = kernel(a, b, stream=side)
+        found.append([torch.cuda.current_stream() == other, _stream_of(result) == side.cuda_stream])
+    far = torch.cuda.Stream(1)
+    for _ in range(3):
+        result = kernel(tensor(1, device=1), tensor(2, device=1), stream=far)
+        found.append([_stream_of(result) == far.cuda_stream, torch.cuda.current_device()])
+    return found
+
+
+def _stream_of(array: Any) -> int:
+    """Return the stream that torch's allocator took the memory of a tensor for."""
+    at, device = array.data_ptr(), array.device.index
+    (stream,) = (
+        segment["stream"]
+        for segment in torch.cuda.memory_snapshot()
+        if segment["device"] == device
+        and segment["address"] <= at < segment["address"] + segment["total_size"]
+    )
+    return int(stream)
+
+
 def _through_dlpack(kernel: Any, a: Any, b: Any) -> list[Any]:
     """Return what torch sees of a device array of ours."""
     from pallasc.runtime.adapters.device_arrays import DeviceArray
@@ -253,13 +292,14 @@ def refusals(driver: Any) -> dict[str, str]:
         "host": message(lambda: kernel(a.cpu(), b)),
         "all on the host": message(lambda: kernel(a.cpu(), b.cpu())),
         "other device": message(lambda: kernel(a, tensor(2, device=1))),
-        "sparse": message(lambda: kernel(torch.eye(4).to_sparse(), b)),
+        "sparse": message(lambda: kernel(torch.zeros(4, 64).to_sparse(), b)),
         "meta": message(lambda: kernel(torch.empty(4, 64, device="meta"), b)),
         "misaligned": message(lambda: kernel(whole[1:].view(4, 64), b)).split(" starts at ")[0],
         "overlap": message(lambda: kernel.into(a, b, out=a)),
+        "stream": message(lambda: kernel(a, b, stream=12345)),
         "operator name": message(lambda: kernel.torch_operator("adds")),
         "negated": message(lambda: scalar(imaginary)),
-        "compressed": message(lambda: kernel(torch.eye(4).to_sparse_csr(), b)),
+        "compressed": message(lambda: kernel(torch.zeros(4, 64).to_sparse_csr(), b)),
         "nested": message(
             lambda: kernel(torch.nested.nested_tensor([torch.ones(3), torch.ones(2)]), b)
         ),
