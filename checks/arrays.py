@@ -125,14 +125,14 @@ def difference(
             location=location,
             subject=output.path,
         )
-    is_close = tolerance is None and _is_close(output.dtype, got, expected)
+    close = tolerance is None and is_close(output.dtype, got, expected)
     return Finding(
         rule=WRONG_NUMBERS.name,
         message=f"{element} is {first.got}, expected {first.wanted}; {count:,} of {of:,} "
         f"elements differ from the reference by more than rtol {rtol:g} and atol {atol:g}",
-        severity="note" if is_close else "error",
+        severity="note" if close else "error",
         location=location,
-        hint=_NO_TOLERANCE if is_close else "",
+        hint=_NO_TOLERANCE if close else "",
         subject=output.path,
     )
 
@@ -195,7 +195,7 @@ def _kind(dtype: str) -> str:
     return "bool" if dtype == "bool" else {"u": "i", "b": "f"}.get(dtype[0], dtype[0])
 
 
-def _is_close(dtype: str, got: Any, expected: Any) -> bool:
+def is_close(dtype: str, got: Any, expected: Any) -> bool:
     """Tell whether another order of summation may explain a difference: half the digits agree."""
     half = epsilon(dtype) ** 0.5
     return not compare_arrays(got, expected, rtol=half, atol=half).mismatches

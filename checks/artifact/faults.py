@@ -189,10 +189,9 @@ def race_findings(history: History, run: PlanRun) -> list[Finding]:
     for step in run.plan.launches:
         for instruction in program(run.ptx_of(step), step.kernel).kernel.instructions:
             kernels[id(instruction)] = step
-    order = sorted(range(len(history.findings)), key=lambda n: history.findings[n].is_warning)
     return [
-        _race(history.findings[number], kernels, history.between(number))
-        for number in order[:_MOST_RACES]
+        _race(raced, kernels, history.between(number))
+        for number, raced in enumerate(history.findings[:_MOST_RACES])
     ]
 
 
@@ -205,7 +204,6 @@ def _race(raced: Raced, kernels: Mapping[int, Launch], between: Sequence[Place])
     return Finding(
         rule=_RACES.get(raced.rule, RACE).name,
         message=f"{raced.message.strip().rstrip('.')}{_where(raced)}",
-        severity="note" if raced.is_warning else "error",
         instruction=shown(second.instruction),
         kernel=step.kernel if step is not None else "",
         cubin=step.cubin if step is not None else "",

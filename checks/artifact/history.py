@@ -183,11 +183,10 @@ class History(Races):
     # Races.
 
     def _find(
-        self, rule: str, message: str, second: Event, first: Event | None = None, *rest: Any,
-        **options: Any,
-    ) -> None:  # fmt: skip
+        self, rule: str, message: str, second: Event, first: Event | None = None, *rest: Any
+    ) -> None:
         count = len(self.findings)
-        super()._find(rule, message, second, first, *rest, **options)
+        super()._find(rule, message, second, first, *rest)
         if len(self.findings) > count:
             self._context[count] = tuple(self._between(first, second))
 

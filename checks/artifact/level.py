@@ -1,13 +1,14 @@
 """The artifact level: executes the launch plan and the PTX of an artifact.
 
 It finds what JAX, Mosaic and XLA get wrong. With the source, results are compared with the
-reference; without, two runs with different initial memory must give the same results.
+reference; without, two runs with different initial memory must give the same results. Later
+schedules must give the results of the first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pallasc.checks.arrays import (
@@ -28,7 +29,8 @@ from pallasc.checks.artifact.execute import (
 )
 from pallasc.checks.artifact.faults import fault_finding, race_findings, shown
 from pallasc.checks.artifact.history import History
-from pallasc.checks.artifact.rules import COMPILED_WRONGLY
+from pallasc.checks.artifact.order import differences
+from pallasc.checks.artifact.rules import COMPILED_WRONGLY, DEPENDS_ON_ORDER
 from pallasc.checks.artifact.sources import Source
 from pallasc.checks.findings import Finding, LevelResult, Place, from_findings, not_checked
 from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
@@ -99,21 +101,25 @@ class _Check:
     subject: Subject
     options: Options
     inputs: Sequence[Sequence[Any]]
+    first: Results | None = field(default=None, init=False)
+    """The results of the first schedule."""
+    notes: dict[str, list[Finding]] = field(default_factory=dict, init=False)
+    """By rule, those of the first schedule that has any."""
 
     def run(self, expected: Results | None) -> LevelResult:
         """Run the schedules, until one shows that something is wrong."""
-        notes: list[Finding] = []
         for number, policy in enumerate(policies(self.options.schedules, self.options.seed)):
             try:
-                found = self._schedule(policy, expected, first=not number)
+                found = self._schedule(policy, expected)
             except EmulationTimeout as error:
                 raise self._too_slow(number) from error
+            schedule = _schedule_text(number, self.options.schedules)
+            found = [replace(each, message=f"{each.message}{schedule}") for each in found]
             if any(each.severity != "note" for each in found):
-                schedule = _schedule_text(number, self.options.schedules)
-                found = [replace(each, message=f"{each.message}{schedule}") for each in found]
                 return from_findings(NAME, tuple(found))
-            notes = notes or found
-        return from_findings(NAME, tuple(notes))
+            for rule in dict.fromkeys(each.rule for each in found):
+                self.notes.setdefault(rule, [each for each in found if each.rule == rule])
+        return from_findings(NAME, tuple(each for own in self.notes.values() for each in own))
 
     def _too_slow(self, number: int) -> CheckError:
         """Return the error of a check whose time was over in a schedule."""
@@ -130,7 +136,7 @@ class _Check:
     def _machine(self, policy: Policy, observer: History | None = None) -> Machine:
         return Machine(policy, observer=observer, deadline=self.options.deadline_s)
 
-    def _schedule(self, policy: Policy, expected: Results | None, *, first: bool) -> list[Finding]:
+    def _schedule(self, policy: Policy, expected: Results | None) -> list[Finding]:
         """Return what is wrong in one schedule."""
         history = History()
         machine = self._machine(policy, history)
@@ -139,18 +145,40 @@ class _Check:
             results = run.run(self.inputs)
         except Fault as fault:
             return [fault_finding(fault, machine, history), *race_findings(history, run)]
-        raced = race_findings(history, run)
+        found = race_findings(history, run)
         if expected is not None:
-            notes = self._notes(results, expected) if first else []
-            return [*self._wrong(results, expected, policy, raced), *notes, *raced]
-        return [*(self._unwritten(results) if first else []), *raced]
+            found = [*self._wrong(results, expected, policy, found), *found]
+        if self.first is None:
+            self.first = results
+            if expected is not None:
+                return [*found, *self._notes(results, expected)]
+            return [*self._unwritten(results, policy), *found]
+        if any(each.severity == "error" for each in found):
+            return found
+        return [*found, *self._ordered(results, policy, agree=expected is not None)]
+
+    def _ordered(self, results: Results, policy: Policy, *, agree: bool) -> list[Finding]:
+        """Return how the results of a later schedule differ from those of the first."""
+        variant = self.subject.variant
+        found = differences(
+            self.subject.plan,
+            self.first or [],
+            results,
+            variant.tolerance if variant is not None else None,
+            agree=agree,
+        )
+        return [
+            self._with_origin(finding, element, policy)
+            for finding, element in found
+            if finding.severity == "error" or finding.rule not in self.notes
+        ]
 
     def _run(self, machine: Machine, poison: int = POISONS[0]) -> PlanRun:
         return PlanRun(self.subject.artifact, machine, self.subject.xla_ptx, poison=poison)
 
-    def _unwritten(self, results: Results) -> list[Finding]:
+    def _unwritten(self, results: Results, policy: Policy) -> list[Finding]:
         """Return which outputs depend on what was in memory before."""
-        machine = self._machine(Policy(seed=self.options.seed))
+        machine = self._machine(policy)
         machine.poison = POISONS[1]
         others = self._run(machine, POISONS[1]).run(self.inputs)
         found = []
@@ -166,7 +194,6 @@ class _Check:
                     f"{one[at]} in one run, and {other[at]} in another with other memory contents"
                 )
                 finding = Finding(rule=UNINITIALIZED.name, message=message, subject=output.path)
-                policy = Policy(seed=self.options.seed)
                 found.append(self._with_origin(finding, element, policy))
         return found
 
@@ -183,7 +210,8 @@ class _Check:
         located = []
         for finding, element in found:
             if finding.rule == WRONG_NUMBERS.name:
-                finding = replace(finding, rule=rule)
+                first = "; it is right in schedule 1" if rule == DEPENDS_ON_ORDER.name else ""
+                finding = replace(finding, rule=rule, message=f"{finding.message}{first}")
             located.append(self._with_origin(replace(finding, hint=hint), element, policy))
         return located
 
@@ -221,13 +249,16 @@ class _Check:
 
     def _kind(self, results: Results, raced: Sequence[Finding]) -> tuple[str, str]:
         """Return the rule of wrong numbers, and what to do about them."""
+        has_raced = any(race.severity == "error" for race in raced)
+        if self.first is not None and not has_raced:
+            return DEPENDS_ON_ORDER.name, ""
         try:
             prompt = self._run(self._machine(eager())).run(self.inputs)
             if self._differences(prompt, results):
                 return WRONG_NUMBERS.name, _LATE
         except (Fault, EmulationTimeout):
             return WRONG_NUMBERS.name, ""
-        if not any(race.severity == "error" for race in raced) and self._interpreter_agrees():
+        if not has_raced and self._interpreter_agrees():
             return COMPILED_WRONGLY.name, ""
         return WRONG_NUMBERS.name, ""
 

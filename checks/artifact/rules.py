@@ -26,6 +26,13 @@ COMPILED_WRONGLY = Rule(
     "JAX's interpreter gives the numbers of the reference, and the PTX does not: JAX or XLA has "
     "compiled it wrongly, or a synchronization is missing that the interpreter does not see.",
 )
+DEPENDS_ON_ORDER = Rule(
+    "depends-on-order",
+    "A result depends on the order in which blocks or warps run.",
+    "A GPU runs blocks in any order, so the result may change from run to run. Let each block "
+    "write a part of its own, or combine parts in a fixed order. If any order is right, as of the "
+    "elements of a list, --schedules 1 does not compare them.",
+)
 MISALIGNED = Rule(
     "misaligned",
     "An address is not a multiple of the alignment that the instruction requires.",
@@ -48,6 +55,7 @@ RULES: tuple[Rule, ...] = (
     NOTHING_COMPARED,
     OTHER_KIND,
     COMPILED_WRONGLY,
+    DEPENDS_ON_ORDER,
     UNINITIALIZED,
     OUT_OF_BOUNDS,
     RACE,

@@ -45,7 +45,10 @@ class _Group:
 
 
 def explain(clusters: Sequence[Cluster]) -> Deadlock:
-    """Return the error that says what every warp waits for."""
+    """Return the error that says what every warp waits for, blocks in the order of the grid."""
+    clusters = sorted(
+        clusters, key=lambda each: (each.blocks[0].device, each.blocks[0].index[::-1])
+    )
     waiting: list[tuple[Warp, int, str]] = []
     groups: dict[tuple[int, str], _Group] = {}
     for warp, split in _in_order(clusters):

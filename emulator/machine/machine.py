@@ -72,7 +72,8 @@ class Policy:
         eagerness: the chance, at each turn, that an asynchronous operation completes although
             nothing waits for it: 0 holds everything back, 1 completes it at once.
         turn: how many instructions a warp runs at most before the next has its turn.
-        shuffle: whether warps take turns in random order, for a random number of instructions.
+        shuffle: whether warps take turns in random order, for a random number of instructions, and
+            clusters start in random order instead of that of the grid.
         seconds: after how long the emulation is given up, all launches together.
         busy: whether other kernels leave room for no more than what runs, so that a cluster gets
             the work of others by `clusterlaunchcontrol`, however many a GPU has room for.
@@ -100,6 +101,7 @@ class Launch:
     started: int = 0
     cancelled: int = 0
     cubin: str = ""
+    order: Sequence[int] = ()  # of its clusters; () for that of the grid
 
     @property
     def threads(self) -> int:
@@ -144,7 +146,12 @@ class Launch:
         self.started += 1
         return self._first_block(self.started - 1)
 
+    def shuffle(self, source: random.Random) -> None:
+        """Start clusters in a random order."""
+        self.order = source.sample(range(self.clusters()), self.clusters())
+
     def _first_block(self, number: int) -> Dim3:
+        number = self.order[number] if self.order else number
         x, y, _ = self._per_dimension
         inside = (number % x, number // x % y, number // (x * y))
         a, b, c = (i * n for i, n in zip(inside, self.cluster, strict=True))
@@ -215,6 +222,8 @@ class Machine:
         if self.policy.seconds is not None and self.deadline is None:
             self.deadline = time.monotonic() + self.policy.seconds
         for launch in self.launches:
+            if self.policy.shuffle:
+                launch.shuffle(self.random)
             self._start(launch)
         while self.clusters:
             if not (self._turn() or self._complete_one() or self._start_more() or self._look()):

@@ -32,7 +32,6 @@ class Finding:
         memory: which memory, in words.
         begin: of the bytes concerned, in that memory; None where there are none.
         end: behind the last of them.
-        is_warning: whether kernels that work do it, although the manual asks for more.
     """
 
     rule: str
@@ -42,7 +41,6 @@ class Finding:
     memory: str = ""
     begin: int | None = None
     end: int | None = None
-    is_warning: bool = False
 
     def __str__(self) -> str:
         where = "" if self.begin is None else f" ({self.memory}, {self.begin:#x} to {self.end:#x})"

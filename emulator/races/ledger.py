@@ -113,8 +113,6 @@ class Ledger(Observer):
         first: Event | None = None,
         memory: str = "",
         extent: tuple[int, int] | None = None,
-        *,
-        is_warning: bool = False,
     ) -> None:
         lines = tuple(e.access.instruction.line for e in (first, second) if e is not None)
         key = (rule, *lines)
@@ -123,9 +121,7 @@ class Ledger(Observer):
         self._seen.add(key)
         begin, end = extent or (None, None)
         before = None if first is None else first.access
-        self.findings.append(
-            Finding(rule, message, second.access, before, memory, begin, end, is_warning)
-        )
+        self.findings.append(Finding(rule, message, second.access, before, memory, begin, end))
 
     def _against_writes(
         self,

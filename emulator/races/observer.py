@@ -127,10 +127,9 @@ class Races(Operations):
             elif operation.what == "a bulk store" and not tag.reads_waited:
                 self._find(
                     "bulk-store-not-awaited",
-                    "the warp ends without cp.async.bulk.wait_group 0 after this copy, which may "
-                    "read shared memory that already belongs to another block",
+                    "the warp ends without cp.async.bulk.wait_group.read 0 after this copy, which "
+                    "may read shared memory that already belongs to another block",
                     event,
-                    is_warning=tag.was_left,
                 )
             elif operation.signals and operation.writes and operation.what != "tcgen05.commit":
                 others = tag.thread.cluster.threads

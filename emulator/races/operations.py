@@ -16,7 +16,7 @@ from pallasc.emulator.races.agents import ALWAYS, ASYNC, GENERIC
 from pallasc.emulator.races.findings import Access
 from pallasc.emulator.races.registers import Registers
 from pallasc.emulator.races.shadow import Shadow
-from pallasc.emulator.races.threads import BarrierState, Event, Tag, Thread, instruction_at
+from pallasc.emulator.races.threads import BarrierState, Event, Tag, Thread
 from pallasc.emulator.races.words import NAMES
 from pallasc.emulator.tensors.tensor_memory import COLUMNS, LANES
 
@@ -179,9 +179,6 @@ class Operations(Registers):
                 tag.waited = True
             if operation.what == "wgmma":
                 self._give_registers_back(thread, operation, tag)
-        if reads_only and "bulk" in instruction_at(w, place).parts:
-            for operation in thread.asynchronous:
-                operation.tag.was_left = True
         if any(o.tag.waited for o in operations):
             thread.asynchronous = [o for o in thread.asynchronous if not o.tag.waited]
 

@@ -109,7 +109,6 @@ class Tag:
     signalled: bool = False
     waited: bool = False
     reads_waited: bool = False
-    was_left: bool = False  # a later wait_group.read left it under way
 
 
 @dataclass(frozen=True, slots=True)

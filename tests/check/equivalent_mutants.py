@@ -27,7 +27,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ),
     (
         r"^jax_blackwell_matmul/_:187:",
-        "each later write waits for the copy from the same slot, which is the last but one",
+        "each copy has read its slot when the next write begins",
     ),
     (r"^jax_blackwell_matmul/mn_loop:122:slot rem\+1$", "all who use the two slots exchange them"),
     (

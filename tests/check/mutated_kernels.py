@@ -123,13 +123,15 @@ _HOPPER = {
     "reference": "matmul",
     "changes": (("num_sms = get_num_sms()", "num_sms = 2"),),
 }
-_BLACKWELL = {
+_BLACKWELL: dict[str, Any] = {
     "module": _JAX + "blackwell_matmul_mgpu",
     "functions": ("matmul_kernel",),
     "entry": "matmul_kernel",
     "reference": "matmul",
     "target": "sm_100a",
     "swaps": ("ab_tma_barrier", "consumed_barrier", "mma_done_barrier", "store_done_barrier"),
+    # JAX 0.12 ends without a wait for the last copy.
+    "changes": (("wait_smem_to_gmem(1, wait_read_only", "wait_smem_to_gmem(0, wait_read_only"),),
 }
 _ATTENTION = {
     "module": _JAX + "attention_mgpu",
@@ -216,6 +218,7 @@ SUBJECTS: tuple[Subject, ...] = (
             **_BLACKWELL,
             "only": ("_loop_body", "_wait_store", "_compute", "matmul_kernel"),
             "changes": (
+                *_BLACKWELL["changes"],
                 ("@plgpu.dynamic_scheduling_loop(", "@_loop("),
                 ('thread_axis="wg")', 'thread_axis="wg", cluster_axes=("x",))'),
             ),

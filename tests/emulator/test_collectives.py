@@ -105,7 +105,7 @@ def test_every_device_gets_its_numbers(variant: Variant, compiled: Compiled, sto
     for (own,), right in zip(found, expected, strict=True):
         assert own.shape == right.shape
         np.testing.assert_array_equal(own.astype(np.float32), right.astype(np.float32))
-    errors = [each for each in races.findings if not each.is_warning]
+    errors = races.findings
     if variant.name == "all_gather_matmul" and artifact.plan.device_count > 2:
         assert {each.rule for each in errors} == {
             "async-write-not-awaited",

@@ -1,0 +1,58 @@
+"""Blocks start in the order of the grid, or in a random one that the seed decides."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from small_kernels import run
+
+from pallasc.emulator.machine.machine import Launch, Machine, Policy
+from pallasc.emulator.program import assemble
+from pallasc.emulator.ptx.parse import parse
+
+TICKET = "atom.global.add.u32 %r1, [%a0], 1; st.global.b32 [%out], %r1;"
+IN_LANE_0 = "setp.eq.u32 %p1, %t, 0; @%p1 "
+TEXT = ".version 9.0\n.target sm_90a\n.address_size 64\n.visible .entry k() { ret; }"
+ZERO = np.zeros(1, np.uint32)
+
+
+def tickets(policy: Policy, *, blocks: int = 12, cluster: int = 1) -> list[int]:
+    """Return the number that each block draws."""
+    lines = IN_LANE_0 + TICKET.replace("; ", "; @%p1 ", 1)
+    found = run(lines, ZERO, blocks=blocks, cluster=cluster, policy=policy)
+    return found[::32].tolist()
+
+
+def test_blocks_start_in_the_order_of_the_grid() -> None:
+    assert tickets(Policy()) == list(range(12))
+    assert tickets(Policy(seed=3, eagerness=1)) == list(range(12))
+
+
+def test_shuffled_blocks_start_in_an_order_of_the_seed() -> None:
+    orders = [tickets(Policy(seed=seed, shuffle=True)) for seed in range(4)]
+    for order in orders:
+        assert sorted(order) == list(range(12))
+        assert order != list(range(12))
+    assert len({tuple(order) for order in orders}) == 4
+    assert orders[2] == tickets(Policy(seed=2, shuffle=True))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_blocks_of_a_cluster_start_together(seed: int) -> None:
+    order = tickets(Policy(seed=seed, shuffle=True), cluster=4)
+    groups = [order[n : n + 4] for n in range(0, 12, 4)]
+    assert sorted(max(group) - min(group) for group in groups) == [3, 3, 3]
+    assert groups != sorted(groups)
+
+
+def test_each_cluster_starts_or_gives_its_work_away() -> None:
+    program = assemble(parse(TEXT), "k")
+    sizes = ((4, 6, 1), (32, 1, 1), (2, 1, 1))
+    launch = Launch(program, *sizes, 0, Machine().parameters(b""))
+    launch.shuffle(random.Random(5))
+    found = [launch.cancel(is_busy=True) if n % 3 == 0 else launch.take() for n in range(12)]
+    assert sorted(map(repr, found)) == sorted(repr((x, y, 0)) for x in (0, 2) for y in range(6))
+    assert launch.cancel(is_busy=True) is None
+    assert launch.take() is None
