@@ -32,11 +32,14 @@ DROPPED = frozenset(
         "MAKEFLAGS",
         # JAX sets these itself when it is imported, so they are there where the caller has done so.
         "MOSAIC_GPU_CUDA_ROOT",
+        "MOSAIC_GPU_NVSHMEM_BC_PATH",  # kernels that use it are refused
+        "MOSAIC_GPU_NVSHMEM_SO_PATH",
         "MOSAIC_GPU_RUNTIME_LIB_PATH",
         "NPROC",
         "PJRT_NPROC",
         "RUNFILES_DIR",
         "TF_CPP_MIN_LOG_LEVEL",
+        "TPU_SKIP_MDS_QUERY",
     }
 )
 DROPPED_PREFIXES = (

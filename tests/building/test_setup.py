@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,10 +48,28 @@ def test_what_jax_sets_itself_is_in_no_key(
     with prepare() as setup:
         before = setup.context(warm_store).variables
     assert before["XLA_FLAGS"] == "--xla_gpu_autotune_level=0"
-    for name in ("MOSAIC_GPU_CUDA_ROOT", "MOSAIC_GPU_RUNTIME_LIB_PATH", "TF_CPP_MIN_LOG_LEVEL"):
-        monkeypatch.setenv(name, "/somewhere")
+    found = set_by_jax()
+    assert {"MOSAIC_GPU_CUDA_ROOT", "TPU_SKIP_MDS_QUERY"} <= found.keys()
+    for name, value in found.items():
+        monkeypatch.setenv(name, value)
     with prepare() as setup:
         assert setup.context(warm_store).variables == before
+
+
+def set_by_jax() -> dict[str, str]:
+    """Return the variables that JAX sets when it and Mosaic GPU are imported."""
+    program = (
+        "import json, os; before = dict(os.environ)\n"
+        "from jax.experimental.mosaic import gpu\n"
+        "print(json.dumps(dict(os.environ.items() - before.items())))"
+    )
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", program],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    found: dict[str, str] = json.loads(ran.stdout)
+    return found
 
 
 def test_workers_are_told_all_that_they_need(warm_store: Store) -> None:

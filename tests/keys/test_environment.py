@@ -189,7 +189,6 @@ def listed(folder: Path) -> str:
         ("TF_XLA_FLAGS", file_of_flags),
         ("PJRT_NAMES_AND_LIBRARY_PATHS", listed),
         ("LLVM_PASS_PLUGIN_PATH", file_of_flags),
-        ("MOSAIC_GPU_NVSHMEM_BC_PATH", file_of_flags),
         ("LD_PRELOAD", file_of_flags),
     ],
 )

@@ -270,7 +270,8 @@ KEEPS: dict[str, Change] = {
     "a toolkit on the machine": with_variables(
         CUDA_HOME="/usr/local/cuda", CUDA_PATH="/opt/cuda", CUDA_ROOT="/opt/cuda"),
     "what JAX sets itself": with_variables(
-        MOSAIC_GPU_CUDA_ROOT="/opt/cuda", TF_CPP_MIN_LOG_LEVEL="3", JAX_PLATFORMS="cuda"),
+        MOSAIC_GPU_CUDA_ROOT="/opt/cuda", TF_CPP_MIN_LOG_LEVEL="3", JAX_PLATFORMS="cuda",
+        TPU_SKIP_MDS_QUERY="1", MOSAIC_GPU_NVSHMEM_BC_PATH="/opt/nvshmem.bc"),
     "threads": with_variables(OMP_NUM_THREADS="7", OPENBLAS_NUM_THREADS="7", NPROC="7"),
     "options of Python": with_variables(
         PYTHONOPTIMIZE="2", PYTHONWARNINGS="error", PYTHONDONTWRITEBYTECODE="1",
