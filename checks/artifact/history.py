@@ -9,9 +9,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from pallasc.checks.artifact.prefetches import Prefetches
 from pallasc.checks.findings import Place
 from pallasc.emulator.machine.asynchronous import Asynchronous
 from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.observer import Prefetch
 from pallasc.emulator.machine.waits import MbarrierWait
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction
@@ -58,6 +60,8 @@ class History(Races):
         self._barriers: dict[tuple[int, int], _Barrier] = {}
         self._context: dict[int, tuple[Place, ...]] = getattr(self, "_context", {})
         self._last_barrier: tuple[int, int] | None = None
+        self.prefetches: Prefetches = getattr(self, "prefetches", None) or Prefetches()
+        self.prefetches.new_launches()
 
     # What is asked.
 
@@ -163,6 +167,10 @@ class History(Races):
             del self._barriers[key]
         for warp in block.warps:
             self._done.pop(warp, None)
+
+    def prefetched(self, w: Warp, place: int, prefetch: Prefetch) -> None:
+        """Take note that a warp prefetches."""
+        self.prefetches.note(w, place, prefetch)
 
     def _arrive(self, block: Block, offset: int, instruction: Instruction) -> None:
         self._last_barrier = (id(block), offset)

@@ -145,7 +145,7 @@ class _Check:
             results = run.run(self.inputs)
         except Fault as fault:
             return [fault_finding(fault, machine, history), *race_findings(history, run)]
-        found = race_findings(history, run)
+        found = [*race_findings(history, run), *history.prefetches.findings()]
         if expected is not None:
             found = [*self._wrong(results, expected, policy, found), *found]
         if self.first is None:

@@ -49,6 +49,13 @@ INVALID_INSTRUCTION = Rule(
     "An instruction is executed with invalid operands, or by the wrong threads.",
     "Its behavior on a GPU is undefined.",
 )
+REPEATED_PREFETCH = Rule(
+    "repeated-prefetch",
+    "Several blocks of a cluster prefetch the same bytes.",
+    "The numbers are right, and the traffic is a multiple of what it need be. Let each block "
+    "prefetch a part: plgpu.async_prefetch with collective_axes, which JAX loses with "
+    "LoweringSemantics.Warpgroup, the default of 0.12.",
+)
 
 RULES: tuple[Rule, ...] = (
     WRONG_NUMBERS,
@@ -68,4 +75,5 @@ RULES: tuple[Rule, ...] = (
     MISALIGNED,
     FAILED_ASSERTION,
     INVALID_INSTRUCTION,
+    REPEATED_PREFETCH,
 )

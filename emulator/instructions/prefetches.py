@@ -15,6 +15,7 @@ from pallasc.emulator.instructions.tensor_copies import (
     scalars,
 )
 from pallasc.emulator.machine.faults import Fault
+from pallasc.emulator.machine.observer import Prefetch
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.tensors import tensor_maps
@@ -37,13 +38,13 @@ def prefetch(instruction: Instruction, builder: Builder, parts: Sequence[str]) -
     def run(w: Warp, place: int) -> int:
         maps = map_at(w)
         for lane in lanes(w):
-            tensor_map, _ = map_of(w, int(maps[lane]))
+            tensor_map, base = map_of(w, int(maps[lane]))
             where = coordinates(w, lane)
             if offsets is not None:
                 box = tensor_maps.im2col(tensor_map, where, offsets(w, lane), 0)
             else:
                 box = box_of(tensor_map, where, 0)
-            w.block.machine.fetches(w.block, box.bytes)
+            _fetch(w, place, base, tuple(where), box.bytes)
         return place + 1
 
     return run
@@ -58,8 +59,16 @@ def _prefetch_bytes(start: Read, size: Read) -> Step:
                 raise Fault(
                     "misaligned", "the address or size of a bulk prefetch is not a multiple of 16"
                 )
-            w.block.machine.memory.find(begin, length)
-            w.block.machine.fetches(w.block, length)
+            _fetch(w, place, begin, (), length)
         return place + 1
 
     return run
+
+
+def _fetch(w: Warp, place: int, address: int, coordinates: tuple[int, ...], size: int) -> None:
+    """Count what a lane asks for, and tell the observer."""
+    machine = w.block.machine
+    region = machine.memory.find(address, 1 if coordinates else size)
+    machine.fetches(w.block, size)
+    if machine.observer is not None:
+        machine.observer.prefetched(w, place, Prefetch(region.label, address, coordinates, size))

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pallasc.emulator.machine.asynchronous import Asynchronous
 from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.memory import Region
 from pallasc.emulator.machine.warp import Warp
+
+
+class Prefetch(NamedTuple):
+    """Bytes that a prefetch asks for: those at an address, or a box of a tensor map there."""
+
+    label: str
+    address: int
+    coordinates: tuple[int, ...]
+    bytes: int
 
 
 class Observer:
@@ -49,6 +58,9 @@ class Observer:
         self, w: Warp, place: int, operations: Sequence[Asynchronous], *, reads_only: bool = False
     ) -> None:
         """Take note that a warp has waited for what it issued, or for what that reads."""
+
+    def prefetched(self, w: Warp, place: int, prefetch: Prefetch) -> None:
+        """Take note that a lane of a warp prefetches."""
 
     def registers_fenced(self, w: Warp, place: int) -> None:
         """Take note of wgmma.fence."""
