@@ -27,6 +27,9 @@ _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
 _LOC = re.compile(r"\s*\.loc\s+\d+\s+(?P<line>\d+)")
 _INLINE = {"// begin inline asm": True, "// end inline asm": False}
 """Inside, LLVM of JAX 0.10 counts the lines of the assembly."""
+_INITIALIZES = "mbarrier.init."
+"""Mosaic initializes all barriers before the body, at the line of the kernel; in JAX 0.10 these
+instructions have no line, and follow one that LLVM has moved there from the body."""
 _COMMENT = re.compile(r"//.*")
 _INSTRUCTION = re.compile(r"(?:\{\s*)?(?:\.reg\b[^;]*;\s*)*(?:@!?[%\w$]+\s+)?[a-z]")
 
@@ -158,13 +161,17 @@ def matched(shipped: str, located: str, count: int) -> tuple[int, ...]:
     """
     ours = [(each, number) for number, each in _statements(shipped)]
     theirs: list[tuple[str, int]] = []
-    stack, is_inline = 0, False
+    stack, kernel, is_inline = 0, 0, False
     for line in located.splitlines():
         is_inline = _INLINE.get(line.strip(), is_inline)
+        if _ENTRY.match(line):
+            kernel = 0
         if (loc := _LOC.match(line)) is None:
-            theirs += [(each, stack) for _, each in _statements(line)]
+            begins = _INITIALIZES in line and kernel
+            theirs += [(each, kernel if begins else stack) for _, each in _statements(line)]
         elif not is_inline:
             stack = int(loc["line"])
+            kernel = kernel or stack
     if [each for each, _ in ours] != [each for each, _ in theirs]:
         pairs = zip(ours, theirs, strict=False)
         different = next((f"instruction {a!r}" for (a, _), (b, _) in pairs if a != b), "its end")

@@ -92,6 +92,19 @@ def test_each_instruction_has_the_location_before_it() -> None:
     }
 
 
+def test_barriers_are_initialized_at_the_line_of_their_kernel() -> None:
+    """LLVM of JAX 0.10 has moved an instruction of the body in front of them."""
+    initialize = "\t@%p1 mbarrier.init.shared.b64 [%r1], %r2;\n"
+    shipped = SHIPPED.replace("bar.sync", f"{initialize}bar.sync")
+    located = LOCATED.replace("\tbar.sync", f"{initialize}\tbar.sync")
+    found = matched(shipped, located, 6)
+    lines = dict(zip(shipped.splitlines(), found, strict=True))
+    assert (lines[initialize.rstrip()], lines["bar.sync 0;"]) == (2, 1)
+    two = located + located.replace("1 2 0", "1 3 0").replace("entry kernel", "entry other")
+    both = zip((shipped * 2).splitlines(), matched(shipped * 2, two, 6), strict=True)
+    assert [number for line, number in both if "mbarrier.init" in line] == [2, 3]
+
+
 def test_a_number_without_a_stack_is_none() -> None:
     assert numbers(2) == {"mov.u32": 2, "bar.sync": 1}
 
