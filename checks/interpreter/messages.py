@@ -60,9 +60,9 @@ _MISSING = (
 
 
 _MAY_BE_ORDERED = (
-    "JAX's interpreter wants commit_smem() between a read of shared memory and a copy that refills "
-    "it, even where a barrier orders the two on a GPU: the artifact level decides whether this "
-    "kernel needs it."
+    "If the write is a copy that refills what was read before: JAX's interpreter wants "
+    "commit_smem() between the two, even where a barrier orders them on a GPU. The artifact level "
+    "decides whether this kernel needs it."
 )
 
 
@@ -107,9 +107,13 @@ def race_findings(texts: Iterable[str]) -> list[Finding]:
 
 
 def _may_refill(first: _Access, second: _Access) -> bool:
-    """Tell whether a race may be a copy that refills what was read: the text names no copies."""
+    """Tell whether a race may be a copy that refills what its thread has read.
+
+    The interpreter tells neither copies nor the order of the two.
+    """
     is_shared = first.space == second.space == "SMEM"
-    return is_shared and {first.act, second.act} == {"read", "write"}
+    is_own = first.thread == second.thread
+    return is_shared and is_own and {first.act, second.act} == {"read", "write"}
 
 
 def _race(first: _Access, second: _Access) -> str:

@@ -63,7 +63,12 @@ class Outputs(NamedTuple):
             self._write(report)
 
     def _write(self, report: Report) -> None:
-        from pallasc.cli.render.check_text import interrupted_lines, rule_lines, summary_line
+        from pallasc.cli.render.check_text import (
+            error_lines,
+            interrupted_lines,
+            rule_lines,
+            summary_line,
+        )
         from pallasc.cli.render.failures import error_text
 
         if self.annotations:
@@ -80,10 +85,8 @@ class Outputs(NamedTuple):
         if not self.prints_report:
             for text in (*interrupted_lines(report), *rule_lines(report, self.levels)):
                 echo(text)
-        for check in report.checks:
-            for level, error in check.errors.items():
-                if error.hint:  # the reason is in the line of the result already
-                    echo(f"{check.id}: {level}: {error_text(error)}", err=True)
+        for text in error_lines(report):
+            echo(text, err=True)
         echo(summary_line(report), err=True)
         if (unchecked := report.unchecked) is not None:
             echo(f"error: {error_text(unchecked)}", err=True)

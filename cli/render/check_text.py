@@ -100,6 +100,23 @@ def place_texts(finding: Finding) -> Iterator[str]:
         yield f"{text}{at}"
 
 
+def error_lines(report: Report) -> Iterator[str]:
+    """Yield why checks were stopped, with place and hint, once for all variants and levels.
+
+    The reason alone is in the line of each result already.
+    """
+    from pallasc.cli.render.failures import error_text
+
+    stopped: dict[str, list[str]] = {}
+    for check in report.checks:
+        for level, error in check.errors.items():
+            if error.hint or error.location:
+                stopped.setdefault(error_text(error), []).append(f"{check.id}: {level}")
+    for text, (first, *others) in stopped.items():
+        more = f" and {count(len(others), 'other result')}" if others else ""
+        yield f"{first}{more}: {text}"
+
+
 def rule_lines(report: Report, levels: tuple[Level, ...]) -> Iterator[str]:
     """Yield what each rule that found something means, and what to do."""
     from pallasc.checks.levels import rules_of

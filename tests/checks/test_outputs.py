@@ -18,13 +18,14 @@ from pallasc.cli.render.check_junit import check_junit
 from pallasc.cli.render.check_progress import events
 from pallasc.cli.render.check_rows import check_json
 from pallasc.cli.render.check_text import (
+    error_lines,
     finding_lines,
     interrupted_lines,
     result_lines,
     summary_line,
 )
 from pallasc.cli.render.sarif import sarif
-from pallasc.errors import Location
+from pallasc.errors import Location, SpecError
 
 
 def test_the_terminal_shows_places_rules_and_what_to_do(checked: Any, checking: Any) -> None:
@@ -322,3 +323,15 @@ def test_the_help_of_a_rule_names_the_page_that_has_its_example(tmp_path: Path) 
     assert told["spills"].endswith(" pallasc's docs/check-rules.md has an example of spills.")
     assert "docs/" not in told["deadlock"]
     assert not any("helpUri" in rule for rule in run["tool"]["driver"]["rules"])
+
+
+def test_an_error_of_several_variants_is_told_once_with_its_place() -> None:
+    failed = SpecError("the reference failed", location=Location("ref.py", 3))
+    plain = SpecError("no memory")
+    stopped = [
+        VariantCheck(name, None, None, None, errors={"artifact": failed, "interpreter": plain})
+        for name in ("a", "b", "c")
+    ]
+    report = Report(tuple(stopped), 1.0, ("artifact", "interpreter"))
+    told = "a: artifact and 2 other results: ref.py:3: the reference failed"
+    assert [*error_lines(report)] == [told]
