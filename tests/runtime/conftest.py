@@ -15,11 +15,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import bundle_files  # noqa: F401  (tests import it by its bare name)
+import flat  # noqa: F401  (as bundle_files)
 import foreign  # noqa: F401  (as bundle_files)
 import gpu_scripts  # noqa: F401  (as bundle_files)
 import made as artifacts
 import native_build  # noqa: F401  (as bundle_files)
 import native_comparison  # noqa: F401  (as bundle_files)
+import native_plans  # noqa: F401  (as bundle_files)
 import orders  # noqa: F401  (as bundle_files)
 import page_programs  # noqa: F401  (as bundle_files)
 import rig as programs

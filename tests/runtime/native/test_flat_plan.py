@@ -1,0 +1,403 @@
+"""What is written into a flat plan, and that its reader refuses whatever breaks the grammar."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import flat
+import made
+import pytest
+from native_plans import PAIR, PLANS, WINDOW, matrices
+
+from pallasc.errors import CorruptError, NotCachedError, UnsupportedError
+from pallasc.runtime.native.library import Library, NativeArray
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.flat_plan import flat_plan
+from pallasc.specs.artifacts.plan import Bytes, Copy, Fill
+from pallasc.specs.artifacts.plan_json import plan_to_json
+from pallasc.specs.canonical import digest
+
+
+def _everything() -> Artifact:
+    """Return an artifact with a bit of everything."""
+    return made.artifact(
+        Fill(2, 0, 64, 7, 1),
+        made.launch(
+            "mapped", 2, PAIR, grid=(4, 2, 1), cluster=(2, 1, 1), dynamic_smem_bytes=64, pdl=True
+        ),
+        made.launch("valued", Bytes(4, "01020304", ()), 4),
+        made.launch("mapped", 1, made.maps(WINDOW, size=512)),
+        Copy(0, 0, 2, 256, 128),
+        inputs=matrices(),
+        outputs=("f16[64, 64]", "b"),
+        temporaries=(100,),
+        constants=(b"x" * 24,),
+    )
+
+
+@pytest.fixture(scope="module")
+def data() -> bytes:
+    """Give that as a flat plan."""
+    return flat_plan(_everything(), name="made@h100")
+
+
+# ---- the writer
+
+
+def test_equal_artifacts_give_equal_bytes(data: bytes) -> None:
+    assert flat_plan(_everything(), name="made@h100") == data
+    assert flat_plan(_everything(), name="other") != data
+
+
+def test_the_header_says_where_every_table_lies(data: bytes) -> None:
+    magic, version, header_bytes, total, _ = flat.HEADER.unpack_from(data)
+    assert (magic, version, total) == (b"PALLASC\n", 1, len(data))
+    assert header_bytes == flat.HEADER.size + 16 * flat.TABLE.size
+    end = header_bytes
+    for name in flat.NAMES:
+        start, count, size = flat.place(data, name)
+        assert start == -(-end // 16) * 16
+        end = start + count * size
+    assert end == len(data)
+    assert flat.sealed(data) == data
+
+
+def test_facts_name_the_artifact_and_what_it_needs(data: bytes) -> None:
+    (facts,) = flat.rows(data, "facts")
+    name, arch, driver, package, sm_count, inputs, artifact = facts
+    assert (flat.text(data, name), flat.text(data, arch)) == ("made@h100", "sm_90a")
+    assert (driver, flat.text(data, package), sm_count, inputs) == (13000, "580.65.06", 132, 2)
+    assert artifact == bytes.fromhex(_everything().digest)
+
+
+def test_buffers_steps_and_launches_are_those_of_the_plan(data: bytes) -> None:
+    none = 0xFFFFFFFF
+    assert flat.rows(data, "buffers") == [
+        (8192, 256, 0, none, 0),
+        (8192, 256, 0, none, 0),
+        (8192, 256, 1, none, 0),
+        (100, 256, 3, none, 0),
+        (24, 256, 2, 0, 0),
+    ]
+    assert flat.rows(data, "steps") == [
+        (0, 2, 0, 1, 0, 0, 64, 7),
+        (2, 0, 0, 0, 0, 0, 0, 0),
+        (2, 1, 0, 0, 0, 0, 0, 0),
+        (2, 2, 0, 0, 0, 0, 0, 0),
+        (1, 2, 0, 0, 256, 0, 128, 0),
+    ]
+    first, second, third = flat.rows(data, "launches")
+    assert first[:14] == (0, 4, 2, 1, 2, 1, 1, 128, 1, 1, 64, 1, 0, 2)
+    assert second[:14] == (1, 1, 1, 1, 0, 0, 0, 128, 1, 1, 0, 0, 2, 2)
+    assert third[0] == 0
+
+
+def test_parameters_point_pass_bytes_or_zeros_with_maps(data: bytes) -> None:
+    assert flat.rows(data, "parameters") == [
+        (0, 2, 0, 8, 0, 0, 0),
+        (2, 0, 0, 512, 0, 2, 0),
+        (1, 0, 0, 4, 2, 0, 0),
+        (0, 4, 0, 8, 2, 0, 0),
+        (0, 1, 0, 8, 2, 0, 0),
+        (2, 0, 0, 512, 2, 1, 0),
+    ]
+    assert flat.raw(data, "values") == bytes([1, 2, 3, 4])
+
+
+def test_maps_are_the_arguments_of_the_driver(data: bytes) -> None:
+    tiled, _, window = flat.rows(data, "maps")
+    assert tiled == (
+        *(0, 0, 0, 64, 32, 0, 0, 0, 128, 0, 0, 0, 8, 8, 0, 0, 0, 1, 1, 0, 0, 0),
+        *(0, 0, 0, 0, 0, 0, 0, 0, 6, 2, 0, 0, 0, 0, 0, 0),
+    )
+    assert window == (
+        *(0, 0, 0, 64, 8, 4, 2, 0, 128, 1024, 4096, 0, 0, 0, 0, 0, 0, 1, 1, 2, 1, 0),
+        *(-1, -2, 0, 1, 2, 0, 64, 32, 6, 4, 3, 0, 3, 1, 1, 0),
+    )
+
+
+def test_cubins_and_constants_lie_inside_or_are_named(data: bytes) -> None:
+    artifact = _everything()
+    outside = flat_plan(artifact, name="made@h100", inside=False)
+    constant, cubin = flat.rows(data, "blobs")
+    assert constant[0] == bytes.fromhex(digest(b"x" * 24))
+    assert flat.raw(data, "data")[: constant[2]] == b"x" * 24
+    assert flat.raw(data, "data")[cubin[1] :] == made.cubin()
+    assert flat.raw(outside, "data") == b""
+    assert [row[2:] for row in flat.rows(outside, "blobs")] == [
+        (24, 0, 0),
+        (len(made.cubin()), 0, 0),
+    ]
+
+
+def test_a_kernel_launched_twice_stands_there_once(data: bytes) -> None:
+    kernels = flat.rows(data, "kernels")
+    assert [flat.text(data, int(row[0])) for row in kernels] == ["mapped", "valued"]
+    assert flat.rows(data, "sizes") == [(8,), (512,), (4,), (8,)]
+
+
+def test_layouts_are_strides() -> None:
+    artifact = made.add()
+    record = {**artifact.record, "plan": plan_to_json(_transposed(artifact))}
+    data = flat_plan(Artifact(record, artifact.blob), name="made")
+    first, count, _ = flat.rows(data, "arrays")[0][4], flat.rows(data, "arrays")[0][3], 0
+    numbers = [row[0] for row in flat.rows(data, "numbers")]
+    assert numbers[int(first) : int(first) + 2 * int(count)] == [4, 64, 1, 4]
+
+
+def _transposed(artifact: Artifact) -> Any:
+    plan = artifact.plan
+    return replace(plan, inputs=(replace(plan.inputs[0], layout=(0, 1)), *plan.inputs[1:]))
+
+
+def test_a_plan_for_several_devices_is_refused() -> None:
+    artifact = made.add()
+    record = {**artifact.record, "plan": {**artifact.record["plan"], "mesh": [["x", 2]]}}
+    with pytest.raises(UnsupportedError) as caught:
+        flat_plan(Artifact(record, artifact.blob), name="made")
+    assert caught.value.message == (
+        "made: it runs on 2 devices together, and a flat plan is for one."
+    )
+
+
+@pytest.mark.parametrize(
+    ("artifact", "message"),
+    [
+        (
+            lambda: made.artifact(made.launch("gone", 0)),
+            "made: the cubin has no kernel gone, only ",
+        ),
+        (
+            lambda: made.artifact(made.launch("two", 0)),
+            "made: the plan passes parameters of [8] bytes to two, and its cubin says [8, 8]",
+        ),
+        (
+            lambda: made.artifact(made.launch("one", 0, grid=(3, 1, 1), cluster=(2, 1, 1))),
+            "made: the grid (3, 1, 1) of one does not divide into clusters of 2×1×1",
+        ),
+        (
+            lambda: made.artifact(
+                made.launch("mapped", 0, made.maps(replace(WINDOW, swizzle=32), size=512)),
+                inputs=matrices(),
+            ),
+            "made: the driver would refuse a tensor map of mapped: 128 bytes of channels are "
+            "longer than the swizzle of 32",
+        ),
+        (
+            lambda: made.artifact(made.launch("one", 0), arch="sm_100a"),
+            "made: the artifact is for sm_100a, but its cubin is for sm_90",
+        ),
+    ],
+)
+def test_a_damaged_artifact_is_not_written(artifact: Callable[[], Artifact], message: str) -> None:
+    with pytest.raises(CorruptError) as caught:
+        flat_plan(artifact(), name="made")
+    assert caught.value.message.startswith(message)
+
+
+def test_numbers_that_do_not_fit_are_refused() -> None:
+    artifact = made.artifact(made.launch("one", 0, grid=(1 << 32, 1, 1)))
+    with pytest.raises(UnsupportedError, match="made: a number of the launch plan does not fit"):
+        flat_plan(artifact, name="made")
+
+
+# ---- the reader
+
+
+def test_an_open_plan_tells_what_it_takes(native: Library, data: bytes) -> None:
+    plan = native.open(data)
+    assert (plan.name, plan.arch, plan.workspace_bytes) == ("made@h100", "sm_90a", 256)
+    a = NativeArray("a", "f16", (64, 64), (64, 1), 16, 8192, 256, 0, 1)
+    b = replace(a, path="b", buffer=1, flags=5)
+    out = replace(a, path="out.0", buffer=2, flags=2)
+    assert plan.buffers == [a, b, out]
+    assert plan.outputs == [out, replace(b, path="out.1")]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_is_written_opens(name: str, native: Library) -> None:
+    artifact = PLANS[name]()
+    native.open(flat_plan(artifact, name=name))
+    native.open(flat_plan(artifact, name=name, inside=False), artifact.blob)
+
+
+def test_blobs_are_asked_for_by_digest(native: Library) -> None:
+    artifact, asked = _everything(), []
+
+    def find(key: str) -> bytes:
+        asked.append(key)
+        return artifact.blob(key)
+
+    native.open(flat_plan(artifact, name="made", inside=False), find)
+    assert asked == [digest(b"x" * 24), digest(made.cubin())]
+
+
+@pytest.mark.parametrize(
+    ("find", "kind", "words"),
+    [
+        (None, NotCachedError, "by digest, and it is not here."),
+        (lambda key: None, NotCachedError, "by digest, and it is not here."),
+        (lambda key: b"x" * 23, CorruptError, "does not match its digest"),
+        (lambda key: b"y" * 24, CorruptError, "does not match its digest"),
+    ],
+)
+def test_a_blob_that_is_missing_or_another_is_told(
+    find: Callable[[str], bytes | None] | None, kind: Any, words: str, native: Library
+) -> None:
+    with pytest.raises(kind) as caught:
+        native.open(flat_plan(_everything(), name="made", inside=False), find)
+    assert type(caught.value) is kind
+    assert caught.value.message.startswith("made: ")
+    assert caught.value.message.endswith(words)
+
+
+def test_every_cut_and_every_flipped_byte_is_refused(native: Library, data: bytes) -> None:
+    for size in (*range(400), *range(400, len(data), 97)):
+        with pytest.raises(CorruptError):
+            native.open(data[:size])
+    for at in range(0, len(data), 7):
+        with pytest.raises(CorruptError) as caught:
+            native.open(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert at < 8 or "flat plan" in caught.value.message
+
+
+def test_another_version_is_refused_in_words(native: Library, data: bytes) -> None:
+    with pytest.raises(CorruptError) as caught:
+        native.open(data[:8] + bytes([2, 0, 0, 0]) + data[12:])
+    assert str(caught.value) == (
+        "the flat plan has version 2, and this library reads version 1.\n"
+        "  Write it with this version of pallasc, or install the one that wrote it."
+    )
+
+
+def test_what_is_no_flat_plan_is_refused(native: Library) -> None:
+    for other in (b"", b"PALLASC\n", b"\x7fELF" + bytes(1000)):
+        with pytest.raises(CorruptError, match="are not a flat plan"):
+            native.open(other)
+
+
+DAMAGED: dict[str, tuple[str, int, dict[str, int]]] = {
+    "facts: a name that is not there": ("facts", 0, {"f0": 1 << 20}),
+    "facts: no architecture": ("facts", 0, {"f1": 0}),
+    "facts: more inputs than arrays": ("facts", 0, {"f5": 4}),
+    "facts: other inputs": ("facts", 0, {"f5": 1}),
+    "a buffer of an unknown role": ("buffers", 0, {"f2": 4}),
+    "a buffer beyond all sizes": ("buffers", 3, {"f0": 1 << 62}),
+    "a buffer larger than its array": ("buffers", 0, {"f0": 8193}),
+    "a buffer smaller than its array": ("buffers", 0, {"f0": 8191}),
+    "a buffer without alignment": ("buffers", 0, {"f1": 0}),
+    "a constant without bytes": ("buffers", 4, {"f3": 2}),
+    "a constant of another size": ("buffers", 4, {"f0": 23}),
+    "a temporary with bytes": ("buffers", 3, {"f3": 0}),
+    "an array of no buffer": ("arrays", 0, {"f6": 5}),
+    "an array in a temporary": ("arrays", 0, {"f6": 3}),
+    "two arrays in one buffer": ("arrays", 1, {"f6": 0}),
+    "an array of other numbers": ("arrays", 1, {"f4": 0}),
+    "an array of too many dimensions": ("arrays", 2, {"f3": 65}),
+    "an array of other elements": ("arrays", 0, {"f2": 32}),
+    "an array that is not updated": ("arrays", 1, {"f7": 1}),
+    "an array that is updated": ("arrays", 0, {"f7": 5}),
+    "a result that is an input": ("arrays", 2, {"f7": 1}),
+    "a size that wraps around": ("numbers", 0, {"f0": (1 << 62) + 64}),
+    "a negative size": ("numbers", 0, {"f0": -64}),
+    "an output in another array": ("outputs", 0, {"f5": 1}),
+    "an unknown step": ("steps", 0, {"f0": 3}),
+    "a fill behind its buffer": ("steps", 0, {"f4": 8129}),
+    "a fill that wraps around": ("steps", 0, {"f4": (1 << 64) - 1}),
+    "a fill of an odd width": ("steps", 0, {"f3": 2}),
+    "a fill with more than its width": ("steps", 0, {"f7": 256}),
+    "a fill of nothing": ("steps", 0, {"f6": 0}),
+    "launches out of order": ("steps", 1, {"f1": 1}),
+    "a copy behind its source": ("steps", 4, {"f5": 8065}),
+    "a copy to no buffer": ("steps", 4, {"f1": 5}),
+    "a launch of no kernel": ("launches", 0, {"f0": 2}),
+    "a launch of another kernel": ("launches", 0, {"f0": 1}),
+    "a grid without blocks": ("launches", 0, {"f2": 0}),
+    "a cluster without blocks": ("launches", 0, {"f5": 0}),
+    "a cluster that does not divide": ("launches", 0, {"f4": 3}),
+    "a launch with other parameters": ("launches", 1, {"f12": 0}),
+    "a launch with too many parameters": ("launches", 2, {"f13": 3}),
+    "an unknown attribute": ("launches", 0, {"f11": 2}),
+    "an unknown parameter": ("parameters", 0, {"f0": 3}),
+    "a pointer behind its buffer": ("parameters", 0, {"f2": 8193}),
+    "a pointer of 4 bytes": ("parameters", 0, {"f3": 4}),
+    "a value of another size": ("parameters", 2, {"f3": 8}),
+    "a value behind all values": ("parameters", 2, {"f2": 1}),
+    "zeros beyond all sizes": ("parameters", 1, {"f3": 0xFFFFFFFF}),
+    "maps of another parameter": ("parameters", 5, {"f4": 0}),
+    "more maps than there are": ("parameters", 5, {"f5": 2}),
+    "a map behind its parameter": ("maps", 0, {"f0": 385}),
+    "a map far behind its parameter": ("maps", 0, {"f0": 0xFFFFFFFF}),
+    "a map of no buffer": ("maps", 0, {"f1": 5}),
+    "a map behind its buffer": ("maps", 0, {"f2": 8208}),
+    "a kernel of no cubin": ("kernels", 0, {"f1": 1}),
+    "a kernel without a name": ("kernels", 0, {"f0": 0xFFFFFFFF}),
+    "a kernel of other sizes": ("kernels", 1, {"f3": 0}),
+    "a kernel of too many sizes": ("kernels", 1, {"f4": 3}),
+    "a parameter that the kernel has otherwise": ("sizes", 1, {"f0": 256}),
+    "a cubin without bytes": ("cubins", 0, {"f0": 2}),
+    "a blob behind all data": ("blobs", 1, {"f2": 1 << 40}),
+    "blobs over each other": ("blobs", 1, {"f1": 0}),
+    "a blob that is there and is not": ("blobs", 0, {"f3": 0}),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_what_breaks_the_grammar_is_refused(what: str, native: Library, data: bytes) -> None:
+    table, entry, fields = DAMAGED[what]
+    with pytest.raises((CorruptError, NotCachedError)):
+        native.open(flat.changed(data, table, entry, **fields))
+
+
+def test_what_is_damaged_is_told(native: Library, data: bytes) -> None:
+    def message(table: str, entry: int, **fields: int) -> str:
+        with pytest.raises(CorruptError) as caught:
+            native.open(flat.changed(data, table, entry, **fields))
+        return caught.value.message
+
+    assert message("steps", 0, f4=8129) == (
+        "the flat plan is damaged: step 0 fills 64 bytes with 0x7."
+    )
+    assert message("sizes", 1, f0=256) == (
+        "the plan passes parameters of [8, 512] bytes to mapped, and its cubin says [8, 256]"
+    )
+    assert message("buffers", 0, f0=8191) == (
+        "the flat plan is damaged: array 0 is larger than its buffer of 8191 bytes."
+    )
+
+
+# Field of `maps`, its value, and what the driver's rules say in Python's words.
+_RULES = [
+    (0, {"f30": 10}, "element type 10 is unknown"),
+    (0, {"f32": 4}, "swizzle 4 is unknown"),
+    (0, {"f33": 3}, "interleave 3 is unknown"),
+    (0, {"f34": 4}, "L2 promotion 4 is unknown"),
+    (0, {"f31": 0}, "rank 0 is not in 1 to 5"),
+    (0, {"f31": 6}, "rank 6 is not in 1 to 5"),
+    (0, {"f2": 8}, "it starts at byte 8, no multiple of 16"),
+    (0, {"f3": 0}, "sizes (0, 32) exceed 2^32 or are zero"),
+    (0, {"f4": (1 << 32) + 1}, "sizes (64, 4294967297) exceed 2^32 or are zero"),
+    (0, {"f8": 120}, "byte strides (120,) are not all multiples of 16 below 2^40"),
+    (0, {"f18": 9}, "element strides (1, 9) are not all within 1 to 8"),
+    (0, {"f13": 257}, "box (8, 257) is not within 1 to 256"),
+    (0, {"f12": 4}, "the inner box of 8 bytes is not a multiple of 16 bytes"),
+    (0, {"f12": 32, "f32": 1}, "the inner box of 64 bytes is longer than the swizzle of 32"),
+    (2, {"f22": -129}, "window bounds [-129, -2, 1, 2] are not all within -128 to 127"),
+    (2, {"f28": 257}, "257 channels a pixel are not within 1 to 256"),
+    (2, {"f29": 0}, "0 pixels a column are not within 1 to 1024"),
+    (2, {"f32": 2}, "128 bytes of channels are longer than the swizzle of 64"),
+    (2, {"f12": 1}, "fields that are not used are not 0"),
+    (0, {"f28": 1}, "fields that are not used are not 0"),
+    (0, {"f5": 1}, "fields that are not used are not 0"),
+]
+
+
+@pytest.mark.parametrize(("entry", "fields", "rule"), _RULES, ids=[rule for *_, rule in _RULES])
+def test_the_rules_of_tensor_maps_are_checked(
+    entry: int, fields: dict[str, int], rule: str, native: Library, data: bytes
+) -> None:
+    with pytest.raises(CorruptError) as caught:
+        native.open(flat.changed(data, "maps", entry, **fields))
+    assert caught.value.message == f"the driver would refuse a tensor map of mapped: {rule}"
