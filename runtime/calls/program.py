@@ -184,7 +184,7 @@ class Program:
         """Return the error for what a bound plan answered."""
         if len(result) == 1:
             what = f"{self.name} cannot be launched"
-            return _named(self._driver.error(int(result[0]), "cuLaunchKernelEx", what))
+            return _named(self._driver.error(int(result[0]), _function(self._steps[0]), what))
         before = ", after the steps before it have been" if result[1] else ""
         what = f"step {result[1]} of {self.name} cannot be launched{before}"
         return _named(self._driver.error(int(result[0]), _function(self._steps[result[1]]), what))

@@ -200,9 +200,15 @@ static int start(void)
 #define FUNCTION(name, since, arguments) find(&driver.name, library, ask, #name, since);
 #include "driver_functions.h"
 #undef FUNCTION
-    if (!driver.cuLaunchKernelEx || !driver.cuMemcpyDtoDAsync || !driver.cuMemsetD8Async ||
-        !driver.cuMemsetD32Async)
-        return no_function("cuLaunchKernelEx or an asynchronous copy", "kernels cannot be launched");
+    /* A launch calls these without a look. */
+#define NEEDED(name) \
+    if (!driver.name) \
+        return no_function(#name, "kernels cannot be launched")
+    NEEDED(cuLaunchKernelEx);
+    NEEDED(cuMemcpyDtoDAsync);
+    NEEDED(cuMemsetD8Async);
+    NEEDED(cuMemsetD32Async);
+#undef NEEDED
     int result = init(0);
     if (result)
         return refuse(result, "cuInit", "the NVIDIA driver does not start", init_reason(result),

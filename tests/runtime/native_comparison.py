@@ -57,22 +57,30 @@ class Log:
 
 
 class Memory:
-    """Addresses for arrays and workspace, the same for Python and C; pages are made when used."""
+    """Addresses for arrays and workspace, the same for Python and C; pages are made when used.
+
+    Attributes:
+        start: where it begins, at a multiple of a megabyte.
+    """
 
     def __init__(self) -> None:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
         self._room = mmap.mmap(-1, _ROOM, flags=flags)
         view = (ctypes.c_ubyte * 1).from_buffer(self._room)
-        self._start = -(-ctypes.addressof(view) // _GAP) * _GAP
+        self.start = -(-ctypes.addressof(view) // _GAP) * _GAP
         del view
+
+    def adopt(self, driver: control.Standin, size: int) -> None:
+        """Let it be memory of device 0 from its start on."""
+        assert not driver.library.standin_adopt(self.start, size, 0)
 
     def sets(self, driver: control.Standin, sizes: Sequence[int]) -> Iterator[list[int]]:
         """Give the addresses of arrays of these sizes, once for each of OFFSETS."""
-        at, starts = self._start, []
+        at, starts = self.start, []
         for size in sizes:
             starts.append(at)
             at += -(-(size + max(OFFSETS)) // _GAP) * _GAP + _GAP
-        assert not driver.library.standin_adopt(self._start, at - self._start, 0)
+        self.adopt(driver, at - self.start)
         for offset in OFFSETS:
             yield [start + offset for start in starts]
 

@@ -1,0 +1,283 @@
+"""The C library in threads, after forks, without a driver, and as a file of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import made
+import native_comparison
+import pytest
+import standin as control
+from native_plans import PAIR, PLANS, matrices
+
+from pallasc.errors import ArgumentError, DeviceError
+from pallasc.runtime.device import answers
+from pallasc.runtime.native.library import Library
+from pallasc.specs.artifacts.flat_plan import flat_plan
+
+MOST_BYTES = 200_000
+THREADS, LAUNCHES = 8, 200
+
+_PLAN = """
+import sys
+from pathlib import Path
+from pallasc.errors import PallascError
+from pallasc.runtime.native.library import open_library
+plan = open_library(Path(sys.argv[1])).open(Path(sys.argv[2]).read_bytes())
+def said(work, *arguments):
+    try:
+        work(*arguments)
+    except PallascError as error:
+        return str(error)
+    return "ok"
+"""
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path) -> Path:
+    """Give a file with a flat plan."""
+    file = tmp_path / "made.plan"
+    file.write_bytes(flat_plan(made.add(), name="made"))
+    return file
+
+
+def test_threads_launch_one_plan_at_once_without_a_mix_up(
+    native: Library, runtime: control.Standin
+) -> None:
+    artifact = made.artifact(made.launch("mapped", 2, PAIR), inputs=matrices())
+    plan = native.open(flat_plan(artifact, name="made"))
+    plan.prepare(0)
+    start = native_comparison.memory().start
+    native_comparison.memory().adopt(runtime, 1 << 28)
+    problems: list[BaseException] = []
+    together = threading.Barrier(THREADS)
+
+    def work(number: int) -> None:
+        try:
+            together.wait()
+            for turn in range(LAUNCHES):
+                first = start + (number << 24) + (turn % 7 << 14)
+                plan.launch([first, first + (1 << 22), first + (2 << 22)])
+                # In between each thread fails, too: its message is its own.
+                with pytest.raises(ArgumentError, match=f"takes 3 buffers, not {number}"):
+                    plan.launch([0] * (number if number != 3 else 9))
+        except BaseException as error:
+            problems.append(error)
+
+    numbers = [n for n in range(THREADS + 1) if n != 3]
+    threads = [threading.Thread(target=work, args=(number,)) for number in numbers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    launches = runtime.launches
+    assert len(launches) == THREADS * LAUNCHES
+    for launch in launches:
+        first = launch.pointer(0) - (2 << 22)
+        (at, one), (other_at, two) = launch.maps(1)[:2]
+        assert (at, one.address, other_at, two.address) == (0, first, 128, first + (1 << 22) + 64)
+    assert runtime.count("cuTensorMapEncodeTiled") >= 2
+
+
+def test_threads_prepare_one_plan_once(native: Library, runtime: control.Standin) -> None:
+    plan = native.open(flat_plan(PLANS["constants"](), name="made"))
+    threads = [threading.Thread(target=plan.prepare, args=(0,)) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert runtime.count("cuLibraryLoadData") == 1
+    assert runtime.count("cuMemAlloc_v2") == 2
+
+
+def test_plans_share_cubins_and_constants(native: Library, runtime: control.Standin) -> None:
+    artifact = PLANS["constants"]()
+    data = flat_plan(artifact, name="made")
+    for _ in range(3):
+        plan = native.open(data)
+        plan.prepare(0)
+        plan.close()
+    assert runtime.count("cuLibraryLoadData") == 1
+    assert runtime.count("cuMemAlloc_v2") == 2
+    native.forget()
+    native.open(data).prepare(0)
+    assert runtime.count("cuLibraryLoadData") == 2
+    assert runtime.count("cuMemAlloc_v2") == 4
+
+
+def test_two_devices_have_their_own(native: Library, runtime: control.Standin) -> None:
+    runtime.devices("9.0", "9.0")
+    plan = native.open(flat_plan(made.add(), name="made"))
+    plan.prepare(1)
+    assert runtime.count("cuDevicePrimaryCtxRetain") == 1
+    with pytest.raises(ArgumentError, match="not prepared on GPU 0"):
+        plan.launch([0, 0, 0])
+    plan.prepare(0)
+    runtime.configure(check_pointers=0)
+    for device in (0, 1):
+        plan.launch([1 << 20, 2 << 20, 3 << 20], device=device)
+    assert [launch.device for launch in runtime.launches] == [0, 1]
+    assert runtime.count("cuLibraryLoadData") == 1
+
+
+def test_a_launch_can_be_captured(native: Library, runtime: control.Standin) -> None:
+    from cuda.bindings import driver
+
+    plan = native.open(flat_plan(made.add(), name="made"))
+    plan.prepare(0)
+    _, context = driver.cuDevicePrimaryCtxRetain(0)
+    driver.cuCtxSetCurrent(context)
+    runtime.configure(check_pointers=0)
+    _, stream = driver.cuStreamCreate(1)
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+    assert int(driver.cuStreamBeginCapture(stream, mode)[0]) == 0
+    plan.launch([1 << 20, 2 << 20, 3 << 20], stream=int(stream))
+    other = native.open(flat_plan(PLANS["constants"](), name="made"))
+    other.prepare(0)  # loads and uploads beside the capture
+    code, graph = driver.cuStreamEndCapture(stream)
+    assert int(code) == 0
+    assert runtime.launches == []
+    _, made_graph = driver.cuGraphInstantiate(graph, 0)
+    assert int(driver.cuGraphLaunch(made_graph, stream)[0]) == 0
+    (launch,) = runtime.launches
+    assert launch.replayed
+    driver.cuCtxSetCurrent(None)
+
+
+def test_the_child_of_a_fork_is_told(
+    native_file: Path, plan_file: Path, fresh_process: Callable[..., Any]
+) -> None:
+    code = _PLAN + (
+        "import os\n"
+        "before = os.fork()\n"
+        "if not before:\n"
+        "    print('first', said(plan.prepare, 0), flush=True)\n"
+        "    os._exit(0)\n"
+        "os.waitpid(before, 0)\n"
+        "print(said(plan.prepare, 0), flush=True)\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    print(said(plan.launch, [256, 512, 768]), flush=True)\n"
+        "    print(said(plan.prepare, 0), flush=True)\n"
+        "    os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+    )
+    done = fresh_process(code, str(native_file), str(plan_file))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "first ok",
+        "ok",
+        "made is not prepared on GPU 0.",
+        "  Call pallasc_prepare for this device before.",
+        "this process was forked from one that uses the GPU; CUDA does not work in it.",
+        f"  {answers.INIT_HINTS[3]}",
+    ]
+
+
+def test_without_a_driver_it_opens_plans_and_says_what_is_missing(
+    native_file: Path, plan_file: Path, tmp_path: Path
+) -> None:
+    code = _PLAN + "print(plan.name)\nprint(said(plan.prepare, 0))\n"
+    # A file of that name that is no library hides a driver that the machine may have.
+    (tmp_path / "libcuda.so.1").write_text("nothing")
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, native_file, plan_file],
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == [
+        "made",
+        "no NVIDIA driver here: libcuda.so.1 cannot be loaded.",
+        f"  {answers.INSTALL}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "words"),
+    [
+        ("cuLibraryLoadData", "the driver for CUDA 13.0 has no cuLibraryLoadData."),
+        ("cuKernelGetParamInfo", "the driver for CUDA 13.0 has no cuKernelGetParamInfo."),
+        ("cuFuncLoad", "the driver for CUDA 13.0 has no cuFuncLoad."),
+        ("cuLaunchKernelEx", "the driver for CUDA 13.0 has no cuLaunchKernelEx."),
+    ],
+)
+def test_a_function_that_the_driver_lacks_is_told(
+    hidden: str, words: str, native_file: Path, plan_file: Path, fresh_process: Callable[..., Any]
+) -> None:
+    code = _PLAN + "print(said(plan.prepare, 0))\n"
+    done = fresh_process(code, str(native_file), str(plan_file), hide=[hidden])
+    first, second = done.stdout.splitlines()
+    assert first.endswith(words)
+    assert second == "  Install a newer NVIDIA driver."
+
+
+# ---- the file
+
+
+def _symbols(file: Path) -> list[str]:
+    done = subprocess.run(["nm", "-D", file], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="no nm on the PATH")
+def test_only_its_own_functions_are_visible_and_nothing_of_cuda_is_linked(
+    native_file: Path,
+) -> None:
+    symbols = _symbols(native_file)
+    defined = [line.split()[-1] for line in symbols if " T " in line or " D " in line]
+    assert defined
+    assert [name for name in defined if not name.startswith("pallasc_")] == []
+    assert [line for line in symbols if " cu" in line or "Py" in line] == []
+    needed = subprocess.run(
+        ["readelf", "-d", native_file], capture_output=True, text=True, check=True
+    ).stdout
+    assert "libcuda" not in needed
+    assert "libpython" not in needed
+
+
+@pytest.mark.skipif(shutil.which("strip") is None, reason="no strip on the PATH")
+def test_it_is_small(native_file: Path, tmp_path: Path) -> None:
+    stripped = tmp_path / "stripped.so"
+    subprocess.run(["strip", "-o", stripped, native_file], check=True)
+    assert stripped.stat().st_size <= MOST_BYTES
+
+
+def test_a_library_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+    from pallasc.errors import ToolError
+    from pallasc.runtime.native.library import open_library
+
+    (tmp_path / "libpallasc.so").write_text("nothing")
+    with pytest.raises(ToolError, match="the C library cannot be loaded: "):
+        open_library(tmp_path / "libpallasc.so")
+
+
+def test_the_variable_switches_it_off_or_names_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from pallasc.errors import ToolError
+    from pallasc.runtime.native.library import library_file
+
+    monkeypatch.setenv("PALLASC_NATIVE", "0")
+    with pytest.raises(ToolError, match="switched off: PALLASC_NATIVE is 0"):
+        library_file()
+    monkeypatch.setenv("PALLASC_NATIVE", str(tmp_path / "gone.so"))
+    with pytest.raises(ToolError, match=r"PALLASC_NATIVE names .*gone\.so, which is not there"):
+        library_file()
+    (tmp_path / "gone.so").touch()
+    assert library_file() == tmp_path / "gone.so"
+
+
+def test_errors_of_the_gpu_are_those_of_python(native: Library, runtime: control.Standin) -> None:
+    runtime.devices()
+    with pytest.raises(DeviceError):
+        native.open(flat_plan(made.add(), name="made")).prepare(0)
