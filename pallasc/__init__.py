@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ToolError,
         UnsupportedError,
     )
+    from pallasc.runtime.adapters.jax_handlers import jax_export_checks, register_jax_handlers
     from pallasc.runtime.kernel import Kernel
     from pallasc.runtime.opening import Kernels, load, open_artifact, open_bundle
     from pallasc.specs.artifacts.artifact import Artifact
@@ -55,10 +56,12 @@ __all__ = [
     "compile",
     "declare",
     "emulate",
+    "jax_export_checks",
     "kernel",
     "load",
     "open_artifact",
     "open_bundle",
+    "register_jax_handlers",
 ]
 
 _MODULE_OF = {
@@ -66,6 +69,9 @@ _MODULE_OF = {
     "Kernel": "pallasc.runtime.kernel",
     "compile": "pallasc.compiler.api",
     "emulate": "pallasc.emulator.emulate",
+    **dict.fromkeys(
+        ("jax_export_checks", "register_jax_handlers"), "pallasc.runtime.adapters.jax_handlers"
+    ),
     **dict.fromkeys(("Call", "Ref", "declare", "kernel"), "pallasc.specs.loading.decorator"),
     **dict.fromkeys(("Kernels", "load", "open_artifact", "open_bundle"), "pallasc.runtime.opening"),
     **dict.fromkeys(

@@ -108,6 +108,15 @@ class Kernel(Variants):
         """The same kernel without checks at each launch."""
         return self.of(self.variants, checks=False)
 
+    @cached_property
+    @untraced
+    def by_digest(self) -> Kernel:
+        """The same kernel, whose cubins JAX's programs name by digest and do not contain.
+
+        Where such a program runs, a bundle that has them must be open: `pallasc.load`.
+        """
+        return self.of(self.variants, is_by_digest=True)
+
     @untraced
     def defvjp(self, backward: Kernel | Callable[[Any, Any], Any]) -> None:
         """Declare what gives the kernel's gradients under `jax.grad` and the like.
@@ -346,7 +355,7 @@ _ENTRANCES: Sequence[Function] = (
         Kernel.defvjp,
         Kernel.defvmap,
     ),
-    vars(Kernel)["unchecked"].func,
+    *(vars(Kernel)[name].func for name in ("unchecked", "by_digest")),
 )
 """Public entry points that torch.compile must not trace."""
 

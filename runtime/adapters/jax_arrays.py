@@ -1,7 +1,8 @@
 """Arrays of JAX: inside `jit` a kernel is an instruction of XLA's program.
 
-That is a callback of Python (`jax_callback`). Results are XLA's buffers. Memory for temporaries is
-a result that nobody reads, so that XLA allocates it too, and captured launches do not outlive it.
+With pallasc's C library that is a call of a handler in C (`jax_handlers`), else of a callback of
+Python (`jax_callback`). Results are XLA's buffers either way. Memory for temporaries is a result
+that nobody reads, so that XLA allocates it too, and captured launches do not outlive it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from pallasc.errors import ArgumentError
+from pallasc.runtime.adapters import jax_handlers
 from pallasc.runtime.adapters.jax_callback import callback
 from pallasc.runtime.adapters.jax_rules import guarded
 from pallasc.runtime.adapters.jax_types import result_type, types_of, workspace_types
@@ -107,7 +109,10 @@ def _call(kernel: Variants, *arrays: Any) -> list[Any]:
     results = [result_type(kernel.name, binding, arrays) for binding in written]
     buffers = [*results, *workspace_types(kernel, types, arrays)]
     aliases = {number: leaf for leaf, number in enumerate(updated)}
-    function = callback(kernel, types, buffers, aliases, len(results))
+    if jax_handlers.is_usable(jax_handlers.candidates_for(kernel, types)):
+        function = jax_handlers.handler(kernel, types, buffers, aliases)
+    else:
+        function = callback(kernel, types, buffers, aliases, len(results))
     made = function(*map(_in_memory, arrays, signature.inputs))
     places = {
         **{("input", number): leaf for leaf, number in enumerate(updated)},

@@ -24,7 +24,8 @@ FLAGS = (
 LINK = ("-shared", "-Wl,-soname,libpallasc.so", "-Wl,--no-undefined", "-Wl,-z,nodelete", "-pthread")
 LIBRARIES = ("-ldl",)
 LAUNCHER = (
-    "driver.c", "errors.c", "launch.c", "map_rules.c", "plan.c", "prepare.c", "sha256.c", "text.c",
+    "driver.c", "errors.c", "host.c", "launch.c", "map_rules.c", "plan.c", "prepare.c", "sha256.c",
+    "text.c", "xla.c",
 )  # fmt: skip
 """The sources of the library; others in the folder need what is not always there."""
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import made
+import native_build
 import pytest
 import standin as control
 
@@ -20,20 +21,27 @@ from pallasc.runtime.device import process_state
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
+@pytest.fixture(scope="module", params=["handlers", "callback"])
+def report(request: pytest.FixtureRequest) -> dict[str, Any]:
     if control.compiler() is None:
         pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
     path = os.pathsep.join([str(HERE), str(HERE / "programs"), os.environ.get("PYTHONPATH", "")])
+    has_handlers = request.param == "handlers"
     done = subprocess.run(
         [sys.executable, "-P", HERE / "programs" / "jax_ways.py"],
-        env={**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"},
+        env={
+            **os.environ,
+            "PYTHONPATH": path,
+            "JAX_PLATFORMS": "cpu",
+            "PALLASC_NATIVE": str(native_build.build()) if has_handlers else "0",
+        },
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert found["handlers"] == has_handlers
     return found
 
 

@@ -9,23 +9,26 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import native_build
 import pytest
 import standin as control
 
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module")
-def report() -> dict[str, dict[str, Any]]:
+@pytest.fixture(scope="module", params=["handlers", "callback"])
+def report(request: pytest.FixtureRequest) -> dict[str, Any]:
     if control.compiler() is None:
         pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
     path = os.pathsep.join([str(HERE), str(HERE / "programs"), os.environ.get("PYTHONPATH", "")])
+    has_handlers = request.param == "handlers"
     done = subprocess.run(
         [sys.executable, "-P", HERE / "programs" / "jax_rules.py"],
         env={
             **os.environ,
             "PYTHONPATH": path,
             "JAX_PLATFORMS": "cpu",
+            "PALLASC_NATIVE": str(native_build.build()) if has_handlers else "0",
             "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
         },
         capture_output=True,
@@ -33,7 +36,8 @@ def report() -> dict[str, dict[str, Any]]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    assert found["handlers"] == has_handlers
     return found
 
 
@@ -67,7 +71,7 @@ def report() -> dict[str, dict[str, Any]]:
     ],
 )
 def test_vmap_calls_the_variant_for_a_batch_where_one_is_declared(
-    what: str, expected: Any, report: dict[str, dict[str, Any]]
+    what: str, expected: Any, report: dict[str, Any]
 ) -> None:
     assert report["vmap"][what] == expected
 
@@ -107,12 +111,12 @@ def test_vmap_calls_the_variant_for_a_batch_where_one_is_declared(
     ],
 )
 def test_gradients_are_what_the_declared_backward_gives(
-    what: str, expected: Any, report: dict[str, dict[str, Any]]
+    what: str, expected: Any, report: dict[str, Any]
 ) -> None:
     assert report["grad"][what] == expected
 
 
-def test_gradients_must_be_a_tuple(report: dict[str, dict[str, Any]]) -> None:
+def test_gradients_must_be_a_tuple(report: dict[str, Any]) -> None:
     message = report["grad"]["no tuple"]
     assert message.startswith("ArgumentError: the backward function of multiply must give 2")
     assert "and gives a" in message
@@ -128,6 +132,6 @@ def test_gradients_must_be_a_tuple(report: dict[str, dict[str, Any]]) -> None:
     ],
 )
 def test_shard_map_runs_a_kernel_on_each_device(
-    what: str, expected: list[float], report: dict[str, dict[str, Any]]
+    what: str, expected: list[float], report: dict[str, Any]
 ) -> None:
     assert report["shard_map"][what] == expected

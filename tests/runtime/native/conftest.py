@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 
+import fake_xla  # noqa: F401  (tests import it by its bare name)
 import native_build
-import native_comparison  # noqa: F401  (tests import it by its bare name)
+import native_comparison  # noqa: F401  (as fake_xla)
 import standin as control
 
+sys.path.pop(0)
 sys.path.pop(0)
 
 from pallasc.runtime.native.library import Library, open_library

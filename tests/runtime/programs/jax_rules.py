@@ -163,7 +163,9 @@ def main() -> None:
     made.install()
     install(driver)
     a, b = jnp.full(ROWS, 3, jnp.float32), jnp.full(ROWS, 5, jnp.float32)
-    report = {"vmap": batches(a, b), "grad": derivatives(a, b), "shard_map": shards(a, b)}
+    lowered = jax.jit(multiplying()).lower(a, b).as_text()
+    report: dict[str, Any] = {"handlers": "pallasc_launch" in lowered}
+    report |= {"vmap": batches(a, b), "grad": derivatives(a, b), "shard_map": shards(a, b)}
     driver.check()
     print(json.dumps(report))
 

@@ -217,7 +217,8 @@ def main() -> None:
     made.install()
     kernel = doubling(driver)
     a, b = jnp.full((4, 64), 1, jnp.float32), jnp.full((4, 64), 2, jnp.float32)
-    report: dict[str, Any] = {}
+    lowered = jax.jit(lambda x, y: kernel(x, y)).lower(a, b).as_text()
+    report: dict[str, Any] = {"handlers": "pallasc_launch" in lowered}
     for name, function in (("inside", jax.jit(lambda x, y: kernel(x, y))), ("outside", kernel)):
         first, updated, again = function(a, b)
         report[name] = [float(np.asarray(array)[0, 0]) for array in (first, updated, again, a, b)]

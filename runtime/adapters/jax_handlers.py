@@ -1,0 +1,215 @@
+"""Kernels inside JAX's programs without Python: handlers in C of XLA's foreign function interface.
+
+A call becomes a custom call whose attributes are flat plans, one for each GPU that the kernel was
+compiled for (`runtime/native/xla.c` has what it consists of). XLA verifies and loads them when it
+loads the program, and launches without Python. So `jax.export` can write such a program to a file,
+with the cubins in it or with their digests.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pallasc.errors import ToolError
+from pallasc.runtime.calls.match import Variants
+from pallasc.runtime.matching.candidates import ArrayType, Candidate
+from pallasc.runtime.matching.known import find_blob
+from pallasc.runtime.matching.selection import arch_refusal, point, several_fit
+from pallasc.runtime.native.library import open_library
+from pallasc.specs.artifacts.flat_plan import flat_plan
+from pallasc.specs.gpus import ARCH
+
+TARGET = "pallasc_launch"
+"""What the custom call is called in programs."""
+
+_STAGES = {
+    "cuda": ("CUDA", ("instantiate", "prepare", "execute")),
+    "host": ("cpu", ("instantiate", "execute")),
+}
+_FIND = ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.POINTER(ctypes.c_size_t),
+)
+_lock = threading.Lock()
+_registered: list[Any] = []
+
+
+class Plan(bytes):
+    """A flat plan in an attribute, which programs that are printed show by its size."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} bytes>"
+
+
+def register_jax_handlers() -> None:
+    """Let JAX run programs that have kernels of pallasc in them, such as those of `jax.export`.
+
+    Calling a kernel under `jax.jit` does this too. Doing it again does nothing.
+
+    Raises:
+        ToolError: pallasc's native library is not there, or JAX is not installed.
+    """
+    try:
+        functions = open_library().functions
+    except ToolError as error:
+        raise ToolError(
+            f"programs of JAX cannot launch kernels by themselves: {error.message}", hint=error.hint
+        ) from error
+    try:
+        import jax.ffi
+    except ImportError as error:
+        raise ToolError("JAX is not installed.", hint="Run pip install jax.") from error
+    with _lock:
+        if _registered:
+            return
+        # Kept: XLA calls these as long as the process lives.
+        found = _FIND(_find)
+        functions.pallasc_xla_find_with(found)
+        for prefix, (platform, stages) in _STAGES.items():
+            handlers = {
+                stage: jax.ffi.pycapsule(getattr(functions, f"pallasc_xla_{prefix}_{stage}"))
+                for stage in stages
+            }
+            jax.ffi.register_ffi_target(TARGET, handlers, platform=platform)
+        _registered.append(found)
+
+
+def jax_export_checks() -> list[Any]:
+    """Return what `jax.export.export` takes as `disabled_checks` for functions with kernels.
+
+    JAX refuses custom calls that it gives no promise of compatibility for. pallasc gives its own:
+    a program opens as long as the version of its plans is known.
+    """
+    from jax.export import DisabledSafetyCheck
+
+    return [DisabledSafetyCheck.custom_call(TARGET)]
+
+
+def is_usable(candidates: Sequence[Candidate]) -> bool:
+    """Tell whether handlers can launch these variants; those of several devices they cannot."""
+    if any(candidate.artifact.plan.device_count > 1 for candidate in candidates):
+        return False
+    try:
+        register_jax_handlers()
+    except ToolError:
+        return False
+    return True
+
+
+def handler(
+    kernel: Variants, types: Sequence[ArrayType], results: Sequence[Any], aliases: Mapping[int, int]
+) -> Callable[..., Any]:
+    """Return a function of a program that launches a kernel.
+
+    Args:
+        kernel: what is launched.
+        types: its arrays.
+        results: what XLA allocates: inputs updated in place, results, then memory for temporaries.
+        aliases: of each input that is updated in place, the number of its result.
+
+    Raises:
+        SelectionError: several variants for one architecture fit.
+        CorruptError: an artifact is damaged.
+    """
+    import jax
+
+    kept = vars(kernel).setdefault("_jax_attributes", {})
+    key = tuple(types)
+    if key not in kept:
+        kept[key] = _attributes(kernel, types)
+    call = jax.ffi.ffi_call(TARGET, list(results), input_output_aliases=dict(aliases))
+    return partial(call, **kept[key])
+
+
+def _attributes(kernel: Variants, types: Sequence[ArrayType]) -> dict[str, Any]:
+    """Return the attributes of a call with arrays of these types."""
+    candidates, by_digest = candidates_for(kernel, types), kernel.is_by_digest
+    _check_choice(candidates)
+    names = _local_names()
+    ordered = sorted(candidates, key=lambda candidate: _order(candidate, names))
+    plans = {
+        f"{number:03}{candidate.id}": Plan(
+            flat_plan(candidate.artifact, name=candidate.id, inside=not by_digest)
+        )
+        for number, candidate in enumerate(ordered)
+    }
+    origins = dict.fromkeys(_origin(candidate) for candidate in ordered) if by_digest else {}
+    return {"kernel": kernel.name, "plans": plans, "origin": ", ".join(filter(None, origins))}
+
+
+def candidates_for(kernel: Variants, types: Sequence[ArrayType]) -> list[Candidate]:
+    """Return the variants that take arrays of these types."""
+    return [variant for variant in kernel.variants if list(variant.arrays) == list(types)]
+
+
+def _check_choice(candidates: Sequence[Candidate]) -> None:
+    """Check that no GPU has to choose between variants that differ in their parameters.
+
+    Raises:
+        SelectionError: one has.
+    """
+    if len({point(candidate) for candidate in candidates}) == 1:
+        return
+    for arch in dict.fromkeys(candidate.arch for candidate in candidates):
+        here = _capability(arch)
+        fitting = [c for c in candidates if arch_refusal(c.arch, *here) is None]
+        points = {point(candidate): candidate for candidate in fitting}
+        if len(points) > 1:
+            raise several_fit(list(points.values()))
+
+
+def _capability(arch: str) -> tuple[int, int]:
+    match = ARCH.fullmatch(arch)
+    return (0, 0) if match is None else (int(match[1]), int(match[2]))
+
+
+def _order(candidate: Candidate, local_names: Sequence[str]) -> tuple[Any, ...]:
+    """Return where a variant stands in the order in which they are tried; see `selection`."""
+    match = ARCH.fullmatch(candidate.arch)
+    suffix = "" if match is None else match[3]
+    major, minor = _capability(candidate.arch)
+    return (
+        {"a": 0, "f": 1}.get(suffix, 2),
+        -major,
+        -minor,
+        candidate.artifact.target.get("description") not in local_names,
+        candidate.target,
+    )
+
+
+def _local_names() -> list[str]:
+    """Return the names of JAX's own GPUs: among models of one architecture theirs go first."""
+    import jax
+
+    if jax.default_backend() != "gpu":
+        return []
+    return [device.device_kind for device in jax.local_devices()]
+
+
+def _origin(candidate: Candidate) -> str:
+    """Return what has a variant's cubins, without a path of this machine."""
+    origin = candidate.origin
+    return "" if origin is None else origin.provider or Path(origin.file).name
+
+
+_given: dict[int, Any] = {}
+
+
+def _find(kernel: bytes, variant: bytes, digest: bytes, data: Any, size: Any) -> int:
+    """Give XLA's handlers a blob of the kernels that are open in this process."""
+    blob = find_blob(*(text.decode("utf-8", "replace") for text in (kernel, variant, digest)))
+    if blob is None:
+        return 1
+    # The bytes are copied before this thread asks again.
+    _given[threading.get_ident()] = buffer = ctypes.create_string_buffer(blob, len(blob))
+    data[0], size[0] = ctypes.addressof(buffer), len(blob)
+    return 0

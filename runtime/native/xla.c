@@ -1,0 +1,510 @@
+/* Kernels inside XLA's programs: handlers of its foreign function interface (xla_ffi.h).
+ *
+ * A call is an instruction with these attributes:
+ *
+ *   kernel  text: what messages call it
+ *   plans   a dictionary of flat plans (flat_plan.h), one for each GPU it was compiled for. Keys are
+ *           sorted: three digits, in the order in which plans are tried, then the variant's id
+ *   origin  text: where cubins lie that the plans name by digest; "" where they lie inside
+ *
+ * Its arguments are the kernel's inputs, in row-major memory of the layout that the kernel takes. Its
+ * results are the inputs that are updated in place, each at the place of its argument, then the
+ * kernel's results, then memory for temporaries where any of the plans needs some.
+ *
+ * What happens when:
+ *
+ *   instantiate  the plans are read and verified; no driver is needed
+ *   prepare      each plan is loaded on the GPUs of the process that it is for, those whose primary
+ *                context is in use. XLA comes here before any kernel of a run is launched: to load
+ *                later can wait for kernels that wait for others, and cannot be captured
+ *   execute      the launch goes into XLA's stream
+ *
+ * On the platform of the host, where XLA computes on the CPU, buffers are copied to a GPU and back,
+ * and the call waits (host.c). There is no stage to prepare: the first execution does. */
+#define _POSIX_C_SOURCE 200809L
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host.h"
+#include "plan.h"
+#include "xla_ffi.h"
+
+enum { MOST_PLANS = 256, KEY_DIGITS = 3 };
+
+/* One call of a program. */
+struct instance {
+    char *kernel, *origin;
+    size_t count;              /* of plans */
+    size_t inputs, updated, results;
+    size_t workspace_bytes;    /* the most that any plan needs */
+    atomic_int is_checked;     /* the buffers of a call site never change their shapes */
+    atomic_int is_prepared;    /* on all GPUs that are in use */
+    int *places;               /* of each buffer: the number of its result, or of its argument - 1 */
+    _Atomic(pallasc_plan *) chosen[MOST_DEVICES];
+    char *absent;              /* why plans were left out, a line each; NULL where none was */
+    pallasc_plan *plans[];
+};
+
+/* A platform of XLA, which has types of its own. */
+struct platform {
+    const char *type_name;
+    ffi_type_id type;
+};
+
+static struct platform cuda = {"pallasc_call_cuda", {0}}, host = {"pallasc_call_host", {0}};
+
+/* Finds a blob of a variant as pallasc_find does; NULL: nothing is found. */
+typedef int (*find_function)(const char *kernel, const char *variant, const char *sha256,
+                             const void **data, size_t *size);
+
+static _Atomic(find_function) find_blob;
+
+PALLASC_API void pallasc_xla_find_with(find_function find)
+{
+    atomic_store(&find_blob, find);
+}
+
+struct search {
+    const char *kernel;
+    char variant[2048];
+};
+
+static int find_in(void *context, const char *sha256, const void **data, size_t *size)
+{
+    const struct search *search = context;
+    find_function find = atomic_load(&find_blob);
+    return find ? find(search->kernel, search->variant, sha256, data, size) : 1;
+}
+
+/* ---- errors ---- */
+
+static ffi_error *error_of(const ffi_call *call, int code, const char *message)
+{
+    ffi_error_args args = {FFI_SIZE(ffi_error_args, code), NULL, message, code};
+    return call->api->create_error(&args);
+}
+
+static ffi_error *refuse(const ffi_call *call, int code, const char *format, ...)
+{
+    char text[2048];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(text, sizeof text, format, values);
+    va_end(values);
+    return error_of(call, code, text);
+}
+
+/* The code of absl that is nearest to one of ours. */
+static int code_of(int status)
+{
+    switch (status) {
+    case PALLASC_ERROR_ARGUMENT: return FFI_INVALID_ARGUMENT;
+    case PALLASC_ERROR_CORRUPT: return FFI_DATA_LOSS;
+    case PALLASC_ERROR_DEVICE: return FFI_FAILED_PRECONDITION;
+    case PALLASC_ERROR_OUT_OF_MEMORY: return FFI_RESOURCE_EXHAUSTED;
+    case PALLASC_ERROR_NOT_FOUND: return FFI_NOT_FOUND;
+    default: return FFI_INTERNAL;
+    }
+}
+
+static void drop(const ffi_call *call, ffi_error *error)
+{
+    ffi_error_destroy_args args = {FFI_SIZE(ffi_error_destroy_args, error), NULL, error};
+    call->api->destroy_error(&args);
+}
+
+/* ---- what XLA asks before anything else ---- */
+
+static void destroy(void *object)
+{
+    struct instance *self = object;
+    if (!self)
+        return;
+    for (size_t n = 0; n < self->count; n++)
+        pallasc_close(self->plans[n]);
+    free(self->places);
+    free(self->kernel);
+    free(self->origin);
+    free(self->absent);
+    free(self);
+}
+
+static const ffi_type_info type_info = {FFI_SIZE(ffi_type_info, destroy), NULL, destroy};
+
+/* Answers what a handler is. True: this call was that question, and `error` is the answer. */
+static int described(ffi_call *call, struct platform *platform, ffi_error **error)
+{
+    if (!call->extensions)
+        return 0;
+    *error = NULL;
+    if (call->extensions->type != FFI_METADATA)
+        return 0;
+    ffi_metadata *metadata = ((ffi_metadata_extension *)call->extensions)->metadata;
+    metadata->version.major = FFI_MAJOR;
+    metadata->version.minor = FFI_MINOR;
+    metadata->traits = FFI_COMMAND_BUFFER_COMPATIBLE;
+    const ffi_api *api = call->api;
+    if (api->version.major != FFI_MAJOR || api->struct_size < FFI_SIZE(ffi_api, device_ordinal))
+        return 1; /* XLA says so itself */
+    if (!platform->type.number) {
+        ffi_type_args args = {FFI_SIZE(ffi_type_args, info), NULL,
+                              {platform->type_name, strlen(platform->type_name)},
+                              &platform->type, &type_info};
+        *error = api->register_type(&args);
+    }
+    metadata->state = platform->type;
+    return 1;
+}
+
+/* ---- instantiate ---- */
+
+static const void *attribute(const ffi_attributes *attributes, const char *name, int type)
+{
+    size_t size = strlen(name);
+    for (int64_t n = 0; n < attributes->size; n++) {
+        const ffi_span *own = attributes->names[n];
+        if (own->size == size && !memcmp(own->data, name, size) && attributes->types[n] == type)
+            return attributes->values[n];
+    }
+    return NULL;
+}
+
+static char *text_of(const ffi_attributes *attributes, const char *name)
+{
+    const ffi_span *text = attribute(attributes, name, FFI_IS_STRING);
+    return text ? strndup(text->data, text->size) : strdup("");
+}
+
+/* Adds a line to a text that grows; what there is no memory for is left out. */
+static void add_line(char **text, const char *line)
+{
+    size_t before = *text ? strlen(*text) : 0, size = strlen(line);
+    char *grown = realloc(*text, before + size + 4);
+    if (!grown)
+        return;
+    snprintf(grown + before, size + 4, "\n  %s", line);
+    *text = grown;
+}
+
+static int same_arrays(const pallasc_plan *one, const pallasc_plan *other)
+{
+    if (pallasc_buffer_count(one) != pallasc_buffer_count(other))
+        return 0;
+    for (size_t n = 0; n < pallasc_buffer_count(one); n++) {
+        pallasc_array a, b;
+        if (pallasc_buffer(one, n, &a) || pallasc_buffer(other, n, &b) || a.bytes != b.bytes ||
+            a.flags != b.flags || strcmp(a.dtype, b.dtype))
+            return 0;
+    }
+    return 1;
+}
+
+/* Notes what the plans take together, and where its buffers come from. */
+static int measure(struct instance *self)
+{
+    size_t count = pallasc_buffer_count(self->plans[0]);
+    for (size_t n = 0; n < self->count; n++) {
+        size_t bytes = pallasc_workspace_bytes(self->plans[n]);
+        self->workspace_bytes = bytes > self->workspace_bytes ? bytes : self->workspace_bytes;
+        if (n && !same_arrays(self->plans[0], self->plans[n]))
+            return PALLASC_ERROR_CORRUPT;
+    }
+    self->places = calloc(count + 1, sizeof *self->places);
+    if (!self->places)
+        return PALLASC_ERROR_OUT_OF_MEMORY;
+    for (size_t n = 0; n < count; n++) {
+        pallasc_array array;
+        pallasc_buffer(self->plans[0], n, &array);
+        /* XLA copies an argument that is updated to the place of its result, where it has to. */
+        if (array.flags & PALLASC_UPDATED)
+            self->places[n] = (int)self->updated++;
+        else if (array.flags & PALLASC_INPUT)
+            self->places[n] = -1 - (int)n;
+        self->inputs += (array.flags & PALLASC_INPUT) != 0;
+    }
+    for (size_t n = self->inputs; n < count; n++)
+        self->places[n] = (int)(self->updated + self->results++);
+    return PALLASC_OK;
+}
+
+static ffi_error *open_plans(ffi_call *call, struct instance *self, const ffi_attributes *plans)
+{
+    for (int64_t n = 0; n < plans->size; n++) {
+        const ffi_span *data = plans->values[n];
+        if (plans->types[n] != FFI_IS_STRING)
+            return refuse(call, FFI_DATA_LOSS, "%s: a plan of the call is not text.", self->kernel);
+        struct search search = {self->kernel, ""};
+        const ffi_span *key = plans->names[n];
+        if (key->size > KEY_DIGITS)
+            snprintf(search.variant, sizeof search.variant, "%.*s", (int)key->size - KEY_DIGITS,
+                     key->data + KEY_DIGITS);
+        pallasc_plan **plan = &self->plans[self->count];
+        int status = pallasc_open(data->data, data->size, find_in, &search, plan);
+        if (status == PALLASC_ERROR_NOT_FOUND)
+            add_line(&self->absent, pallasc_last_error());
+        else if (status)
+            return refuse(call, code_of(status), "%s: %s", self->kernel, pallasc_last_error());
+        else
+            self->count++;
+    }
+    if (!self->count)
+        return refuse(call, FFI_NOT_FOUND,
+                      "%s was exported by digest, and its cubins are not here:%s\n"
+                      "Open the bundle that has them (%s) before, with pallasc.load or "
+                      "pallasc.open_bundle, or export the kernel with its bytes.",
+                      self->kernel, self->absent, *self->origin ? self->origin : "unknown");
+    int status = measure(self);
+    if (status)
+        return refuse(call, code_of(status), status == PALLASC_ERROR_CORRUPT ?
+                      "%s: the plans of the call take different arrays." :
+                      "%s: there is no memory for a call of a kernel.", self->kernel);
+    return NULL;
+}
+
+static ffi_error *instantiate(ffi_call *call, struct platform *platform)
+{
+    ffi_error *error;
+    if (described(call, platform, &error))
+        return error;
+    const ffi_attributes *plans = attribute(&call->attributes, "plans", FFI_IS_DICTIONARY);
+    if (!plans || plans->size < 1 || plans->size > MOST_PLANS)
+        return refuse(call, FFI_DATA_LOSS, "a call of pallasc needs 1 to %d plans.", MOST_PLANS);
+    size_t size = sizeof(struct instance) + (size_t)plans->size * sizeof(pallasc_plan *);
+    struct instance *self = calloc(1, size);
+    if (!self)
+        return refuse(call, FFI_RESOURCE_EXHAUSTED, "there is no memory for a call of a kernel.");
+    self->kernel = text_of(&call->attributes, "kernel");
+    self->origin = text_of(&call->attributes, "origin");
+    if (!self->kernel || !self->origin)
+        error = refuse(call, FFI_RESOURCE_EXHAUSTED, "there is no memory for a call of a kernel.");
+    else
+        error = open_plans(call, self, plans);
+    if (!error) {
+        ffi_state_args args = {FFI_SIZE(ffi_state_args, state), NULL, call->context,
+                               FFI_INSTANTIATE, &platform->type, self};
+        error = call->api->set_state(&args);
+    }
+    if (error)
+        destroy(self);
+    return error;
+}
+
+/* ---- prepare and execute ---- */
+
+static ffi_error *state_of(ffi_call *call, struct platform *platform, struct instance **self)
+{
+    ffi_state_args args = {FFI_SIZE(ffi_state_args, state), NULL, call->context, FFI_INSTANTIATE,
+                           &platform->type, NULL};
+    ffi_error *error = call->api->get_state(&args);
+    *self = args.state;
+    return error;
+}
+
+/* Returns the plan for a device, loaded there; NULL with `error` where there is none. */
+static pallasc_plan *choose(ffi_call *call, struct instance *self, int device, ffi_error **error)
+{
+    if (device < 0 || device >= MOST_DEVICES) {
+        *error = refuse(call, FFI_FAILED_PRECONDITION, "%s: GPU %d is beyond the %d that calls "
+                        "inside XLA know.", self->kernel, device, MOST_DEVICES);
+        return NULL;
+    }
+    pallasc_plan *plan = atomic_load_explicit(&self->chosen[device], memory_order_acquire);
+    if (plan)
+        return plan;
+    char *reasons = NULL;
+    for (size_t n = 0; n < self->count; n++) {
+        int status = pallasc_prepare(self->plans[n], device);
+        if (!status) {
+            free(reasons);
+            atomic_store_explicit(&self->chosen[device], self->plans[n], memory_order_release);
+            return self->plans[n];
+        }
+        if (status != PALLASC_ERROR_DEVICE || self->count == 1) {
+            free(reasons);
+            *error = refuse(call, code_of(status), "%s%s%s", pallasc_last_error(),
+                            self->absent ? "\nnot here:" : "", self->absent ? self->absent : "");
+            return NULL;
+        }
+        add_line(&reasons, pallasc_last_error());
+    }
+    *error = refuse(call, FFI_FAILED_PRECONDITION, "no variant of %s fits GPU %d:%s%s%s",
+                    self->kernel, device, reasons ? reasons : "",
+                    self->absent ? "\nnot here:" : "", self->absent ? self->absent : "");
+    free(reasons);
+    return NULL;
+}
+
+struct dtype {
+    const char *name;
+    int bits;
+};
+
+static struct dtype dtype_of(int number)
+{
+    switch (number) {
+#define CASE(number, name, bits) case number: return (struct dtype){name, bits};
+        FFI_DTYPES(CASE)
+#undef CASE
+    default: return (struct dtype){"of a dtype that pallasc does not know", 0};
+    }
+}
+
+static size_t elements(const int64_t *sizes, int64_t rank)
+{
+    size_t count = 1;
+    for (int64_t n = 0; n < rank; n++)
+        count *= (size_t)sizes[n];
+    return count;
+}
+
+static ffi_error *check_buffer(ffi_call *call, const struct instance *self, size_t number,
+                               const ffi_buffer *buffer)
+{
+    pallasc_array array;
+    pallasc_buffer(self->plans[0], number, &array);
+    struct dtype dtype = dtype_of(buffer->dtype);
+    size_t count = elements(array.shape, (int64_t)array.rank);
+    if (strcmp(dtype.name, array.dtype) || elements(buffer->dims, buffer->rank) != count)
+        return refuse(call, FFI_INVALID_ARGUMENT,
+                      "%s: %s is %zu elements %s in the program, and the kernel takes %zu %s.",
+                      self->kernel, array.path, elements(buffer->dims, buffer->rank), dtype.name,
+                      count, array.dtype);
+    return NULL;
+}
+
+/* Holds the buffers of a call site to what the kernel takes: the program may be a stranger's. */
+static ffi_error *check_buffers(ffi_call *call, const struct instance *self)
+{
+    size_t results = self->updated + self->results + (self->workspace_bytes != 0);
+    if (call->arguments.size != (int64_t)self->inputs || call->results.size != (int64_t)results)
+        return refuse(call, FFI_INVALID_ARGUMENT,
+                      "%s: the program passes %lld of %zu arrays and has room for %lld of %zu "
+                      "results.", self->kernel, (long long)call->arguments.size, self->inputs,
+                      (long long)call->results.size, results);
+    for (int64_t n = 0; n < call->arguments.size; n++)
+        if (call->arguments.types[n] != FFI_IS_BUFFER)
+            return refuse(call, FFI_INVALID_ARGUMENT, "%s: argument %lld is not an array.",
+                          self->kernel, (long long)n);
+    for (int64_t n = 0; n < call->results.size; n++)
+        if (call->results.types[n] != FFI_IS_BUFFER)
+            return refuse(call, FFI_INVALID_ARGUMENT, "%s: result %lld is not an array.",
+                          self->kernel, (long long)n);
+    for (size_t n = 0; n < self->inputs + self->results; n++) {
+        ffi_error *error = NULL;
+        if (n < self->inputs)
+            error = check_buffer(call, self, n, call->arguments.values[n]);
+        if (!error && self->places[n] >= 0)
+            error = check_buffer(call, self, n, call->results.values[self->places[n]]);
+        if (error)
+            return error;
+    }
+    if (self->workspace_bytes) {
+        const ffi_buffer *workspace = call->results.values[results - 1];
+        struct dtype dtype = dtype_of(workspace->dtype);
+        if (dtype.bits != 8 || elements(workspace->dims, workspace->rank) < self->workspace_bytes)
+            return refuse(call, FFI_INVALID_ARGUMENT, "%s: the program has less than %zu bytes for "
+                          "temporaries.", self->kernel, self->workspace_bytes);
+    }
+    return NULL;
+}
+
+/* Lists the addresses of a launch; returns that of the memory for temporaries. */
+static void *list_buffers(const ffi_call *call, const struct instance *self, void **buffers)
+{
+    size_t count = self->inputs + self->results;
+    for (size_t n = 0; n < count; n++) {
+        int place = self->places[n];
+        const ffi_buffer *buffer =
+            place < 0 ? call->arguments.values[-1 - place] : call->results.values[place];
+        buffers[n] = buffer->data;
+    }
+    if (!self->workspace_bytes)
+        return NULL;
+    return ((ffi_buffer *)call->results.values[self->updated + self->results])->data;
+}
+
+/* Everything that a launch needs; NULL with `error` where it cannot be. */
+static pallasc_plan *take(ffi_call *call, struct platform *platform, int device,
+                          struct instance **self, ffi_error **error)
+{
+    *error = state_of(call, platform, self);
+    if (*error)
+        return NULL;
+    if (!atomic_load_explicit(&(*self)->is_checked, memory_order_relaxed)) {
+        *error = check_buffers(call, *self);
+        if (*error)
+            return NULL;
+        atomic_store_explicit(&(*self)->is_checked, 1, memory_order_relaxed);
+    }
+    return choose(call, *self, device, error);
+}
+
+static ffi_error *answer(ffi_call *call, int status)
+{
+    return status ? error_of(call, code_of(status), pallasc_last_error()) : NULL;
+}
+
+PALLASC_API ffi_error *pallasc_xla_cuda_instantiate(ffi_call *call)
+{
+    return instantiate(call, &cuda);
+}
+
+PALLASC_API ffi_error *pallasc_xla_cuda_prepare(ffi_call *call)
+{
+    ffi_error *error;
+    struct instance *self;
+    if (described(call, &cuda, &error) || (error = state_of(call, &cuda, &self)))
+        return error;
+    if (atomic_load_explicit(&self->is_prepared, memory_order_acquire))
+        return NULL;
+    /* What cannot be loaded where the program does not run, nobody has to know. */
+    int devices[MOST_DEVICES];
+    int count = host_devices_in_use(devices, MOST_DEVICES);
+    for (int n = 0; n < count; n++)
+        if (!choose(call, self, devices[n], &error))
+            drop(call, error);
+    atomic_store_explicit(&self->is_prepared, 1, memory_order_release);
+    return NULL;
+}
+
+PALLASC_API ffi_error *pallasc_xla_cuda_execute(ffi_call *call)
+{
+    ffi_error *error;
+    if (described(call, &cuda, &error))
+        return error;
+    ffi_ordinal_args device = {FFI_SIZE(ffi_ordinal_args, ordinal), NULL, call->context, 0};
+    ffi_stream_args stream = {FFI_SIZE(ffi_stream_args, stream), NULL, call->context, NULL};
+    if ((error = call->api->device_ordinal(&device)) || (error = call->api->stream(&stream)))
+        return error;
+    struct instance *self;
+    pallasc_plan *plan = take(call, &cuda, device.ordinal, &self, &error);
+    if (!plan)
+        return error;
+    void *buffers[FLAT_MOST_ARRAYS];
+    void *workspace = list_buffers(call, self, buffers);
+    return answer(call, pallasc_launch(plan, device.ordinal, buffers, self->inputs + self->results,
+                                       workspace, stream.stream));
+}
+
+PALLASC_API ffi_error *pallasc_xla_host_instantiate(ffi_call *call)
+{
+    return instantiate(call, &host);
+}
+
+PALLASC_API ffi_error *pallasc_xla_host_execute(ffi_call *call)
+{
+    ffi_error *error;
+    if (described(call, &host, &error))
+        return error;
+    struct instance *self;
+    int device = host_current_device();
+    pallasc_plan *plan = take(call, &host, device, &self, &error);
+    if (!plan)
+        return error;
+    void *buffers[FLAT_MOST_ARRAYS];
+    list_buffers(call, self, buffers);
+    return answer(call, host_launch(plan, device, buffers));
+}
