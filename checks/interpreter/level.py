@@ -186,7 +186,7 @@ def _deadlock(waits: list[Waiting]) -> Finding:
         message=f"{count} {waiting} forever: {first.sentence()}{raised}",
         location=next((wait.location for wait in ordered if wait.location), None),
         instruction="barrier_wait",
-        places=tuple(Place(wait.sentence(), wait.location) for wait in ordered),
+        places=tuple(Place(wait.sentence(), wait.location, waits=True) for wait in ordered),
     )
 
 

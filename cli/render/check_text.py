@@ -86,10 +86,15 @@ def finding_lines(finding: Finding, place: Location | None = None) -> Iterator[s
 def place_texts(finding: Finding) -> Iterator[str]:
     """Yield each place that takes part in a finding, with its line of the source, else of the PTX.
 
-    Those that say the same of several PTX lines are one.
+    Those that say the same of several PTX lines are one. Of threads that wait, the message has the
+    first already.
     """
     lines: dict[str, list[int]] = {}
+    first = next((place for place in finding.places if place.waits), None)
     for place in finding.places:
+        is_here = (place.location, place.ptx_line) == (finding.location, finding.ptx_line)
+        if place is first and is_here:
+            continue
         text = f"{_placed(place.location)}{one_line(place.text)}"
         of_ptx = lines.setdefault(text, [])
         if place.location is None and place.ptx_line and place.ptx_line not in of_ptx:

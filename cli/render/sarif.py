@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from pallasc.checks.merge import distinct_findings
-from pallasc.cli.render.check_text import interrupted_lines
+from pallasc.cli.render.check_text import interrupted_lines, place_texts
 from pallasc.cli.terminal.workspace import relative_file
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.plain_text import printable
@@ -136,7 +137,10 @@ def _result(
 def _words(finding: Finding) -> str:
     at = f" (at {finding.instruction})" if finding.instruction else ""
     hint = f" {finding.hint}" if finding.hint else ""
-    return f"{finding.message.rstrip('.')}{at}.{hint}"
+    # Others become related locations.
+    placeless = tuple(place for place in finding.places if place.location is None)
+    texts = "".join(f"\n- {text}" for text in place_texts(replace(finding, places=placeless)))
+    return f"{finding.message.rstrip('.')}{at}.{hint}{texts}"
 
 
 def _related(places: Iterable[Place], root: Path) -> Iterator[dict[str, object]]:

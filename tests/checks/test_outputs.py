@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -21,6 +22,7 @@ from pallasc.cli.render.check_text import (
     error_lines,
     finding_lines,
     interrupted_lines,
+    place_texts,
     result_lines,
     summary_line,
 )
@@ -335,3 +337,28 @@ def test_an_error_of_several_variants_is_told_once_with_its_place() -> None:
     report = Report(tuple(stopped), 1.0, ("artifact", "interpreter"))
     told = "a: artifact and 2 other results: ref.py:3: the reference failed"
     assert [*error_lines(report)] == [told]
+
+
+def _waits(text: str, ptx_line: int) -> Place:
+    return Place(text, ptx_line=ptx_line, waits=True)
+
+
+def test_the_threads_that_the_message_names_are_not_told_twice() -> None:
+    places = (_waits("warp 0 waits", 7), _waits("warp 1 waits", 7), _waits("warp 2 waits", 9))
+    finding = Finding(rule="deadlock", message="warp 0 is waiting", ptx_line=7, places=places)
+    told = ["warp 1 waits, PTX line 7", "warp 2 waits, PTX line 9"]
+    assert [*place_texts(finding)] == told
+    elsewhere = replace(finding, ptx_line=3)
+    assert [*place_texts(elsewhere)] == ["warp 0 waits, PTX line 7", *told]
+
+
+def test_sarif_has_places_without_a_source_line_in_its_words(tmp_path: Path) -> None:
+    places = (Place("arrives", ptx_line=7), Place("stores", Location(str(tmp_path / "k.py"), 3)))
+    finding = Finding(rule="race", message="two writes", places=places)
+    report = _report_of(finding, origin=Location(str(tmp_path / "kernels.pallasc")))
+    (run,) = json.loads(sarif(report, rules_of(LEVELS.values()), tmp_path, version="1"))["runs"]
+    (result,) = run["results"]
+    text = "two writes.\n- arrives, PTX line 7\n\nVariants: k@h100"
+    assert result["message"]["text"] == text
+    (related,) = result["relatedLocations"]
+    assert related["message"]["text"] == "stores"
