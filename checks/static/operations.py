@@ -208,6 +208,24 @@ def _bitwise(state: State, instruction: Instruction, index: int) -> None:
     state.unknown(instruction, index)
 
 
+def _extract(state: State, instruction: Instruction, index: int) -> None:
+    """Take bits out of a number without sign: the shift and the mask that this is."""
+    target, source, place, count = instruction.operands
+    value, low, length = state.read(source), state.read(place).number, state.read(count).number
+    bits = _width(instruction.opcode)
+    is_signed = not instruction.parts[-1].startswith("u")
+    if is_signed or low is None or length is None or not low < low + length <= bits:
+        state.unknown(instruction, index)
+    elif value.is_known:
+        mask = (1 << length) - 1
+        number = unsigned(value.constant, bits)
+        state.set(target, known(both(lambda x, y: x >> y & mask, number, low)))
+    else:
+        shifted = state.atoms.value("shr.u", operands=(value, known(low))) if low else value
+        kept = known((1 << length) - 1)
+        state.set(target, state.atoms.value("and.b", operands=(shifted, kept)))
+
+
 def _is_disjoint(atoms: Atoms, a: Value, b: Value) -> bool:
     """Tell whether `a | b` is `a + b`: b is a constant without bits below 14, a has no others."""
     number = b.number
@@ -344,5 +362,5 @@ HANDLERS: dict[str, Handler] = {
     "mad": _multiply, "shl": _shift_left, "shr": _bitwise, "and": _bitwise, "or": _bitwise,
     "xor": _bitwise, "min": _bitwise, "max": _bitwise, "div": _bitwise, "rem": _bitwise,
     "setp": _compare, "selp": _select, "shfl": _shuffle, "elect": _elect, "ld": _load,
-    "not": _invert,
+    "not": _invert, "bfe": _extract,
 }  # fmt: skip

@@ -18,6 +18,13 @@ _TURNS = (
     "sums it overwrites"
 )
 _EPILOGUE = "at these sizes it has one step, and nobody waits for the arrivals of the last two"
+_SAME_TURNS = (
+    "both warpgroups take one more turn at the tensor cores, and turns are for speed alone"
+)
+_NEXT_USE = (
+    "at these sizes it waits for the next use of the other slot, which follows the last one of its "
+    "own; with more steps it is a deadlock"
+)
 
 _REASONS: tuple[tuple[str, str], ...] = (
     (r"weaken wait_smem_to_gmem read-only$", _AT_END),
@@ -40,6 +47,14 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ),
     (r"^jax_\w*attention\w*/\w+:\d+:(earlier|later) perform_schedule_barrier$", _FOR_SPEED),
     (r"^jax_attention_pipeline/perform_schedule_barrier:696:delete", _FOR_SPEED),
+    (r"^jax_attention(_pipeline)?/compute_qk:\d+:twice perform_schedule_barrier$", _SAME_TURNS),
+    (r"^jax_attention/end_softmax_barriers:192:later barrier_arrive$", _FOR_SPEED),
+    (r"^jax_attention/end_softmax_barriers:193:later barrier_wait$", _TWO_WAITS),
+    (r"^jax_attention/_kv_loop:27[24]:slot [kv]_consumed_barriers\[0\]$", _NEXT_USE),
+    (
+        r"^jax_attention/_kv_loop:274:earlier barrier_wait$",
+        "the copy of K begins later, and what it now waits for does not need it",
+    ),
     (r"^jax_attention/kv_loop:200:earlier", _TWO_WAITS),
     (r"^jax_attention_pipeline/_compute_thread:710:later", _TWO_WAITS),
     (r"^jax_attention_gradients/_compute_thread:511:", _TWO_WAITS),
@@ -48,6 +63,11 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (
         r"^jax_attention_gradients/kv_pipeline:454:earlier",
         "the warp that copies waits for the other buffer first, which is given back afterwards",
+    ),
+    (r"^jax_attention_gradients/q_pipeline:546:later", "it gives the buffer back later"),
+    (
+        r"^jax_attention_gradients/q_pipeline:560:earlier",
+        "the warp that copies waits for the buffer of q first, which is given back afterwards",
     ),
     (
         r"^jax_blackwell_matmul/_:200:later",

@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax
 import pytest
 
 from pallasc.specs import library
 
-NEW = tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 12)
 LIBRARY = Path(library.__file__).resolve().parent
 MATMUL = {"a": "bf16[256, 4096]", "b": "bf16[4096, 256]"}
 SCALED = {"x": "bf16[128, 1024]", "weights": "i8[1024, 128]", "scales": "f32[128]"}
@@ -72,8 +70,6 @@ MUTANTS = {
         "blackwell_matmul", "Barrier(num_arrivals=2,", "Barrier(num_arrivals=3,", "arrivals", ""
     ),
 }  # fmt: skip
-FOUND_IN_OLD = ("no_fence", "scales_not_waited_for", "too_many_arrivals")
-"""What is found in the PTX of JAX 0.10, too."""
 SHORT = {"a": "f16[256, 320]", "b": "f16[320, 64]"}
 SMALL_TILES = {"tile_m": 128, "tile_n": 64, "tile_k": 64, "max_concurrent_steps": 2}
 """Five steps: the loop that copies is unrolled, and the one that multiplies is not."""
@@ -138,8 +134,6 @@ def test_a_kernel_of_the_library_has_no_findings(
 def test_a_mutant_is_found_with_its_rule_and_the_users_line(
     name: str, results: tuple[Path, dict[str, Any]]
 ) -> None:
-    if not NEW and name not in FOUND_IN_OLD:
-        pytest.skip("the PTX of JAX 0.10 leaves this undecided")
     folder, found = results
     finding = found[name]["findings"][0]
     assert finding["rule"] == MUTANTS[name].rule

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from static_kernels import (
     EXAMPLES,
     H100,
@@ -34,6 +35,33 @@ def test_each_of_128_threads_may_announce_a_128th() -> None:
     assert "transaction-bytes" not in rules_in(share)
     whole = edited("transaction-bytes", (BYTES, "mov.b32 %r2, 8192;"), everyone)
     assert "transaction-bytes" in rules_in(whole)
+
+
+EXTRACTED = "bfe.u64 %rd3, %rd1, 4, 14;"
+
+
+@pytest.mark.parametrize(
+    ("extract", "expected"),
+    [
+        (EXTRACTED, {"operand-overwritten"}),
+        (EXTRACTED.replace("u64", "s64"), set()),
+        (EXTRACTED.replace("14", "13"), set()),
+        (EXTRACTED.replace("4, 14", "3, 14"), set()),
+        (EXTRACTED.replace("14", "62"), set()),
+    ],
+)
+def test_a_descriptor_is_known_only_with_all_bits_of_the_address(
+    extract: str, expected: set[str]
+) -> None:
+    shift_and_mask = "shr.u64 %rd2, %rd1, 4;\nand.b64 %rd3, %rd2, 16383;"
+    assert rules_in(edited("operand-overwritten", (shift_and_mask, extract))) == expected
+
+
+def test_bits_of_a_number_that_is_known_are_known() -> None:
+    announced = "mov.b32 %r9, 0x12000F;\nbfe.u32 %r2, %r9, 8, 14;"  # 0x1200: 4608 bytes
+    assert "transaction-bytes" in rules_in(edited("transaction-bytes", (BYTES, announced)))
+    right = announced.replace("0x12000F", "0x20000F")  # 0x2000: 8192 bytes
+    assert rules_in(edited("transaction-bytes", (BYTES, right))) == set()
 
 
 def test_a_cluster_has_barriers_that_other_blocks_signal() -> None:
