@@ -64,9 +64,12 @@ _REASONS: tuple[tuple[str, str], ...] = (
         r"^jax_attention_gradients/kv_pipeline:454:earlier",
         "the warp that copies waits for the other buffer first, which is given back afterwards",
     ),
-    (r"^jax_attention_gradients/q_pipeline:546:later", "it gives the buffer back later"),
     (
-        r"^jax_attention_gradients/q_pipeline:560:earlier",
+        r"^jax_attention_gradients/q_pipeline:(546|560|563):later barrier_arrive$",
+        "it gives the buffer back later",
+    ),
+    (
+        r"^jax_attention_gradients/q_pipeline:(546|560|563):earlier barrier_arrive$",
         "the warp that copies waits for the buffer of q first, which is given back afterwards",
     ),
     (
