@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pallasc.emulator.ptx.by_name import by_name
+from pallasc.emulator.ptx.by_name import by_name, renamed
 from pallasc.emulator.ptx.operands import Operands, Scope
 from pallasc.emulator.ptx.scopes import Inner
 from pallasc.emulator.ptx.statements import EMPTY, Block, Declaration, Item, item_of
@@ -154,11 +154,12 @@ class Body:
     ) -> Instruction:
         reader, name, negated = self._operands, statement.guard, statement.negated
         guard = None if name is None else reader.guard(name, scope, number, negated=negated)
-        read = by_name(statement) if self._by_name else None
-        operands = None if read is None else _renamed(read[0], statement, scope)
+        read = by_name(statement) if self._by_name and scope.parent is self._outer else None
+        operands = None if read is None else renamed(read[0], scope.names)
         if operands is None:
             operands = reader.all_of(statement.operands, scope, number)
-        return Instruction(statement.opcode, operands, guard, number, statement.text, place)
+        fields = (statement.opcode, operands, guard, number, statement.text, place)
+        return _new(Instruction, fields)
 
     def _declare(self, item: Declaration, scope: Scope) -> None:
         declare = self._operands.declare
@@ -235,21 +236,6 @@ class Body:
         self._append(
             Instruction(opcode.text, tuple(operands), guard, start.line, text, self._place), scope
         )
-
-
-def _renamed(
-    operands: tuple[Operand, ...], statement: Statement, scope: Scope
-) -> tuple[Operand, ...] | None:
-    """Return operands with the registers of their scope; None if that takes more than this."""
-    if scope.parent is not None and scope.parent.parent is not None:
-        return None
-    own = scope.names
-    found, left = list(operands), len([name for name in statement.names if name in own])
-    for place, operand in enumerate(operands):
-        if isinstance(operand, Symbol) and (register := own.get(operand.name)) is not None:
-            found[place] = register
-            left -= 1
-    return None if left else tuple(found)
 
 
 def _resolved(instruction: Instruction, scope: Scope) -> Instruction:

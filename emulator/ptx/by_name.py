@@ -5,10 +5,21 @@ Their registers have a name, but neither number nor type.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from pallasc.emulator.ptx.operands import OPERANDS, Operands, Scope
-from pallasc.emulator.ptx.syntax import Operand, Register, Statement, is_register_name
+from pallasc.emulator.ptx.syntax import (
+    Address,
+    Arguments,
+    Operand,
+    Pair,
+    Register,
+    Statement,
+    Symbol,
+    Vector,
+    is_register_name,
+)
 from pallasc.emulator.ptx.tokens import Tokens
 from pallasc.errors import UnsupportedError
 
@@ -34,6 +45,27 @@ def by_name(statement: Statement) -> tuple[tuple[Operand, ...], Register | None]
 @lru_cache(_MOST_OPERANDS)
 def _operand_of(text: str) -> Operand:
     return _Named(Tokens("")).from_text(text, Scope(), 0)
+
+
+def renamed(
+    operands: tuple[Operand, ...], names: Mapping[str, Register]
+) -> tuple[Operand, ...] | None:
+    """Return operands with registers of an inner scope; None where its kernel has to tell."""
+    found = []
+    for operand in operands:
+        if isinstance(operand, Symbol):
+            each: Operand = names.get(operand.name, operand)
+        elif isinstance(operand, Vector) and (inner := renamed(operand.elements, names)):
+            each = Vector(inner)
+        elif isinstance(operand, Address) and isinstance(operand.base, Symbol):
+            base = names.get(operand.base.name, operand.base)
+            each = Address(base, operand.offset, operand.coordinates)
+        else:
+            each = operand
+        if isinstance(each, Pair | Arguments) or (isinstance(each, Address) and each.coordinates):
+            return None
+        found.append(each)
+    return tuple(found)
 
 
 class _Named(Operands):

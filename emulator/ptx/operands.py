@@ -24,7 +24,11 @@ OPERANDS = re.compile(r"\[[^\]]*\]|\{[^}]*\}|\([^)]*\)|[^,\s\[{(][^,]*")
 _NAME = re.compile(r"[%$_A-Za-z][\w$]*(?:\.[\w$]+)*")
 _DIGITS = "0123456789"
 _DECIMAL = re.compile(r"-?(?:0|[1-9]\d*)")
-_SIMPLE_ADDRESS = re.compile(r"\[(?P<base>%\w+)(?:\+(?P<offset>-?(?:0|[1-9]\d*)))?\]")
+_REGISTERS = r"%\w+(?:,\s*%\w+)*"
+_SIMPLE_ADDRESS = re.compile(
+    r"\[(?P<base>%\w+)(?:\+(?P<offset>-?(?:0|[1-9]\d*)))?"
+    rf"(?:,\s*\{{(?P<coordinates>{_REGISTERS})\}}\s*)?\]"
+)
 _SPECIAL = re.compile(
     r"%(?:tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)\.[xyz]"
     r"|%(?:laneid|warpid|nwarpid|smid|nsmid|gridid|clock|clock_hi|clock64|globaltimer"
@@ -103,8 +107,10 @@ class Operands:
         if first == "[":
             if (address := _SIMPLE_ADDRESS.fullmatch(text)) is not None:
                 base = self.known(address["base"], scope, line)
+                names = (address["coordinates"] or "").replace(",", " ").split()
+                coordinates = tuple([self.known(name, scope, line) for name in names])
                 if isinstance(base, Register):
-                    return Address(base, int(address["offset"] or 0))
+                    return Address(base, int(address["offset"] or 0), coordinates)
         elif first == "{":
             parts = text[1:-1].split(",")
             if all(map(_NAME.fullmatch, map(str.strip, parts))):

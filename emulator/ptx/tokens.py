@@ -84,7 +84,8 @@ class Tokens:
             if self._line >= len(self._lines):
                 return False
             self._line += 1
-            self._tokens += _tokens(self._lines[self._line - 1], self._line)
+            if line := self._lines[self._line - 1]:
+                self._tokens += _tokens(line, self._line)
         return True
 
     def lines(self) -> tuple[int, list[str]]:
