@@ -8,7 +8,8 @@ iteration left.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from pallasc.checks.static.evaluation import Step
@@ -26,6 +27,8 @@ from pallasc.checks.static.pending import (
 )
 from pallasc.emulator.ptx.syntax import Instruction
 
+Effect = Callable[[State], None]
+
 _OPERAND_BYTES = 128
 _READERS = {"cp": "bulk store", "wgmma": "wgmma", "tcgen05": "tcgen05.mma"}
 """What reads shared memory through the asynchronous proxy, by the first part of its opcode."""
@@ -42,9 +45,6 @@ class _Walk:
     def __init__(self, facts: Facts) -> None:
         self.facts = facts
         self.evaluation = facts.evaluation
-        self.steps: dict[int, list[Step]] = defaultdict(list)
-        for step in self.evaluation.steps:
-            self.steps[step.block].append(step)
         self.results: dict[int, frozenset[str]] = {
             product.step.number: product.results for product in facts.products
         }
@@ -53,6 +53,10 @@ class _Walk:
         self.masks_of = {step.number: masks[step.block] for step in self.evaluation.steps}
         self.found: list[Found] = []
         self.released = self._released_memory()
+        self.effects: dict[int, list[tuple[int, Effect]]] = defaultdict(list)
+        for step in self.evaluation.steps:
+            if (effect := self._effect(step)) is not None:
+                self.effects[step.block].append((step.number, effect))
 
     def run(self) -> list[Found]:
         """Walk over the graph twice, the second time with what loops leave."""
@@ -66,7 +70,10 @@ class _Walk:
                     continue
                 block = graph.blocks[number]
                 before = [e for e in block.before if e in ends and not graph.is_back(e, number)]
-                state = meet([(ends[each], masks[each]) for each in before], self.masks_of)
+                if len(before) == 1 and number not in self.effects:
+                    state = ends[before[0]]
+                else:
+                    state = meet([(ends[each], masks[each]) for each in before], self.masks_of)
                 if is_last and number in graph.loops:
                     backs = [e for e in block.before if graph.is_back(e, number) and e in earlier]
                     state = with_iteration(state, [earlier[each] for each in backs])
@@ -102,29 +109,29 @@ class _Walk:
     def _block(self, number: int, state: State) -> None:
         block = self.evaluation.graph.blocks[number]
         start = block.start
-        for step in self.steps[number]:
-            self._accumulators(range(start, step.number), state)
-            self._step(step, state)
-            start = step.number
+        for place, effect in self.effects.get(number, ()):
+            self._accumulators(range(start, place), state)
+            effect(state)
+            start = place
         self._accumulators(range(start, block.end), state)
 
-    def _step(self, step: Step, state: State) -> None:
+    def _effect(self, step: Step) -> Effect | None:
+        """Return what an instruction makes of a state, None for nothing."""
         base, *parts = step.instruction.parts
         fact = self.facts.by_step.get(step.number)
         if base == "wgmma":
-            self._wgmma(step, parts, fact, state)
-        elif base == "cp" and "bulk" in parts:
-            self._bulk(step, parts, fact, state)
-        elif base == "fence" and parts[:2] == ["proxy", "async"] and "global" not in parts[-1]:
-            state.writes.clear()
-        elif base in ("st", "stmatrix") and isinstance(fact, Access):
-            self._write(step, fact, state)
-        elif base == "tcgen05" and isinstance(fact, Product):
-            self._unfenced(step, [(p, None, _OPERAND_BYTES) for p in fact.operands], state)
-        elif base == "mbarrier" and isinstance(fact, Arrival) and not fact.announces:
-            self._release(step, fact, state)
-        elif base in ("ret", "exit"):
-            self._end(step, state)
+            return partial(self._wgmma, step, parts, fact)
+        if base == "cp" and "bulk" in parts:
+            return partial(self._bulk, step, parts, fact)
+        if base == "fence" and parts[:2] == ["proxy", "async"] and "global" not in parts[-1]:
+            return lambda state: state.writes.clear()
+        if base in ("st", "stmatrix") and isinstance(fact, Access):
+            return partial(self._write, step, fact)
+        if base == "tcgen05" and isinstance(fact, Product):
+            return partial(self._unfenced, step, [(p, None, _OPERAND_BYTES) for p in fact.operands])
+        if base == "mbarrier" and isinstance(fact, Arrival) and not fact.announces:
+            return partial(self._release, step, fact)
+        return partial(self._end, step) if base in ("ret", "exit") else None
 
     # ---- products
 

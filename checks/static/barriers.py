@@ -18,6 +18,9 @@ from pallasc.checks.static.found import Found
 from pallasc.checks.static.values import Value as _Value
 from pallasc.checks.static.values import key_of
 
+_Consumer = tuple[Any, list[tuple[Place, list[int]]], str]
+"""What reads shared memory: places, each with the offsets that threads begin at, in order."""
+
 _MOST_SHOWN = 4
 """Arrivals that are shown with a finding: an unrolled loop has many."""
 
@@ -28,8 +31,10 @@ def check_barriers(facts: Facts) -> Iterator[Found]:
         return
     yield from _bytes(facts)
     yield from _arrivals(facts)
-    yield from _reads(facts)
-    yield from _refills(facts)
+    if facts.loads:
+        consumers = list(_consumers(facts))
+        yield from _reads(facts, consumers)
+        yield from _refills(facts, consumers)
 
 
 def _key(place: Place) -> Hashable:
@@ -170,17 +175,13 @@ def _arrival_text(arrival: Arrival) -> str:
 # ---- reads
 
 
-def _reads(facts: Facts) -> Iterator[Found]:
-    if not facts.loads:
-        return
+def _reads(facts: Facts, consumers: list[_Consumer]) -> Iterator[Found]:
     awaited = _Awaited(facts)
+    loads = [(load, facts.array(load.barrier)) for load in facts.loads if _is_known(load)]
     reported: set[int] = set()
-    for step, places, what in _consumers(facts):
-        for load in facts.loads:
-            if load.place is None or load.bytes is None or load.step.number in reported:
-                continue
-            array = facts.array(load.barrier)
-            if array is None or not _touches(places, load):
+    for step, places, what in consumers:
+        for load, array in loads:
+            if array is None or load.step.number in reported or not _touches(places, load):
                 continue
             if awaited.may_be(array, step):
                 continue
@@ -194,8 +195,12 @@ def _reads(facts: Facts) -> Iterator[Found]:
             )
 
 
-def _consumers(facts: Facts) -> Iterator[tuple[Any, list[tuple[Place, list[int]]], str]]:
-    """Yield what reads shared memory: places, each with the offsets that threads begin at."""
+def _is_known(load: BulkCopy) -> bool:
+    return load.place is not None and load.bytes is not None
+
+
+def _consumers(facts: Facts) -> Iterator[_Consumer]:
+    """Yield what reads shared memory."""
     for product in facts.products:
         base, threads = product.step.instruction.parts[0], product.step.threads
         name = "tcgen05.mma" if base == "tcgen05" else base
@@ -211,12 +216,12 @@ def _touches(places: Sequence[tuple[Place, list[int]]], load: BulkCopy) -> bool:
     if filled is None or load.bytes is None or (start := filled.exact) is None:
         return False
     end = start + load.bytes
-    return any(
-        filled.symbol == place.symbol
-        and bool(filled.rest) == bool(place.rest)
-        and any(start <= offset < end for offset in offsets)
-        for place, offsets in places
-    )
+    for place, offsets in places:
+        if filled.symbol == place.symbol and bool(filled.rest) == bool(place.rest):
+            first = bisect.bisect_left(offsets, start)
+            if first < len(offsets) and offsets[first] < end:
+                return True
+    return False
 
 
 class _Awaited:
@@ -258,7 +263,7 @@ class _Awaited:
 # ---- copies into memory that is read
 
 
-def _refills(facts: Facts) -> Iterator[Found]:
+def _refills(facts: Facts, consumers: list[_Consumer]) -> Iterator[Found]:
     """Yield copies in a loop that fill the same memory again and again, with nothing to wait for.
 
     Only where other threads read it: those of the loop may be held back by what they wait for.
@@ -266,12 +271,9 @@ def _refills(facts: Facts) -> Iterator[Found]:
     evaluation = facts.evaluation
     graph, masks = evaluation.graph, evaluation.masks
     reported = set()
-    if not facts.loads or not graph.loops:
-        return
-    consumers = list(_consumers(facts))
     for load in facts.loads:
         header = graph.loop_of[load.step.block]
-        if header is None or header in reported or load.place is None or load.bytes is None:
+        if header is None or header in reported or not _is_known(load):
             continue
         while (outer := _around(graph, header)) is not None:
             header = outer

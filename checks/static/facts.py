@@ -41,6 +41,7 @@ class Facts:
     by_step: dict[int, Any] = field(default_factory=dict)
     dynamic_memory: int | None = None
     parameters: dict[int, int] = field(default_factory=dict)
+    _arrays: dict[tuple[int, bool], int | None] = field(default_factory=dict)
 
     def pointer(self, value: Value) -> tuple[int, Pointer] | None:
         """Return the atom of the only parameter in an address, and the parameter."""
@@ -78,13 +79,19 @@ class Facts:
         array but of its next slot; arrays whose slots are computed have two slots at least.
         """
         offset = barrier.exact if barrier else None
-        if barrier is None or offset not in self.inits:
+        if barrier is None or offset is None or offset not in self.inits:
             return None
+        key = offset, bool(barrier.rest)
+        if key not in self._arrays:
+            self._arrays[key] = self._array(*key)
+        return self._arrays[key]
+
+    def _array(self, offset: int, is_computed: bool) -> int | None:
         before = bisect.bisect_right(self._bases, offset)
         for base in self._bases[:before]:
             if (size := self._sizes[base]) and offset < base + size * _SLOT_BYTES:
                 return base
-        if not before or (self._sizes[self._bases[before - 1]] and not barrier.rest):
+        if not before or (self._sizes[self._bases[before - 1]] and not is_computed):
             return offset
         base = self._bases[before - 1]
         slots = range(base, offset + 1, _SLOT_BYTES)

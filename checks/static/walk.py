@@ -7,6 +7,8 @@ goes on, the walk ends.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from functools import cache
 from typing import NamedTuple
 
 from pallasc.checks.static.evaluation import Evaluation
@@ -122,9 +124,10 @@ def number_of(evaluation: Evaluation, value: Value, numbers: Numbers) -> int | N
 def _result(evaluation: Evaluation, atom: int, numbers: Numbers) -> int | None:
     """Return what an instruction gives; of numbers below 2³¹ alone, except for comparisons."""
     atoms = evaluation.atoms
-    name, *more = str(atoms.kind(atom)).split(".")
-    if name not in _RESULTS:
+    parts = _parts(atoms.kind(atom))
+    if parts is None:
         return None
+    name, *more = parts
     known = []
     for operand in atoms.operands[atom]:
         if (number := number_of(evaluation, operand, numbers)) is None:
@@ -150,6 +153,13 @@ def _result(evaluation: Evaluation, atom: int, numbers: Numbers) -> int | None:
     if name in ("min", "max"):
         return min(a, b) if name == "min" else max(a, b)
     return None
+
+
+@cache
+def _parts(kind: Hashable) -> list[str] | None:
+    """Return the parts of an opcode, None for what is not computed."""
+    parts = str(kind).split(".")
+    return parts if parts[0] in _RESULTS else None
 
 
 def _compared(name: str, kind: str, a: int, b: int) -> int | None:
