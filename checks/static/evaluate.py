@@ -163,6 +163,11 @@ class _Evaluator:
             return
         members = self.graph.loops.get(number)
         ends = [self.ends[each] for each in before if each in self.ends]
+        if members is None and len(ends) == 1:
+            for register in self.changing.difference(ends[0]):
+                self.env.pop(register, None)
+            self.env.update(ends[0])
+            return
         for register in self.changing:
             values = [end[register] for end in ends if register in end]
             if not values:

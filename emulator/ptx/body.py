@@ -15,8 +15,8 @@ from pallasc.emulator.ptx.syntax import (
     Label,
     Operand,
     Place,
+    Register,
     Statement,
-    Symbol,
     Variable,
     is_register_name,
 )
@@ -46,7 +46,6 @@ class Body:
         self._by_name = by_name
         self._variables: list[Variable] = []
         self._code = Instructions(self._later)
-        self._branches: list[tuple[int, Scope]] = []
         self._place: Place | None = None
 
     def read(self, parameters: list[Variable], sizes: dict[str, tuple[int, int, int]]) -> Kernel:
@@ -54,8 +53,6 @@ class Body:
         self._tokens.expect("{")
         self._read()
         code = self._code
-        for number, scope in self._branches:
-            code.replace(number, _resolved(code[number], scope))
         del self._code  # which keeps this body, to read what is left
         return Kernel(
             self._name,
@@ -138,11 +135,12 @@ class Body:
 
     def _later(self, statement: Statement, number: int, place: Place | None) -> Instruction:
         """Read an instruction."""
-        if isinstance(statement, Inner):
-            read = self._instruction(statement.outer, number, place, statement.scope)
-            return _resolved(read, statement.scope) if statement.is_branch else read
+        inner = statement if isinstance(statement, Inner) else None
+        statement, scope = (inner.outer, inner.scope) if inner else (statement, self._outer)
         if statement.is_branch:
-            return _resolved(self._instruction(statement, number, place, self._outer), self._outer)
+            return self._branch(statement, number, place, scope)
+        if scope is not self._outer:
+            return self._instruction(statement, number, place, scope)
         if self._by_name and (known := statement.by_name or by_name(statement)) is not None:
             operands, guard = known
             fields = (statement.opcode, operands, guard, number, statement.text, place)
@@ -152,14 +150,29 @@ class Body:
     def _instruction(
         self, statement: Statement, number: int, place: Place | None, scope: Scope
     ) -> Instruction:
-        reader, name, negated = self._operands, statement.guard, statement.negated
-        guard = None if name is None else reader.guard(name, scope, number, negated=negated)
+        guard = self._guard(statement, number, scope)
         read = by_name(statement) if self._by_name and scope.parent is self._outer else None
         operands = None if read is None else renamed(read[0], scope.names)
         if operands is None:
-            operands = reader.all_of(statement.operands, scope, number)
+            operands = self._operands.all_of(statement.operands, scope, number)
         fields = (statement.opcode, operands, guard, number, statement.text, place)
         return _new(Instruction, fields)
+
+    def _branch(
+        self, statement: Statement, number: int, place: Place | None, scope: Scope
+    ) -> Instruction:
+        label = statement.operands.strip()
+        if (target := scope.place_of(label)) is None:
+            raise UnsupportedError(f"PTX line {number}: no label for a branch")
+        operands, guard = (Label(label, target),), self._guard(statement, number, scope)
+        fields = (statement.opcode, operands, guard, number, statement.text, place)
+        return _new(Instruction, fields)
+
+    def _guard(self, statement: Statement, number: int, scope: Scope) -> Register | None:
+        name, negated = statement.guard, statement.negated
+        if name is None:
+            return None
+        return self._operands.guard(name, scope, number, negated=negated)
 
     def _declare(self, item: Declaration, scope: Scope) -> None:
         declare = self._operands.declare
@@ -174,11 +187,6 @@ class Body:
             else:
                 declare(name, item.type, scope)
                 self._by_name &= is_register_name(name)
-
-    def _append(self, instruction: Instruction, scope: Scope) -> None:
-        if instruction.opcode.startswith(("bra", "brx")):
-            self._branches.append((len(self._code), scope))
-        self._code.append(instruction)
 
     def _directive(self, token: Token, scope: Scope) -> None:
         tokens = self._tokens
@@ -227,24 +235,19 @@ class Body:
         opcode = tokens.next()
         if opcode.kind != "word":
             raise tokens.refusal(opcode)
+        if opcode.text.startswith(("bra", "brx")):
+            tokens.skip_until(";")
+            branch = item_of(f"{tokens.text_since(first)};")
+            if not isinstance(branch, Statement):
+                raise tokens.refusal(opcode)
+            self._take(branch, start.line, scope)
+            return
         operands: list[Operand] = []
         while not tokens.accept(";"):
             if operands:
                 tokens.expect(",")
             operands.append(self._operands.next(scope))
         text = tokens.text_since(first)
-        self._append(
-            Instruction(opcode.text, tuple(operands), guard, start.line, text, self._place), scope
+        self._code.append(
+            Instruction(opcode.text, tuple(operands), guard, start.line, text, self._place)
         )
-
-
-def _resolved(instruction: Instruction, scope: Scope) -> Instruction:
-    def target(operand: Operand) -> Operand:
-        found: Scope | None = scope
-        while isinstance(operand, Symbol) and found is not None:
-            if operand.name in found.labels:
-                return Label(operand.name, found.labels[operand.name])
-            found = found.parent
-        raise UnsupportedError(f"PTX line {instruction.line}: no label for a branch")
-
-    return instruction._replace(operands=tuple(map(target, instruction.operands)))

@@ -57,6 +57,15 @@ class Scope:
             scope = scope.parent
         return name
 
+    def place_of(self, label: str) -> int | None:
+        """Return the number of the instruction behind a label, None if there is no such label."""
+        scope: Scope | None = self
+        while scope is not None:
+            if label in scope.labels:
+                return scope.labels[label]
+            scope = scope.parent
+        return None
+
 
 class Operands:
     """Reads the operands of one kernel.

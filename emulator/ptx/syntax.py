@@ -256,10 +256,6 @@ class Instructions(Sequence[Instruction]):
         self._known[len(self)] = instruction
         self.state(_ReadStatement(instruction), instruction.line, instruction.place)
 
-    def replace(self, number: int, instruction: Instruction) -> None:
-        """Replace an instruction."""
-        self._known[number] = instruction
-
 
 @dataclass(frozen=True, slots=True)
 class Variable:
