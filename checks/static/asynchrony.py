@@ -87,6 +87,8 @@ class _Walk:
     def _never_waited(self) -> None:
         """Note loops that fill what their products read, and wait for none of them."""
         graph = self.evaluation.graph
+        if not self.all_results or not self.facts.loads:
+            return
         for members in graph.loops.values():
             inside = [s for s in self.evaluation.steps if members >> s.block & 1]
             if any(s.instruction.opcode.startswith("wgmma.wait_group") for s in inside):

@@ -18,7 +18,7 @@ from pallasc.checks.static.found import Found
 from pallasc.checks.static.values import Value as _Value
 from pallasc.checks.static.values import key_of
 
-_Consumer = tuple[Any, list[tuple[Place, list[int]]], str]
+_Consumer = tuple[Any, Sequence[tuple[Place, Sequence[int]]], str]
 """What reads shared memory: places, each with the offsets that threads begin at, in order."""
 
 _MOST_SHOWN = 4
@@ -210,7 +210,7 @@ def _consumers(facts: Facts) -> Iterator[_Consumer]:
         yield read.step, [(read.place, read.place.starts(read.step.threads))], "a load reads"
 
 
-def _touches(places: Sequence[tuple[Place, list[int]]], load: BulkCopy) -> bool:
+def _touches(places: Sequence[tuple[Place, Sequence[int]]], load: BulkCopy) -> bool:
     """Tell whether a read begins within what a copy fills, or in another slot of its buffer."""
     filled = load.place
     if filled is None or load.bytes is None or (start := filled.exact) is None:

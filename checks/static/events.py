@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from pallasc.checks.static.evaluation import Step
 from pallasc.checks.static.values import Terms
@@ -28,16 +31,25 @@ class Place(NamedTuple):
         first = int(self.offset[0])
         return first if (self.offset == first).all() else None
 
-    def starts(self, threads: Any) -> list[int]:
-        """Return the offsets of some threads, each once."""
-        if isinstance(self.offset, int):
-            return [self.offset]
-        chosen = self.offset if threads is None else self.offset[threads]
-        return sorted(set(chosen.tolist()))
+    def starts(self, threads: Any) -> tuple[int, ...]:
+        """Return the offsets of some threads in order, each once."""
+        offset = self.offset
+        if isinstance(offset, int):
+            return (offset,)
+        return _starts(
+            offset.tobytes(), offset.dtype, None if threads is None else threads.tobytes()
+        )
 
     def is_like(self, other: Place) -> bool:
         """Tell whether two places differ by a known number of bytes."""
         return self.symbol == other.symbol and self.rest == other.rest
+
+
+@lru_cache(1024)
+def _starts(offsets: bytes, dtype: np.dtype[Any], threads: bytes | None) -> tuple[int, ...]:
+    found = np.frombuffer(offsets, dtype)
+    chosen = found if threads is None else found[np.frombuffer(threads, bool)]
+    return tuple(sorted(set(chosen.tolist())))
 
 
 @dataclass(slots=True)

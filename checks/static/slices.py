@@ -85,10 +85,8 @@ def slice_of(code: Instructions) -> Slice:
     for number, (statement, role) in enumerate(zip(statements, roles, strict=True)):
         if role.has_result:
             for name in statement.results:
-                if name in first:
+                if first.setdefault(name, number) != number:
                     more[name].append(number)
-                else:
-                    first[name] = number
             if not role.is_watched:
                 continue
         if role.is_watched:
