@@ -75,6 +75,8 @@ class _Reach:
         self._evaluation = facts.evaluation
         self._grid = facts.launch.grid
         self._walks: dict[int, list[Iteration]] = {}
+        self._certain: dict[int, bool] = {}
+        self._spans: dict[tuple[int, Value], tuple[int, int] | None] = {}
 
     def last(self, value: Value, step: Step) -> tuple[int, int] | None:
         """Return the least and the largest number that a value takes, None if not known."""
@@ -96,25 +98,34 @@ class _Reach:
     def walked(self, value: Value, step: Step) -> tuple[int, int] | None:
         """Return the same of a value in a loop that is walked, as far as it is."""
         header = self._evaluation.graph.loop_of[step.block]
-        if header is None or value.is_known or step.threads is None:
+        is_number = isinstance(value.constant, int)
+        if header is None or value.is_known or step.threads is None or not is_number:
             return None
         if header not in self._walks:
             certain = self._is_certain(header)
             self._walks[header] = walk(self._evaluation, header) if certain else []
+        key = step.block, value
+        if key not in self._spans:
+            self._spans[key] = self._span(value, step.block, self._walks[header])
+        return self._spans[key]
+
+    def _span(
+        self, value: Value, block: int, iterations: list[Iteration]
+    ) -> tuple[int, int] | None:
+        """Return the least and the largest number that a value is in a block of a loop."""
         spans = []
-        for iteration in self._walks[header]:
-            if step.block not in iteration.blocks:
+        for iteration in iterations:
+            if block not in iteration.blocks:
                 continue
-            lowest = highest = number_of(self._evaluation, Value((), value.constant), {})
+            lowest = highest = value.constant
             for atom, factor in value.terms:
-                end = self._end(atom, step.block) if self._is_index(atom) else None
+                end = self._end(atom, block) if self._is_index(atom) else None
                 number = number_of(self._evaluation, Value(((atom, 1),), 0), iteration.numbers)
-                if (end is None and number is None) or lowest is None or highest is None:
+                if end is None and number is None:
                     return None
                 steps = (0, factor * end) if end is not None else (factor * (number or 0),)
                 lowest, highest = lowest + min(steps), highest + max(steps)
-            if lowest is not None and highest is not None:
-                spans.append((lowest, highest))
+            spans.append((lowest, highest))
         if not spans:
             return None
         return min(low for low, _ in spans), max(high for _, high in spans)
@@ -133,6 +144,11 @@ class _Reach:
 
     def _is_certain(self, block: int) -> bool:
         """Tell whether a block runs whatever the conditions that are not known."""
+        if block not in self._certain:
+            self._certain[block] = self._runs(block)
+        return self._certain[block]
+
+    def _runs(self, block: int) -> bool:
         evaluation = self._evaluation
         region = evaluation.regions[block]
         while region != 0:
