@@ -9,7 +9,8 @@ from typing import Any
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.numpy_arrays import element_strides, numpy_dtype, short_dtype
 from pallasc.runtime.device.devices import current_device
-from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, no_array
+from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, NewArray, no_array
+from pallasc.specs.arrays import strides_of
 from pallasc.specs.dtypes import DTYPES
 
 
@@ -44,13 +45,13 @@ class CupyAdapter(Adapter):
             pointer="{x}.data.ptr",
             stream="_stream({d})",
             current_device="_current_device()",
-            empty=self._empty,
-            empty_in=self._empty_in,
-            place="{x}.data.device_id",
+            new="_new({shape}, {dtype}, {x}.data.device_id)",
+            new_in=self._new_in,
             values={
                 "_stream": self.stream,
                 "_current_device": current_device,
                 "_strides": element_strides,
+                "_new": self._empty,
             },
         )
 
@@ -80,15 +81,13 @@ class CupyAdapter(Adapter):
         kind = numpy_dtype(dtype)
         if stream is None:
             return self._empty(shape, kind, device)
-        return self._empty_in(stream, device, [(shape, kind)])[0]
+        return self._new_in(stream, device, [(shape, strides_of(shape), kind)])[0]
 
-    def _empty_in(
-        self, stream: int, device: int, arrays: Sequence[tuple[tuple[int, ...], Any]]
-    ) -> list[Any]:
+    def _new_in(self, stream: int, device: int, arrays: Sequence[NewArray]) -> list[Any]:
         """Return new arrays; their memory belongs to a stream."""
         cuda = self._cupy.cuda
         with cuda.Device(device), cuda.ExternalStream(stream):
-            return [self._cupy.empty(shape, dtype=dtype) for shape, dtype in arrays]
+            return [self._cupy.empty(shape, dtype=dtype) for shape, _, dtype in arrays]
 
     def _empty(self, shape: tuple[int, ...], dtype: Any, device: int) -> Any:
         """Return a new array of the current stream."""

@@ -20,7 +20,7 @@ from pallasc.runtime.device.devices import (
 )
 from pallasc.runtime.device.streams import own_stream
 from pallasc.runtime.device.uses import Uses, wait_for_moments, work_stream
-from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, no_array
+from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, NewArray, no_array
 from pallasc.specs.dtypes import DTYPES, parse_dtype
 from pallasc.specs.spelling import an
 
@@ -236,18 +236,15 @@ class DeviceArrayAdapter(OwnMemory):
             stream="0",
             current_device="_current_device()",
             uses="{x}.uses",
-            empty=DeviceArray,
-            empty_in=_empty_in,
-            place="{x}.device",
-            values={"_current_device": current_device},
+            new="_new({shape}, {dtype}, {x}.device)",
+            new_in=_new_in,
+            values={"_current_device": current_device, "_new": DeviceArray},
         )
 
 
-def _empty_in(
-    _stream: int, device: int, arrays: Sequence[tuple[tuple[int, ...], str]]
-) -> list[DeviceArray]:
+def _new_in(_stream: int, device: int, arrays: Sequence[NewArray]) -> list[DeviceArray]:
     """Return new device arrays; their memory belongs to no stream."""
-    return [DeviceArray(shape, dtype, device) for shape, dtype in arrays]
+    return [DeviceArray(shape, dtype, device) for shape, _, dtype in arrays]
 
 
 def make_adapter() -> DeviceArrayAdapter:

@@ -12,13 +12,13 @@ from typing import Any
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.torch_arrays import TorchAdapter
 from pallasc.runtime.calls.forms import Forms
-from pallasc.runtime.calls.generated import parameter_names
+from pallasc.runtime.calls.generated import Function, compile_function, parameter_names
 from pallasc.runtime.calls.match import Variants
 from pallasc.runtime.matching.arrays import find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, array_type
 from pallasc.specs.arrays import layout_of
 from pallasc.specs.artifacts.arguments import input_names
-from pallasc.specs.artifacts.trees import flatten, is_flat
+from pallasc.specs.artifacts.trees import children_of, is_flat
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 
@@ -96,6 +96,7 @@ class _Operator:
         taken = set().union(*(form.places for form in self._forms.values()))
         self._names = [(name.lstrip("_"), key) for name, key in self._names if key in taken]
         self._optional = list(optional)
+        self.launch = self._generated()
 
     def schema(self) -> str:
         """Return `(Tensor a, Tensor(b!) b) -> Tensor`; what is updated in place is not returned."""
@@ -112,11 +113,35 @@ class _Operator:
         outputs = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
         return f"({', '.join(inputs)}) -> {outputs}"
 
-    def launch(self, *tensors: Any) -> Any:
-        """Launch the kernel."""
-        form, given = self._form(tensors)
-        result = form.kernel(*(given.get(key) for key in form.keys))
-        return form.fresh(result)
+    def _generated(self) -> Function:
+        """Return the function that launches: the form is told by the tensors that are not None.
+
+        Torch leaves out arguments at the end that are None.
+        """
+        names = [f"_tensor{number}" for number in range(len(self._names))]
+        by_key = {key: name for name, (_, key) in zip(names, self._names, strict=True)}
+        lines = []
+        for number, (given, form) in enumerate(self._forms.items()):
+            tests = [
+                f"{by_key[key]} is {'not ' if is_given else ''}None"
+                for key, is_given in zip(self._optional, given, strict=False)
+            ]
+            passed = "".join(f"{by_key.get(key)}, " for key in form.keys)
+            call = f"_form{number}.launch({passed})"
+            lines += [
+                f"    if {' and '.join(tests) or 'True'}:",
+                *(f"        {line}" for line in form.returning(call)),
+            ]
+        listed = "".join(f"{name}, " for name in names)
+        source = [
+            f"def _front({''.join(f'{name}=None, ' for name in names)}):",
+            *lines,
+            f"    return _refuse(({listed}))",
+        ]
+        kernels = {
+            f"_form{number}": form.kernel for number, form in enumerate(self._forms.values())
+        }
+        return compile_function(source, {**kernels, "_refuse": self._form}, "launch")
 
     def pretend(self, *tensors: Any) -> Any:
         """Return what a launch would, without data."""
@@ -196,14 +221,20 @@ class _Form:
         updated = tuple(sorted(map(str, self.updated)))
         return len(self.signature.results), updated
 
-    def fresh(self, result: Any) -> Any:
-        """Return the results that are not inputs."""
-        leaves = dict(flatten(self.signature.output_tree, result, "the result"))
-        results: dict[int, Any] = {}
+    def returning(self, call: str) -> list[str]:
+        """Return the lines that call the kernel, and return the results that are not inputs."""
+        places: dict[int, int] = {}
         for leaf, (source, number) in enumerate(self.signature.sources):
             if source == "result":
-                results.setdefault(number, leaves[leaf])
-        return _returned([results[number] for number in sorted(results)])
+                places.setdefault(number, leaf)
+        tree = self.signature.output_tree
+        if not places:
+            return [call, "return None"]
+        if type(tree) is int:
+            return [f"return {call}"]
+        positions = {leaf: position for position, leaf in enumerate(children_of(tree))}
+        results = [f"_made[{positions[leaf]}]" for _, leaf in sorted(places.items())]
+        return [f"_made = {call}", f"return {', '.join(results)}"]
 
 
 def _type(adapter: TorchAdapter, tensor: Any) -> ArrayType:

@@ -23,7 +23,8 @@ from pallasc.runtime.device.answers import ODD_ANSWERS
 from pallasc.runtime.device.devices import device_count, get_device
 from pallasc.runtime.device.streams import DEFAULT_STREAMS, stream_handle
 from pallasc.runtime.device.uses import Uses, note_uses, number_of
-from pallasc.runtime.matching.arrays import Dialect
+from pallasc.runtime.matching.arrays import Dialect, NewArray
+from pallasc.specs.arrays import strides_of
 from pallasc.specs.artifacts.arguments import input_names
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.trees import children_of, is_flat
@@ -102,7 +103,6 @@ class _Writer:
             "_explain": route.explain,
             "_odd_answers": ODD_ANSWERS,
             "_success": success,
-            "_empty": dialect.empty,
             "_stream_handle": stream_handle,
             "_device": get_device,
             "_number_of": number_of,
@@ -155,7 +155,7 @@ class _Writer:
             lines += opening
             tests += own_tests
             passed += results
-        if self.dialect.empty_in is None and (not is_into or self.route.workspace_bytes):
+        if self.dialect.new_in is None and (not is_into or self.route.workspace_bytes):
             # What is allocated belongs to the framework's current stream.
             tests.append("stream is None")
         for name, binding in zip(passed, self.signature.passed, strict=False):
@@ -297,42 +297,44 @@ class _Writer:
         listed = "".join(f"{name}, " for name in written)
         return [f"    {self.dialect.mark_written.format(xs=f'({listed})')}"]
 
-    def _new(self, is_into: bool) -> dict[str, tuple[tuple[int, ...], Any]]:
-        """Return the names of arrays that are allocated, with shape and dtype."""
+    def _new(self, is_into: bool) -> dict[str, NewArray]:
+        """Return what is allocated: arrays by the names that they get."""
         dtypes = self.dialect.dtypes
-        new: dict[str, tuple[tuple[int, ...], Any]] = {}
+        shapes: dict[str, tuple[tuple[int, ...], Any]] = {}
         if not is_into:
             rows = zip(self.results, self.signature.results, strict=True)
-            new = {name: (result.shape, dtypes[result.dtype]) for name, result in rows}
+            shapes = {name: (result.shape, dtypes[result.dtype]) for name, result in rows}
         if self.route.workspace_bytes:
-            new["_workspace"] = ((self.route.workspace_bytes,), dtypes["u8"])
-        return new
+            shapes["_workspace"] = ((self.route.workspace_bytes,), dtypes["u8"])
+        return {
+            name: (shape, strides_of([max(1, size) for size in shape]), dtype)
+            for name, (shape, dtype) in shapes.items()
+        }
 
     def _stream_and_memory(
-        self, first: str, new: Mapping[str, tuple[tuple[int, ...], Any]]
+        self, first: str, new: Mapping[str, NewArray]
     ) -> tuple[list[str], list[str]]:
         """Return the lines that set the stream `_s`, and those that allocate for work in it."""
         current = self.dialect.stream.format(d="_d")
         if not new:
             return [f"_s = {current} if stream is None else _stream_handle(stream)"], []
-        place = self.dialect.place.format(x=first)
         lines = []
-        for name, (shape, dtype) in new.items():
-            self.values[f"_shape{name}"], self.values[f"_dtype{name}"] = shape, dtype
-            lines.append(
-                f"{name} = _empty(_shape{name}, dtype=_dtype{name}, device={place})",
-            )
-        if self.dialect.empty_in is None:
+        for name, (shape, strides, dtype) in new.items():
+            known = {"shape": shape, "strides": strides, "dtype": dtype}
+            self.values |= {f"_{what}{name}": value for what, value in known.items()}
+            words = {what: f"_{what}{name}" for what in known}
+            lines.append(f"{name} = {self.dialect.new.format(x=first, d='_d', **words)}")
+        if self.dialect.new_in is None:
             return [f"_s = {current}"], lines
-        self.values["_empty_in"] = self.dialect.empty_in
-        self.values["_new"] = tuple(new.values())
+        self.values["_new_in"] = self.dialect.new_in
+        self.values["_all_new"] = tuple(new.values())
         listed = "".join(f"{name}, " for name in new)
         given = ["if stream is not None:", "    _own, _s = _s, _stream_handle(stream)"]
         return [f"_s = {current}", *given], [
             "if stream is None or _s == _own:",
             *(f"    {line}" for line in lines),
             "else:",
-            f"    {listed}= _empty_in(_s, _d, _new)",
+            f"    {listed}= _new_in(_s, _d, _all_new)",
         ]
 
     def _own_context(self) -> list[str]:

@@ -58,8 +58,11 @@ class ArrayView(NamedTuple):
         return None if self.strides is None else layout_of(self.shape, self.strides)
 
 
-EmptyIn = Callable[[int, int, Sequence[tuple[tuple[int, ...], Any]]], Sequence[Any]]
-"""Stream, ordinal, then shape and dtype of each array -> the arrays."""
+NewArray = tuple[tuple[int, ...], tuple[int, ...], Any]
+"""Shape, strides, and dtype as the framework has it."""
+
+NewIn = Callable[[int, int, Sequence[NewArray]], Sequence[Any]]
+"""Stream, ordinal, and what is made -> the arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +85,11 @@ class Dialect:
             where such arrays have no generated functions.
         uses: an expression for the `Uses` of an array; empty where a framework has a current stream
             that orders its work.
-        empty: a function like `torch.empty`, with `dtype` and `device`.
-        empty_in: a function that returns new arrays of a stream that is not the current one: it is
-            given the stream's handle, the ordinal, and shape and dtype of each array. None where
-            such calls have no generated functions.
-        place: the expression for its `device`.
+        new: an expression for a new array of the current stream, with the shape `{shape}`, the
+            row-major strides `{strides}` and the dtype `{dtype}`, on the GPU of `{x}`.
+        new_in: a function that returns new arrays of a stream that is not the current one: it is
+            given the stream's handle, the ordinal, and of each array shape, strides and dtype. None
+            where such calls have no generated functions.
         values: what the expressions use.
     """
 
@@ -100,14 +103,13 @@ class Dialect:
     pointer: str
     stream: str
     current_device: str
-    empty: Callable[..., Any]
+    new: str
     values: Mapping[str, object]
-    empty_in: EmptyIn | None = None
+    new_in: NewIn | None = None
     plain: str = ""
     mark_written: str = ""
     strided: str = ""
     uses: str = ""
-    place: str = "{x}.device"
 
 
 class Adapter:

@@ -257,9 +257,9 @@ class Framework(Adapter):
         self.kept.append(made)
         return made
 
-    def empty_in(self, stream: int, device: int, new: Any) -> list[Tensor]:
+    def new_in(self, stream: int, device: int, new: Any) -> list[Tensor]:
         """Allocate in a stream that is not the current one."""
-        return [self.empty(shape, dtype, device, stream) for shape, dtype in new]
+        return [self.empty(shape, dtype, device, stream) for shape, _, dtype in new]
 
     def view(self, array: Tensor) -> ArrayView:
         if not array.plain:
@@ -288,14 +288,15 @@ class Framework(Adapter):
             pointer="{x}.pointer",
             stream="_stream({d})",
             current_device="_current_device()",
-            empty=self.empty,
-            empty_in=self.empty_in,
+            new="_new({shape}, {dtype}, {x}.device)",
+            new_in=self.new_in,
             plain="{x}.plain",
             mark_written="_mark_written({xs})",
             values={
                 "_stream": self.stream,
                 "_current_device": current_device,
                 "_mark_written": self.mark_written,
+                "_new": self.empty,
             },
         )
 

@@ -248,10 +248,10 @@ def test_results_of_another_stream_are_allocated_there(
         kernel(a, b, stream="default")
 
 
-def test_a_framework_without_empty_in_takes_streams_the_slow_way(
+def test_a_framework_without_new_in_takes_streams_the_slow_way(
     slow: list[str], runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dialect = replace(framework.dialect(), empty_in=None)
+    dialect = replace(framework.dialect(), new_in=None)
     monkeypatch.setattr(framework, "dialect", lambda: dialect)
     kernel, (a, b, out) = _warm(framework)
     stream = made.stream()

@@ -30,12 +30,14 @@ class HostAsDevice(TorchAdapter):
         for name in ("_cuda_getCurrentRawStream", "_cuda_getDevice"):
             if not hasattr(torch._C, name):  # a build for the CPU
                 setattr(torch._C, name, lambda *_: 0)
+        dialect = super().dialect()
         return replace(
-            super().dialect(),
+            dialect,
             device="-(not {x}.is_cpu)",
             stream="0",
             current_device="0",
-            empty=self._empty,
+            new="_new({shape}, {dtype})",
+            values={**dialect.values, "_new": self._empty},
         )
 
     def view(self, array: Any) -> Any:
@@ -48,7 +50,7 @@ class HostAsDevice(TorchAdapter):
     def empty(self, shape: Any, dtype: str, device: int, stream: int | None) -> Any:
         return self._empty(shape, self.dtypes[dtype])
 
-    def _empty(self, shape: Any, dtype: Any, device: Any = None) -> Any:
+    def _empty(self, shape: Any, dtype: Any) -> Any:
         return adopted(self._driver, torch.zeros(shape, dtype=dtype))
 
 
