@@ -347,7 +347,8 @@ class Machine:
         elif warp.yielded and warp.ends_round():
             return False
         elif warp.yielded:
-            warp.idle += 1
+            warp.idle = warp.idle + 1 if warp.seen == self.progress else 0
+            warp.seen = self.progress
         else:
             idle = warp.idle
             warp.idle += budget / _TURN

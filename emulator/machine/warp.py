@@ -68,6 +68,7 @@ class Warp:
         "parked",
         "registers",
         "rounds",
+        "seen",
         "split",
         "splits",
         "tensor_loads",
@@ -97,6 +98,7 @@ class Warp:
         self.rounds = Rounds()
         self.circles = False  # it goes round a loop without any effect
         self.idle = 0.0  # turns without anything having changed in the machine
+        self.seen = 0  # the machine's progress when it last read memory once more
         self.clock = 0
         self.actor = Actor(block.device, block.index, index)
         self.bulk_open: list[Any] = []  # asynchronous bulk copies not committed yet

@@ -29,6 +29,7 @@ _KINDS = {
     "deadlock": "deadlock",
     "wrong-numbers": "numbers",
     "compiled-wrongly": "numbers",
+    "depends-on-order": "numbers",
     "uninitialized-read": "numbers",
     "race": "race",
     "unfinished-copy": "race",

@@ -41,7 +41,7 @@ EXPECTED: dict[str, Callable[[Any, Any], list[Any]]] = {
     "most_of_all_devices": lambda x, y: [np.maximum(x, y)] * 2,
     "memory_of_this_device": own,
     "memory_of_another_device": swapped,
-    "memory_of_all_devices": lambda x, y: [y, y],  # both write everywhere, here device 1 last
+    "memory_of_all_devices": lambda x, y: [np.stack([x, y])] * 2,
     "signal_on_all_devices": own,
     "signals_to_another_device": own,
     "devices_that_meet": swapped,

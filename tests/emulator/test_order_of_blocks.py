@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 from small_kernels import run
 
+from pallasc.emulator.machine.deadlocks import Deadlock
 from pallasc.emulator.machine.machine import Launch, Machine, Policy
 from pallasc.emulator.program import assemble
 from pallasc.emulator.ptx.parse import parse
@@ -15,6 +17,16 @@ from pallasc.emulator.ptx.parse import parse
 TICKET = "atom.global.add.u32 %r1, [%a0], 1; st.global.b32 [%out], %r1;"
 IN_LANE_0 = "setp.eq.u32 %p1, %t, 0; @%p1 "
 TEXT = ".version 9.0\n.target sm_90a\n.address_size 64\n.visible .entry k() { ret; }"
+CHAIN = """
+setp.eq.u32 %p1, %t, 0;
+@!%p1 bra DONE;
+WAIT: ld.acquire.gpu.global.b32 %r1, [%a0];
+setp.ne.u32 %p2, %r1, %b; @%p2 bra WAIT;
+add.u32 %r2, %b, 1;
+st.release.gpu.global.b32 [%a0], %r2;
+DONE: st.global.b32 [%out], %b;
+"""
+"""Each block waits for the one before it."""
 ZERO = np.zeros(1, np.uint32)
 
 
@@ -56,3 +68,17 @@ def test_each_cluster_starts_or_gives_its_work_away() -> None:
     assert sorted(map(repr, found)) == sorted(repr((x, y, 0)) for x in (0, 2) for y in range(6))
     assert launch.cancel(is_busy=True) is None
     assert launch.take() is None
+
+
+def test_blocks_that_wait_for_long_go_on() -> None:
+    """What the last ones wait for changes two hundred times before it is their turn."""
+    found = run(CHAIN, ZERO, blocks=250, policy=Policy(seed=2, shuffle=True, eagerness=0.5))
+    assert found[::32].tolist() == list(range(250))
+
+
+def test_blocks_that_wait_for_one_that_finds_no_room_never_go_on() -> None:
+    """A GPU has room for 148 of these blocks; only in the order of the grid is that enough."""
+    options: dict[str, Any] = {"blocks": 170, "variables": ".shared .align 16 .b8 large[200000];"}
+    assert run(CHAIN, ZERO, **options)[::32].tolist() == list(range(170))
+    with pytest.raises(Deadlock, match="waiting for a semaphore to reach"):
+        run(CHAIN, ZERO, **options, policy=Policy(seed=1, shuffle=True))
