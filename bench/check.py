@@ -141,8 +141,11 @@ def _left_out(chosen: Sequence[Case], outcomes: Mapping[str, Outcome]) -> list[F
     """Count the mutants that are left out, each for one reason."""
     mutants = [case for case in chosen if case.mutant]
     others = [outcomes[case.id] for case in mutants if not reason(case)]
+    same = [outcomes[case.id].found for case in mutants if reason(case)]
+    blamed = [found for found in same if found not in (*NOT_FOUND, *NOT_RUN)]
     return [
-        Figure("mutants that are equivalent", len(mutants) - len(others)),
+        Figure("mutants that are equivalent", len(same)),
+        Figure("of those, blamed", len(blamed), goal=0),
         Figure("mutants with the same code", sum(o.found == "same code" for o in others)),
         Figure("mutants that do not compile", sum(o.found == "not compiled" for o in others)),
         Figure(

@@ -42,7 +42,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
         "the warp that copies waits for all products before the block reads their sum",
     ),
     (
-        r"^blackwell_matmul/(drain:105:(delete|slot rem)|copy_all:113:count)",
+        r"^blackwell_matmul/(drain:105:(delete|slot rem\+1)|copy_all:113:count)",
         "whoever reads the sum waits for the last products, too, and nothing fills their slots",
     ),
     (r"^jax_\w*attention\w*/\w+:\d+:(earlier|later) perform_schedule_barrier$", _FOR_SPEED),
@@ -57,7 +57,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     ),
     (r"^jax_attention/kv_loop:200:earlier", _TWO_WAITS),
     (r"^jax_attention_pipeline/_compute_thread:710:later", _TWO_WAITS),
-    (r"^jax_attention_gradients/_compute_thread:511:", _TWO_WAITS),
+    (r"^jax_attention_gradients/_compute_thread:511:(earlier|later)", _TWO_WAITS),
     (r"^(dequant|fused)_matmul/\w+:(104|122):earlier barrier_wait$", _TWO_WAITS),
     (r"^jax_attention_gradients/kv_pipeline:454:later", "it gives the buffer back later"),
     (
@@ -83,7 +83,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
         r"^jax_hopper_matmul/_acc_scope:192:",
         "at these sizes no slot is filled twice in a tile; it is in jax_hopper_matmul_added",
     ),
-    (r"^jax_causal_attention/epilogue_kv_loop:", _EPILOGUE),
+    (r"^jax_causal_attention/epilogue_kv_loop:22[456]:", _EPILOGUE),
 )
 """Of the ids that a pattern is found in."""
 

@@ -31,6 +31,7 @@ SAMPLE = {
     "hopper_matmul/accumulate_and_store:delete commit_smem",
     "hopper_matmul/accumulate_and_store:delete wait_smem_to_gmem",
     "fused_matmul/multiply_all:count delay_release-1",
+    "blackwell_matmul/drain:delete barrier_wait",  # equivalent
 }
 
 SOURCE = """
@@ -122,10 +123,10 @@ def _without_line(case: Case) -> str:
 def test_mutants_are_found_and_kernels_are_not(tmp_path: Path) -> None:
     own = sorted(chosen(), key=lambda case: case.mutant is not None)
     outcomes = measure(own, tmp_path)
-    blamed = {
-        c.id: outcomes[c.id] for c in own if not c.mutant and outcomes[c.id].found != "nothing"
-    }
-    assert not blamed
+    harmless = [outcomes[c.id] for c in own if not c.mutant or reason(c)]
+    assert len(harmless) > len({c.subject.name for c in own})
+    assert not [o for o in harmless if o.found not in (*NOT_FOUND, *NOT_RUN)]
+    assert not [o for o in harmless if o.found == "not checked"]
     counted = [
         outcomes[case.id]
         for case in own
