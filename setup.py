@@ -1,11 +1,77 @@
-"""Build step that pyproject.toml cannot express: start every build from an empty build folder."""
+"""Build steps that pyproject.toml cannot express: an empty build folder, and the C library.
+
+The library `libpallasc.so` is built where a C compiler is at hand; the wheel is then for this
+platform and for every Python 3. Without a compiler, or with PALLASC_NATIVE=0, everything but the
+library is installed, and kernels are launched by Python.
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from sysconfig import get_config_var
 
-from setuptools import setup
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+
+HERE = Path(__file__).parent
+NATIVE = "pallasc/runtime/native"
+LIBRARY = "pallasc.runtime.native.libpallasc"
+OF_PYTHON = {"python.c", "steps.c"}
+"""Sources of the extension module; the library is built from all others."""
+
+
+def compiler() -> list[str]:
+    """Return the command of the C compiler: CC, else that of this Python, else cc or gcc."""
+    if chosen := shlex.split(os.environ.get("CC", "")):
+        return chosen
+    names = [*shlex.split(get_config_var("CC") or "")[:1], "cc", "gcc"]
+    return [next((name for name in names if shutil.which(name)), "cc")]
+
+
+def why_not() -> str:
+    """Return why the library cannot be built here, "" where it can."""
+    if os.environ.get("PALLASC_NATIVE") == "0":
+        return "PALLASC_NATIVE is 0"
+    if sys.platform != "linux":
+        return f"it is for Linux, and this is {sys.platform}"
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "probe.c"
+        source.write_text("#include <pthread.h>\n#include <stdatomic.h>\nint probe;\n")
+        command = [*compiler(), "-std=c11", "-fPIC", "-shared", source, "-o", f"{source}.so"]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            return f"{shlex.join(compiler())} does not compile C"
+    return ""
+
+
+def library() -> Extension:
+    """Return the library as what setuptools builds."""
+    project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
+    sources = sorted(path.name for path in (HERE / NATIVE).glob("*.c"))
+    return Extension(
+        LIBRARY,
+        [f"{NATIVE}/{name}" for name in sources if name not in OF_PYTHON],
+        depends=sorted(f"{NATIVE}/{path.name}" for path in (HERE / NATIVE).glob("*.h")),
+        define_macros=[("PALLASC_LIBRARY_VERSION", f'"{project["version"]}"')],
+        libraries=["dl"],
+        extra_compile_args=["-std=c11", "-O2", "-g0", "-fvisibility=hidden", "-pthread"],
+        optional=True,
+        extra_link_args=["-Wl,-soname,libpallasc.so", "-Wl,-z,nodelete", "-Wl,-s", "-pthread"],
+    )
+
+
+def _flags(variable: str) -> list[str]:
+    return shlex.split(os.environ.get(variable, ""))
 
 
 class BuildAfresh(build_py):
@@ -13,9 +79,61 @@ class BuildAfresh(build_py):
 
     def run(self) -> None:
         """Build into an empty folder; an editable install builds nothing and is left alone."""
+        if MISSING:
+            print(
+                f"pallasc: installed without its C library: {MISSING}. Kernels are launched by "
+                "Python, at a higher cost a launch.",
+                file=sys.stderr,
+            )
         if not self.editable_mode:
             shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
 
 
-setup(cmdclass={"build_py": BuildAfresh})
+class BuildLibrary(build_ext):
+    """Build the library as a file of its own name, which has nothing of Python in it."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Return the file of an extension."""
+        if fullname.rpartition(".")[2] == LIBRARY.rpartition(".")[2]:
+            return f"{fullname.replace('.', os.sep)}.so"
+        return str(super().get_ext_filename(fullname))
+
+    def build_extension(self, ext: Extension) -> None:
+        """Build an extension; the library without the flags that are for modules of Python."""
+        if ext.name != LIBRARY:
+            super().build_extension(ext)
+            return
+        before = self.compiler.compiler_so, self.compiler.linker_so
+        self.compiler.compiler_so = [*compiler(), "-fPIC", *_flags("CFLAGS")]
+        self.compiler.linker_so = [*compiler(), "-shared", *_flags("LDFLAGS")]
+        try:
+            super().build_extension(ext)
+        finally:
+            self.compiler.compiler_so, self.compiler.linker_so = before
+
+    def get_export_symbols(self, ext: Extension) -> list[str]:
+        """Return no names: the sources say which functions are visible."""
+        return []
+
+    def get_libraries(self, ext: Extension) -> list[str]:
+        """Return what is linked: not Python."""
+        return list(ext.libraries)
+
+
+class Wheel(bdist_wheel):
+    """Tag a wheel with the library for this platform and every Python 3."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """Return the tags of Python, its binary interface, and the platform."""
+        python, interface, platform = super().get_tag()
+        return ("py3", "none", platform) if LIBRARIES else (python, interface, platform)
+
+
+MISSING = why_not()
+LIBRARIES = [] if MISSING else [library()]
+
+setup(
+    ext_modules=LIBRARIES,
+    cmdclass={"build_py": BuildAfresh, "build_ext": BuildLibrary, "bdist_wheel": Wheel},
+)

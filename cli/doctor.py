@@ -30,6 +30,9 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     it. libnvJitLink, which jax[cuda13] installs and JAX assembles with, is ignored: what is
     compiled is the same with and without it.
 
+    The line "native launch" is about the C library of pallasc, which C and C++ programs launch
+    kernels with. It is there where pallasc was installed with a C compiler at hand.
+
     Examples:
       pallasc doctor
       pallasc doctor --ptxas /usr/local/cuda/bin/ptxas
@@ -49,6 +52,7 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     items = inventory(ptxas)
     problem = problem_of(items)
     runs_only = problem is not None and only_runs(items)
+    items.append(_native_launch())
     if as_json:
         data = {"ok": problem is None, "runs": _runs()}
         echo(json_text({**data, "items": [_json(item) for item in items]}))
@@ -58,6 +62,20 @@ def command(ptxas: Path | None, as_json: bool) -> None:
         echo(items_text(items))
     if problem is not None and not runs_only:
         raise ToolError(problem)
+
+
+def _native_launch() -> Item:
+    """Return the C library that launches kernels, or why it is not used."""
+    from pallasc.compiler.toolchain.inventory import Item
+    from pallasc.errors import ToolError
+    from pallasc.runtime.native.library import library_file, open_library
+
+    name, purpose = "native launch", "kernels are launched by Python"
+    try:
+        file = library_file()
+        return Item(name, open_library(file).version, purpose, needed=False, path=str(file))
+    except ToolError as error:
+        return Item(name, "", purpose, needed=False, problem=error.message.rstrip("."))
 
 
 def _runs() -> list[str]:

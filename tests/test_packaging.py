@@ -20,9 +20,18 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 SHIPPED = {".py", ".yaml", ".json"}
+NATIVE = "pallasc/runtime/native"
 NOT_SOURCES = shutil.ignore_patterns(
-    ".git", ".venv*", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", ".hypothesis"
-)
+    ".git",
+    ".venv*",
+    "build",
+    "dist",
+    "*.egg-info",
+    "__pycache__",
+    ".*_cache",
+    ".hypothesis",
+    "*.so",
+)  # fmt: skip
 
 
 def _project() -> dict[str, dict[str, object]]:
@@ -35,13 +44,33 @@ def _copy_sources(to: Path) -> Path:
 
 
 def _build(sources: Path, out: Path, *arguments: str) -> Path:
+    return _build_saying(sources, out, *arguments)[0]
+
+
+def _build_saying(sources: Path, out: Path, *arguments: str, **variables: str) -> tuple[Path, str]:
+    """Return a wheel, and what was said while it was built."""
     command = [sys.executable, "-P", "-m", "build", "--no-isolation", "--outdir", str(out)]
     result = subprocess.run(
-        [*command, *arguments, str(sources)], capture_output=True, text=True, check=False
+        [*command, *arguments, str(sources)],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     (wheel,) = out.glob("*.whl")
-    return wheel
+    return wheel, result.stdout + result.stderr
+
+
+def _has_compiler() -> bool:
+    """Tell whether the C library is built here."""
+    names = (os.environ.get("CC", "").split()[:1] or ["cc"])[0], "gcc"
+    return any(map(shutil.which, names)) and os.environ.get("PALLASC_NATIVE") != "0"
+
+
+needs_compiler = pytest.mark.skipif(
+    not _has_compiler(), reason="no C compiler (cc or gcc), so the C library is not built"
+)
 
 
 def _shipped_files(wheel: Path) -> set[str]:
@@ -62,11 +91,12 @@ PARTS = ("specs", "cache", "compiler", "emulator", "checks", "runtime", "cli", "
 def _files_in_folders() -> set[str]:
     """Return every file that has to ship, by the name it is installed under."""
     top_folders = {"": "pallasc"} | {f"{name}/": name for name in PARTS}
-    return {
+    library = {f"{NATIVE}/libpallasc.so"} if _has_compiler() else set()
+    return library | {
         f"pallasc/{prefix}{path.relative_to(ROOT / folder).as_posix()}"
         for prefix, folder in top_folders.items()
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in SHIPPED or path.name == "py.typed"
+        if path.suffix in SHIPPED or path.name in ("py.typed", "pallasc.h", "pallasc.pc")
     }
 
 
@@ -101,6 +131,32 @@ def test_the_wheel_built_from_the_source_archive_holds_the_same_files(
     assert sorted(_shipped_files(from_archive)) == sorted(_shipped_files(wheel))
 
 
+@needs_compiler
+def test_the_wheel_with_the_c_library_is_for_this_platform_and_every_python(wheel: Path) -> None:
+    assert wheel.name.startswith("pallasc-0.1.0-py3-none-linux_")
+    with zipfile.ZipFile(wheel) as archive:
+        library = archive.read(f"{NATIVE}/libpallasc.so")
+    assert len(library) <= 200_000
+    assert str(ROOT).encode() not in library
+    assert sys.prefix.encode() not in library
+    assert sys.base_prefix.encode() not in library
+
+
+@pytest.mark.once
+def test_without_a_c_compiler_the_wheel_is_pure_and_says_so_once(tmp_path: Path) -> None:
+    sources = _copy_sources(tmp_path / "sources")
+    wheel, said = _build_saying(sources, tmp_path / "dist", "--wheel", CC="/nowhere/cc")
+    assert wheel.name == "pallasc-0.1.0-py3-none-any.whl"
+    assert f"{NATIVE}/libpallasc.so" not in _shipped_files(wheel)
+    assert said.count("pallasc: installed without its C library") == 1
+    assert "library: /nowhere/cc does not compile C. Kernels are launched by Python" in said
+
+
+def test_the_pkg_config_file_has_the_version_of_the_package() -> None:
+    text = (ROOT / "runtime" / "native" / "pkgconfig" / "pallasc.pc").read_text()
+    assert f"Version: {_project()['project']['version']}\n" in text
+
+
 def test_the_metadata_names_version_licence_and_command(wheel: Path) -> None:
     metadata = Parser().parsestr(_metadata(wheel, "METADATA"))
     assert metadata["Version"] == _project()["project"]["version"]
@@ -132,6 +188,26 @@ def test_the_installed_wheel_is_imported_from_another_folder(wheel: Path, tmp_pa
     version, file = result.stdout.split(maxsplit=1)
     assert version == _project()["project"]["version"]
     assert Path(file.strip()).is_relative_to(tmp_path / "env")
+    _check_native(python, elsewhere)
+
+
+def _check_native(python: Path, elsewhere: Path) -> None:
+    """Look where the C library of an installed wheel says that it lies."""
+    command = [python, "-I", "-m", "pallasc.runtime.native"]
+    told = {
+        option: subprocess.run(
+            [*command, *option.split()], capture_output=True, text=True, cwd=elsewhere, check=False
+        )
+        for option in ("", "--include", "--library")
+    }
+    if not _has_compiler():
+        assert told[""].returncode == 4
+        assert told[""].stderr.startswith("error: pallasc was installed without its C library.")
+        return
+    folders = {option: Path(done.stdout.strip()) for option, done in told.items()}
+    assert (folders[""] / "pallasc.pc").is_file()
+    assert (folders["--include"] / "pallasc.h").is_file()
+    assert folders["--library"].is_file()
 
 
 def _load_preflight() -> ModuleType:

@@ -94,7 +94,7 @@ def library_file() -> Path:
             f"{_VARIABLE} names {file}, which is not there."
             if chosen
             else "pallasc was installed without its C library.",
-            hint="Install it where a C compiler is on the PATH, or a wheel for this platform.",
+            hint="Install pallasc where a C compiler is on the PATH, or a wheel for this platform.",
         )
     return file
 

@@ -120,3 +120,27 @@ def test_doctor_says_what_can_be_run_where_nothing_of_a_compiler_is_installed(
         )
         data = json.loads(run("doctor", "--json").out)
         assert (data["ok"], data["runs"]) == (False, ["sm_80", "sm_90a"] if found else [])
+
+
+def test_doctor_says_what_launches_kernels(
+    run: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def line() -> str:
+        result = run("doctor")
+        assert result.code == 0
+        (found,) = (row for row in result.out.splitlines() if row.startswith("native launch "))
+        return " ".join(str(found).split())
+
+    monkeypatch.setenv("PALLASC_NATIVE", "0")
+    assert line() == (
+        "native launch - the C library is switched off: PALLASC_NATIVE is 0; kernels are "
+        "launched by Python"
+    )
+    file = tmp_path / "libpallasc.so"
+    monkeypatch.setenv("PALLASC_NATIVE", str(file))
+    assert line() == (
+        f"native launch - PALLASC_NATIVE names {file}, which is not there; kernels are launched "
+        "by Python"
+    )
+    file.write_text("nothing")
+    assert line().startswith("native launch - the C library cannot be loaded: ")

@@ -23,11 +23,8 @@ FLAGS = (
 )  # fmt: skip
 LINK = ("-shared", "-Wl,-soname,libpallasc.so", "-Wl,--no-undefined", "-Wl,-z,nodelete", "-pthread")
 LIBRARIES = ("-ldl",)
-LAUNCHER = (
-    "driver.c", "errors.c", "host.c", "launch.c", "map_rules.c", "plan.c", "prepare.c", "sha256.c",
-    "text.c", "xla.c",
-)  # fmt: skip
-"""The sources of the library; others in the folder need what is not always there."""
+OF_PYTHON = {"python.c", "steps.c"}
+"""Sources of the extension module; the library is built from all others."""
 
 
 @functools.cache
@@ -38,7 +35,7 @@ def build() -> Path:
     cc = shutil.which("cc") or shutil.which("gcc")
     if cc is None:
         raise RuntimeError("no C compiler: neither cc nor gcc is on the PATH")
-    files = [SOURCES / name for name in LAUNCHER]
+    files = sorted(path for path in SOURCES.glob("*.c") if path.name not in OF_PYTHON)
     digest = hashlib.sha256(repr((FLAGS, LINK)).encode())
     for path in (*files, *sorted(SOURCES.rglob("*.h"))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
