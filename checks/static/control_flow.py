@@ -52,6 +52,7 @@ class Graph:
     loops: dict[int, int]
     loop_of: list[int | None]
     block_of: list[int]
+    _meetings: dict[int, int | None] = field(default_factory=dict)
 
     def dominates(self, first: int, second: int) -> bool:
         """Tell whether every path to the block `second` goes through `first`."""
@@ -66,6 +67,15 @@ class Graph:
         others = self.dominators[block] & ~(1 << block)
         found = [each for each in self.order if others >> each & 1]
         return max(found, key=lambda each: self.dominators[each].bit_count(), default=None)
+
+    def meeting(self, block: int) -> int | None:
+        """Return the first block that every path from a block goes through."""
+        if block not in self._meetings:
+            post = self.post_dominators
+            others = [n for n in self.order if post[block] >> n & 1 and n != block]
+            first = max(others, key=lambda each: post[each].bit_count(), default=None)
+            self._meetings[block] = first
+        return self._meetings[block]
 
 
 def graph_of(kernel: Kernel) -> Graph:
@@ -98,14 +108,12 @@ def _end(opcode: str) -> str:
 def _blocks(instructions: Instructions) -> tuple[list[Block], list[int]]:
     count = len(instructions)
     starts = {0, count}
-    ends: dict[int, str] = {}
-    for number, statement in enumerate(instructions.statements):
-        name = _end(statement.opcode)
-        if name:
-            ends[number] = name
-            starts.add(number + 1)
-            if (target := _target(instructions[number])) is not None:
-                starts.add(target)
+    names = [_end(statement.opcode) for statement in instructions.statements]
+    ends = {number: name for number, name in enumerate(names) if name}
+    for number in ends:
+        starts.add(number + 1)
+        if (target := _target(instructions[number])) is not None:
+            starts.add(target)
     cuts = sorted(start for start in starts if start <= count)
     numbers = {start: number for number, start in enumerate(cuts[:-1])}
     blocks, block_of = [], []

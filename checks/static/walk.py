@@ -87,22 +87,13 @@ def _pass(evaluation: Evaluation, header: int, numbers: Numbers) -> tuple[frozen
         else:
             guard = evaluation.guards.get(block)
             held = None if guard is None else number_of(evaluation, guard, numbers)
-            if held is None:
-                block = _meeting(evaluation, block)
-            else:
-                block = after.taken if held else after.other
+            known = after.taken if held else after.other
+            block = graph.meeting(block) if held is None else known
         if block == header:
             return frozenset(blocks), True
         if block in blocks:
             break
     return frozenset(blocks), False
-
-
-def _meeting(evaluation: Evaluation, block: int) -> int | None:
-    """Return the first block that every path from a block goes through."""
-    post = evaluation.graph.post_dominators
-    others = [n for n in evaluation.graph.order if post[block] >> n & 1 and n != block]
-    return max(others, key=lambda each: post[each].bit_count(), default=None)
 
 
 def number_of(evaluation: Evaluation, value: Value, numbers: Numbers) -> int | None:
