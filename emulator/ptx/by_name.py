@@ -53,16 +53,19 @@ def renamed(
     """Return operands with registers of an inner scope; None where its kernel has to tell."""
     found = []
     for operand in operands:
-        if isinstance(operand, Symbol):
-            each: Operand = names.get(operand.name, operand)
-        elif isinstance(operand, Vector) and (inner := renamed(operand.elements, names)):
-            each = Vector(inner)
-        elif isinstance(operand, Address) and isinstance(operand.base, Symbol):
+        each: Operand = operand
+        if isinstance(operand, Symbol | Register):
+            each = names.get(operand.name, operand)
+        elif isinstance(operand, Vector):
+            if (elements := renamed(operand.elements, names)) is None:
+                return None
+            each = Vector(elements)
+        elif isinstance(operand, Address) and isinstance(operand.base, Symbol | Register):
             base = names.get(operand.base.name, operand.base)
             each = Address(base, operand.offset, operand.coordinates)
-        else:
-            each = operand
-        if isinstance(each, Pair | Arguments) or (isinstance(each, Address) and each.coordinates):
+        is_negated = isinstance(operand, Register) and operand.negated
+        has_more = isinstance(operand, Address) and operand.coordinates
+        if is_negated or has_more or isinstance(operand, Pair | Arguments):
             return None
         found.append(each)
     return tuple(found)

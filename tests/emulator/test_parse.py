@@ -92,6 +92,24 @@ def test_what_is_read_by_name_is_what_is_read_at_once() -> None:
     assert len([name for name in results if name.startswith("P1")]) == 2
 
 
+def test_declarations_of_an_inner_scope_hold_there_alone() -> None:
+    block = (
+        "{\n.reg .b32 s<2>, low;\n.reg .b64 %rd1;\nadd.s32 s0, %r1, 1;\nadd.s32 low, s0, s1;\n"
+        "mov.b64 %rd1, {low, 5};\nst.shared.b64 [low+8], %rd1;\n}\n"
+    )
+    text = f"{HEAD}.visible .entry k()\n{{\n{REGISTERS}{block}{block}ret;\n}}\n"
+    for each in (parse, read):
+        code = each(text).kernel("k").instructions
+        one, other = ([r.name for i in half for o in i.operands for r in registers_in(o)]
+                      for half in (code[:4], code[4:8]))  # fmt: skip
+        plain = [name.partition("@")[0] for name in one]
+        assert plain == ["s0", "%r1", "low", "s0", "s1", "%rd1", "low", "low", "%rd1"]
+        assert [name.partition("@")[0] for name in other] == plain
+        assert set(one) & set(other) == {"%r1"}
+        assert code.statements[3].address_names == (one[2],)
+        assert code.statements[0].results == (one[0],)
+
+
 def _names(instruction: Instruction) -> list[tuple[str, bool]]:
     guard = () if instruction.guard is None else (instruction.guard,)
     found = [r for operand in (*guard, *instruction.operands) for r in registers_in(operand)]
