@@ -18,9 +18,7 @@ _TURNS = (
     "sums it overwrites"
 )
 _EPILOGUE = "at these sizes it has one step, and nobody waits for the arrivals of the last two"
-_SAME_TURNS = (
-    "both warpgroups take one more turn at the tensor cores, and turns are for speed alone"
-)
+_SAME_TURNS = "both warpgroups take one turn more, or less, at the tensor cores, for speed alone"
 _NEXT_USE = (
     "at these sizes it waits for the next use of the other slot, which follows the last one of its "
     "own; with more steps it is a deadlock"
@@ -48,6 +46,7 @@ _REASONS: tuple[tuple[str, str], ...] = (
     (r"^jax_\w*attention\w*/\w+:\d+:(earlier|later) perform_schedule_barrier$", _FOR_SPEED),
     (r"^jax_attention_pipeline/perform_schedule_barrier:696:delete", _FOR_SPEED),
     (r"^jax_attention(_pipeline)?/compute_qk:\d+:twice perform_schedule_barrier$", _SAME_TURNS),
+    (r"^jax_attention/compute_qk:169:delete perform_schedule_barrier$", _SAME_TURNS),
     (r"^jax_attention/end_softmax_barriers:192:later barrier_arrive$", _FOR_SPEED),
     (r"^jax_attention/end_softmax_barriers:193:later barrier_wait$", _TWO_WAITS),
     (r"^jax_attention/_kv_loop:27[24]:slot [kv]_consumed_barriers\[0\]$", _NEXT_USE),
