@@ -279,12 +279,13 @@ SHELL: dict[str, Check] = {
 
 
 # What needs more than is here: pallasc installed with its entry points (tests/wheels/test_page.py
-# runs it), the stand-in driver (test_docs_page.py, test_jax_page.py of tests/runtime), or a kernel
-# around it (tests/checks/test_static.py, test_depends_on_order.py).
+# runs it), the stand-in driver (test_docs_page.py, test_jax_page.py, native/test_page.py of
+# tests/runtime), or a kernel around it (tests/checks/test_static.py, test_depends_on_order.py).
 ELSEWHERE = {
     "docs/wheels.md": ("console", "python"),
     "docs/runtime.md": ("console", "python"),
     "docs/jax.md": ("console", "python"),
+    "docs/native.md": ("console", "python"),
     "docs/check-rules.md": ("ptx", "json"),
     "docs/check.md": ("python",),
 }

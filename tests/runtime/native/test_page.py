@@ -1,0 +1,103 @@
+"""What docs/native.md shows is true: its commands run, and the program launches without Python."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import page_programs
+import pytest
+import standin as control
+from consoles import fits, shown
+
+import pallasc
+from pallasc.cache.store import Store
+
+pytestmark = pytest.mark.once
+
+PAGE = page_programs.DOCS / "native.md"
+EXAMPLE = page_programs.DOCS.parent / "examples" / "cpp"
+TOOLS = ("c++", "pkg-config")
+
+
+@pytest.mark.skipif(
+    not all(map(shutil.which, TOOLS)), reason=f"needs {' and '.join(TOOLS)} on the PATH"
+)
+def test_the_example_is_built_and_launches_a_kernel_of_a_bundle(
+    tmp_path: Path, warm_store: Store, native_file: Path
+) -> None:
+    folder = tmp_path / "cpp"
+    shutil.copytree(EXAMPLE, folder)
+    shutil.copytree(warm_store.root, tmp_path / "store")
+    environment = _environment(tmp_path, native_file)
+    (console,) = (
+        block["text"]
+        for block in page_programs.BLOCK.finditer(PAGE.read_text("utf-8"))
+        if block["kind"] == "console"
+    )
+    exported = ""
+    for command, output in shown(console):
+        done = subprocess.run(
+            ["bash", "-c", f"{exported}{command}"],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}"
+        assert fits(done.stdout, output), done.stdout
+        if command.startswith("export "):
+            exported = f"{command}\n"
+    _check_log((tmp_path / "log").read_text(), folder / "add.pallasc")
+    written = (folder / "add.plan").read_bytes()
+    programs = [command for command in page_programs.commands(PAGE) if command[0] != "bash"]
+    assert len(programs) == 1
+    page_programs.run(programs, folder, environment)
+    assert (folder / "add.plan").read_bytes() == written
+
+
+def _environment(folder: Path, library: Path) -> dict[str, str]:
+    """Return an environment where the compiler and the program find the library of the tests."""
+    given = control.environment(devices="9.0")
+    made = page_programs.environment(given, folder)
+    python = folder / "tools" / "python"
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -P "$@"\n')
+    python.chmod(0o755)
+    return {
+        **made,
+        "PALLASC_NATIVE": str(library),
+        "LIBRARY_PATH": str(library.parent),
+        "LD_LIBRARY_PATH": os.pathsep.join([str(library.parent), made["LD_LIBRARY_PATH"]]),
+        "STANDIN_LOG_FILE": str(folder / "log"),
+    }
+
+
+def _check_log(log: str, bundle: Path) -> None:
+    """Compare what the driver was asked with the launch plan."""
+    (variant,) = pallasc.open_bundle(bundle)["add"].variants
+    (step,) = variant.artifact.plan.launches
+    lines = log.splitlines()
+    asked = [line.split()[0] for line in lines]
+    # Only the question after the last parameter is answered with an error.
+    failed = [line for line in lines if " stream=" in line and " 0 stream=" not in line]
+    assert [line.split()[:2] for line in failed] == [["cuKernelGetParamInfo", "1"]]
+    assert asked.count("cuLibraryLoadData") == asked.count("cuLaunchKernelEx") == 1
+    allocated = [int(line.split()[4], 16) for line in lines if line.startswith("cuMemAlloc_v2")]
+    (launch,) = (line for line in lines if line.startswith("launch "))
+    told = dict(re.findall(r"(\w+)=(\S*)", launch))
+    assert launch.split()[1] == step.kernel
+    assert told["grid"] == ",".join(map(str, step.grid))
+    assert told["block"] == ",".join(map(str, step.block))
+    assert told["smem"] == str(step.dynamic_smem_bytes)
+    assert told["attributes"] == ""
+    assert told["failed"] == "0"
+    assert (
+        told["parameters"] == b"".join(address.to_bytes(8, "little") for address in allocated).hex()
+    )
