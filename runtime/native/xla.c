@@ -178,10 +178,12 @@ static char *text_of(const ffi_attributes *attributes, const char *name)
     return text ? strndup(text->data, text->size) : strdup("");
 }
 
-/* Adds a line to a text that grows; what there is no memory for is left out. */
-static void add_line(char **text, const char *line)
+/* Adds what failed last to a text that grows, as a line, without what to do about it; what there is
+ * no memory for is left out. */
+static void add_reason(char **text)
 {
-    size_t before = *text ? strlen(*text) : 0, size = strlen(line);
+    const char *line = pallasc_last_error();
+    size_t before = *text ? strlen(*text) : 0, size = strcspn(line, "\n");
     char *grown = realloc(*text, before + size + 4);
     if (!grown)
         return;
@@ -244,7 +246,7 @@ static ffi_error *open_plans(ffi_call *call, struct instance *self, const ffi_at
         pallasc_plan **plan = &self->plans[self->count];
         int status = pallasc_open(data->data, data->size, find_in, &search, plan);
         if (status == PALLASC_ERROR_NOT_FOUND)
-            add_line(&self->absent, pallasc_last_error());
+            add_reason(&self->absent);
         else if (status)
             return refuse(call, code_of(status), "%s: %s", self->kernel, pallasc_last_error());
         else
@@ -252,10 +254,10 @@ static ffi_error *open_plans(ffi_call *call, struct instance *self, const ffi_at
     }
     if (!self->count)
         return refuse(call, FFI_NOT_FOUND,
-                      "%s was exported by digest, and its cubins are not here:%s\n"
-                      "Open the bundle that has them (%s) before, with pallasc.load or "
-                      "pallasc.open_bundle, or export the kernel with its bytes.",
-                      self->kernel, self->absent, *self->origin ? self->origin : "unknown");
+                      "the program names %s by digest, and no open bundle has its cubins:%s\n"
+                      "Open %s before, with pallasc.load or pallasc.open_bundle, or export the "
+                      "kernel with its bytes.", self->kernel, self->absent ? self->absent : "",
+                      *self->origin ? self->origin : "the bundle that it came from");
     int status = measure(self);
     if (status)
         return refuse(call, code_of(status), status == PALLASC_ERROR_CORRUPT ?
@@ -314,6 +316,8 @@ static pallasc_plan *choose(ffi_call *call, struct instance *self, int device, f
     pallasc_plan *plan = atomic_load_explicit(&self->chosen[device], memory_order_acquire);
     if (plan)
         return plan;
+    const char *absence = self->absent ? "\nNot in an open bundle:" : "";
+    const char *absent = self->absent ? self->absent : "";
     char *reasons = NULL;
     for (size_t n = 0; n < self->count; n++) {
         int status = pallasc_prepare(self->plans[n], device);
@@ -324,15 +328,14 @@ static pallasc_plan *choose(ffi_call *call, struct instance *self, int device, f
         }
         if (status != PALLASC_ERROR_DEVICE || self->count == 1) {
             free(reasons);
-            *error = refuse(call, code_of(status), "%s%s%s", pallasc_last_error(),
-                            self->absent ? "\nnot here:" : "", self->absent ? self->absent : "");
+            *error = refuse(call, code_of(status), "%s%s%s", pallasc_last_error(), absence,
+                            absent);
             return NULL;
         }
-        add_line(&reasons, pallasc_last_error());
+        add_reason(&reasons);
     }
     *error = refuse(call, FFI_FAILED_PRECONDITION, "no variant of %s fits GPU %d:%s%s%s",
-                    self->kernel, device, reasons ? reasons : "",
-                    self->absent ? "\nnot here:" : "", self->absent ? self->absent : "");
+                    self->kernel, device, reasons ? reasons : "", absence, absent);
     free(reasons);
     return NULL;
 }

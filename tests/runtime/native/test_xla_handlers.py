@@ -173,8 +173,10 @@ def test_a_missing_bundle_is_named(site: Site) -> None:
     answer = site.instantiate(plans(made.add(), inside=False), origin="mylib 1.0")
     assert answer is not None
     assert answer.code == NOT_FOUND
-    assert answer.message.startswith("made was exported by digest, and its cubins are not here:")
-    assert "Open the bundle that has them (mylib 1.0)" in answer.message
+    head, reason, hint = answer.message.splitlines()
+    assert head == "the program names made by digest, and no open bundle has its cubins:"
+    assert reason.startswith("  made@h100-sxm: ")
+    assert hint.startswith("Open mylib 1.0 before, with pallasc.load or pallasc.open_bundle")
 
 
 def test_one_of_two_bundles_is_enough(
