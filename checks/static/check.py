@@ -33,7 +33,7 @@ from pallasc.specs.garbage import collector_paused
 from pallasc.specs.gpus import Target
 
 _MOST_MODULES = 32
-_MOST_KERNELS = 4096
+_MOST_KERNELS = 256
 
 
 def check(
