@@ -456,7 +456,7 @@ static int prepare(pallasc_plan *plan, int ordinal)
     if (status)
         return status;
     struct device_state *old = atomic_load(&plan->devices[ordinal]);
-    if (old && old->epoch == current_epoch())
+    if (is_prepared(plan, ordinal)) /* by another thread, meanwhile */
         return PALLASC_OK;
     status = check_device(plan, device);
     if (status)
@@ -474,8 +474,18 @@ static int prepare(pallasc_plan *plan, int ordinal)
     return PALLASC_OK;
 }
 
+static int is_prepared(const pallasc_plan *plan, int ordinal)
+{
+    const struct device_state *state = NULL;
+    if (ordinal >= 0 && ordinal < MOST_DEVICES)
+        state = atomic_load_explicit(&plan->devices[ordinal], memory_order_acquire);
+    return state && state->epoch == current_epoch();
+}
+
 int pallasc_prepare(pallasc_plan *plan, int device)
 {
+    if (is_prepared(plan, device))
+        return PALLASC_OK;
     lock_process();
     int status = prepare(plan, device);
     unlock_process();

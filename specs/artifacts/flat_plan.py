@@ -157,7 +157,8 @@ class _Writer:
     def _block(self) -> bytes:
         header_bytes = _HEAD.size + _TABLE.size * len(_TABLES)
         heads, content = bytearray(), bytearray()
-        for table in self._tables.values():
+        for name, table in self._tables.items():
+            _limit(len(table), _NONE, f"entries of {name}")
             content += bytes(-(header_bytes + len(content)) % _ALIGNMENT)
             heads += _TABLE.pack(header_bytes + len(content), len(table), table.row.size)
             content += table.data
@@ -218,6 +219,8 @@ class _Writer:
 
     def _add_arrays(self, signature: Signature) -> None:
         _limit(len(signature.passed), _MOST_ARRAYS, "arrays")
+        if len(set(signature.buffers)) != len(signature.buffers):
+            raise CorruptError("two of its arrays lie in one buffer")
         for number, binding in enumerate(signature.inputs):
             updated = _UPDATED if number in signature.updated else 0
             self._add_array("arrays", binding, number, _INPUT | updated)

@@ -99,7 +99,7 @@ def test_c_launches_every_kernel_as_python_does(built: Path) -> None:
     found = json.loads(done.stdout)
     assert found["different"] == []
     assert found["artifacts"] > 100
-    assert found["maps"] > 100
+    assert found["maps"] > 20
 
 
 def test_the_results_have_every_kernel(came_out: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import made
+import native_build
 import numpy as np
 import pytest
 import standin as control
@@ -29,6 +30,8 @@ from pallasc.compiler.builds.options import Options
 from pallasc.emulator.machine.faults import Fault
 from pallasc.errors import DriverError
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
+from pallasc.runtime.native.library import open_library
+from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.bundle.items import item_of
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.loading.matrix import expand
@@ -164,6 +167,30 @@ def test_a_call_of_a_bundled_kernel_gives_the_right_numbers(
     gpu.driver.check()
     check(out.numpy(), expected)
     assert gpu.launched == 2 * launches
+
+
+@pytest.mark.parametrize("name", ["add", "hopper_matmul"])
+def test_a_launch_by_c_gives_the_right_numbers(
+    name: str, bundle: Path, gpu: emulated.Gpu, framework: made.Framework
+) -> None:
+    library = open_library(native_build.build())
+    library.forget()
+    variant = pallasc.open_bundle(bundle)[name].variants[0]
+    gpu.know(variant.artifact)
+    plan = library.open(flat_plan(variant.artifact, name=variant.id))
+    plan.prepare(0)
+    arrays = arrays_of(variant.artifact)
+    tensors = [
+        framework.tensor(f"{b.dtype}{list(b.shape)}", values=array)
+        for b, array in zip(variant.artifact.plan.inputs, arrays, strict=True)
+    ]
+    (result,) = plan.outputs
+    out = framework.tensor(f"{result.dtype}{list(result.shape)}")
+    workspace = framework.tensor(f"u8[{plan.workspace_bytes}]")
+    plan.launch([array.pointer for array in (*tensors, out)], workspace=workspace.pointer)
+    gpu.driver.check()
+    check(out.numpy(), REFERENCES[name](*arrays))
+    assert gpu.launched == len(variant.artifact.plan.launches)
 
 
 def test_a_cubin_that_the_gpu_does_not_know_fails(gpu: emulated.Gpu) -> None:

@@ -197,6 +197,18 @@ def test_a_damaged_artifact_is_not_written(artifact: Callable[[], Artifact], mes
     assert caught.value.message.startswith(message)
 
 
+def test_arrays_in_one_buffer_are_refused() -> None:
+    artifact = made.add()
+    plan = artifact.plan
+    shared = replace(plan, inputs=(plan.inputs[0], replace(plan.inputs[1], buffer=0)))
+    shared = replace(
+        shared, buffers=(plan.buffers[0], replace(plan.buffers[1], size=0), *plan.buffers[2:])
+    )
+    record = {**artifact.record, "plan": plan_to_json(shared)}
+    with pytest.raises(CorruptError, match="made: two of its arrays lie in one buffer"):
+        flat_plan(Artifact(record, artifact.blob), name="made")
+
+
 def test_numbers_that_do_not_fit_are_refused() -> None:
     artifact = made.artifact(made.launch("one", 0, grid=(1 << 32, 1, 1)))
     with pytest.raises(UnsupportedError, match="made: a number of the launch plan does not fit"):
