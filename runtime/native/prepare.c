@@ -447,6 +447,14 @@ static int fill_state(const pallasc_plan *plan, struct device *device, struct de
     return status;
 }
 
+static int is_prepared(const pallasc_plan *plan, int ordinal)
+{
+    const struct device_state *state = NULL;
+    if (ordinal >= 0 && ordinal < MOST_DEVICES)
+        state = atomic_load_explicit(&plan->devices[ordinal], memory_order_acquire);
+    return state && state->epoch == current_epoch();
+}
+
 static int prepare(pallasc_plan *plan, int ordinal)
 {
     struct device *device;
@@ -472,14 +480,6 @@ static int prepare(pallasc_plan *plan, int ordinal)
     atomic_store_explicit(&plan->devices[ordinal], state, memory_order_release);
     free_state(old); /* of a process before a fork, or forgotten: no launch uses it */
     return PALLASC_OK;
-}
-
-static int is_prepared(const pallasc_plan *plan, int ordinal)
-{
-    const struct device_state *state = NULL;
-    if (ordinal >= 0 && ordinal < MOST_DEVICES)
-        state = atomic_load_explicit(&plan->devices[ordinal], memory_order_acquire);
-    return state && state->epoch == current_epoch();
 }
 
 int pallasc_prepare(pallasc_plan *plan, int device)

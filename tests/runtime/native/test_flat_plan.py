@@ -200,10 +200,9 @@ def test_a_damaged_artifact_is_not_written(artifact: Callable[[], Artifact], mes
 def test_arrays_in_one_buffer_are_refused() -> None:
     artifact = made.add()
     plan = artifact.plan
+    unused = replace(plan.buffers[1], size=0)
     shared = replace(plan, inputs=(plan.inputs[0], replace(plan.inputs[1], buffer=0)))
-    shared = replace(
-        shared, buffers=(plan.buffers[0], replace(plan.buffers[1], size=0), *plan.buffers[2:])
-    )
+    shared = replace(shared, buffers=(plan.buffers[0], unused, *plan.buffers[2:]))
     record = {**artifact.record, "plan": plan_to_json(shared)}
     with pytest.raises(CorruptError, match="made: two of its arrays lie in one buffer"):
         flat_plan(Artifact(record, artifact.blob), name="made")
