@@ -1,8 +1,10 @@
-"""Build steps that pyproject.toml cannot express: an empty build folder, and the C library.
+"""Build steps that pyproject.toml cannot express: an empty build folder, and what is written in C.
 
-The library `libpallasc.so` is built where a C compiler is at hand; the wheel is then for this
-platform and for every Python 3. Without a compiler, or with PALLASC_NATIVE=0, everything but the
-library is installed, and kernels are launched by Python.
+The library `libpallasc.so` and the extension `_native`, which the runtime launches with, are built
+where a C compiler is at hand; the wheel is then for this platform and for every Python 3. Without a
+compiler, or with PALLASC_NATIVE=0, everything else is installed, and Python launches kernels. The
+extension has the stable ABI of Python 3.11. A free-threaded Python does not load that: it has an
+extension where it compiled one itself, and does without in a wheel that another Python built.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from setuptools.command.build_py import build_py
 HERE = Path(__file__).parent
 NATIVE = "pallasc/runtime/native"
 LIBRARY = "pallasc.runtime.native.libpallasc"
+EXTENSION = "pallasc.runtime.native._native"
 OF_PYTHON = {"python.c", "steps.c"}
 """Sources of the extension module; the library is built from all others."""
 
@@ -70,6 +73,20 @@ def library() -> Extension:
     )
 
 
+def extension() -> Extension:
+    """Return the extension as what setuptools builds; it is left out where Python.h is missing."""
+    is_free_threaded = bool(get_config_var("Py_GIL_DISABLED"))
+    return Extension(
+        EXTENSION,
+        sorted(f"{NATIVE}/{name}" for name in OF_PYTHON),
+        depends=[f"{NATIVE}/steps.h", f"{NATIVE}/cuda_abi.h"],
+        extra_compile_args=["-std=c11", "-O2", "-g0", "-fvisibility=hidden"],
+        extra_link_args=["-Wl,-s"],
+        optional=True,
+        py_limited_api=not is_free_threaded,
+    )
+
+
 def _flags(variable: str) -> list[str]:
     return shlex.split(os.environ.get(variable, ""))
 
@@ -91,7 +108,10 @@ class BuildAfresh(build_py):
 
 
 class BuildLibrary(build_ext):
-    """Build the library as a file of its own name, which has nothing of Python in it."""
+    """Build the library as a file of its own name, which has nothing of Python in it.
+
+    The extension is not linked to Python either: its functions are those of the process.
+    """
 
     def get_ext_filename(self, fullname: str) -> str:
         """Return the file of an extension."""
@@ -100,10 +120,7 @@ class BuildLibrary(build_ext):
         return str(super().get_ext_filename(fullname))
 
     def build_extension(self, ext: Extension) -> None:
-        """Build an extension; the library without the flags that are for modules of Python."""
-        if ext.name != LIBRARY:
-            super().build_extension(ext)
-            return
+        """Build with the compiler at hand, and without the flags that Python was built with."""
         before = self.compiler.compiler_so, self.compiler.linker_so
         self.compiler.compiler_so = [*compiler(), "-fPIC", *_flags("CFLAGS")]
         self.compiler.linker_so = [*compiler(), "-shared", *_flags("LDFLAGS")]
@@ -131,7 +148,7 @@ class Wheel(bdist_wheel):
 
 
 MISSING = why_not()
-LIBRARIES = [] if MISSING else [library()]
+LIBRARIES = [] if MISSING else [library(), extension()]
 
 setup(
     ext_modules=LIBRARIES,

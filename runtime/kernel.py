@@ -64,6 +64,10 @@ class Kernel(Variants):
         self._launched: set[tuple[Route, Adapter]] = set()
         self._generated: set[tuple[Route, Adapter]] = set()
         self._call: Function = partial(self._start, MISSING, True)
+        self._paths: Mapping[str, Function] = {
+            "call": self._call,
+            "into": partial(Kernel.into, self),
+        }
         skip_frames(_ENTRANCES)
 
     def __repr__(self) -> str:
@@ -328,8 +332,14 @@ class Kernel(Variants):
                 self._fast_paths = FastPathTable(self.variants, slow, success, checks=self.checks)
             fast_paths = self._fast_paths.add(match.route, dialect)
             if fast_paths is not None:
-                self._call = fast_paths.call
-                self.__dict__["into"] = fast_paths.into
+                self._paths = {"call": fast_paths.call, "into": fast_paths.into}
+            self._install(self.native_paths.add(match.route, adapter.exchange(), self._paths))
+
+    def _install(self, paths: Mapping[str, Function]) -> None:
+        """Let calls go through these functions from now on."""
+        self._call = paths["call"]
+        if not isinstance(paths["into"], partial):
+            self.__dict__["into"] = paths["into"]
 
     def _take_over(
         self,

@@ -9,23 +9,16 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import sys
 from functools import cache, lru_cache
 from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.matching.arrays import ArrayView, is_row_major
+from pallasc.runtime.matching.dlpack_types import dlpack_code, short_dtype
 from pallasc.specs.dtypes import parse_dtype
 
 CPU, CUDA, CUDA_MANAGED = 1, 2, 13
 
-# DLDataTypeCode -> letters of the short name; floats of eight bits and fewer have a code each.
-_CODES = {0: "i", 1: "u", 2: "f", 4: "bf", 5: "c"}
-_BOOL = 6
-_SMALL_FLOATS = {
-    7: "f8e3m4", 8: "f8e4m3", 9: "f8e4m3b11fnuz", 10: "f8e4m3fn", 11: "f8e4m3fnuz", 12: "f8e5m2",
-    13: "f8e5m2fnuz", 14: "f8e8m0fnu", 15: "f6e2m3fn", 16: "f6e3m2fn", 17: "f4e2m1fn",
-}  # fmt: skip
 _NAME, _VERSIONED = b"dltensor", b"dltensor_versioned"
 
 
@@ -117,7 +110,7 @@ def _layout(
     sizes = struct.unpack(f"<{ndim}q", shape)
     steps = None if strides is None else struct.unpack(f"<{ndim}q", strides)
     own = None if is_row_major(sizes, steps, 1) else steps
-    return _short_dtype(code, bits, lanes), sizes, own
+    return short_dtype(code, bits, lanes), sizes, own
 
 
 def make_capsule(
@@ -134,7 +127,10 @@ def make_capsule(
     tensor = managed.tensor
     tensor.data, tensor.device_type, tensor.device_id = pointer, CUDA, device
     tensor.ndim, tensor.shape = len(shape), ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
-    tensor.code, tensor.bits, tensor.lanes = _code(dtype), parse_dtype(dtype).bits, 1
+    code = dlpack_code(dtype)
+    if code is None:
+        raise ArgumentError(f"DLPack has no code for {dtype}.")
+    tensor.code, tensor.bits, tensor.lanes = code, parse_dtype(dtype).bits, 1
     managed.deleter = ctypes.cast(functions["delete"], ctypes.c_void_p)
     address = ctypes.addressof(managed)
     _exported[address] = (owner, sizes, managed)
@@ -169,23 +165,3 @@ def _functions() -> dict[str, Any]:
         "delete": ctypes.CFUNCTYPE(None, pointer)(delete),
         "destroy": ctypes.PYFUNCTYPE(None, pointer)(destroy),
     }
-
-
-def _short_dtype(code: int, bits: int, lanes: int) -> str:
-    if code == _BOOL and bits == 8 and lanes == 1:
-        return "bool"
-    if lanes == 1 and code in _CODES:
-        return sys.intern(f"{_CODES[code]}{bits}")
-    if lanes == 1 and code in _SMALL_FLOATS:
-        return _SMALL_FLOATS[code]
-    return f"DLPack type {code} of {bits} bits in {lanes} lanes"
-
-
-def _code(dtype: str) -> int:
-    if dtype == "bool":
-        return _BOOL
-    for codes in (_SMALL_FLOATS, _CODES):
-        for code, name in codes.items():
-            if dtype == name or (codes is _CODES and dtype.rstrip("0123456789") == name):
-                return code
-    raise ArgumentError(f"DLPack has no code for {dtype}.")

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.calls.generated import TRACED
 from pallasc.runtime.device.devices import device_count
 from pallasc.runtime.device.streams import LEGACY_STREAM
-from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, NewArray, no_array
+from pallasc.runtime.matching.arrays import (
+    Adapter,
+    ArrayView,
+    Dialect,
+    Exchange,
+    NewArray,
+    no_array,
+)
 from pallasc.specs.arrays import strides_of
 from pallasc.specs.dtypes import ALIASES, DTYPES
 
@@ -98,6 +108,21 @@ def _find_increment_version(torch: Any) -> Callable[[tuple[Any, ...]], object]:
     return function
 
 
+def _find_stream_function(torch: Any) -> int:
+    """Return the address of torch's C function for the current stream, 0 where it has none.
+
+    It is part of torch's stable C interface. That of DLPack's exchange API first asks what kind of
+    device there is, which in torch 2.15 takes longer than looking at a tensor.
+    """
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cuda.so"
+    try:
+        loaded = ctypes.CDLL(str(library), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        function = loaded.aoti_torch_get_current_cuda_stream
+    except (OSError, AttributeError):
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 def _each(function: Callable[[Any], object]) -> Callable[[tuple[Any, ...]], object]:
     def run(tensors: tuple[Any, ...]) -> None:
         for tensor in tensors:
@@ -164,6 +189,22 @@ class TorchAdapter(Adapter):
                 "_new_here": self._new_here,
                 "_empty": torch.empty,
             },
+        )
+
+    def exchange(self) -> Exchange | None:
+        """Return how the extension asks torch; None before 2.10, without the exchange API."""
+        torch = self.torch
+        capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+        if capsule is None:
+            return None
+        return Exchange(
+            kinds=(torch.Tensor, torch.nn.Parameter),
+            capsule=capsule,
+            dtypes=self.dtypes,
+            new_here=self._new_here,
+            mark_written=self._increment_version,
+            is_plain=lambda tensor: not (tensor.is_conj() or tensor.is_neg()),
+            stream_address=_find_stream_function(torch),
         )
 
     def view(self, array: Any) -> ArrayView:

@@ -14,6 +14,7 @@ from pallasc.runtime.adapters.torch_arrays import TorchAdapter
 from pallasc.runtime.calls.forms import Forms
 from pallasc.runtime.calls.generated import Function, compile_function, parameter_names
 from pallasc.runtime.calls.match import Variants
+from pallasc.runtime.calls.native_path import make_operator
 from pallasc.runtime.matching.arrays import find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, array_type
 from pallasc.specs.arrays import layout_of
@@ -54,9 +55,9 @@ def register(kernel: Variants, forms: Forms[Any] | None, name: str) -> Any:
     except (RuntimeError, ValueError) as error:
         what = str(error).partition("\n")[0].rstrip(".")
         raise _taken(name, f"cannot be defined: {what}") from error
+    library.impl(own, functions.launch_on_gpu(), "CUDA")
     # Tensors of the host get to the kernel as well, which says where they must lie.
-    for backend in ("CUDA", "CPU"):
-        library.impl(own, functions.launch, backend)
+    library.impl(own, functions.launch, "CPU")
     torch.library.register_fake(name, functions.pretend, lib=library)
     torch.library.register_vmap(name, functions.refuse_vmap, lib=library)
     operator = getattr(getattr(torch.ops, namespace), own)
@@ -112,6 +113,20 @@ class _Operator:
         count = len(form.signature.results)
         outputs = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
         return f"({', '.join(inputs)}) -> {outputs}"
+
+    def launch_on_gpu(self) -> Function:
+        """Return the function for tensors on a GPU: of C where there is one, else `launch`."""
+        import torch
+
+        exchange = find_adapter(torch.empty(0), self._kernel.name).exchange()
+        keys = [key for _, key in self._names]
+        front = make_operator(exchange, len(keys), self.launch) if exchange is not None else None
+        if front is None:
+            return self.launch
+        for form in self._forms.values():
+            slots = tuple(form.places.get(key, -1) for key in keys)
+            form.kernel.native_paths.serve(front, slots)
+        return front
 
     def _generated(self) -> Function:
         """Return the function that launches: the form is told by the tensors that are not None.

@@ -86,8 +86,8 @@ class _DialectTable:
         self._slow = slow
         self._success = success
         self._checks = checks
-        self._questions = _questions(variants)
-        self._differ_in_layout = _differ_in_layout(variants)
+        self._questions = questions(variants)
+        self._differ_in_layout = differ_in_layout(variants)
         self._tables: dict[str, dict[Any, Function]] = {"call": {}, "into": {}}
         self._seen: dict[Route, FastPaths | None] = {}
         self._current: FastPaths | None = None
@@ -173,7 +173,7 @@ class _DialectTable:
         return compile_function(source, values, kind)
 
 
-def _questions(variants: Sequence[Candidate]) -> list[tuple[int, str]]:
+def questions(variants: Sequence[Candidate]) -> list[tuple[int, str]]:
     """Return what to look at: number of an array, and `shape` or `dtype`, where variants differ."""
     questions = []
     rows = zip(*(variant.arrays for variant in variants), strict=False)
@@ -183,7 +183,7 @@ def _questions(variants: Sequence[Candidate]) -> list[tuple[int, str]]:
     return questions
 
 
-def _differ_in_layout(variants: Sequence[Candidate]) -> bool:
+def differ_in_layout(variants: Sequence[Candidate]) -> bool:
     """Tell whether layouts tell variants apart: no expression of a dialect asks for those."""
     layouts = {tuple(array.layout for array in variant.facts.inputs) for variant in variants}
     return len(layouts) > 1

@@ -25,6 +25,7 @@ from pallasc.runtime.device.devices import (
     get_device,
 )
 from pallasc.runtime.device.memory import temporary
+from pallasc.runtime.device.process_state import Forgetful
 from pallasc.runtime.device.streams import (
     DEFAULT_STREAMS,
     PRIMARY_CONTEXT,
@@ -56,6 +57,7 @@ class Route:
         signature: what they take and give.
         plans: bound plans by key. Reading it needs no lock.
         workspace_bytes: memory for temporaries that each launch needs.
+        fronts: what holds handles of the programs, too.
     """
 
     def __init__(self, candidates: Sequence[Candidate], *, is_only: bool = True) -> None:
@@ -68,6 +70,7 @@ class Route:
         self.workspace_bytes = max(lay_out(variant.artifact.plan)[1] for variant in candidates)
         self._chosen: dict[int, tuple[Candidate, Device]] = {}
         self._programs: dict[int, Program] = {}
+        self.fronts: list[Forgetful] = []
         process_state.now.routes.add(self)
 
     def choose(self, candidate: Candidate, device: Device) -> None:
@@ -88,6 +91,10 @@ class Route:
                 self.choose(select(self.candidates, device), device)
             program = self._programs[ordinal] = load_program(*self._chosen[ordinal], stream)
         return program
+
+    def loaded(self, ordinal: int) -> Program | None:
+        """Return the program for a device, None where nothing was launched there."""
+        return self._programs.get(ordinal)
 
     def bind(self, key: PlanKey) -> BoundPlan:
         """Return a new plan for a key, and keep it.
@@ -199,6 +206,8 @@ class Route:
         self._table.clear()
         self._chosen.clear()
         self._programs.clear()
+        for front in self.fronts:
+            front.forget()
 
     def _check_contexts(self, pointers: Sequence[int], context: int) -> None:
         """Check that no array lies in a context that the program has made: kernels cannot reach it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.calls.launch import Match, Route
@@ -21,6 +21,9 @@ from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.artifacts.trees import flatten
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.lazy import cached_property
+
+if TYPE_CHECKING:
+    from pallasc.runtime.calls.native_path import NativePaths
 
 
 class Rules:
@@ -111,6 +114,13 @@ class Variants:
         """What a caller may write: names and trees of arrays, names of parameters."""
         names = dict.fromkeys(name for variant in self.variants for name in variant.params)
         return Arguments(self.name, self.signature, names)
+
+    @cached_property
+    def native_paths(self) -> NativePaths:
+        """What calls go through where the extension of C is there."""
+        from pallasc.runtime.calls.native_path import NativePaths
+
+        return NativePaths(self.variants, checks=self.checks)
 
     def with_params(self, params: Mapping[str, object]) -> Self:
         """Return the variants that have these parameters of the matrix.

@@ -58,6 +58,24 @@ class Library(NamedTuple):
     handle: Any
 
 
+class Parts(NamedTuple):
+    """What a program consists of, for a launch that does without its bound plans.
+
+    Attributes:
+        steps: the steps, without those that do nothing.
+        functions: the driver's functions, one a launch.
+        values: what the launches pass by value, one behind the other.
+        fixed: the address of each buffer, 0 where it is not a constant.
+        temporaries: buffers, and their offsets in the workspace.
+    """
+
+    steps: Sequence[Step]
+    functions: Sequence[Any]
+    values: bytes
+    fixed: Sequence[int]
+    temporaries: Sequence[tuple[int, int]]
+
+
 def load_program(candidate: Candidate, device: Device, stream: int | None = None) -> Program:
     """Return the program of a variant on a device, loaded there once, for a launch in a stream.
 
@@ -159,6 +177,17 @@ class Program:
         # The arguments name the block by its address only, so something has to own it.
         calls[0].owner = owner  # type: ignore[attr-defined]
         return calls[0]
+
+    def parts(self) -> Parts | None:
+        """Return what it consists of, None before a plan with tensor maps was bound once."""
+        values = self._blocks.values
+        if values is None:
+            return None
+        return Parts(self._steps, self._functions, values, self._fixed, self._temporaries)
+
+    def refusal(self, code: int, step: int) -> DeviceError:
+        """Return the error for what the driver answered to a step."""
+        return self.error((code,) if len(self._steps) == 1 else (code, step))
 
     def answer(self, plan: BoundPlan, first: int = 0) -> tuple[Any, ...]:
         """Run a bound plan, and return what the driver answers.

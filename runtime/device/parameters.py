@@ -123,6 +123,14 @@ class ParameterBlocks:
         self._replace = _make_replacer(driver) if self._maps else None
         self._spare: list[_Place] = []
 
+    @property
+    def values(self) -> bytes | None:
+        """All that is passed by value, with tensor maps of some addresses.
+
+        None where none was encoded yet.
+        """
+        return self._encoded if self._maps else self._values
+
     def _value(self, parameter: Bytes, start: int, kernel: str) -> bytes:
         for offset, tensor_map in parameter.tensor_maps:
             self._maps.append(
@@ -136,7 +144,7 @@ class ParameterBlocks:
                     (start + offset) % _MAP_ALIGNMENT == 0,
                 )
             )
-        return bytes.fromhex(parameter.data).ljust(_align(parameter.size), b"\0")
+        return bytes.fromhex(parameter.data).ljust(value_bytes(parameter), b"\0")
 
     def make(self, addresses: Sequence[int]) -> tuple[Any, int]:
         """Return a block for buffers at these addresses: what owns it, and where it starts.
@@ -219,6 +227,11 @@ def _getter(passed: Sequence[tuple[int, int]]) -> Callable[[Sequence[int]], Sequ
     return itemgetter(*(buffer for buffer, _ in passed))
 
 
+def value_bytes(parameter: Bytes) -> int:
+    """Return the room that a parameter passed by value takes in a block."""
+    return _align(parameter.size)
+
+
 def launch_config(driver: Driver, launch: Launch, stream: int) -> Any:
     """Return the `CUlaunchConfig` of a launch in a stream."""
     bindings = driver.bindings
@@ -274,7 +287,7 @@ def _make_encoder(driver: Driver, tensor_map: TensorMap, kernel: str) -> _Encode
 def _make_replacer(driver: Driver) -> _Encode:
     """Return the function that gives an encoded tensor map another address: (map, address)."""
     kind = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-    return kind(_address(driver, "cuTensorMapReplaceAddress"))
+    return kind(function_address(driver, "cuTensorMapReplaceAddress"))
 
 
 def _tiled(driver: Driver, m: TensorMap) -> _Encode:
@@ -337,11 +350,17 @@ def _function(driver: Driver, name: str) -> Callable[..., int]:
 
     It holds the interpreter's lock: it only fills in 128 bytes.
     """
-    return ctypes.PYFUNCTYPE(ctypes.c_int)(_address(driver, name))
+    return ctypes.PYFUNCTYPE(ctypes.c_int)(function_address(driver, name))
 
 
-def _address(driver: Driver, name: str) -> int:
-    what = "a tensor map cannot be encoded"
+def function_address(
+    driver: Driver, name: str, what: str = "a tensor map cannot be encoded"
+) -> int:
+    """Return the address of a function of the driver.
+
+    Raises:
+        DeviceError: the driver has no such function.
+    """
     address, status = driver.call("cuGetProcAddress", name.encode(), 12000, 0, what=what)
     if not address or int(status):
         raise DeviceError(

@@ -112,6 +112,31 @@ class Dialect:
     uses: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """How the extension of C asks a framework, whose arrays have DLPack's C exchange API.
+
+    Attributes:
+        kinds: the types of its arrays.
+        capsule: what they have as `__dlpack_c_exchange_api__`.
+        dtypes: its dtypes by short name.
+        new_here: a function that allocates on the current GPU, given shape, strides and dtype.
+        mark_written: a function that tells the framework that the arrays of a tuple are written;
+            None where it does not count writes.
+        is_plain: tells whether an array is what its memory says, see `Dialect`; None where all are.
+        stream_address: the address of a C function for the current stream of a device,
+            `int (int32_t device, void **stream)`; 0 where that of the API will do.
+    """
+
+    kinds: tuple[type, ...]
+    capsule: Any
+    dtypes: Mapping[str, object]
+    new_here: Callable[..., Any]
+    mark_written: Callable[[tuple[Any, ...]], object] | None = None
+    is_plain: Callable[[Any], bool] | None = None
+    stream_address: int = 0
+
+
 class Adapter:
     """What a framework's module offers; docs/frameworks.md says how to write one.
 
@@ -155,6 +180,10 @@ class Adapter:
 
     def dialect(self) -> Dialect | None:
         """Return how generated functions ask the framework; None where each call asks `view`."""
+        return None
+
+    def exchange(self) -> Exchange | None:
+        """Return how the extension asks the framework; None where it cannot. Opens no driver."""
         return None
 
     def run(self, call: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Launching from C: sources and header of the library, and what loads it."""
+"""Launching from C: sources and header of the library, the extension, and what loads them."""

@@ -15,6 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import bundle_files  # noqa: F401  (tests import it by its bare name)
+import exchange  # noqa: F401  (as bundle_files)
 import flat  # noqa: F401  (as bundle_files)
 import foreign  # noqa: F401  (as bundle_files)
 import gpu_scripts  # noqa: F401  (as bundle_files)
@@ -28,7 +29,9 @@ import rig as programs
 import standin as control
 import standin_torch as torch_control
 
+from pallasc.runtime.calls import native_path
 from pallasc.runtime.kernel import Kernel
+from pallasc.runtime.native.extension import extension
 
 sys.path.pop(0)
 
@@ -97,6 +100,21 @@ def framework(runtime: control.Standin) -> artifacts.Framework:
 def adds(runtime: control.Standin) -> Kernel:
     """Give a kernel that adds two arrays."""
     return artifacts.adder(runtime)
+
+
+@pytest.fixture
+def native() -> Any:
+    """Give the extension `_native`; a test that needs it is skipped where it was not built."""
+    found = extension()
+    if found is None:
+        pytest.skip("the extension is not built for this Python, or PALLASC_NATIVE is 0")
+    return found
+
+
+@pytest.fixture
+def python_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let launches go through Python even where the extension is there."""
+    monkeypatch.setattr(native_path, "extension", lambda: None)
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import rig
+from exchange import exchange
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 from pallasc.runtime.device import process_state
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.matching import arrays
-from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect
+from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, Exchange
 from pallasc.runtime.opening import Kernels
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources, kernel_to_json
@@ -224,6 +225,11 @@ class Tensor:
         return numpy.frombuffer(memory, dtype=numpy_dtype(self.dtype)).reshape(self.shape)
 
 
+Tensor.__dlpack_c_exchange_api__ = exchange(  # type: ignore[attr-defined]
+    lambda device: arrays._by_type[Tensor].stream(device)
+)
+
+
 class Framework(Adapter):
     """Tensors, a current stream and a current device."""
 
@@ -272,6 +278,19 @@ class Framework(Adapter):
 
     def mark_written(self, arrays: tuple[Tensor, ...]) -> None:
         self.written += arrays
+
+    def exchange(self) -> Exchange:
+        from pallasc.runtime.device.devices import current_device
+        from pallasc.specs.dtypes import DTYPES
+
+        return Exchange(
+            kinds=(Tensor,),
+            capsule=Tensor.__dlpack_c_exchange_api__,  # type: ignore[attr-defined]
+            dtypes={name: name for name in DTYPES},
+            new_here=lambda shape, _, dtype: self.empty(shape, dtype, current_device()),
+            mark_written=self.mark_written,
+            is_plain=lambda tensor: tensor.plain,
+        )
 
     def dialect(self) -> Dialect:
         from pallasc.runtime.device.devices import current_device

@@ -25,7 +25,7 @@ def test_a_function_that_users_call_ends_a_graph(name: str) -> None:
     assert _is_marked(vars(Kernel)[name])
 
 
-def test_generated_functions_end_a_graph(runtime: Any, framework: Any) -> None:
+def test_generated_functions_end_a_graph(runtime: Any, framework: Any, python_only: None) -> None:
     kernel = made.kernel(made.add())
     a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
     kernel(a, b)
@@ -50,7 +50,7 @@ class _Frames:
 
 
 def test_a_torch_that_is_loaded_skips_the_frames_of_kernels(
-    runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
+    runtime: Any, framework: Any, python_only: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frames = _Frames()
     torch = SimpleNamespace(_C=SimpleNamespace(_dynamo=SimpleNamespace(eval_frame=frames)))

@@ -49,7 +49,7 @@ def _entered(function: Any, *arguments: Any) -> list[str]:
 
 
 def test_a_first_call_goes_through_one_file_after_the_other(
-    runtime: Any, framework: Any, adds: Any
+    runtime: Any, framework: Any, adds: Any, python_only: None
 ) -> None:
     a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
     with active(get_device(0)):
@@ -61,7 +61,7 @@ def test_a_first_call_goes_through_one_file_after_the_other(
 
 
 def test_a_later_call_with_known_addresses_enters_no_file(
-    runtime: Any, framework: Any, adds: Any
+    runtime: Any, framework: Any, adds: Any, python_only: None
 ) -> None:
     a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
     with active(get_device(0)):

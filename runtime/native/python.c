@@ -1,0 +1,1061 @@
+/* `_native`: what a launch of arrays with DLPack's C exchange API goes through, in place of the
+ * generated functions of runtime/calls/fast_path.py.
+ *
+ * A front is the entrance of one kernel: a builtin method that looks at the arguments of a call,
+ * finds the route whose dtypes, shapes and layouts they have, and puts its steps into the stream.
+ * Whatever it does not know goes to the fallback, the function of Python that does the same and
+ * alone writes messages: nothing has happened then. runtime/native/fronts.py makes fronts and routes.
+ *
+ * Routes of a front, programs of a route and streams of a program are only ever added, and each is
+ * published whole: a call needs no lock, on a free-threaded Python neither.
+ */
+#ifndef Py_GIL_DISABLED
+#define Py_LIMITED_API 0x030b0000
+#endif
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "steps.h"
+
+enum {
+    MOST_ARRAYS = 32, /* of one call, results and workspace among them */
+    MOST_DEVICES = 32,
+    MOST_STREAMS = 64,
+    MOST_KINDS = 4,
+    DEFAULT_STREAMS = 2 /* handles up to this are default streams */
+};
+
+/* ---- DLPack (dlpack.h, version 1.x) */
+
+enum { DLPACK_CUDA = 2 };
+
+typedef struct dl_tensor {
+    void *data;
+    int32_t device_type, device_id;
+    int32_t ndim;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape;
+    int64_t *strides;
+    uint64_t byte_offset;
+} dl_tensor;
+
+typedef struct exchange_header {
+    uint32_t major, minor;
+    struct exchange_header *previous;
+} exchange_header;
+
+typedef struct exchange_api {
+    exchange_header header;
+    void *allocate, *from_object, *to_object;
+    int (*view)(void *object, dl_tensor *out);
+    int (*current_stream)(int32_t device_type, int32_t device_id, void **stream);
+} exchange_api;
+
+/* ---- program: the steps of a variant on one device */
+
+typedef struct program {
+    PyObject_HEAD
+    steps plan;
+    _Atomic(int) stream_count;
+    _Atomic(void *) streams[MOST_STREAMS];
+} program;
+
+static PyTypeObject *program_type, *front_type;
+static PyObject *name_stream, *name_out, *name_cuda_stream;
+
+static void program_dealloc(PyObject *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    steps_free(&((program *)self)->plan);
+    PyObject_Free(self);
+    Py_DECREF(type);
+}
+
+static bool knows_stream(program *self, void *stream)
+{
+    int count = atomic_load_explicit(&self->stream_count, memory_order_acquire);
+    for (int n = 0; n < count && n < MOST_STREAMS; n++)
+        if (atomic_load_explicit(&self->streams[n], memory_order_relaxed) == stream)
+            return true;
+    return false;
+}
+
+static void add_stream(program *self, void *stream)
+{
+    /* Two threads may take places at once, so a place counts when it is filled; the handle of one
+     * that is not yet is NULL, which is never looked for. The oldest make room when all are full. */
+    int place = atomic_fetch_add(&self->stream_count, 1);
+    if (place < 0 || place > (1 << 30)) {
+        atomic_store(&self->stream_count, MOST_STREAMS);
+        place = 0;
+    }
+    atomic_store_explicit(&self->streams[place % MOST_STREAMS], stream, memory_order_release);
+}
+
+/* Program(functions, context, places, steps): words of 8 bytes, see fronts.py. */
+static PyObject *make_program(PyObject *module, PyObject *args)
+{
+    const char *functions, *places;
+    Py_ssize_t function_bytes, place_bytes;
+    unsigned long long context;
+    PyObject *list;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y#Ky#O!:program", &functions, &function_bytes, &context, &places,
+                          &place_bytes, &PyTuple_Type, &list))
+        return NULL;
+    size_t place_count = (size_t)place_bytes / sizeof(place);
+    if (function_bytes != sizeof(driver_functions) || place_count > MOST_BUFFERS ||
+        place_bytes % sizeof(place)) {
+        PyErr_SetString(PyExc_ValueError, "a program that is too large, or damaged");
+        return NULL;
+    }
+    program *self = PyObject_New(program, program_type);
+    if (!self)
+        return NULL;
+    memset(&self->plan, 0, sizeof self->plan);
+    atomic_init(&self->stream_count, 0);
+    for (int n = 0; n < MOST_STREAMS; n++)
+        atomic_init(&self->streams[n], NULL);
+    memcpy(&self->plan.driver, functions, sizeof self->plan.driver);
+    self->plan.context = (void *)(uintptr_t)context;
+    self->plan.places = malloc(place_bytes + 1);
+    self->plan.list = calloc((size_t)PyTuple_Size(list) + 1, sizeof *self->plan.list);
+    if (!self->plan.places || !self->plan.list) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    memcpy(self->plan.places, places, (size_t)place_bytes);
+    self->plan.place_count = place_count;
+    for (Py_ssize_t n = 0; n < PyTuple_Size(list); n++) {
+        const char *words, *values;
+        Py_ssize_t word_bytes, value_bytes;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(list, n), "y#y#", &words, &word_bytes, &values,
+                              &value_bytes)) {
+            Py_DECREF(self);
+            return NULL;
+        }
+        if (step_read(&self->plan.list[n], (const uint64_t *)(const void *)words,
+                      (size_t)word_bytes / sizeof(uint64_t), (const unsigned char *)values,
+                      (size_t)value_bytes, place_count)) {
+            Py_DECREF(self);
+            PyErr_SetString(PyExc_ValueError, "a step that is too large, or damaged");
+            return NULL;
+        }
+        self->plan.step_count++;
+    }
+    return (PyObject *)self;
+}
+
+/* ---- routes */
+
+/* What is asked of an array; the others are of any dtype, shape or strides. */
+enum { ASK_DTYPE = 1, ASK_SHAPE = 2, ASK_STRIDES = 4, ASK_PLAIN = 8 };
+
+typedef struct array_type {
+    int64_t code, bits, asks;
+    uint64_t below; /* the bits that an address must not have: its alignment, less one */
+    uint64_t size_bytes;
+    int64_t ndim;
+    const int64_t *shape, *strides;
+} array_type;
+
+enum { RETURN_LEAF = 0, RETURN_TUPLE = 1, RETURN_LIST = 2, RETURN_NONE = 3 };
+
+typedef struct leaf {
+    bool is_result;
+    int number; /* of the input or of the result */
+} leaf;
+
+typedef struct route {
+    struct route *next;
+    int input_count, result_count, leaf_count;
+    array_type arrays[MOST_ARRAYS]; /* inputs, then results */
+    bool is_updated[MOST_ARRAYS];
+    int slots[MOST_ARRAYS]; /* the array that each parameter is, -1 where it must be None */
+    int returns;
+    leaf leaves[MOST_ARRAYS];
+    int updated_count;
+    bool any_plain;
+    _Atomic(bool) is_slow_on[MOST_DEVICES];
+    int64_t *words;                    /* what shapes and strides lie in */
+    PyObject *new_results[MOST_ARRAYS]; /* arguments of the function that allocates */
+    PyObject *new_workspace;           /* the same, NULL where the kernel needs none */
+    PyObject *ready, *admit, *refuse;
+    _Atomic(program *) programs[MOST_DEVICES];
+} route;
+
+enum { FRONT_CALL = 0, FRONT_INTO = 1, FRONT_OPERATOR = 2 };
+
+typedef struct front {
+    PyObject_HEAD
+    int what;
+    int slot_count, kind_count;
+    PyObject *names[MOST_ARRAYS]; /* interned; NULL for parameters without a name */
+    PyObject *kinds[MOST_KINDS];
+    PyObject *missing, *capsule, *mark_written, *empty, *stream_handle, *is_plain;
+    PyObject *earlier; /* fallbacks that another thread may call at this moment */
+    const exchange_api *api;
+    int (*current_stream)(int32_t device, void **stream); /* NULL where the API's is taken */
+    _Atomic(PyObject *) fallback;
+    _Atomic(route *) first;
+    _Atomic(route *) last; /* the route that was taken last */
+} front;
+
+static void route_free(route *self)
+{
+    for (int n = 0; n < self->result_count; n++)
+        Py_XDECREF(self->new_results[n]);
+    Py_XDECREF(self->new_workspace);
+    Py_XDECREF(self->ready);
+    Py_XDECREF(self->admit);
+    Py_XDECREF(self->refuse);
+    for (int n = 0; n < MOST_DEVICES; n++)
+        Py_XDECREF((PyObject *)atomic_load(&self->programs[n]));
+    free(self->words);
+    free(self);
+}
+
+static int front_traverse(PyObject *object, visitproc visit, void *arg)
+{
+    front *self = (front *)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT(self->mark_written);
+    Py_VISIT(self->empty);
+    Py_VISIT(self->stream_handle);
+    Py_VISIT(self->is_plain);
+    Py_VISIT(self->earlier);
+    Py_VISIT(atomic_load(&self->fallback));
+    for (route *own = atomic_load(&self->first); own; own = own->next) {
+        Py_VISIT(own->ready);
+        Py_VISIT(own->admit);
+        Py_VISIT(own->refuse);
+    }
+    return 0;
+}
+
+static int front_clear(PyObject *object)
+{
+    front *self = (front *)object;
+    atomic_store(&self->last, NULL);
+    route *own = atomic_exchange(&self->first, NULL);
+    while (own) {
+        route *next = own->next;
+        route_free(own);
+        own = next;
+    }
+    Py_XDECREF(atomic_exchange(&self->fallback, NULL));
+    Py_CLEAR(self->earlier);
+    Py_CLEAR(self->mark_written);
+    Py_CLEAR(self->empty);
+    Py_CLEAR(self->stream_handle);
+    Py_CLEAR(self->is_plain);
+    return 0;
+}
+
+static void front_dealloc(PyObject *object)
+{
+    front *self = (front *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    PyObject_GC_UnTrack(object);
+    front_clear(object);
+    for (int n = 0; n < self->slot_count; n++)
+        Py_XDECREF(self->names[n]);
+    for (int n = 0; n < self->kind_count; n++)
+        Py_XDECREF(self->kinds[n]);
+    Py_XDECREF(self->missing);
+    Py_XDECREF(self->capsule);
+    PyObject_GC_Del(object);
+    Py_DECREF(type);
+}
+
+/* ---- one call */
+
+/* Forgets why something could not be done, as Python will find it again; not an interrupt. */
+static void forget_error(void)
+{
+    if (PyErr_ExceptionMatches(PyExc_Exception))
+        PyErr_Clear();
+}
+
+/* A call as far as it was looked at. */
+typedef struct call {
+    front *self;
+    PyObject *slots[MOST_ARRAYS]; /* by parameter, NULL where it is not given */
+    bool is_viewed[MOST_ARRAYS];
+    dl_tensor views[MOST_ARRAYS]; /* by parameter */
+    PyObject *out, *stream;
+    PyObject *arrays[MOST_ARRAYS];     /* inputs, results, workspace */
+    dl_tensor placed[MOST_ARRAYS];     /* of results and workspace, by array */
+    uint64_t addresses[MOST_ARRAYS];
+} call;
+
+/* Takes an array apart; false where it is none, or not on a GPU. */
+static bool view(const front *self, PyObject *array, dl_tensor *out)
+{
+    PyObject *kind = (PyObject *)Py_TYPE(array);
+    int n = 0;
+    while (n < self->kind_count && self->kinds[n] != kind)
+        n++;
+    if (n == self->kind_count)
+        return false;
+    if (self->api->view(array, out)) {
+        forget_error();
+        return false;
+    }
+    return out->device_type == DLPACK_CUDA;
+}
+
+static bool is_of_type(const array_type *type, const dl_tensor *array)
+{
+    if (type->asks & ASK_DTYPE &&
+        (array->code != type->code || array->bits != type->bits || array->lanes != 1))
+        return false;
+    if (!(type->asks & ASK_SHAPE))
+        return true;
+    if (array->ndim != type->ndim)
+        return false;
+    bool is_empty = false;
+    for (int64_t n = 0; n < type->ndim; n++) {
+        if (array->shape[n] != type->shape[n])
+            return false;
+        is_empty |= array->shape[n] == 0;
+    }
+    if (!(type->asks & ASK_STRIDES) || is_empty)
+        return true;
+    if (array->strides) {
+        for (int64_t n = 0; n < type->ndim; n++)
+            if (array->strides[n] != type->strides[n] && type->shape[n] != 1)
+                return false;
+        return true;
+    }
+    int64_t step = 1; /* without strides it is row-major */
+    for (int64_t n = type->ndim - 1; n >= 0; n--) {
+        if (type->strides[n] != step && type->shape[n] != 1)
+            return false;
+        step *= type->shape[n];
+    }
+    return true;
+}
+
+/* Puts the arguments in their places; false where some are of another kind. */
+static bool take_arguments(call *own, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    const front *self = own->self;
+    own->out = own->stream = NULL;
+    if (count > self->slot_count)
+        return false;
+    for (int n = 0; n < self->slot_count; n++) {
+        own->slots[n] = n < count && args[n] != self->missing ? args[n] : NULL;
+        own->is_viewed[n] = false;
+    }
+    Py_ssize_t named = names ? PyTuple_Size(names) : 0;
+    for (Py_ssize_t n = 0; n < named; n++) {
+        PyObject *name = PyTuple_GetItem(names, n), *value = args[count + n];
+        if (name == name_stream) {
+            own->stream = value == Py_None ? NULL : value;
+        } else if (name == name_out && self->what == FRONT_INTO) {
+            own->out = value == self->missing ? NULL : value;
+        } else {
+            int slot = (int)count; /* one that was given by position is given twice */
+            while (slot < self->slot_count && self->names[slot] != name)
+                slot++;
+            if (slot >= self->slot_count)
+                return false;
+            own->slots[slot] = value == self->missing ? NULL : value;
+        }
+    }
+    return true;
+}
+
+enum { FITS, DIFFERS, UNUSUAL };
+
+/* Tells whether the inputs of a call are those of a route. */
+static int match_inputs(call *own, const route *way)
+{
+    front *self = own->self;
+    for (int n = 0; n < self->slot_count; n++) {
+        PyObject *array = own->slots[n];
+        int number = way->slots[n];
+        if (number < 0) {
+            if (array && array != Py_None)
+                return DIFFERS;
+            continue;
+        }
+        if (!array)
+            return UNUSUAL;
+        if (!own->is_viewed[n]) {
+            if (!view(self, array, &own->views[n]))
+                return UNUSUAL;
+            own->is_viewed[n] = true;
+        }
+        if (!is_of_type(&way->arrays[number], &own->views[n]))
+            return DIFFERS;
+        own->arrays[number] = array;
+        own->addresses[number] =
+            (uint64_t)(uintptr_t)own->views[n].data + own->views[n].byte_offset;
+    }
+    return FITS;
+}
+
+static int device_of_inputs(const call *own, const route *way)
+{
+    int device = -1;
+    for (int n = 0; n < own->self->slot_count; n++) {
+        if (way->slots[n] < 0)
+            continue;
+        if (device >= 0 && own->views[n].device_id != device)
+            return -1;
+        device = own->views[n].device_id;
+    }
+    return device;
+}
+
+/* Notes one given output; false where it is not the array that it must be. */
+static bool give(call *own, const route *way, const leaf *where, PyObject *array)
+{
+    int number = where->is_result ? way->input_count + where->number : where->number;
+    if (where->is_result && !own->arrays[number])
+        own->arrays[number] = array;
+    return own->arrays[number] == array;
+}
+
+/* Takes `out` apart; false where it has not the structure of a route's outputs. */
+static bool take_out(call *own, const route *way)
+{
+    for (int n = 0; n < way->result_count; n++)
+        own->arrays[way->input_count + n] = NULL;
+    if (way->returns == RETURN_LEAF) {
+        if (!own->out)
+            return !way->leaves[0].is_result;
+        return give(own, way, &way->leaves[0], own->out);
+    }
+    if (!own->out)
+        return false;
+    if (PyTuple_CheckExact(own->out)) {
+        if (PyTuple_Size(own->out) != way->leaf_count)
+            return false;
+        for (int n = 0; n < way->leaf_count; n++)
+            if (!give(own, way, &way->leaves[n], PyTuple_GetItem(own->out, n)))
+                return false;
+        return true;
+    }
+#ifndef Py_GIL_DISABLED /* there another thread may change the list */
+    if (PyList_CheckExact(own->out)) {
+        if (PyList_Size(own->out) != way->leaf_count)
+            return false;
+        for (int n = 0; n < way->leaf_count; n++)
+            if (!give(own, way, &way->leaves[n], PyList_GetItem(own->out, n)))
+                return false;
+        return true;
+    }
+#endif
+    return false;
+}
+
+/* Looks at an array that was given for a result, or allocated. */
+static bool place_array(call *own, int number, int device)
+{
+    dl_tensor *placed = &own->placed[number];
+    if (!view(own->self, own->arrays[number], placed) || placed->device_id != device)
+        return false;
+    own->addresses[number] = (uint64_t)(uintptr_t)placed->data + placed->byte_offset;
+    return true;
+}
+
+static bool take_results(call *own, const route *way, int device)
+{
+    if (!take_out(own, way))
+        return false;
+    for (int n = way->input_count; n < way->input_count + way->result_count; n++)
+        if (!place_array(own, n, device) || !is_of_type(&way->arrays[n], &own->placed[n]))
+            return false;
+    return true;
+}
+
+/* Chooses the route; NULL where none takes the arrays. */
+static route *choose(call *own)
+{
+    front *self = own->self;
+    route *last = atomic_load_explicit(&self->last, memory_order_acquire);
+    int found = last ? match_inputs(own, last) : DIFFERS;
+    if (found == FITS)
+        return last;
+    for (route *way = atomic_load_explicit(&self->first, memory_order_acquire);
+         way && found == DIFFERS; way = way->next) {
+        if (way == last)
+            continue;
+        found = match_inputs(own, way);
+        if (found == FITS) {
+            atomic_store_explicit(&self->last, way, memory_order_release);
+            return way;
+        }
+    }
+    return NULL;
+}
+
+/* The program of a device; NULL where Python shall do it. The first time Python makes it. */
+static program *program_on(route *way, int device)
+{
+    if (device < 0 || device >= MOST_DEVICES || way->is_slow_on[device])
+        return NULL;
+    program *own = atomic_load_explicit(&way->programs[device], memory_order_acquire);
+    if (own)
+        return own;
+    PyObject *made = PyObject_CallFunction(way->ready, "i", device);
+    if (!made) {
+        forget_error();
+        return NULL;
+    }
+    if (Py_TYPE(made) != program_type) {
+        way->is_slow_on[device] = made == Py_False;
+        Py_DECREF(made);
+        return NULL;
+    }
+    program *none = NULL;
+    if (!atomic_compare_exchange_strong(&way->programs[device], &none, (program *)made)) {
+        Py_DECREF(made); /* another thread was faster */
+        return none;
+    }
+    return (program *)made;
+}
+
+/* The handle of a stream that was given. */
+static bool given_stream(const front *self, PyObject *given, void **stream)
+{
+    PyObject *handle = NULL;
+    if (PyLong_CheckExact(given)) {
+        handle = given;
+        Py_INCREF(handle);
+    } else {
+        handle = PyObject_GetAttr(given, name_cuda_stream);
+        if (handle && !PyLong_CheckExact(handle)) {
+            Py_DECREF(handle);
+            handle = NULL;
+        }
+        if (!handle) {
+            forget_error();
+            handle = PyObject_CallFunctionObjArgs(self->stream_handle, given, NULL);
+        }
+    }
+    if (!handle) {
+        forget_error();
+        return false;
+    }
+    *stream = (void *)(uintptr_t)PyLong_AsUnsignedLongLong(handle);
+    Py_DECREF(handle);
+    if (PyErr_Occurred()) {
+        forget_error();
+        return false;
+    }
+    return true;
+}
+
+static bool find_stream(call *own, route *way, program *ready, int device, void **stream)
+{
+    const front *self = own->self;
+    if (own->stream) {
+        if (!given_stream(self, own->stream, stream))
+            return false;
+    } else if (self->current_stream ? self->current_stream(device, stream)
+                                    : self->api->current_stream(DLPACK_CUDA, device, stream)) {
+        forget_error();
+        return false;
+    }
+    if ((uintptr_t)*stream <= DEFAULT_STREAMS || knows_stream(ready, *stream))
+        return true;
+    PyObject *done = PyObject_CallFunction(way->admit, "iK", device,
+                                           (unsigned long long)(uintptr_t)*stream);
+    if (!done) {
+        forget_error();
+        return false;
+    }
+    Py_DECREF(done);
+    add_stream(ready, *stream);
+    return true;
+}
+
+/* Checks alignment and overlap as `Signature.check_addresses` does. */
+static bool addresses_fit(const call *own, const route *way)
+{
+    int count = way->input_count + way->result_count;
+    for (int n = 0; n < count; n++)
+        if (way->arrays[n].size_bytes && own->addresses[n] & way->arrays[n].below)
+            return false;
+    for (int n = 0; n < count; n++) {
+        if (n < way->input_count && !way->is_updated[n])
+            continue;
+        uint64_t start = own->addresses[n], size = way->arrays[n].size_bytes;
+        int others = n > way->input_count ? n : way->input_count;
+        for (int other = 0; size && other < others; other++) {
+            uint64_t begin = own->addresses[other], length = way->arrays[other].size_bytes;
+            if (other != n && length && begin < start + size && start < begin + length)
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Tells whether arrays are what their memory says, where their framework may leave that open. */
+static bool are_plain(const call *own, const route *way)
+{
+    int count = way->input_count + (own->self->what == FRONT_INTO ? way->result_count : 0);
+    for (int n = 0; n < count; n++) {
+        if (!(way->arrays[n].asks & ASK_PLAIN))
+            continue;
+        PyObject *found = PyObject_CallFunctionObjArgs(own->self->is_plain, own->arrays[n], NULL);
+        if (!found) {
+            forget_error();
+            return false;
+        }
+        bool is_plain = found == Py_True;
+        Py_DECREF(found);
+        if (!is_plain)
+            return false;
+    }
+    return true;
+}
+
+/* Allocates one array on the current device. */
+static bool allocate(call *own, int number, PyObject *arguments, int device)
+{
+    own->arrays[number] = PyObject_CallObject(own->self->empty, arguments);
+    if (!own->arrays[number]) {
+        forget_error();
+        return false;
+    }
+    return place_array(own, number, device);
+}
+
+/* Tells the framework which arrays are written; -1 with an exception set where that fails. */
+static int mark_written(const call *own, const route *way)
+{
+    const front *self = own->self;
+    int given = self->what == FRONT_INTO ? way->result_count : 0;
+    if (!self->mark_written || !(way->updated_count + given))
+        return 0;
+    PyObject *written = PyTuple_New(way->updated_count + given);
+    if (!written)
+        return -1;
+    Py_ssize_t place = 0;
+    for (int n = 0; n < way->input_count + given; n++) {
+        if (n < way->input_count && !way->is_updated[n])
+            continue;
+        Py_INCREF(own->arrays[n]);
+        PyTuple_SetItem(written, place++, own->arrays[n]);
+    }
+    PyObject *done = PyObject_CallFunctionObjArgs(self->mark_written, written, NULL);
+    Py_DECREF(written);
+    Py_XDECREF(done);
+    return done ? 0 : -1;
+}
+
+static PyObject *leaf_array(const call *own, const route *way, int n)
+{
+    const leaf *where = &way->leaves[n];
+    PyObject *array = own->arrays[where->is_result ? way->input_count + where->number
+                                                   : where->number];
+    Py_INCREF(array);
+    return array;
+}
+
+static PyObject *returned(const call *own, const route *way)
+{
+    if (own->self->what == FRONT_INTO && own->out) {
+        Py_INCREF(own->out);
+        return own->out;
+    }
+    if (way->returns == RETURN_LEAF)
+        return leaf_array(own, way, 0);
+    if (way->returns == RETURN_NONE) {
+        Py_INCREF(Py_None);
+        return Py_None;
+    }
+    bool is_list = way->returns == RETURN_LIST;
+    PyObject *made = is_list ? PyList_New(way->leaf_count) : PyTuple_New(way->leaf_count);
+    for (int n = 0; made && n < way->leaf_count; n++) {
+        PyObject *array = leaf_array(own, way, n);
+        if (is_list)
+            PyList_SetItem(made, n, array);
+        else
+            PyTuple_SetItem(made, n, array);
+    }
+    return made;
+}
+
+/* What a call comes to: done, with a result or an exception; or nothing was done. */
+enum { DONE, NOT_DONE };
+
+static int launch(call *own, PyObject **result)
+{
+    front *self = own->self;
+    bool allocates = self->what != FRONT_INTO;
+    route *way = choose(own);
+    if (!way || (own->stream && (allocates || way->new_workspace)))
+        return NOT_DONE;
+    int device = device_of_inputs(own, way);
+    program *ready = program_on(way, device);
+    void *context, *stream;
+    if (!ready || ready->plan.driver.current_context(&context) || context != ready->plan.context)
+        return NOT_DONE;
+    if (!allocates && !take_results(own, way, device))
+        return NOT_DONE;
+    if (way->any_plain && !are_plain(own, way))
+        return NOT_DONE;
+    if (!find_stream(own, way, ready, device, &stream))
+        return NOT_DONE;
+    int results = way->input_count + way->result_count, made = results;
+    bool is_placed = true;
+    if (allocates) {
+        for (made = way->input_count; is_placed && made < results; made++)
+            is_placed = allocate(own, made, way->new_results[made - way->input_count], device);
+    }
+    int end = made;
+    if (is_placed && way->new_workspace)
+        is_placed = allocate(own, end++, way->new_workspace, device);
+    int status = NOT_DONE;
+    if (is_placed && addresses_fit(own, way)) {
+        status = DONE;
+        *result = NULL;
+        if (mark_written(own, way) == 0) {
+            size_t failed = 0;
+            int code;
+            uint64_t workspace = way->new_workspace ? own->addresses[results] : 0;
+            Py_BEGIN_ALLOW_THREADS
+            code = steps_launch(&ready->plan, own->addresses, workspace, stream, 0, &failed);
+            Py_END_ALLOW_THREADS
+            *result = code == 0
+                          ? returned(own, way)
+                          /* It raises what Python raises for this answer of the driver. */
+                          : PyObject_CallFunction(way->refuse, "iin", device, code,
+                                                  (Py_ssize_t)failed);
+        }
+    }
+    for (int n = allocates ? way->input_count : results; n < end; n++)
+        Py_XDECREF(own->arrays[n]);
+    return status;
+}
+
+static PyObject *fall_back(front *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    Py_ssize_t named = names ? PyTuple_Size(names) : 0;
+    PyObject *passed = PyTuple_New(count), *keywords = named ? PyDict_New() : NULL, *done = NULL;
+    PyObject *fallback = atomic_load(&self->fallback);
+    if (!passed || (named && !keywords))
+        goto end;
+    for (Py_ssize_t n = 0; n < count; n++) {
+        Py_INCREF(args[n]);
+        PyTuple_SetItem(passed, n, args[n]);
+    }
+    for (Py_ssize_t n = 0; n < named; n++)
+        if (PyDict_SetItem(keywords, PyTuple_GetItem(names, n), args[count + n]))
+            goto end;
+    Py_INCREF(fallback);
+    done = PyObject_Call(fallback, passed, keywords);
+    Py_DECREF(fallback);
+end:
+    Py_XDECREF(passed);
+    Py_XDECREF(keywords);
+    return done;
+}
+
+static PyObject *front_enter(PyObject *object, PyObject *const *args, Py_ssize_t count,
+                             PyObject *names)
+{
+    call own;
+    PyObject *result = NULL;
+    own.self = (front *)object;
+    if (take_arguments(&own, args, count, names) && launch(&own, &result) == DONE)
+        return result;
+    if (PyErr_Occurred())
+        return NULL;
+    return fall_back(own.self, args, count, names);
+}
+
+static PyMethodDef entrances[] = {
+    {"call", (PyCFunction)(void (*)(void))front_enter, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"into", (PyCFunction)(void (*)(void))front_enter, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {"operator", (PyCFunction)(void (*)(void))front_enter, METH_FASTCALL | METH_KEYWORDS, NULL},
+};
+
+/* ---- making fronts and routes */
+
+/* The newest API of major version 1 that can view an array and knows streams. */
+static const exchange_api *find_api(PyObject *capsule)
+{
+    const exchange_header *header = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    while (header && header->major != 1)
+        header = header->previous;
+    const exchange_api *api = (const exchange_api *)header;
+    if (api && api->view && api->current_stream)
+        return api;
+    if (!PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "the exchange API has no views of version 1");
+    return NULL;
+}
+
+static PyObject *optional(PyObject *value)
+{
+    if (value == Py_None)
+        return NULL;
+    Py_INCREF(value);
+    return value;
+}
+
+/* front(what, names, missing, fallback, kinds, capsule, mark_written, empty, stream_handle,
+ * is_plain, current_stream): returns a builtin method whose __self__ is the front. */
+static PyObject *make_front(PyObject *module, PyObject *args)
+{
+    int what;
+    PyObject *names, *missing, *fallback, *kinds, *capsule, *mark, *empty, *handle, *plain;
+    unsigned long long current;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "iO!OOO!OOOOOK:front", &what, &PyTuple_Type, &names, &missing,
+                          &fallback, &PyTuple_Type, &kinds, &capsule, &mark, &empty, &handle,
+                          &plain, &current))
+        return NULL;
+    const exchange_api *api = find_api(capsule);
+    if (!api)
+        return NULL;
+    if (what < FRONT_CALL || what > FRONT_OPERATOR || PyTuple_Size(names) > MOST_ARRAYS ||
+        PyTuple_Size(kinds) > MOST_KINDS) {
+        PyErr_SetString(PyExc_ValueError, "a front with too many parameters");
+        return NULL;
+    }
+    PyObject *earlier = PyList_New(0);
+    allocfunc allocate_front = (allocfunc)PyType_GetSlot(front_type, Py_tp_alloc);
+    front *self = earlier ? (front *)allocate_front(front_type, 0) : NULL;
+    if (!self) {
+        Py_XDECREF(earlier);
+        return NULL;
+    }
+    /* All fields are zero. */
+    self->what = what;
+    self->api = api;
+    self->earlier = earlier;
+    for (Py_ssize_t n = 0; n < PyTuple_Size(kinds); n++)
+        self->kinds[self->kind_count++] = optional(PyTuple_GetItem(kinds, n));
+    for (Py_ssize_t n = 0; n < PyTuple_Size(names); n++) {
+        PyObject *name = optional(PyTuple_GetItem(names, n));
+        if (name)
+            PyUnicode_InternInPlace(&name);
+        self->names[self->slot_count++] = name;
+    }
+    self->current_stream = (int (*)(int32_t, void **))(uintptr_t)current;
+    self->missing = optional(missing);
+    self->capsule = optional(capsule);
+    self->mark_written = optional(mark);
+    self->empty = optional(empty);
+    self->stream_handle = optional(handle);
+    self->is_plain = optional(plain);
+    Py_INCREF(fallback);
+    atomic_store(&self->fallback, fallback);
+    PyObject *made = PyCFunction_NewEx(&entrances[what], (PyObject *)self, NULL);
+    Py_DECREF(self);
+    return made;
+}
+
+static bool read_arrays(route *made, const int64_t *words, size_t count, int arrays)
+{
+    made->words = malloc((count + 1) * sizeof *made->words);
+    if (!made->words)
+        return false;
+    memcpy(made->words, words, count * sizeof *words);
+    const int64_t *at = made->words, *end = made->words + count;
+    for (int n = 0; n < arrays; n++) {
+        array_type *own = &made->arrays[n];
+        if (end - at < 6 || at[5] < 0 || at[5] > (end - at - 6) / 2 || at[3] < 1 ||
+            (at[3] & (at[3] - 1)))
+            return false;
+        own->code = at[0];
+        own->bits = at[1];
+        own->asks = at[2];
+        own->below = (uint64_t)at[3] - 1;
+        own->size_bytes = (uint64_t)at[4];
+        own->ndim = at[5];
+        own->shape = at + 6;
+        own->strides = at + 6 + own->ndim;
+        made->any_plain |= (own->asks & ASK_PLAIN) != 0;
+        at += 6 + 2 * own->ndim;
+    }
+    return at == end;
+}
+
+/* Reads the slots (numbers of inputs), updated inputs and leaves of a route. */
+static bool read_structure(route *made, const front *self, PyObject *slots, PyObject *updated,
+                           PyObject *leaves)
+{
+    if (PyTuple_Size(slots) != self->slot_count || PyTuple_Size(leaves) > MOST_ARRAYS)
+        return false;
+    for (int n = 0; n < self->slot_count; n++) {
+        made->slots[n] = (int)PyLong_AsLong(PyTuple_GetItem(slots, n));
+        if (made->slots[n] >= made->input_count)
+            return false;
+    }
+    for (Py_ssize_t n = 0; n < PyTuple_Size(updated); n++) {
+        long number = PyLong_AsLong(PyTuple_GetItem(updated, n));
+        if (number < 0 || number >= made->input_count)
+            return false;
+        made->is_updated[number] = true;
+        made->updated_count++;
+    }
+    for (Py_ssize_t n = 0; n < PyTuple_Size(leaves); n++) {
+        int is_result, number;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(leaves, n), "pi", &is_result, &number))
+            return false;
+        int count = is_result ? made->result_count : made->input_count;
+        if (number < 0 || number >= count)
+            return false;
+        made->leaves[made->leaf_count++] = (leaf){is_result != 0, number};
+    }
+    return !PyErr_Occurred() && (made->returns != RETURN_LEAF || made->leaf_count == 1);
+}
+
+/* add(inputs, arrays, slots, updated, returns, leaves, new_results, new_workspace, ready, admit,
+ * refuse) */
+static PyObject *front_add(PyObject *object, PyObject *args)
+{
+    front *self = (front *)object;
+    const char *words;
+    Py_ssize_t word_bytes;
+    int inputs, returns;
+    PyObject *slots, *updated, *leaves, *results, *workspace, *ready, *admit, *refuse;
+    if (!PyArg_ParseTuple(args, "iy#O!O!iO!O!OOOO:add", &inputs, &words, &word_bytes,
+                          &PyTuple_Type, &slots, &PyTuple_Type, &updated, &returns, &PyTuple_Type,
+                          &leaves, &PyTuple_Type, &results, &workspace, &ready, &admit,
+                          &refuse))
+        return NULL;
+    Py_ssize_t arrays = inputs + PyTuple_Size(results);
+    route *made = calloc(1, sizeof *made);
+    if (!made)
+        return PyErr_NoMemory();
+    bool is_good = inputs > 0 && arrays < MOST_ARRAYS && returns >= RETURN_LEAF &&
+                   returns <= RETURN_NONE;
+    if (is_good) {
+        made->input_count = inputs;
+        made->result_count = (int)PyTuple_Size(results);
+        made->returns = returns;
+        for (int n = 0; n < made->result_count; n++)
+            made->new_results[n] = optional(PyTuple_GetItem(results, n));
+        made->new_workspace = optional(workspace);
+        made->ready = optional(ready);
+        made->admit = optional(admit);
+        made->refuse = optional(refuse);
+        is_good = read_arrays(made, (const int64_t *)(const void *)words,
+                              (size_t)word_bytes / sizeof(int64_t), (int)arrays) &&
+                  read_structure(made, self, slots, updated, leaves);
+    }
+    if (!is_good) {
+        route_free(made);
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "a route with too many arrays, or damaged");
+        return NULL;
+    }
+    /* The caller holds a lock, so nothing else adds to this front at the same time. */
+    made->next = atomic_load(&self->first);
+    atomic_store_explicit(&self->first, made, memory_order_release);
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+/* fall_back(function): what calls go to that are unusual. */
+static PyObject *front_fall_back(PyObject *object, PyObject *function)
+{
+    front *self = (front *)object;
+    Py_INCREF(function);
+    PyObject *before = atomic_exchange(&self->fallback, function);
+    int failed = PyList_Append(self->earlier, before);
+    Py_DECREF(before);
+    if (failed)
+        return NULL;
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+/* forget(): drop the programs, in the child of a fork. */
+static PyObject *front_forget(PyObject *object, PyObject *unused)
+{
+    (void)unused;
+    for (route *own = atomic_load(&((front *)object)->first); own; own = own->next)
+        for (int n = 0; n < MOST_DEVICES; n++)
+            Py_XDECREF((PyObject *)atomic_exchange(&own->programs[n], NULL));
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+static PyMethodDef front_methods[] = {
+    {"add", front_add, METH_VARARGS, "Add a route."},
+    {"fall_back", front_fall_back, METH_O, "Set the function for unusual calls."},
+    {"forget", front_forget, METH_NOARGS, "Drop the programs, in the child of a fork."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot front_slots[] = {
+    {Py_tp_traverse, (void *)front_traverse},
+    {Py_tp_clear, (void *)front_clear},
+    {Py_tp_dealloc, (void *)front_dealloc},
+    {Py_tp_methods, front_methods},
+    {0, NULL},
+};
+
+static PyType_Spec front_spec = {
+    .name = "pallasc.runtime.native._native.Front",
+    .basicsize = sizeof(front),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = front_slots,
+};
+
+static PyType_Slot program_slots[] = {
+    {Py_tp_dealloc, (void *)program_dealloc},
+    {0, NULL},
+};
+
+static PyType_Spec program_spec = {
+    .name = "pallasc.runtime.native._native.Program",
+    .basicsize = sizeof(program),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = program_slots,
+};
+
+static PyMethodDef functions[] = {
+    {"front", make_front, METH_VARARGS, "Return the entrance of a kernel."},
+    {"program", make_program, METH_VARARGS, "Return the steps of a variant on a device."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_native",
+    .m_doc = "What launches of arrays with DLPack's C exchange API go through.",
+    .m_size = -1,
+    .m_methods = functions,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    if (!module)
+        return NULL;
+    front_type = (PyTypeObject *)PyType_FromSpec(&front_spec);
+    program_type = (PyTypeObject *)PyType_FromSpec(&program_spec);
+    name_stream = PyUnicode_InternFromString("stream");
+    name_out = PyUnicode_InternFromString("out");
+    name_cuda_stream = PyUnicode_InternFromString("cuda_stream");
+    if (!front_type || !program_type || !name_stream || !name_out || !name_cuda_stream ||
+        PyModule_AddIntConstant(module, "MOST_ARRAYS", MOST_ARRAYS) ||
+        PyModule_AddIntConstant(module, "MOST_BUFFERS", MOST_BUFFERS) ||
+        PyModule_AddIntConstant(module, "MOST_PARAMETERS", MOST_PARAMETERS) ||
+        PyModule_AddIntConstant(module, "MOST_VALUE_BYTES", MOST_VALUE_BYTES)) {
+        Py_DECREF(module);
+        return NULL;
+    }
+#ifdef Py_GIL_DISABLED
+    PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#endif
+    return module;
+}

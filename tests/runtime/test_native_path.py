@@ -1,0 +1,460 @@
+"""Calls that go through the extension: what it takes, what it leaves to Python."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import BuiltinFunctionType
+from typing import Any
+
+import exchange
+import made
+import pytest
+
+from pallasc.errors import ArgumentError, DriverError
+from pallasc.runtime.calls import native_path
+from pallasc.runtime.device.devices import active, get_device
+from pallasc.runtime.matching import arrays
+from pallasc.specs.artifacts.plan import Bytes, Copy, Fill
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = "f32[4, 64]"
+TIMES = 3  # a matched call, one that writes functions, one through them
+
+pytestmark = pytest.mark.usefixtures("native")
+
+
+@pytest.fixture
+def current(runtime: Any, framework: Any) -> Any:
+    """Give the framework, with the context of GPU 0 current, as in programs that use one."""
+    with active(get_device(0)):
+        yield framework
+
+
+def _is_native(function: Any) -> bool:
+    return isinstance(function, BuiltinFunctionType)
+
+
+def _fallbacks(kernel: Any) -> list[str]:
+    """Count the calls of a kernel that its fronts leave to Python."""
+    seen: list[str] = []
+
+    def counting(what: str, function: Any) -> Any:
+        def run(*arguments: Any, **named: Any) -> Any:
+            seen.append(what)
+            return function(*arguments, **named)
+
+        return run
+
+    for what, front in kernel.native_paths._fronts.items():
+        front.__self__.fall_back(counting(what, kernel._paths[what]))
+    return seen
+
+
+def _warm(kernel: Any, *tensors: Any, out: Any) -> list[str]:
+    """Launch often enough that later calls go through C; return the list of those that do not."""
+    for _ in range(TIMES):
+        kernel.into(*tensors, out=out)
+    assert _is_native(vars(kernel)["into"])
+    assert _is_native(kernel.launch)
+    return _fallbacks(kernel)
+
+
+def _tensors(framework: Any, count: int, text: str = TEXT) -> list[Any]:
+    return [framework.tensor(text) for _ in range(count)]
+
+
+def _seen(driver: Any) -> list[Any]:
+    """Return what the driver was given to launch, without what differs from call to call."""
+    return [
+        (launch.grid, launch.block, launch.cluster, launch.dynamic_smem_bytes, launch.pdl)
+        for launch in driver.launches
+    ]
+
+
+def test_calls_go_through_c(current: Any, adds: Any) -> None:
+    a, b, out = _tensors(current, 3)
+    a.numpy()[...], b.numpy()[...] = 2, 3
+    left = _warm(adds, a, b, out=out)
+    out.numpy()[...] = 0
+    assert adds.into(a, b, out=out) is out
+    assert (out.numpy() == 5).all()
+    result = adds(a, b)
+    assert (result.numpy() == 5).all()
+    assert (adds(b=b, a=a).numpy() == 5).all()
+    assert (adds(a, b=b, stream=None).numpy() == 5).all()
+    assert left == []
+
+
+def test_a_plan_of_every_step_runs_in_order(current: Any, runtime: Any) -> None:
+    artifact = made.artifact(
+        Fill(2, 0, 1024, 7, 1),
+        Copy(0, 0, 3, 0, 512),
+        Fill(3, 512, 512, 0x3F800000, 4),
+        made.launch("three", 3, 1, 2, grid=(4, 2, 1), cluster=(2, 1, 1), pdl=True),
+        made.launch("valued", Bytes(4, "2a000000", ()), 4, dynamic_smem_bytes=64),
+        temporaries=[1024],
+        constants=[b"constant" * 8],
+    )
+    kernel = made.kernel(artifact)
+    a, b, out = _tensors(current, 3)
+    for _ in range(TIMES - 1):
+        kernel.into(a, b, out=out)
+    python = runtime.launches[-2:], [call.name for call in runtime.calls()][-3:]
+    left = _warm(kernel, a, b, out=out)
+    kernel.into(a, b, out=out)
+    native = runtime.launches[-2:]
+    assert left == []
+    assert [(one.grid, one.block, one.cluster, one.pdl) for one in native] == [
+        (one.grid, one.block, one.cluster, one.pdl) for one in python[0]
+    ]
+    assert native[1].parameters == python[0][1].parameters
+    names = [call.name for call in runtime.calls() if call.name.startswith(("cuMem", "cuLaunch"))]
+    assert names[-6:] == [
+        *("cuMemAlloc_v2", "cuMemsetD8Async", "cuMemcpyDtoDAsync_v2", "cuMemsetD32Async"),
+        *("cuLaunchKernelEx", "cuLaunchKernelEx"),
+    ]
+    kernel.into(a, b, out=out, stream=1)  # temporaries belong to the current stream
+    assert left == ["into"]
+
+
+@pytest.mark.parametrize("first", [0, 64])
+def test_tensor_maps_describe_the_arrays_of_each_call(
+    current: Any, runtime: Any, first: int
+) -> None:
+    inputs = {"a": "f16[32, 64]"}
+    if first:
+        maps = made.maps(made.tensor_map(0), first=first, size=192)
+        step = made.launch("shifted", maps, 1)
+    else:
+        maps = made.maps(*[made.tensor_map(number) for number in (0, 1, 1, 0)])
+        step = made.launch("mapped", 0, maps)
+    kernel = made.kernel(made.artifact(step, inputs=inputs, outputs=["f16[32, 64]"]))
+    left = _warm(kernel, *_tensors(current, 1, "f16[32, 64]"), out=current.tensor("f16[32, 64]"))
+    for _ in range(3):
+        a, out = _tensors(current, 2, "f16[32, 64]")
+        kernel.into(a, out=out)
+        launch = runtime.launches[-1]
+        addresses = [one.address for _, one in launch.maps(0 if first else 1)]
+        assert addresses == (
+            [a.pointer] if first else [a.pointer, out.pointer, out.pointer, a.pointer]
+        )
+    assert left == []
+
+
+def test_an_input_that_is_updated_comes_back_and_is_counted(current: Any) -> None:
+    kernel = made.kernel(made.artifact(made.launch("two", 0, 1), outputs=["b"]))
+    a, b = _tensors(current, 2)
+    for _ in range(TIMES):
+        kernel(a, b)
+    left = _fallbacks(kernel)
+    current.written.clear()
+    assert kernel(a, b) is b
+    assert kernel.into(a, b) is b
+    assert kernel.into(a, b, out=b) is b
+    assert current.written == [b] * 3
+    assert left == []
+    with pytest.raises(ArgumentError):
+        kernel.into(a, b, out=a)
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_several_results_lie_in_the_structure_that_was_compiled(current: Any, kind: type) -> None:
+    numbers = [0, 1]
+    tree = {"tuple": numbers} if kind is tuple else numbers
+    artifact = made.artifact(made.launch("three", 0, 1, 2), outputs=[TEXT, "b"], output_tree=tree)
+    kernel = made.kernel(artifact)
+    a, b, out = _tensors(current, 3)
+    for _ in range(TIMES):
+        kernel.into(a, b, out=kind([out, b]))
+    left = _fallbacks(kernel)
+    given = kind([out, b])
+    assert kernel.into(a, b, out=given) is given
+    made_here = kernel(a, b)
+    assert type(made_here) is kind
+    assert made_here[1] is b
+    assert left == []
+    for wrong in ([out], [out, a], [b, out]):
+        with pytest.raises(ArgumentError):
+            kernel.into(a, b, out=kind(wrong))
+
+
+def _wrong(framework: Any, what: str) -> tuple[list[Any], Any]:
+    a, b, out = _tensors(framework, 3)
+    if what == "dtype":
+        a = framework.tensor("f16[4, 64]")
+    elif what == "shape":
+        b = framework.tensor("f32[2, 64]")
+    elif what == "rank":
+        b = framework.tensor("f32[256]")
+    elif what == "gaps":
+        a.contiguous = False
+    elif what == "host":
+        b.device_number = -1
+    elif what == "no tensor":
+        b = 3
+    elif what == "misaligned":
+        a.pointer += 4
+    elif what == "overlap":
+        out.pointer = b.pointer
+    elif what == "dtype of out":
+        out = framework.tensor("f16[4, 64]")
+    return [a, b], out
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "dtype",
+        "shape",
+        "rank",
+        "gaps",
+        "host",
+        "no tensor",
+        "misaligned",
+        "overlap",
+        "dtype of out",
+    ],
+)
+def test_wrong_arrays_are_refused_in_the_words_of_python(
+    what: str, current: Any, adds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, out = _tensors(current, 3)
+    left = _warm(adds, a, b, out=out)
+    given, into = _wrong(current, what)
+    with pytest.raises(ArgumentError) as native:
+        adds.into(*given, out=into)
+    assert left == ["into"]
+    monkeypatch.setattr(native_path, "extension", lambda: None)
+    plain = made.kernel(made.add())
+    for _ in range(TIMES):
+        plain.into(a, b, out=out)
+    with pytest.raises(ArgumentError) as python:
+        plain.into(*given, out=into)
+    assert str(native.value) == str(python.value)
+
+
+def test_arguments_of_another_number_or_name_are_left_to_python(current: Any, adds: Any) -> None:
+    a, b, out = _tensors(current, 3)
+    left = _warm(adds, a, b, out=out)
+    for positional, named in (
+        ([a], {}),
+        ([a, b, b], {}),
+        ([a, b], {"a": a}),
+        ([a, b], {"c": a}),
+        ([a, b], {"out": out}),
+    ):
+        with pytest.raises((ArgumentError, TypeError)):
+            adds(*positional, **named)
+    assert left == ["call"] * 5
+
+
+def test_each_shape_has_its_route(current: Any, runtime: Any) -> None:
+    shapes = [f"f32[{rows}, 64]" for rows in (4, 8, 16)]
+    variants = []
+    for rows, text in zip((1, 2, 3), shapes, strict=True):
+        step = made.launch("three", 0, 1, 2, grid=(rows, 1, 1))
+        inputs = {"a": text, "b": text}
+        variants.append(("made", {"m": rows}, made.artifact(step, inputs=inputs, outputs=[text])))
+    kernel = made.Kernels(variants)["made"]
+    sets = [_tensors(current, 3, text) for text in shapes]
+    for a, b, out in sets * TIMES:
+        kernel.into(a, b, out=out)
+    left = _fallbacks(kernel)
+    for number in (0, 2, 1, 1, 0):
+        a, b, out = sets[number]
+        kernel.into(a, b, out=out)
+        assert runtime.launches[-1].grid[0] == number + 1
+    unchecked = kernel.unchecked
+    for a, b, out in sets * TIMES:
+        unchecked.into(a, b, out=out)
+    missed = _fallbacks(unchecked)
+    for number in (0, 2, 1):
+        a, b, out = sets[number]
+        unchecked.into(a, b, out=out)
+        assert runtime.launches[-1].grid[0] == number + 1
+    assert left == missed == []
+
+
+def test_an_unchecked_kernel_takes_other_dtypes(current: Any) -> None:
+    kernel = made.kernel(made.add()).unchecked
+    a, b, out = _tensors(current, 3)
+    left = _warm(kernel, a, b, out=out)
+    kernel.into(current.tensor("i32[4, 64]"), b, out=out)
+    assert left == []
+
+
+def test_streams_that_are_given_or_current_are_launched_in(
+    current: Any, runtime: Any, adds: Any
+) -> None:
+    a, b, out = _tensors(current, 3)
+    left = _warm(adds, a, b, out=out)
+    own, current.current_stream = made.stream(), made.stream()
+    adds.into(a, b, out=out)
+    assert runtime.launches[-1].stream == current.current_stream
+    for given in (own, _Stream(own), [own]):
+        if isinstance(given, list):
+            with pytest.raises(ArgumentError, match="stream must be a CUDA stream"):
+                adds.into(a, b, out=out, stream=given)
+        else:
+            adds.into(a, b, out=out, stream=given)
+            assert runtime.launches[-1].stream == own
+    assert left == ["into"]
+
+
+class _Stream:
+    def __init__(self, handle: int) -> None:
+        self.cuda_stream = handle
+
+
+def test_a_stream_of_another_device_is_refused(runtime: Any, framework: Any, adds: Any) -> None:
+    runtime.devices("9.0", "9.0")
+    with active(get_device(0)):
+        a, b, out = _tensors(framework, 3)
+        left = _warm(adds, a, b, out=out)
+        with pytest.raises(ArgumentError, match="belongs to a different device"):
+            adds.into(a, b, out=out, stream=made.stream(1))
+    assert left == ["into"]
+
+
+def test_a_device_that_is_not_current_is_left_to_python(
+    runtime: Any, framework: Any, adds: Any
+) -> None:
+    runtime.devices("9.0", "9.0")
+    with active(get_device(0)):
+        a, b, out = _tensors(framework, 3)
+        left = _warm(adds, a, b, out=out)
+        others = [framework.tensor(TEXT, device=1) for _ in range(3)]
+        adds.into(*others[:2], out=others[2])
+        assert left == ["into"]
+        assert runtime.launches[-1].device == 1
+    with active(get_device(1)):
+        for _ in range(2):
+            adds.into(*others[:2], out=others[2])
+        assert left == ["into"]
+        assert runtime.launches[-1].device == 1
+        with pytest.raises(ArgumentError, match="a is on GPU 1, but b is on GPU 0"):
+            adds.into(others[0], b, out=out)
+
+
+def test_what_the_driver_refuses_is_reported_once(current: Any, runtime: Any, adds: Any) -> None:
+    a, b, out = _tensors(current, 3)
+    left = _warm(adds, a, b, out=out)
+    before = len(runtime.calls("cuLaunchKernelEx"))
+    runtime.fault("cuLaunchKernelEx", 701)
+    with pytest.raises(DriverError, match=r"cuLaunchKernelEx answers \w+ \(701\)"):
+        adds.into(a, b, out=out)
+    assert len(runtime.calls("cuLaunchKernelEx")) == before + 1
+    adds.into(a, b, out=out)
+    assert left == []
+
+
+def test_the_step_that_fails_is_named(current: Any, runtime: Any) -> None:
+    kernel = made.kernel(made.artifact(Fill(2, 0, 1024, 0, 4), made.launch("three", 0, 1, 2)))
+    a, b, out = _tensors(current, 3)
+    _warm(kernel, a, b, out=out)
+    runtime.fault("cuLaunchKernelEx", 701)
+    message = r"step 1 of made@h100-sxm cannot be launched, after the steps before it have been: cu"
+    with pytest.raises(DriverError, match=message):
+        kernel.into(a, b, out=out)
+
+
+@pytest.mark.parametrize("text", ["c64[4, 64]", "f32[1]"])
+def test_an_array_that_is_not_plain_is_refused(text: str, current: Any) -> None:
+    artifact = made.artifact(made.launch("two", 0, 1), inputs={"a": text}, outputs=[text])
+    kernel = made.kernel(artifact)
+    a, out = _tensors(current, 2, text)
+    left = _warm(kernel, a, out=out)
+    kernel.into(a, out=out)
+    assert left == []
+    a.plain = False
+    with pytest.raises(ArgumentError, match="conjugated"):
+        kernel.into(a, out=out)
+
+
+def test_an_array_without_elements_lies_anywhere(current: Any) -> None:
+    artifact = made.artifact(
+        made.launch("two", 0, 1), inputs={"a": "f32[0, 4]"}, outputs=["f32[0, 4]"]
+    )
+    kernel = made.kernel(artifact)
+    a, out = _tensors(current, 2, "f32[0, 4]")
+    left = _warm(kernel, a, out=out)
+    a.pointer = out.pointer = 3
+    a.contiguous = False
+    kernel.into(a, out=out)
+    assert left == []
+
+
+def test_a_framework_whose_api_is_of_another_major_version_is_left_to_python(
+    current: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = exchange.exchange(lambda _: 0, major=2)
+    monkeypatch.setattr(made.Tensor, "__dlpack_c_exchange_api__", newer)
+    kernel = made.kernel(made.add())
+    a, b, out = _tensors(current, 3)
+    for _ in range(TIMES):
+        kernel.into(a, b, out=out)
+    assert not _is_native(vars(kernel)["into"])
+
+
+def test_arrays_of_a_type_that_is_not_known_are_left_to_python(current: Any, adds: Any) -> None:
+    class Special(made.Tensor):
+        pass
+
+    a, b, out = _tensors(current, 3)
+    left = _warm(adds, a, b, out=out)
+    arrays._by_type[Special] = arrays._by_type[made.Tensor]
+    special = Special(a.pointer, a.dtype, a.shape)
+    adds.into(special, b, out=out)
+    assert left == ["into"]
+
+
+def test_a_child_of_a_fork_says_why_it_cannot_launch(current: Any, adds: Any) -> None:
+    a, b, out = _tensors(current, 3)
+    _warm(adds, a, b, out=out)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            adds.into(a, b, out=out)
+            text = "launched"
+        except BaseException as error:
+            text = str(error)
+        os.write(writer, text.encode())
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as lines:
+        assert "this process was forked from one that uses the GPU" in lines.read()
+    adds.into(a, b, out=out)
+
+
+def test_a_kernel_that_nobody_has_goes_with_its_fronts(current: Any) -> None:
+    import gc
+    import weakref
+
+    kernel = made.kernel(made.add())
+    a, b, out = _tensors(current, 3)
+    _warm(kernel, a, b, out=out)
+    alive = weakref.ref(kernel)
+    del kernel
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.once
+def test_the_tests_of_launches_pass_without_the_extension() -> None:
+    files = ("fast_path", "contexts", "retries", "routes", "streams", "layouts", "threads")
+    names = [f"tests/runtime/test_{name}.py" for name in files]
+    options = ("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", *options, *names],
+        cwd=ROOT,
+        env={**os.environ, "PALLASC_NATIVE": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
