@@ -446,7 +446,7 @@ def test_a_kernel_that_nobody_has_goes_with_its_fronts(current: Any) -> None:
 
 @pytest.mark.once
 def test_the_tests_of_launches_pass_without_the_extension() -> None:
-    files = ("fast_path", "contexts", "retries", "routes", "streams", "layouts", "threads")
+    files = ("fast_path", "contexts", "retries", "routes")
     names = [f"tests/runtime/test_{name}.py" for name in files]
     options = ("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
     done = subprocess.run(
