@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import foreign
@@ -15,10 +16,14 @@ import made
 import pytest
 from launch_here import Timer, raw
 
+from pallasc.runtime.adapters import jax_handlers
 from pallasc.runtime.adapters.device_arrays import DeviceArray
 from pallasc.runtime.device.devices import get_device, open_driver
 
 TEXT = "f32[4, 64]"
+WAYS = ("handler", "callback")
+LAUNCHES = 33
+"""In the longer of two programs, whose difference is what launches cost and JAX's call does not."""
 
 
 class ReadyDlpack:
@@ -74,20 +79,55 @@ def frameworks(timer: Timer, make: dict[str, Callable[[], Any]]) -> None:
 
 
 def copied(timer: Timer) -> None:
-    """Time arrays of numpy, and those of JAX inside `jit`."""
+    """Time arrays of numpy."""
     import numpy as np
 
     launcher = kernel()
     a, b, c, out = (np.ones((4, 64), np.float32) for _ in range(4))
     timer.add("numpy, copied", lambda: launcher.into(a, b, c, out=out), every=20)
+
+
+def programs(timer: Timer) -> None:
+    """Time programs of JAX with one launch and with many, by the handler and by the callback."""
     try:
         import jax
+        import jax.numpy as jnp
     except ImportError as error:
         print(f"JAX: {error}", file=sys.stderr)
         return
-    function = jax.jit(lambda x, y, z: launcher(x, y, z))
-    arrays = [jax.numpy.asarray(array) for array in (a, b, c)]
-    timer.add("JAX inside jit, copied", lambda: function(*arrays).block_until_ready(), every=40)
+    array = jnp.ones((4, 64), jnp.float32)
+    for way in WAYS:
+        with pytest.MonkeyPatch.context() as patch:
+            if way == "callback":
+                patch.setattr(jax_handlers, "is_usable", lambda _: False)
+            for launches in (1, LAUNCHES):
+                function = jax.jit(partial(chain, kernel(), launches))
+                function(array)  # traced while the way is chosen
+                name, every = f"JAX, {way}, {launches}", 20 if launches == 1 else 40
+                timer.add(name, lambda f=function: f(array).block_until_ready(), every=every)
+
+
+def chain(launcher: Any, launches: int, x: Any) -> Any:
+    """Launch so many times, each time with the result of the time before."""
+    for _ in range(launches):
+        x = launcher(x, x, x)
+    return x
+
+
+def a_launch(found: dict[str, float]) -> list[tuple[str, float, str]]:
+    """Return what one launch more costs a program, by either way."""
+    ends = [
+        [found.pop(f"JAX, {way}, {launches}", None) for launches in (1, LAUNCHES)] for way in WAYS
+    ]
+    if None in ends[0]:
+        return []
+    handler, callback = ((many - one) / (LAUNCHES - 1) for one, many in ends)
+    return [
+        ("JAX inside jit, copied: a program of one launch", ends[0][0], "ns"),
+        ("JAX inside jit, copied: a launch more, handler", handler, "ns"),
+        ("JAX inside jit, copied: a launch more, callback", callback, "ns"),
+        ("JAX inside jit, handler / callback", handler / callback, ""),
+    ]
 
 
 def main() -> None:
@@ -99,9 +139,12 @@ def main() -> None:
     open_driver().bindings.cuCtxSetCurrent(get_device(0).context)
     frameworks(timer, make)
     copied(timer)
+    programs(timer)
     found = timer.run()
+    inside_jit = a_launch(found)
     rows: list[tuple[str, float, str]] = [(name, value, "ns") for name, value in found.items()]
     rows += [(f"{name} / raw", found[name] / found["raw"], "") for name in found if name != "raw"]
+    rows += inside_jit
     patch.undo()
     print(json.dumps(rows))
 
