@@ -30,8 +30,9 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     it. libnvJitLink, which jax[cuda13] installs and JAX assembles with, is ignored: what is
     compiled is the same with and without it.
 
-    The line "native launch" is about the C library of pallasc, which C and C++ programs launch
-    kernels with. It is there where pallasc was installed with a C compiler at hand.
+    The line "native launch" is about the C library of pallasc, with which programs in C and C++
+    and programs of JAX launch kernels. It is there where pallasc was installed with a C compiler
+    at hand.
 
     Examples:
       pallasc doctor
@@ -70,7 +71,7 @@ def _native_launch() -> Item:
     from pallasc.errors import ToolError
     from pallasc.runtime.native.library import library_file, open_library
 
-    name, purpose = "native launch", "kernels are launched by Python"
+    name, purpose = "native launch", "kernels are launched by Python, under JAX by callbacks"
     try:
         file = library_file()
         return Item(name, open_library(file).version, purpose, needed=False, path=str(file))

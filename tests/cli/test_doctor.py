@@ -134,13 +134,13 @@ def test_doctor_says_what_launches_kernels(
     monkeypatch.setenv("PALLASC_NATIVE", "0")
     assert line() == (
         "native launch - the C library is switched off: PALLASC_NATIVE is 0; kernels are "
-        "launched by Python"
+        "launched by Python, under JAX by callbacks"
     )
     file = tmp_path / "libpallasc.so"
     monkeypatch.setenv("PALLASC_NATIVE", str(file))
     assert line() == (
         f"native launch - PALLASC_NATIVE names {file}, which is not there; kernels are launched "
-        "by Python"
+        "by Python, under JAX by callbacks"
     )
     file.write_text("nothing")
     assert line().startswith("native launch - the C library cannot be loaded: ")

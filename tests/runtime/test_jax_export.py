@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -24,6 +25,7 @@ from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 
 HERE = Path(__file__).parent
+EXPORTS = sorted((HERE / "exports").glob("jax-*.bin"))
 SPEC = """\
 schema: 1
 targets: [sm_90a]
@@ -130,3 +132,21 @@ def test_an_export_for_gpus_needs_none(bundle: Path, written: Any) -> None:
     data = (bundle.parent / "cuda").read_bytes()
     assert b"pallasc_launch" in data
     assert b"\x7fELF" in data
+
+
+def test_files_of_other_versions_of_jax_open() -> None:
+    """`exports/` has a file of each: `jax_export.py`, with JAX_TRACEBACK_IN_LOCATIONS_LIMIT=0."""
+    here = importlib.metadata.version("jax")
+    files = [file for file in EXPORTS if can_open(here, file.stem.removeprefix("jax-"))]
+    assert len(files) == (1 if minor(here) == 10 else len(EXPORTS))
+    found = run("jax_versions.py", *files)
+    assert found == {"jax": here, **{file.name: [6] for file in files}}
+
+
+def minor(version: str) -> int:
+    return int(version.split(".")[1])
+
+
+def can_open(reader: str, writer: str) -> bool:
+    """Tell whether JAX reads custom calls that another version wrote; 0.11 writes a new form."""
+    return minor(reader) >= 11 or minor(writer) <= minor(reader)
