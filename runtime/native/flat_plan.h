@@ -18,7 +18,7 @@
  *     the order in which the entries that name them stand; so every check takes linear time
  *   - every buffer exists, and what is used of it lies inside
  *   - the rules of the driver for tensor maps (below)
- *   - parameters have the sizes that their kernel says
+ *   - parameters have the sizes that their kernel says, here and in its cubin
  *   - reserved fields are 0
  *   - the limits at the end of this file
  *
@@ -193,6 +193,7 @@ struct flat_blob {
 #define FLAT_MOST_PARAMETER_BYTES 32764u
 #define FLAT_MOST_PARAMETERS 4095u
 #define FLAT_MOST_ARRAYS 4096u
+#define FLAT_MOST_KERNELS 4096u
 #define FLAT_MOST_RANK 64u
 #define FLAT_MOST_VALUE_BYTES (64u << 20)
 #define FLAT_MOST_SIZE (1ull << 62)

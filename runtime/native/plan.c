@@ -248,6 +248,21 @@ static int read_blobs(pallasc_plan *plan, pallasc_find find, void *context)
     return PALLASC_OK;
 }
 
+static int check_code(const pallasc_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->count[FLAT_KERNELS]; i++) {
+        const struct flat_kernel *kernel = &plan->kernels[i];
+        uint32_t blob = plan->cubins[kernel->cubin].blob;
+        const char *name = string_of(plan, kernel->name);
+        if (!has_parameters(plan->found[blob].data, plan->blobs[blob].size, name,
+                            plan->sizes + kernel->sizes, kernel->size_count))
+            return fail(PALLASC_ERROR_CORRUPT, NULL,
+                        "%s: its cubin has no kernel %s with the parameters that the plan passes.",
+                        name_of(plan), name);
+    }
+    return PALLASC_OK;
+}
+
 /* ---- buffers and arrays ---- */
 
 static int check_buffers(pallasc_plan *plan)
@@ -402,6 +417,8 @@ static int check_cubins(const pallasc_plan *plan)
 static int check_kernels(const pallasc_plan *plan)
 {
     uint32_t used = 0;
+    if (plan->count[FLAT_KERNELS] > FLAT_MOST_KERNELS)
+        return DAMAGED("it has %u kernels.", plan->count[FLAT_KERNELS]);
     for (uint32_t i = 0; i < plan->count[FLAT_KERNELS]; i++) {
         const struct flat_kernel *kernel = &plan->kernels[i];
         if (!is_string(plan, kernel->name) || kernel->cubin >= plan->count[FLAT_CUBINS] ||
@@ -639,8 +656,8 @@ static int verify(pallasc_plan *plan, size_t size, pallasc_find find, void *cont
         !(status = check_buffers(plan)) && !(status = check_arrays(plan)) &&
         !(status = check_cubins(plan)) && !(status = check_kernels(plan)) &&
         !(status = check_steps(plan)) && !(status = check_launches(plan)) &&
-        !(status = make_template(plan)))
-        status = read_blobs(plan, find, context);
+        !(status = make_template(plan)) && !(status = read_blobs(plan, find, context)))
+        status = check_code(plan);
     return status;
 }
 

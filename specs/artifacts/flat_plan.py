@@ -69,6 +69,7 @@ _INPUT, _RESULT, _UPDATED = 1, 2, 4
 _MOST_PARAMETER_BYTES = 32764
 _MOST_PARAMETERS = 4095
 _MOST_ARRAYS = 4096
+_MOST_KERNELS = 4096
 _MOST_RANK = 64
 _MOST_VALUE_BYTES = 64 << 20
 _MOST_SIZE = 1 << 62
@@ -150,6 +151,7 @@ class _Writer:
         for step in plan.steps:
             self._add_step(step)
         passed = [parameter for launch in plan.launches for parameter in launch.parameters]
+        _limit(len(self._kernels), _MOST_KERNELS, "kernels")
         by_value = sum(parameter.size for parameter in passed if isinstance(parameter, Bytes))
         _limit(by_value, _MOST_VALUE_BYTES, "bytes of parameters that are passed by value")
         return self._block()

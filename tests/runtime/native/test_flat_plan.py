@@ -379,6 +379,33 @@ def test_what_is_damaged_is_told(native: Library, data: bytes) -> None:
     )
 
 
+def test_parameters_that_the_cubin_has_otherwise_are_refused(native: Library, data: bytes) -> None:
+    for table, entry, field in (("parameters", 1, 3), ("parameters", 5, 3), ("sizes", 1, 0)):
+        data = flat.changed(data, table, entry, **{f"f{field}": 496})
+    with pytest.raises(CorruptError) as caught:
+        native.open(data)
+    assert caught.value.message == (
+        "made@h100: its cubin has no kernel mapped with the parameters that the plan passes."
+    )
+
+
+def test_a_cubin_that_is_none_is_refused(native: Library) -> None:
+    artifact = made.add()
+    data = flat_plan(artifact, name="made", inside=False)
+    for other in (
+        b"",
+        b"\x7fELF",
+        made.cubin()[:64],
+        made.cubin().replace(b".nv.info.three", b"x" * 14),
+    ):
+        digest_of = bytes.fromhex(digest(other))
+        offset, _, _ = flat.place(data, "blobs")
+        row = digest_of + (0).to_bytes(8, "little") + len(other).to_bytes(8, "little")
+        changed = flat.sealed(data[:offset] + row + data[offset + len(row) :])
+        with pytest.raises(CorruptError, match="made: its cubin has no kernel three with"):
+            native.open(changed, lambda key, other=other: other)
+
+
 # Field of `maps`, its value, and what the driver's rules say in Python's words.
 _RULES = [
     (0, {"f30": 10}, "element type 10 is unknown"),
