@@ -5,11 +5,16 @@ call is that of `cuda.bindings` with parameters, configuration and function read
 CUDA 13 is installed the arrays are CUDA tensors of it, on a stand-in of the CUDA runtime; otherwise
 they are objects of Python. `cuda.core` and Triton are measured where they are installed: the
 former is given addresses and a stream, and looks at neither. A captured graph with one launch is
-launched by `cuda.bindings`; the stand-in answers that at once too.
+launched by `cuda.bindings`; the stand-in answers that at once too. `--python` measures with other
+interpreters, each with the torch that it has, one after the other in one run.
 
-Goals: unchecked at most 4.5 times the raw call, checked at most 9 times, a plan that has to be
-bound with four tensor maps at most 40 times; Triton's `kernel[grid]` at least 3.5 times ours; ready
-for the first launch in a third of the time of `import jax`.
+Goals: unchecked at most 4.5 times the raw call, checked at most 9 times, an operator of torch that
+allocates at most 20 times, a plan that has to be bound with four tensor maps at most 40 times;
+Triton's `kernel[grid]` at least 3.5 times ours; ready for the first launch in a third of the time
+of `import jax`. No cliffs: with one set of addresses more than there is room for bound plans, a
+launch takes at most 1.3 times as long as with 512, with twice as many at most 5 times; a call that
+allocates takes with `stream=` at most twice as long as without; and the check of shape and strides
+is the faster one of the two.
 """
 
 from __future__ import annotations
@@ -33,7 +38,12 @@ GOALS = {
     "unchecked / raw": (4.5, False),
     "checked / raw": (9.0, False),
     "plan bound with four tensor maps / raw": (40.0, False),
+    "through a torch operator, allocating / raw": (20.0, False),
     "Triton's kernel[grid] / checked": (3.5, True),
+    "1,025 address sets / 512 address sets": (1.3, False),
+    "2,048 address sets / 512 address sets": (5.0, False),
+    "allocating, stream given / allocating": (2.0, False),
+    "checked / checked, the other layout check": (1.0, False),
 }
 
 _READY = """
@@ -54,6 +64,8 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
     import standin
     import standin_torch
 
+    if options.python:
+        return [figure for python in options.python for figure in _others(python, options)]
     if standin.compiler() is None:
         raise SystemExit("launch: no C compiler (cc or gcc), so there is no stand-in driver")
     with tempfile.TemporaryDirectory(prefix="pallasc-bench-") as name:
@@ -65,7 +77,26 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
             print(f"no CUDA tensors: {why_not}", file=sys.stderr)
             environment = standin.environment(log=False, raw_speed=True)
         figures = _launches(environment, folder, options.rounds, torch=why_not is None)
-        return [*figures, *_starts(environment, folder, options.starts)]
+        return [*figures, *(_starts(environment, folder, options.starts) if options.starts else [])]
+
+
+def _others(python: str, options: argparse.Namespace) -> list[Figure]:
+    """Return the figures of another interpreter, under the name of its torch."""
+    own = f"PYTHONPATH={Path(__file__).parent}"
+    words = ["--json", "--rounds", str(options.rounds), "--starts", str(options.starts)]
+    version = "import importlib.metadata as m; print(m.version('torch'))"
+    outputs = [
+        subprocess.run(
+            ["env", own, python, "-P", *arguments], stdout=subprocess.PIPE, text=True, check=True
+        ).stdout
+        for arguments in (("-c", version), (__file__, *words))
+    ]
+    found = json.loads(outputs[1])["figures"]
+    for row in found:
+        del row["met"]
+    return [
+        Figure(**{**row, "name": f"torch {outputs[0].strip()}: {row['name']}"}) for row in found
+    ]
 
 
 def _launches(
@@ -111,7 +142,10 @@ def _starts(environment: dict[str, str], folder: Path, rounds: int) -> list[Figu
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=500, help="launches that are timed at once")
-    parser.add_argument("--starts", type=int, default=5, help="processes of each kind")
+    parser.add_argument("--starts", type=int, default=5, help="processes of each kind, or 0")
+    parser.add_argument(
+        "--python", action="append", help="measure with this interpreter; may be repeated"
+    )
 
 
 if __name__ == "__main__":

@@ -201,9 +201,13 @@ class Route:
             with temporary(get_device(ordinal), size_bytes, stream, what) as address:
                 self.launch((*key, address))
 
+    def forget_plans(self) -> None:
+        """Drop the bound plans: the next launch binds anew."""
+        self._table.clear()
+
     def forget(self) -> None:
         """Drop everything that was made in the process that this process was forked from."""
-        self._table.clear()
+        self.forget_plans()
         self._chosen.clear()
         self._programs.clear()
         for front in self.fronts:

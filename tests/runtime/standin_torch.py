@@ -28,7 +28,8 @@ _DRIVER_STUBS = (
     *("cuMemGetAllocationPropertiesFromHandle", "cuMemMap", "cuMemRelease", "cuMemSetAccess"),
     *("cuMemRetainAllocationHandle", "cuMemUnmap", "cuMulticastAddDevice", "cuMulticastBindMem"),
     *("cuMulticastCreate", "cuMulticastUnbind", "cuStreamWriteValue32", "cuCtxPushCurrent"),
-    "cuCtxPopCurrent",
+    *("cuCtxPopCurrent", "cuCtxGetLimit", "cuCtxSetLimit", "cuFuncSetCacheConfig"),
+    "cuModuleUnload",
 )
 
 
