@@ -5,6 +5,9 @@ where a C compiler is at hand; the wheel is then for this platform and for every
 compiler, or with PALLASC_NATIVE=0, everything else is installed, and Python launches kernels. The
 extension has the stable ABI of Python 3.11. A free-threaded Python does not load that: it has an
 extension where it compiled one itself, and does without in a wheel that another Python built.
+
+CC and CFLAGS are obeyed. `CC="python -m ziglang cc -target x86_64-linux-gnu.2.17"` with the build
+option `--plat-name=manylinux_2_17_x86_64` makes a wheel for systems as old as that.
 """
 
 from __future__ import annotations

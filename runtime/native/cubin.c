@@ -3,7 +3,8 @@
  *
  * A cubin is an ELF file of 64 bits for machine 190. The section `.nv.info.KERNEL` has attributes,
  * `format:1 attribute:1 size-or-value:2 payload`; those of two numbers describe a parameter. Every
- * offset is checked against the bytes at hand, and what is looked through is bounded. */
+ * offset is checked against the bytes at hand. Headers of sections may all name the same bytes, so
+ * what is looked through is counted over all kernels of a plan. */
 #include "plan.h"
 
 #include <string.h>
@@ -16,7 +17,6 @@ enum {
     FORMAT_PAYLOAD = 4,
     KPARAM_INFO = 0x17,
     KPARAM_INFO_V2 = 0x45,
-    MOST_INFO_BYTES = 1 << 20,
 };
 
 static const char info_prefix[] = ".nv.info.";
@@ -57,7 +57,7 @@ static int is_info_of(struct bytes names, uint64_t at, const char *kernel, size_
            !memcmp(name.at + prefix, kernel, kernel_bytes + 1);
 }
 
-static struct bytes info_of(struct bytes elf, const char *kernel)
+static struct bytes info_of(struct bytes elf, const char *kernel, struct effort *left)
 {
     struct bytes none = {elf.at, 0};
     if (elf.count < ELF_HEADER_BYTES || memcmp(elf.at, "\177ELF\2\1", 6) ||
@@ -69,7 +69,7 @@ static struct bytes info_of(struct bytes elf, const char *kernel)
         return none;
     struct bytes names = content(elf, table.at + names_at * SECTION_BYTES);
     size_t kernel_bytes = strlen(kernel);
-    for (uint64_t i = 0; i < count; i++) {
+    for (uint64_t i = 0; i < count && left->sections; i++, left->sections--) {
         const unsigned char *section = table.at + i * SECTION_BYTES;
         if (is_info_of(names, number(section, 4), kernel, kernel_bytes))
             return content(elf, section);
@@ -88,12 +88,13 @@ static int note_size(const unsigned char *payload, int attribute, uint32_t *size
 }
 
 int has_parameters(const void *data, size_t size, const char *kernel, const uint32_t *expected,
-                   uint32_t count)
+                   uint32_t count, struct effort *left)
 {
-    struct bytes info = info_of((struct bytes){data, size}, kernel);
+    struct bytes info = info_of((struct bytes){data, size}, kernel, left);
     uint32_t sizes[FLAT_MOST_PARAMETERS];
-    if (!info.count || info.count > MOST_INFO_BYTES)
+    if (!info.count || info.count > left->bytes)
         return 0;
+    left->bytes -= info.count;
     memset(sizes, 0xff, count * sizeof *sizes);
     for (uint64_t at = 0; info.count - at >= 4;) {
         const unsigned char *entry = info.at + at;

@@ -194,6 +194,7 @@ struct flat_blob {
 #define FLAT_MOST_PARAMETERS 4095u
 #define FLAT_MOST_ARRAYS 4096u
 #define FLAT_MOST_KERNELS 4096u
+#define FLAT_MOST_NAME 16384u /* bytes of a kernel's name, with its 0 */
 #define FLAT_MOST_RANK 64u
 #define FLAT_MOST_VALUE_BYTES (64u << 20)
 #define FLAT_MOST_SIZE (1ull << 62)

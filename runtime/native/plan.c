@@ -15,7 +15,10 @@
 
 #define DAMAGED(...) fail(PALLASC_ERROR_CORRUPT, NULL, "the flat plan is damaged: " __VA_ARGS__)
 
-enum { CHECKED = (int)sizeof(((struct flat_header *)0)->magic) + 16 + 32 };
+enum {
+    CHECKED = (int)sizeof(((struct flat_header *)0)->magic) + 16 + 32,
+    MOST_SECTIONS = 1 << 24,
+};
 
 static const uint32_t entry_bytes[FLAT_TABLES] = {
     [FLAT_STRINGS] = 1,
@@ -141,6 +144,15 @@ static int is_string(const pallasc_plan *plan, uint32_t at)
     return at < plan->count[FLAT_STRINGS];
 }
 
+/* Names of kernels are looked for, each in its cubin; so they are not long. */
+static int is_name(const pallasc_plan *plan, uint32_t at)
+{
+    if (!is_string(plan, at))
+        return 0;
+    uint32_t room = plan->count[FLAT_STRINGS] - at;
+    return memchr(string_of(plan, at), 0, room < FLAT_MOST_NAME ? room : FLAT_MOST_NAME) != NULL;
+}
+
 static int is_string_or_none(const pallasc_plan *plan, uint32_t at)
 {
     return at == FLAT_NONE || is_string(plan, at);
@@ -250,12 +262,15 @@ static int read_blobs(pallasc_plan *plan, pallasc_find find, void *context)
 
 static int check_code(const pallasc_plan *plan)
 {
+    struct effort left = {MOST_SECTIONS, 0};
+    for (uint32_t i = 0; i < plan->count[FLAT_BLOBS]; i++)
+        left.bytes += plan->blobs[i].size;
     for (uint32_t i = 0; i < plan->count[FLAT_KERNELS]; i++) {
         const struct flat_kernel *kernel = &plan->kernels[i];
         uint32_t blob = plan->cubins[kernel->cubin].blob;
         const char *name = string_of(plan, kernel->name);
         if (!has_parameters(plan->found[blob].data, plan->blobs[blob].size, name,
-                            plan->sizes + kernel->sizes, kernel->size_count))
+                            plan->sizes + kernel->sizes, kernel->size_count, &left))
             return fail(PALLASC_ERROR_CORRUPT, NULL,
                         "%s: its cubin has no kernel %s with the parameters that the plan passes.",
                         name_of(plan), name);
@@ -421,7 +436,7 @@ static int check_kernels(const pallasc_plan *plan)
         return DAMAGED("it has %u kernels.", plan->count[FLAT_KERNELS]);
     for (uint32_t i = 0; i < plan->count[FLAT_KERNELS]; i++) {
         const struct flat_kernel *kernel = &plan->kernels[i];
-        if (!is_string(plan, kernel->name) || kernel->cubin >= plan->count[FLAT_CUBINS] ||
+        if (!is_name(plan, kernel->name) || kernel->cubin >= plan->count[FLAT_CUBINS] ||
             kernel->sizes != used || kernel->size_count > plan->count[FLAT_SIZES] - used ||
             kernel->size_count > FLAT_MOST_PARAMETERS || kernel->reserved)
             return DAMAGED("kernel %u does not fit.", i);

@@ -92,9 +92,14 @@ void free_states(pallasc_plan *plan);
 /* map_rules.c: the driver's rule that a tensor map breaks, or NULL. */
 const char *broken_rule(const struct flat_map *map, char *text, size_t capacity);
 
+/* What may still be looked through: headers of sections, and bytes of attributes. */
+struct effort {
+    uint64_t sections, bytes;
+};
+
 /* cubin.c: does a kernel of a cubin take parameters of exactly these sizes? */
 int has_parameters(const void *data, size_t size, const char *kernel, const uint32_t *expected,
-                   uint32_t count);
+                   uint32_t count, struct effort *left);
 
 /* text.c: numbers as Python writes a tuple or a list of them, cut off where there is no room. */
 const char *numbers_text(char *text, size_t capacity, const char *brackets, const uint64_t *numbers,

@@ -389,6 +389,27 @@ def test_parameters_that_the_cubin_has_otherwise_are_refused(native: Library, da
     )
 
 
+def test_a_name_without_an_end_in_sight_is_refused(native: Library, data: bytes) -> None:
+    # The table of strings is the first, so all others move behind what is put in front.
+    offset, count, _ = flat.place(data, "strings")
+    longer = b"x" * (1 << 15) + b"\0" + bytes(15)
+    head = bytearray(data[: flat.HEADER.size + flat.TABLE.size * len(flat.NAMES)])
+    for number, name in enumerate(flat.NAMES):
+        at, entries, size = flat.place(data, name)
+        place = (
+            (at, count + len(longer), 1) if name == "strings" else (at + len(longer), entries, size)
+        )
+        flat.TABLE.pack_into(head, flat.HEADER.size + flat.TABLE.size * number, *place)
+    total = len(data) + len(longer)
+    flat.HEADER.pack_into(head, 0, b"PALLASC\n", 1, len(head), total, bytes(32))
+    strings = data[offset : offset + count] + longer
+    rest = data[offset + count :]
+    moved = flat.sealed(bytes(head) + data[len(head) : offset] + strings + rest)
+    native.open(moved)
+    with pytest.raises(CorruptError, match="kernel 0 does not fit"):
+        native.open(flat.changed(moved, "kernels", 0, f0=count))
+
+
 def test_a_cubin_that_is_none_is_refused(native: Library) -> None:
     artifact = made.add()
     data = flat_plan(artifact, name="made", inside=False)
