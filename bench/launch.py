@@ -5,16 +5,18 @@ call is that of `cuda.bindings` with parameters, configuration and function read
 CUDA 13 is installed the arrays are CUDA tensors of it, on a stand-in of the CUDA runtime; otherwise
 they are objects of Python. `cuda.core` and Triton are measured where they are installed: the
 former is given addresses and a stream, and looks at neither. A captured graph with one launch is
-launched by `cuda.bindings`; the stand-in answers that at once too. `--python` measures with other
-interpreters, each with the torch that it has, one after the other in one run.
+launched by `cuda.bindings`; the stand-in answers that at once too. Launches through Python are
+measured, and tensors also with the extension of C where it was built (`C: …`). `--python` measures
+with other interpreters, each with the torch that it has, one after the other in one run.
 
-Goals: unchecked at most 4.5 times the raw call, checked at most 9 times, an operator of torch that
-allocates at most 20 times, a plan that has to be bound with four tensor maps at most 40 times;
-Triton's `kernel[grid]` at least 3.5 times ours; ready for the first launch in a third of the time
-of `import jax`. No cliffs: with one set of addresses more than there is room for bound plans, a
-launch takes at most 1.3 times as long as with 512, with twice as many at most 5 times; a call that
-allocates takes with `stream=` at most twice as long as without; and the check of shape and strides
-is the faster one of the two.
+Goals through C, in raw calls: unchecked at most 2, checked at most 3, an operator of torch that
+allocates at most 10. Through Python: 4.5, 9 and 20, and a plan that has to be bound with four
+tensor maps at most 40; Triton's `kernel[grid]` takes at least 3.5 times as long as ours. Ready for
+the first launch in a third of the time of `import jax`. No cliffs: with one set of addresses more
+than there is room for bound plans, a launch takes at most 1.3 times as long as with 512, with twice
+as many at most 5 times, and 1.5 times through C, which keeps no plans; a call that allocates takes
+with `stream=` at most twice as long as without; the check of shape and strides is the faster one of
+the two.
 """
 
 from __future__ import annotations
@@ -44,6 +46,12 @@ GOALS = {
     "2,048 address sets / 512 address sets": (5.0, False),
     "allocating, stream given / allocating": (2.0, False),
     "checked / checked, the other layout check": (1.0, False),
+    "C: unchecked / raw": (2.0, False),
+    "C: checked / raw": (3.0, False),
+    "C: through a torch operator, allocating / raw": (10.0, False),
+    "C: 1,025 address sets / 512 address sets": (1.3, False),
+    "C: 2,048 address sets / 512 address sets": (1.5, False),
+    "C: allocating, stream given / allocating": (2.0, False),
 }
 
 _READY = """
@@ -102,7 +110,19 @@ def _others(python: str, options: argparse.Namespace) -> list[Figure]:
 def _launches(
     environment: dict[str, str], folder: Path, rounds: int, *, torch: bool
 ) -> list[Figure]:
-    """Return the figures of `launch_here.py`, with their goals."""
+    """Return the figures of `launch_here.py`, through Python and through C, with their goals."""
+    from pallasc.runtime.native.extension import extension
+
+    figures = _one_way({**environment, "PALLASC_NATIVE": "0"}, folder, rounds, "", torch=torch)
+    if torch and extension() is not None:
+        figures += _one_way(environment, folder, rounds, "C: ", torch=torch)
+    return figures
+
+
+def _one_way(
+    environment: dict[str, str], folder: Path, rounds: int, prefix: str, *, torch: bool
+) -> list[Figure]:
+    """Return the figures of one run, under names with a prefix."""
     program = Path(__file__).with_name("launch_here.py")
     paths = [str(TESTS), str(program.parent), environment.get("PYTHONPATH", "")]
     command = [sys.executable, "-P", program, folder, str(rounds), "torch" if torch else "python"]
@@ -115,8 +135,8 @@ def _launches(
     )
     found = []
     for name, value, unit in json.loads(done.stdout.splitlines()[-1]):
-        goal, at_least = GOALS.get(name, (None, False))
-        found.append(Figure(name, value, unit, goal=goal, at_least=at_least))
+        goal, at_least = GOALS.get(prefix + name, (None, False))
+        found.append(Figure(prefix + name, value, unit, goal=goal, at_least=at_least))
     return found
 
 
