@@ -14,11 +14,12 @@ import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 from pallasc.errors import PallascError
 from pallasc.runtime.calls.fast_path_table import differ_in_layout, questions
-from pallasc.runtime.calls.generated import Function, parameter_names
+from pallasc.runtime.calls.generated import Function, parameter_names, skip_frames
 from pallasc.runtime.calls.launch import Route
 from pallasc.runtime.calls.program import Parts
 from pallasc.runtime.device.devices import get_device, open_driver
@@ -204,6 +205,8 @@ def make_front(
     None where the framework's exchange API is of another version, or there are too many parameters.
     """
     native: Any = extension()
+    asked = (_make_program, _admit, _refuse, stream_handle, exchange.is_plain)
+    skip_frames(function for function in asked if isinstance(function, FunctionType))
     try:
         made: Function = native.front(
             kind,
