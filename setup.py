@@ -12,6 +12,7 @@ option `--plat-name=manylinux_2_17_x86_64` makes a wheel for systems as old as t
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shlex
 import shutil
@@ -68,12 +69,23 @@ def library() -> Extension:
         LIBRARY,
         [f"{NATIVE}/{name}" for name in sources if name not in OF_PYTHON],
         depends=sorted(f"{NATIVE}/{path.name}" for path in (HERE / NATIVE).glob("*.h")),
-        define_macros=[("PALLASC_LIBRARY_VERSION", f'"{project["version"]}"')],
+        define_macros=[
+            ("PALLASC_LIBRARY_VERSION", f'"{project["version"]}"'),
+            ("PALLASC_LIBRARY_SOURCES", f'"{_digest()}"'),
+        ],
         libraries=["dl"],
         extra_compile_args=["-std=c11", "-O2", "-g0", "-fvisibility=hidden", "-pthread"],
         optional=True,
         extra_link_args=["-Wl,-soname,libpallasc.so", "-Wl,-z,nodelete", "-Wl,-s", "-pthread"],
     )
+
+
+def _digest() -> str:
+    """Return the digest of the sources, as `pallasc.runtime.native.library` computes it."""
+    digest = hashlib.sha256()
+    for path in sorted((HERE / NATIVE).glob("*.[ch]")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def extension() -> Extension:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from pallasc.errors import (
 FOLDER = Path(__file__).resolve().parent
 """Where the library, its header (`include/`) and its pkg-config file (`pkgconfig/`) lie."""
 
+_FILE = "libpallasc.so"
 _VARIABLE = "PALLASC_NATIVE"
 _ARGUMENT, _CORRUPT, _DEVICE, _DRIVER, _MEMORY, _NOT_FOUND = range(1, 7)
 _KINDS: Mapping[int, type[PallascError]] = {
@@ -88,7 +90,7 @@ def library_file() -> Path:
     chosen = os.environ.get(_VARIABLE)
     if chosen == "0":
         raise ToolError(f"the C library is switched off: {_VARIABLE} is 0.", hint="Unset it.")
-    file = Path(chosen) if chosen else FOLDER / "libpallasc.so"
+    file = Path(chosen) if chosen else FOLDER / _FILE
     if not file.is_file():
         raise ToolError(
             f"{_VARIABLE} names {file}, which is not there."
@@ -111,9 +113,32 @@ def open_library(file: Path | None = None) -> Library:
     """
     place = library_file() if file is None else file
     try:
-        return Library(ctypes.CDLL(str(place)))
+        functions = ctypes.CDLL(str(place))
+        if place == FOLDER / _FILE:
+            _check_sources(functions)
+        return Library(functions)
     except (OSError, AttributeError) as error:
         raise ToolError(f"the C library cannot be loaded: {error}.") from error
+
+
+def _check_sources(functions: Any) -> None:
+    """Check, in a clone, that the library was built from the sources there; wheels have none.
+
+    Raises:
+        ToolError: they have changed since.
+    """
+    sources = sorted(FOLDER.glob("*.[ch]"))
+    if not sources:
+        return
+    digest = hashlib.sha256()
+    for path in sources:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    functions.pallasc_sources.restype = ctypes.c_char_p
+    if functions.pallasc_sources().decode() != digest.hexdigest():
+        raise ToolError(
+            "the C library was built before its sources changed.",
+            hint="Install pallasc again: pip install -e .",
+        )
 
 
 class Library:

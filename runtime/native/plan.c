@@ -788,3 +788,15 @@ const char *pallasc_version(void)
 {
     return PALLASC_LIBRARY_VERSION;
 }
+
+#ifndef PALLASC_LIBRARY_SOURCES
+#define PALLASC_LIBRARY_SOURCES ""
+#endif
+
+/* Not part of the interface: what library.py compares with the sources beside the library. */
+PALLASC_API const char *pallasc_sources(void);
+
+const char *pallasc_sources(void)
+{
+    return PALLASC_LIBRARY_SOURCES;
+}

@@ -261,6 +261,25 @@ def test_a_library_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
         open_library(tmp_path / "libpallasc.so")
 
 
+def test_a_library_older_than_the_sources_beside_it_is_not_used(
+    native_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pallasc.errors import ToolError
+    from pallasc.runtime.native import library
+
+    monkeypatch.delenv("PALLASC_NATIVE", raising=False)
+    monkeypatch.setattr(library, "FOLDER", tmp_path)
+    shutil.copy(native_file, tmp_path / "libpallasc.so")
+    library.open_library.cache_clear()
+    assert library.open_library().version  # as in a wheel, which has no sources
+    (tmp_path / "plan.c").write_text("int changed;")
+    library.open_library.cache_clear()
+    with pytest.raises(ToolError, match="was built before its sources changed") as caught:
+        library.open_library()
+    assert caught.value.hint == "Install pallasc again: pip install -e ."
+    library.open_library.cache_clear()
+
+
 def test_the_variable_switches_it_off_or_names_another(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
