@@ -202,6 +202,7 @@ class TorchAdapter(Adapter):
             capsule=capsule,
             dtypes=self.dtypes,
             new_here=self._new_here,
+            new_in=self._new_in,
             mark_written=self._increment_version,
             is_plain=lambda tensor: not (tensor.is_conj() or tensor.is_neg()),
             stream_address=_find_stream_function(torch),

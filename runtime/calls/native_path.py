@@ -217,6 +217,7 @@ def make_front(
             exchange.capsule,
             exchange.mark_written,
             exchange.new_here,
+            exchange.new_in,
             stream_handle,
             exchange.is_plain,
             exchange.stream_address,

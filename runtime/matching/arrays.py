@@ -121,6 +121,7 @@ class Exchange:
         capsule: what they have as `__dlpack_c_exchange_api__`.
         dtypes: its dtypes by short name.
         new_here: a function that allocates on the current GPU, given shape, strides and dtype.
+        new_in: as of `Dialect`; None where calls that allocate in a stream go through Python.
         mark_written: a function that tells the framework that the arrays of a tuple are written;
             None where it does not count writes.
         is_plain: tells whether an array is what its memory says, see `Dialect`; None where all are.
@@ -132,6 +133,7 @@ class Exchange:
     capsule: Any
     dtypes: Mapping[str, object]
     new_here: Callable[..., Any]
+    new_in: NewIn | None = None
     mark_written: Callable[[tuple[Any, ...]], object] | None = None
     is_plain: Callable[[Any], bool] | None = None
     stream_address: int = 0

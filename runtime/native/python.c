@@ -186,6 +186,7 @@ typedef struct route {
     int64_t *words;                    /* what shapes and strides lie in */
     PyObject *new_results[MOST_ARRAYS]; /* arguments of the function that allocates */
     PyObject *new_workspace;           /* the same, NULL where the kernel needs none */
+    PyObject *all_new;                 /* a tuple of what a call allocates */
     PyObject *ready, *admit, *refuse;
     _Atomic(program *) programs[MOST_DEVICES];
 } route;
@@ -198,7 +199,7 @@ typedef struct front {
     int slot_count, kind_count;
     PyObject *names[MOST_ARRAYS]; /* interned; NULL for parameters without a name */
     PyObject *kinds[MOST_KINDS];
-    PyObject *missing, *capsule, *mark_written, *empty, *stream_handle, *is_plain;
+    PyObject *missing, *capsule, *mark_written, *empty, *new_in, *stream_handle, *is_plain;
     PyObject *earlier; /* fallbacks that another thread may call at this moment */
     const exchange_api *api;
     int (*current_stream)(int32_t device, void **stream); /* NULL where the API's is taken */
@@ -212,6 +213,7 @@ static void route_free(route *self)
     for (int n = 0; n < self->result_count; n++)
         Py_XDECREF(self->new_results[n]);
     Py_XDECREF(self->new_workspace);
+    Py_XDECREF(self->all_new);
     Py_XDECREF(self->ready);
     Py_XDECREF(self->admit);
     Py_XDECREF(self->refuse);
@@ -227,6 +229,7 @@ static int front_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->mark_written);
     Py_VISIT(self->empty);
+    Py_VISIT(self->new_in);
     Py_VISIT(self->stream_handle);
     Py_VISIT(self->is_plain);
     Py_VISIT(self->earlier);
@@ -253,6 +256,7 @@ static int front_clear(PyObject *object)
     Py_CLEAR(self->earlier);
     Py_CLEAR(self->mark_written);
     Py_CLEAR(self->empty);
+    Py_CLEAR(self->new_in);
     Py_CLEAR(self->stream_handle);
     Py_CLEAR(self->is_plain);
     return 0;
@@ -556,17 +560,23 @@ static bool given_stream(const front *self, PyObject *given, void **stream)
     return true;
 }
 
-static bool find_stream(call *own, route *way, program *ready, int device, void **stream)
+/* The framework's current stream; false where it does not say. */
+static bool current_stream(const front *self, int device, void **stream)
 {
-    const front *self = own->self;
-    if (own->stream) {
-        if (!given_stream(self, own->stream, stream))
-            return false;
-    } else if (self->current_stream ? self->current_stream(device, stream)
-                                    : self->api->current_stream(DLPACK_CUDA, device, stream)) {
+    if (self->current_stream ? self->current_stream(device, stream)
+                             : self->api->current_stream(DLPACK_CUDA, device, stream)) {
         forget_error();
         return false;
     }
+    return true;
+}
+
+static bool find_stream(call *own, route *way, program *ready, int device, void **stream)
+{
+    const front *self = own->self;
+    if (!(own->stream ? given_stream(self, own->stream, stream)
+                      : current_stream(self, device, stream)))
+        return false;
     if ((uintptr_t)*stream <= DEFAULT_STREAMS || knows_stream(ready, *stream))
         return true;
     PyObject *done = PyObject_CallFunction(way->admit, "iK", device,
@@ -630,6 +640,51 @@ static bool allocate(call *own, int number, PyObject *arguments, int device)
         return false;
     }
     return place_array(own, number, device);
+}
+
+/* Allocates in a stream that is not the current one all that a call allocates, from an array on;
+ * returns how many arrays there are then. */
+static int allocate_in(call *own, const route *way, void *stream, int device, int first)
+{
+    PyObject *made = PyObject_CallFunction(own->self->new_in, "KiO",
+                                           (unsigned long long)(uintptr_t)stream, device,
+                                           way->all_new);
+    int count = (int)PyTuple_Size(way->all_new), end = first;
+    while (made && end < first + count) {
+        own->arrays[end] = PySequence_GetItem(made, end - first);
+        if (!own->arrays[end])
+            break;
+        end++;
+    }
+    Py_XDECREF(made);
+    if (PyErr_Occurred())
+        forget_error();
+    return end;
+}
+
+/* Allocates results and workspace of a call, for work in a stream, from an array on. Returns where
+ * they end; false in `is_placed` where they are not all there. */
+static int allocate_all(call *own, const route *way, void *stream, int device, int first,
+                        bool *is_placed)
+{
+    int results = way->input_count + way->result_count, end = first;
+    int last = results + (way->new_workspace != NULL);
+    void *current;
+    *is_placed = true;
+    if (last > first && own->stream &&
+        !(current_stream(own->self, device, &current) && current == stream)) {
+        end = allocate_in(own, way, stream, device, first);
+        *is_placed = end == last;
+        for (int n = first; *is_placed && n < end; n++)
+            *is_placed = place_array(own, n, device);
+        return end;
+    }
+    for (; *is_placed && end < last; end++)
+        *is_placed = allocate(own, end,
+                              end < results ? way->new_results[end - way->input_count]
+                                            : way->new_workspace,
+                              device);
+    return end;
 }
 
 /* Tells the framework which arrays are written; -1 with an exception set where that fails. */
@@ -696,7 +751,7 @@ static int launch(call *own, PyObject **result)
     front *self = own->self;
     bool allocates = self->what != FRONT_INTO;
     route *way = choose(own);
-    if (!way || (own->stream && (allocates || way->new_workspace)))
+    if (!way || (own->stream && !self->new_in && (allocates || way->new_workspace)))
         return NOT_DONE;
     int device = device_of_inputs(own, way);
     program *ready = program_on(way, device);
@@ -709,15 +764,10 @@ static int launch(call *own, PyObject **result)
         return NOT_DONE;
     if (!find_stream(own, way, ready, device, &stream))
         return NOT_DONE;
-    int results = way->input_count + way->result_count, made = results;
-    bool is_placed = true;
-    if (allocates) {
-        for (made = way->input_count; is_placed && made < results; made++)
-            is_placed = allocate(own, made, way->new_results[made - way->input_count], device);
-    }
-    int end = made;
-    if (is_placed && way->new_workspace)
-        is_placed = allocate(own, end++, way->new_workspace, device);
+    int results = way->input_count + way->result_count;
+    int first_new = allocates ? way->input_count : results;
+    bool is_placed;
+    int end = allocate_all(own, way, stream, device, first_new, &is_placed);
     int status = NOT_DONE;
     if (is_placed && addresses_fit(own, way)) {
         status = DONE;
@@ -736,7 +786,7 @@ static int launch(call *own, PyObject **result)
                                                   (Py_ssize_t)failed);
         }
     }
-    for (int n = allocates ? way->input_count : results; n < end; n++)
+    for (int n = first_new; n < end; n++)
         Py_XDECREF(own->arrays[n]);
     return status;
 }
@@ -807,17 +857,18 @@ static PyObject *optional(PyObject *value)
     return value;
 }
 
-/* front(what, names, missing, fallback, kinds, capsule, mark_written, empty, stream_handle,
- * is_plain, current_stream): returns a builtin method whose __self__ is the front. */
+/* front(what, names, missing, fallback, kinds, capsule, mark_written, empty, new_in,
+ * stream_handle, is_plain, current_stream): returns a builtin method whose __self__ is the front. */
 static PyObject *make_front(PyObject *module, PyObject *args)
 {
     int what;
-    PyObject *names, *missing, *fallback, *kinds, *capsule, *mark, *empty, *handle, *plain;
+    PyObject *names, *missing, *fallback, *kinds, *capsule, *mark, *empty, *new_in, *handle,
+        *plain;
     unsigned long long current;
     (void)module;
-    if (!PyArg_ParseTuple(args, "iO!OOO!OOOOOK:front", &what, &PyTuple_Type, &names, &missing,
-                          &fallback, &PyTuple_Type, &kinds, &capsule, &mark, &empty, &handle,
-                          &plain, &current))
+    if (!PyArg_ParseTuple(args, "iO!OOO!OOOOOOK:front", &what, &PyTuple_Type, &names, &missing,
+                          &fallback, &PyTuple_Type, &kinds, &capsule, &mark, &empty, &new_in,
+                          &handle, &plain, &current))
         return NULL;
     const exchange_api *api = find_api(capsule);
     if (!api)
@@ -851,6 +902,7 @@ static PyObject *make_front(PyObject *module, PyObject *args)
     self->capsule = optional(capsule);
     self->mark_written = optional(mark);
     self->empty = optional(empty);
+    self->new_in = optional(new_in);
     self->stream_handle = optional(handle);
     self->is_plain = optional(plain);
     Py_INCREF(fallback);
@@ -858,6 +910,22 @@ static PyObject *make_front(PyObject *module, PyObject *args)
     PyObject *made = PyCFunction_NewEx(&entrances[what], (PyObject *)self, NULL);
     Py_DECREF(self);
     return made;
+}
+
+/* What a call of a front allocates, as a tuple. */
+static PyObject *all_new(const route *made, int what)
+{
+    int results = what == FRONT_INTO ? 0 : made->result_count;
+    PyObject *all = PyTuple_New(results + (made->new_workspace != NULL));
+    for (int n = 0; all && n < results; n++) {
+        Py_INCREF(made->new_results[n]);
+        PyTuple_SetItem(all, n, made->new_results[n]);
+    }
+    if (all && made->new_workspace) {
+        Py_INCREF(made->new_workspace);
+        PyTuple_SetItem(all, results, made->new_workspace);
+    }
+    return all;
 }
 
 static bool read_arrays(route *made, const int64_t *words, size_t count, int arrays)
@@ -946,7 +1014,9 @@ static PyObject *front_add(PyObject *object, PyObject *args)
         made->ready = optional(ready);
         made->admit = optional(admit);
         made->refuse = optional(refuse);
-        is_good = read_arrays(made, (const int64_t *)(const void *)words,
+        made->all_new = all_new(made, self->what);
+        is_good = made->all_new &&
+                  read_arrays(made, (const int64_t *)(const void *)words,
                               (size_t)word_bytes / sizeof(int64_t), (int)arrays) &&
                   read_structure(made, self, slots, updated, leaves);
     }

@@ -288,6 +288,7 @@ class Framework(Adapter):
             capsule=Tensor.__dlpack_c_exchange_api__,  # type: ignore[attr-defined]
             dtypes={name: name for name in DTYPES},
             new_here=lambda shape, _, dtype: self.empty(shape, dtype, current_device()),
+            new_in=self.new_in,
             mark_written=self.mark_written,
             is_plain=lambda tensor: tensor.plain,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Any
@@ -116,8 +117,9 @@ def test_a_plan_of_every_step_runs_in_order(current: Any, runtime: Any) -> None:
         *("cuMemAlloc_v2", "cuMemsetD8Async", "cuMemcpyDtoDAsync_v2", "cuMemsetD32Async"),
         *("cuLaunchKernelEx", "cuLaunchKernelEx"),
     ]
-    kernel.into(a, b, out=out, stream=1)  # temporaries belong to the current stream
-    assert left == ["into"]
+    kernel.into(a, b, out=out, stream=1)
+    assert current.empty_streams[-1] == 1
+    assert left == []
 
 
 @pytest.mark.parametrize("first", [0, 64])
@@ -302,6 +304,65 @@ def test_streams_that_are_given_or_current_are_launched_in(
             adds.into(a, b, out=out, stream=given)
             assert runtime.launches[-1].stream == own
     assert left == ["into"]
+
+
+def test_results_and_temporaries_are_allocated_in_the_stream_that_is_given(
+    current: Any, runtime: Any
+) -> None:
+    artifact = made.artifact(
+        made.launch("four", 0, 1, 3, 2),
+        outputs=["f32[4, 64]", "f32[4, 64]"],
+        inputs={"a": TEXT},
+        temporaries=[512],
+    )
+    kernel = made.kernel(artifact)
+    a, first, second = _tensors(current, 3)
+    left = _warm(kernel, a, out=(first, second))
+    own = made.stream()
+    for given, allocated in ((None, None), (0, None), (own, own), (_Stream(own), own)):
+        one, other = kernel(a, stream=given)
+        assert current.empty_streams[-3:] == [allocated] * 3
+        launch = runtime.launches[-1]
+        assert [launch.pointer(number) for number in (0, 1, 3)] == [
+            a.pointer, one.pointer, other.pointer,
+        ]  # fmt: skip
+        assert launch.stream == (0 if given in (None, 0) else own)
+    current.current_stream = own
+    kernel(a, stream=own)
+    assert current.empty_streams[-3:] == [None] * 3
+    assert left == []
+
+
+@pytest.mark.parametrize("made_of", ["nothing", "one too few", "another type"])
+def test_where_a_stream_has_no_memory_python_says_so(
+    current: Any, runtime: Any, adds: Any, made_of: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def new_in(stream: int, device: int, new: Any) -> Any:
+        if made_of == "nothing":
+            raise MemoryError("no memory")
+        return [] if made_of == "one too few" else [None]
+
+    changed = replace(current.exchange(), new_in=new_in)
+    monkeypatch.setattr(current, "exchange", lambda: changed)
+    a, b, out = _tensors(current, 3)
+    left = _warm(adds, a, b, out=out)
+    launched = len(runtime.launches)
+    adds(a, b, stream=made.stream())
+    assert left == ["call"]
+    assert len(runtime.launches) == launched + 1
+
+
+def test_a_framework_that_allocates_in_no_stream_takes_them_through_python(
+    current: Any, adds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = replace(current.exchange(), new_in=None)
+    monkeypatch.setattr(current, "exchange", lambda: changed)
+    a, b, out = _tensors(current, 3)
+    left = _warm(adds, a, b, out=out)
+    adds(a, b)
+    assert left == []
+    adds(a, b, stream=made.stream())
+    assert left == ["call"]
 
 
 class _Stream:
