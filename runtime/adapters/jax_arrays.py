@@ -15,7 +15,7 @@ from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters import jax_handlers
 from pallasc.runtime.adapters.jax_callback import callback
 from pallasc.runtime.adapters.jax_rules import guarded
-from pallasc.runtime.adapters.jax_types import result_type, types_of, workspace_types
+from pallasc.runtime.adapters.jax_types import result_type, types_of, varying, workspace_types
 from pallasc.runtime.adapters.numpy_arrays import short_dtype
 from pallasc.runtime.calls.match import Call, Variants
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
@@ -96,8 +96,9 @@ def _leaves(kernel: Variants, arrays: Sequence[Any]) -> Sequence[Any]:
     """Return the arrays of a kernel's results in a traced function."""
     # What does not fit is said before JAX looks at it.
     kernel.signature_for(types_of(kernel, arrays))
-    leaves: Sequence[Any] = guarded(kernel, partial(_call, kernel), _leaves)(*arrays)
-    return leaves
+    function = guarded(kernel, partial(_call, kernel), _leaves)
+    # All vary alike, so that gradients of those that did not are summed over devices.
+    return function(*varying(arrays, arrays))
 
 
 def _call(kernel: Variants, *arrays: Any) -> list[Any]:
@@ -106,19 +107,18 @@ def _call(kernel: Variants, *arrays: Any) -> list[Any]:
     signature = kernel.signature_for(types)
     updated = list(signature.updated)
     written = [*(signature.inputs[number] for number in updated), *signature.results]
-    results = [result_type(kernel.name, binding, arrays) for binding in written]
-    buffers = [*results, *workspace_types(kernel, types, arrays)]
+    results = [result_type(kernel.name, binding) for binding in written]
+    buffers = [*results, *workspace_types(kernel, types)]
     aliases = {number: leaf for leaf, number in enumerate(updated)}
-    if jax_handlers.is_usable(jax_handlers.candidates_for(kernel, types)):
-        function = jax_handlers.handler(kernel, types, buffers, aliases)
-    else:
+    function = jax_handlers.handler(kernel, types, buffers, aliases)
+    if function is None:
         function = callback(kernel, types, buffers, aliases, len(results))
     made = function(*map(_in_memory, arrays, signature.inputs))
     places = {
         **{("input", number): leaf for leaf, number in enumerate(updated)},
         **{("result", n): len(updated) + n for n in range(len(signature.results))},
     }
-    return [made[places[source]] for source in signature.sources]
+    return varying([made[places[source]] for source in signature.sources], arrays)
 
 
 def _in_memory(array: Any, binding: Binding) -> Any:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pallasc.errors import ToolError
+from pallasc.errors import ToolError, UnsupportedError
 from pallasc.runtime.calls.match import Variants
 from pallasc.runtime.matching.candidates import ArrayType, Candidate
 from pallasc.runtime.matching.known import find_blob
@@ -79,7 +79,13 @@ def register_jax_handlers() -> None:
                 stage: jax.ffi.pycapsule(getattr(functions, f"pallasc_xla_{prefix}_{stage}"))
                 for stage in stages
             }
-            jax.ffi.register_ffi_target(TARGET, handlers, platform=platform)
+            try:
+                jax.ffi.register_ffi_target(TARGET, handlers, platform=platform)
+            except RuntimeError as error:
+                raise ToolError(
+                    f"this JAX does not take pallasc's handlers: {error}",
+                    hint="Install a version of JAX that pallasc supports.",
+                ) from error
         _registered.append(found)
 
 
@@ -94,21 +100,13 @@ def jax_export_checks() -> list[Any]:
     return [DisabledSafetyCheck.custom_call(TARGET)]
 
 
-def is_usable(candidates: Sequence[Candidate]) -> bool:
-    """Tell whether handlers can launch these variants; those of several devices they cannot."""
-    if any(candidate.artifact.plan.device_count > 1 for candidate in candidates):
-        return False
-    try:
-        register_jax_handlers()
-    except ToolError:
-        return False
-    return True
-
-
 def handler(
     kernel: Variants, types: Sequence[ArrayType], results: Sequence[Any], aliases: Mapping[int, int]
-) -> Callable[..., Any]:
-    """Return a function of a program that launches a kernel.
+) -> Callable[..., Any] | None:
+    """Return a function of a program that launches a kernel; None where handlers cannot.
+
+    They are in the C library, and cannot launch what a flat plan cannot say, such as a kernel of
+    several devices.
 
     Args:
         kernel: what is launched.
@@ -124,15 +122,20 @@ def handler(
 
     kept = vars(kernel).setdefault("_jax_attributes", {})
     key = tuple(types)
-    if key not in kept:
-        kept[key] = _attributes(kernel, types)
+    try:
+        register_jax_handlers()
+        if key not in kept:
+            kept[key] = _attributes(kernel, types)
+    except (ToolError, UnsupportedError):
+        return None
     call = jax.ffi.ffi_call(TARGET, list(results), input_output_aliases=dict(aliases))
     return partial(call, **kept[key])
 
 
 def _attributes(kernel: Variants, types: Sequence[ArrayType]) -> dict[str, Any]:
     """Return the attributes of a call with arrays of these types."""
-    candidates, by_digest = candidates_for(kernel, types), kernel.is_by_digest
+    candidates = [variant for variant in kernel.variants if list(variant.arrays) == list(types)]
+    by_digest = kernel.is_by_digest
     _check_choice(candidates)
     names = _local_names()
     ordered = sorted(candidates, key=lambda candidate: _order(candidate, names))
@@ -144,11 +147,6 @@ def _attributes(kernel: Variants, types: Sequence[ArrayType]) -> dict[str, Any]:
     }
     origins = dict.fromkeys(_origin(candidate) for candidate in ordered) if by_digest else {}
     return {"kernel": kernel.name, "plans": plans, "origin": ", ".join(filter(None, origins))}
-
-
-def candidates_for(kernel: Variants, types: Sequence[ArrayType]) -> list[Candidate]:
-    """Return the variants that take arrays of these types."""
-    return [variant for variant in kernel.variants if list(variant.arrays) == list(types)]
 
 
 def _check_choice(candidates: Sequence[Candidate]) -> None:

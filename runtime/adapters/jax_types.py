@@ -30,7 +30,7 @@ def laid_out(kernel: Variants, types: Sequence[ArrayType]) -> list[ArrayType]:
     return list(min(fitting, key=lambda own: sum(map(len, own)), default=plain))
 
 
-def result_type(name: str, binding: Binding, arrays: Sequence[Any]) -> Any:
+def result_type(name: str, binding: Binding) -> Any:
     """Return what JAX wants to know of a result.
 
     Raises:
@@ -47,23 +47,12 @@ def result_type(name: str, binding: Binding, arrays: Sequence[Any]) -> Any:
             f"{name}: {binding.path} is {binding.dtype}, and JAX has 64-bit dtypes switched off.",
             hint='Call jax.config.update("jax_enable_x64", True).',
         )
-    return _struct(binding.shape, dtype, arrays)
+    return jax.ShapeDtypeStruct(binding.shape, dtype)
 
 
-def _struct(shape: Sequence[int], dtype: Any, arrays: Sequence[Any]) -> Any:
-    """Return the type of a result that varies over the devices of a `shard_map` as arrays do."""
-    import jax
-
-    if not arrays:
-        return jax.ShapeDtypeStruct(shape, dtype)
-    return jax.typeof(arrays[0]).update(shape=tuple(shape), dtype=dtype, weak_type=False)
-
-
-def workspace_types(
-    kernel: Variants, types: Sequence[ArrayType], arrays: Sequence[Any]
-) -> list[Any]:
+def workspace_types(kernel: Variants, types: Sequence[ArrayType]) -> list[Any]:
     """Return the type of the memory for temporaries that any variant for these arrays needs."""
-    import numpy
+    import jax
 
     size_bytes = max(
         (
@@ -73,4 +62,28 @@ def workspace_types(
         ),
         default=0,
     )
-    return [_struct((size_bytes,), numpy.dtype("uint8"), arrays)] if size_bytes else []
+    return [jax.ShapeDtypeStruct((size_bytes,), "uint8")] if size_bytes else []
+
+
+def varying(results: Sequence[Any], arrays: Sequence[Any]) -> list[Any]:
+    """Return results that vary over the devices of a `shard_map` as any of the arrays does.
+
+    JAX believes what types say: gradients are summed over devices where an array is the same.
+    """
+    import jax
+
+    axes = {axis for array in arrays for axis in _axes(array)}
+    return [
+        jax.lax.pcast(result, tuple(sorted(missing)), to="varying")
+        if (missing := axes - _axes(result))
+        else result
+        for result in results
+    ]
+
+
+def _axes(array: Any) -> frozenset[Any]:
+    """Return the axes of a mesh over which an array varies."""
+    import jax
+
+    axes: frozenset[Any] = jax.typeof(array).manual_axis_type.varying
+    return axes

@@ -28,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "driver.h"
 #include "host.h"
 #include "plan.h"
 #include "xla_ffi.h"
@@ -43,6 +44,7 @@ struct instance {
     atomic_int is_checked;     /* the buffers of a call site never change their shapes */
     atomic_int is_prepared;    /* on all GPUs that are in use */
     int *places;               /* of each buffer: the number of its result, or of its argument - 1 */
+    atomic_uint epoch;         /* in which plans were chosen; see current_epoch */
     _Atomic(pallasc_plan *) chosen[MOST_DEVICES];
     char *absent;              /* why plans were left out, a line each; NULL where none was */
     pallasc_plan *plans[];
@@ -87,14 +89,22 @@ static ffi_error *error_of(const ffi_call *call, int code, const char *message)
     return call->api->create_error(&args);
 }
 
+PALLASC_PRINTF(3, 4)
 static ffi_error *refuse(const ffi_call *call, int code, const char *format, ...)
 {
-    char text[2048];
-    va_list values;
+    char start[256];
+    va_list values, again;
     va_start(values, format);
-    vsnprintf(text, sizeof text, format, values);
+    va_copy(again, values);
+    int size = vsnprintf(start, sizeof start, format, values);
+    char *whole = size < (int)sizeof start ? NULL : malloc((size_t)size + 1);
+    if (whole)
+        vsnprintf(whole, (size_t)size + 1, format, again);
+    va_end(again);
     va_end(values);
-    return error_of(call, code, text);
+    ffi_error *error = error_of(call, code, whole ? whole : start);
+    free(whole);
+    return error;
 }
 
 /* The code of absl that is nearest to one of ours. */
@@ -260,9 +270,9 @@ static ffi_error *open_plans(ffi_call *call, struct instance *self, const ffi_at
                       *self->origin ? self->origin : "the bundle that it came from");
     int status = measure(self);
     if (status)
-        return refuse(call, code_of(status), status == PALLASC_ERROR_CORRUPT ?
-                      "%s: the plans of the call take different arrays." :
-                      "%s: there is no memory for a call of a kernel.", self->kernel);
+        return refuse(call, code_of(status), "%s: %s.", self->kernel,
+                      status == PALLASC_ERROR_CORRUPT ? "the plans of the call take different arrays"
+                                                      : "there is no memory for the call");
     return NULL;
 }
 
@@ -303,6 +313,18 @@ static ffi_error *state_of(ffi_call *call, struct platform *platform, struct ins
     ffi_error *error = call->api->get_state(&args);
     *self = args.state;
     return error;
+}
+
+/* Forgets what was chosen where the driver and all that was loaded have been forgotten. */
+static void notice_epoch(struct instance *self)
+{
+    unsigned epoch = current_epoch();
+    if (atomic_load_explicit(&self->epoch, memory_order_acquire) == epoch)
+        return;
+    atomic_store(&self->is_prepared, 0);
+    for (int device = 0; device < MOST_DEVICES; device++)
+        atomic_store(&self->chosen[device], NULL);
+    atomic_store_explicit(&self->epoch, epoch, memory_order_release);
 }
 
 /* Returns the plan for a device, loaded there; NULL with `error` where there is none. */
@@ -370,11 +392,15 @@ static ffi_error *check_buffer(ffi_call *call, const struct instance *self, size
     pallasc_buffer(self->plans[0], number, &array);
     struct dtype dtype = dtype_of(buffer->dtype);
     size_t count = elements(array.shape, (int64_t)array.rank);
-    if (strcmp(dtype.name, array.dtype) || elements(buffer->dims, buffer->rank) != count)
+    size_t given = elements(buffer->dims, buffer->rank);
+    if (strcmp(dtype.name, array.dtype) || given != count)
         return refuse(call, FFI_INVALID_ARGUMENT,
                       "%s: %s is %zu elements %s in the program, and the kernel takes %zu %s.",
-                      self->kernel, array.path, elements(buffer->dims, buffer->rank), dtype.name,
-                      count, array.dtype);
+                      self->kernel, array.path, given, dtype.name, count, array.dtype);
+    /* The plan may be a stranger's, too. */
+    if ((size_t)dtype.bits != array.bits)
+        return refuse(call, FFI_DATA_LOSS, "%s: %s has elements of %zu bits, and %s has %d.",
+                      self->kernel, array.path, array.bits, dtype.name, dtype.bits);
     return NULL;
 }
 
@@ -436,6 +462,7 @@ static pallasc_plan *take(ffi_call *call, struct platform *platform, int device,
     *error = state_of(call, platform, self);
     if (*error)
         return NULL;
+    notice_epoch(*self);
     if (!atomic_load_explicit(&(*self)->is_checked, memory_order_relaxed)) {
         *error = check_buffers(call, *self);
         if (*error)
@@ -445,7 +472,7 @@ static pallasc_plan *take(ffi_call *call, struct platform *platform, int device,
     return choose(call, *self, device, error);
 }
 
-static ffi_error *answer(ffi_call *call, int status)
+static ffi_error *told(ffi_call *call, int status)
 {
     return status ? error_of(call, code_of(status), pallasc_last_error()) : NULL;
 }
@@ -461,6 +488,7 @@ PALLASC_API ffi_error *pallasc_xla_cuda_prepare(ffi_call *call)
     struct instance *self;
     if (described(call, &cuda, &error) || (error = state_of(call, &cuda, &self)))
         return error;
+    notice_epoch(self);
     if (atomic_load_explicit(&self->is_prepared, memory_order_acquire))
         return NULL;
     /* What cannot be loaded where the program does not run, nobody has to know. */
@@ -488,7 +516,7 @@ PALLASC_API ffi_error *pallasc_xla_cuda_execute(ffi_call *call)
         return error;
     void *buffers[FLAT_MOST_ARRAYS];
     void *workspace = list_buffers(call, self, buffers);
-    return answer(call, pallasc_launch(plan, device.ordinal, buffers, self->inputs + self->results,
+    return told(call, pallasc_launch(plan, device.ordinal, buffers, self->inputs + self->results,
                                        workspace, stream.stream));
 }
 
@@ -509,5 +537,5 @@ PALLASC_API ffi_error *pallasc_xla_host_execute(ffi_call *call)
         return error;
     void *buffers[FLAT_MOST_ARRAYS];
     list_buffers(call, self, buffers);
-    return answer(call, host_launch(plan, device, buffers));
+    return told(call, host_launch(plan, device, buffers));
 }

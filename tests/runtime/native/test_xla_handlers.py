@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -271,3 +273,30 @@ def test_packed_elements_are_refused_on_the_host(
     assert answer is not None
     assert "a is i4, of which the CPU stores one per byte" in answer.message
     assert call.end() == 0
+
+
+def test_what_was_forgotten_is_loaded_again(
+    site: Site, native: Library, runtime: control.Standin, framework: made.Framework
+) -> None:
+    given = tensors(framework, TEXT, TEXT), tensors(framework, TEXT)
+    assert site.instantiate(plans(made.add())) is None
+    assert site.run(EXECUTE, *given) is None
+    native.forget()
+    assert site.run(PREPARE) is None
+    assert site.run(EXECUTE, *given) is None
+    assert runtime.count("cuLibraryLoadData") == 2
+    assert len(runtime.launches) == 2
+
+
+def test_a_plan_whose_elements_are_wider_than_those_of_xla_is_refused(
+    site: Site, framework: made.Framework
+) -> None:
+    data = bytearray(plan(made.add()))
+    at = data.index(struct.pack("<5I", 32, 2, 0, 0, 0))  # bits, rank, numbers, place, buffer
+    data[at : at + 4] = struct.pack("<I", 64)
+    data[24:56] = hashlib.sha256(data[56:]).digest()
+    answer = site.instantiate({"000made@h100-sxm": bytes(data)})
+    if answer is None:
+        answer = site.run(EXECUTE, tensors(framework, TEXT, TEXT), tensors(framework, TEXT))
+    assert answer is not None
+    assert answer.code == DATA_LOSS

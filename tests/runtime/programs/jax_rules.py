@@ -148,7 +148,16 @@ def shards(a: Any, b: Any) -> dict[str, Any]:
         )
         return [float(value) for value in np.asarray(jax.jit(mapped)(x, y))[::4, 0]]
 
+    roomy = Kernels([variant("roomy", "three", 2, temporaries=[512])])["roomy"]
+    mapped = jax.shard_map(roomy, mesh=mesh, in_specs=(axes, axes), out_specs=axes)
+    gradient = jax.grad(lambda x: mapped(x, whole).sum())
+    roomy.defvjp(lambda residuals, g: (g * residuals[0][1], g * residuals[0][0]))
+    shared = jax.shard_map(roomy, mesh=mesh, in_specs=(PartitionSpec(), axes), out_specs=axes)
+    of_shared = jax.jit(jax.grad(lambda x: shared(x, whole).sum()))
     return {
+        "gradient of one replicated": float(of_shared(a)[0, 0]),
+        "temporaries": [float(value) for value in np.asarray(mapped(whole, whole))[::4, 0]],
+        "gradient": [float(value) for value in np.asarray(jax.jit(gradient)(whole))[::4, 0]],
         "both": run((axes, axes), whole, whole),
         "unchecked": run((axes, axes), whole, whole, check_vma=False),
         "second replicated": run((axes, PartitionSpec()), whole, b),
