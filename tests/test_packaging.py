@@ -104,7 +104,9 @@ def _files_in_folders() -> set[str]:
         f"pallasc/{prefix}{path.relative_to(ROOT / folder).as_posix()}"
         for prefix, folder in top_folders.items()
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in SHIPPED or path.name in ("py.typed", "pallasc.h", "pallasc.pc")
+        if path.suffix in SHIPPED
+        or path.name in ("py.typed", "pallasc.pc")
+        or (path.suffix in (".c", ".h") and "native" in path.parts)
     }
 
 

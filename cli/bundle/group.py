@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pallasc.cli.arguments.command import Group
-from pallasc.cli.bundle import audit, create, extract, list, merge, show, sign, verify
+from pallasc.cli.bundle import audit, create, export, extract, list, merge, show, sign, verify
 
 
 @click.group(
@@ -34,6 +34,7 @@ for _command in (
     list.command,
     show.command,
     extract.command,
+    export.command,
     merge.command,
     sign.keygen_command,
     sign.sign_command,

@@ -1,14 +1,12 @@
 // Add two arrays on GPU 0 with a kernel that pallasc compiled: ./launch add.plan
 //
-// Neither Python nor a CUDA toolkit is needed. Programs that have the toolkit include <cuda.h>
-// instead of the class Driver, and link with -lcuda.
+// Neither Python nor a CUDA toolkit is needed.
+
+#include "driver.hpp"
 
 #include <pallasc.h>
 
-#include <cstdint>
 #include <cstdio>
-#include <cstdlib>
-#include <dlfcn.h>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -17,50 +15,6 @@
 #include <vector>
 
 namespace {
-
-using Address = std::uint64_t;
-
-// The few functions of the driver that give and fill memory.
-class Driver {
-public:
-    Driver() : library(dlopen("libcuda.so.1", RTLD_NOW))
-    {
-        if (!library)
-            throw std::runtime_error("no NVIDIA driver here");
-        void *context = nullptr;
-        call<int(void **, int)>("cuDevicePrimaryCtxRetain", &context, 0);
-        call<int(void *)>("cuCtxSetCurrent", context);
-    }
-
-    Address allocate(std::size_t bytes)
-    {
-        Address address = 0;
-        call<int(Address *, std::size_t)>("cuMemAlloc_v2", &address, bytes);
-        return address;
-    }
-
-    void to_device(Address target, const void *source, std::size_t bytes)
-    {
-        call<int(Address, const void *, std::size_t)>("cuMemcpyHtoD_v2", target, source, bytes);
-    }
-
-    void from_device(void *target, Address source, std::size_t bytes)
-    {
-        call<int(void *, Address, std::size_t)>("cuMemcpyDtoH_v2", target, source, bytes);
-    }
-
-private:
-    template <typename Function, typename... Arguments>
-    void call(const char *name, Arguments... arguments)
-    {
-        auto function = reinterpret_cast<Function *>(dlsym(library, name));
-        int result = function ? function(arguments...) : 500;
-        if (result)
-            throw std::runtime_error(std::string(name) + " answers " + std::to_string(result));
-    }
-
-    void *library;
-};
 
 void check(int status)
 {

@@ -350,7 +350,7 @@ static int check_passed(pallasc_plan *plan, uint32_t *numbers)
 {
     for (uint32_t i = 0; i < plan->count[FLAT_ARRAYS]; i++) {
         const struct flat_array *array = &plan->arrays[i];
-        uint64_t bytes;
+        uint64_t bytes = 0;
         int status = check_array(plan, "array", i, array, numbers, &bytes);
         if (status)
             return status;

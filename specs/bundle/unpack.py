@@ -71,7 +71,7 @@ def unpack(
         CorruptError: the bundle is damaged.
     """
     chosen = list(entries)
-    _check_size(bundle, chosen, most_bytes)
+    check_size(bundle, chosen, most_bytes)
     names = safe_names(entry.id for entry in chosen)
     if not force:
         for entry in chosen:
@@ -86,7 +86,12 @@ def unpack(
     return written
 
 
-def _check_size(bundle: Bundle, entries: list[Entry], most_bytes: int | None) -> None:
+def check_size(bundle: Bundle, entries: list[Entry], most_bytes: int | None) -> None:
+    """Add up what a bundle declares, before any of it is read.
+
+    Raises:
+        SpecError: it is more than `most_bytes`.
+    """
     total = 0
     for number, entry in enumerate(entries, 1):
         total += sum(max(size, _LEAST_FILE_BYTES) for size in bundle.declared_sizes(entry))

@@ -15,6 +15,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import bundle_files  # noqa: F401  (tests import it by its bare name)
+import c_exports  # noqa: F401  (as bundle_files)
 import exchange  # noqa: F401  (as bundle_files)
 import flat  # noqa: F401  (as bundle_files)
 import foreign  # noqa: F401  (as bundle_files)

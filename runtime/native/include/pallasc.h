@@ -19,7 +19,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__GNUC__)
+#if defined(PALLASC_API)
+/* The library is part of something else, which says what of it is visible. */
+#elif defined(__GNUC__)
 #define PALLASC_API __attribute__((visibility("default")))
 #else
 #define PALLASC_API

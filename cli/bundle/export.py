@@ -1,0 +1,103 @@
+"""`pallasc bundle export`: kernels of a bundle as sources for C and C++ programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Unpack
+
+import click
+
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import Selection, json_option, size_option
+from pallasc.cli.bundle.options import bundle_selection_options, file_argument
+from pallasc.cli.terminal.output import echo
+
+
+@click.command("export", cls=Command, short_help="Write kernels as sources for C and C++.")
+@file_argument
+@click.option("--c", "as_c", is_flag=True, required=True, help="Write C and a CMakeLists.txt.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FOLDER",
+    help="The folder to write; one that an export wrote and nobody changed is replaced.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="What the library is called and its functions begin with; by default the bundle's name.",
+)
+@size_option(
+    "--max-size",
+    "most_bytes",
+    "Write nothing if the total is larger than this; none for no limit.",
+    default="4GiB",
+    show_default=True,
+)
+@bundle_selection_options
+@json_option("what was written")
+def command(
+    file: Path,
+    as_c: bool,
+    output: Path,
+    name: str | None,
+    most_bytes: int | None,
+    as_json: bool,
+    **selection: Unpack[Selection],
+) -> int:
+    """Write kernels as a folder that CMake builds into a library, without Python or CUDA toolkit.
+
+    The folder holds a flat plan for each variant, a header with one function for each kernel,
+    which chooses the variant by the arrays and the GPU, and the sources that launch it. A shared
+    library of it is also a module of tvm-ffi. The same variants give the same bytes. It is written
+    as a whole, or not at all.
+
+    Examples:
+      pallasc bundle export --c kernels.pallasc -o kernels/
+      pallasc bundle export --c kernels.pallasc -o norms/ --name norms -k "rmsnorm or layernorm"
+
+    --json prints one object:
+      schema   1
+      file     the bundle
+      folder   where they are
+      name     the library's name
+      kernels  a list; of each: name, function, variants, a list: id, arch, file, bytes
+    """
+    from pallasc.cli.bundle.options import selected_entries
+    from pallasc.cli.terminal.output import count, json_text
+    from pallasc.runtime.native.library import FOLDER
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.c_export import export_c, name_from
+    from pallasc.version import installed_version
+
+    library = name_from(file.name) if name is None else name
+    with open_bundle(file) as bundle:
+        entries = selected_entries(bundle, **selection)
+        kernels = export_c(
+            bundle,
+            entries,
+            output,
+            name=library,
+            native=FOLDER,
+            version=installed_version(),
+            most_bytes=most_bytes,
+        )
+    if as_json:
+        listed = [
+            {
+                "name": kernel.name,
+                "function": kernel.function,
+                "variants": [
+                    {"id": own.id, "arch": own.arch, "file": own.file, "bytes": own.size}
+                    for own in kernel.variants
+                ],
+            }
+            for kernel in kernels
+        ]
+        told = {"file": str(file), "folder": str(output), "name": library, "kernels": listed}
+        echo(json_text(told))
+    variants = count(sum(len(kernel.variants) for kernel in kernels), "variant")
+    echo(f"wrote {count(len(kernels), 'kernel')} with {variants} to {output}", err=True)
+    return 0

@@ -1,0 +1,213 @@
+/* Choose among the variants of a kernel, as runtime/matching/selection.py does: the arrays must be
+ * those of the variant; then the exact architecture comes first, then its family, then the model
+ * that is most like the GPU. What a GPU cannot run, pallasc_prepare refuses. */
+#include "kernels.h"
+
+#include "../driver.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- arrays ---- */
+
+static int is_array(const struct array_type *type, const pallasc_tensor *tensor)
+{
+    if (tensor->rank != type->rank || !tensor->dtype || strcmp(tensor->dtype, type->dtype))
+        return 0;
+    const int64_t *sizes = type->numbers, *strides = sizes + type->rank;
+    int is_empty = 0;
+    for (size_t i = 0; i < type->rank; i++) {
+        if (tensor->shape[i] != sizes[i])
+            return 0;
+        is_empty |= !sizes[i];
+    }
+    int64_t row_major = 1;
+    for (size_t i = type->rank; i-- && !is_empty; row_major *= sizes[i])
+        if (sizes[i] != 1 && (tensor->strides ? tensor->strides[i] : row_major) != strides[i])
+            return 0;
+    return 1;
+}
+
+static int takes(const struct variant *variant, const pallasc_tensor *tensors, size_t count)
+{
+    if (variant->array_count != count)
+        return 0;
+    for (size_t i = 0; i < count; i++)
+        if (!is_array(&variant->arrays[i], &tensors[i]))
+            return 0;
+    return 1;
+}
+
+/* ---- what did not fit, in words ---- */
+
+struct text {
+    char bytes[1024];
+    size_t at;
+};
+
+static void add(struct text *text, const char *format, const char *string, long long number)
+{
+    size_t room = sizeof text->bytes - text->at;
+    int made = string ? snprintf(text->bytes + text->at, room, format, string)
+                      : snprintf(text->bytes + text->at, room, format, number);
+    text->at += made < 0 ? 0 : (size_t)made < room ? (size_t)made : room - 1;
+}
+
+static void add_numbers(struct text *text, const int64_t *numbers, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        add(text, i ? ", %lld" : "%lld", NULL, numbers[i]);
+}
+
+static int no_variant(const struct kernel *kernel, const pallasc_tensor *tensors, size_t count)
+{
+    struct text text = {"", 0};
+    for (size_t i = 0; i < count; i++) {
+        add(&text, i ? ", %s[" : "%s[", tensors[i].dtype ? tensors[i].dtype : "no dtype", 0);
+        add_numbers(&text, tensors[i].shape, tensors[i].rank);
+        add(&text, "%s", "]", 0);
+        if (tensors[i].strides && tensors[i].rank) {
+            add(&text, "%s", " with strides ", 0);
+            add_numbers(&text, tensors[i].strides, tensors[i].rank);
+        }
+    }
+    return fail(PALLASC_ERROR_ARGUMENT, "The header lists the arrays of each variant.",
+                "%s: none of %zu variants takes %s.", kernel->name, kernel->count,
+                count ? text.bytes : "no arrays");
+}
+
+/* ---- GPUs ---- */
+
+static int find_device(int ordinal, struct device **device)
+{
+    lock_process();
+    int status = open_driver();
+    if (!status)
+        status = get_device(ordinal, device);
+    unlock_process();
+    return status;
+}
+
+static int is_model(const struct variant *variant, const struct device *device)
+{
+    char label[sizeof device->label];
+    snprintf(label, sizeof label, "GPU %d (%s, sm_", device->ordinal, variant->model);
+    return !strncmp(label, device->label, strlen(label));
+}
+
+/* Tell whether a GPU is more like the model of one variant than like that of another; of two alike
+ * the first in the table is taken. */
+static int is_liker(const struct variant *a, const struct variant *b, const struct device *device)
+{
+    int here = 10 * device->major + device->minor;
+    const int ranks[][2] = {
+        {a->sm != here, b->sm != here},
+        {a->suffix == 'a' ? 0 : a->suffix == 'f' ? 1 : 2,
+         b->suffix == 'a' ? 0 : b->suffix == 'f' ? 1 : 2},
+        {-a->sm, -b->sm},
+        {!is_model(a, device), !is_model(b, device)},
+        {abs(a->sm_count - device->sm_count), abs(b->sm_count - device->sm_count)},
+    };
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
+        if (ranks[i][0] != ranks[i][1])
+            return ranks[i][0] < ranks[i][1];
+    return 0;
+}
+
+/* ---- choosing ---- */
+
+static int open_once(struct variant *variant, pallasc_plan **plan)
+{
+    *plan = atomic_load_explicit(&variant->opened, memory_order_acquire);
+    if (*plan)
+        return PALLASC_OK;
+    pallasc_plan *made = NULL, *other = NULL;
+    int status = pallasc_open(variant->plan, variant->plan_bytes, NULL, NULL, &made);
+    if (status)
+        return status;
+    if (!atomic_compare_exchange_strong(&variant->opened, &other, made)) {
+        pallasc_close(made); /* another thread was first */
+        made = other;
+    }
+    *plan = made;
+    return PALLASC_OK;
+}
+
+static int make_ready(struct variant *variant, int device, pallasc_plan **plan)
+{
+    int status = open_once(variant, plan);
+    return status ? status : pallasc_prepare(*plan, device);
+}
+
+/* The first time on a device: the likest that it can run. */
+static int choose_once(struct kernel *kernel, int ordinal, const pallasc_tensor *tensors,
+                       size_t count, pallasc_plan **plan)
+{
+    struct device *device = NULL;
+    int refused = PALLASC_OK, status = find_device(ordinal, &device);
+    if (status)
+        return status;
+    for (;;) {
+        struct variant *best = NULL;
+        for (struct variant *own = kernel->variants; own < kernel->variants + kernel->count; own++)
+            if (own->tried[ordinal] != REFUSED && takes(own, tensors, count) &&
+                (!best || is_liker(own, best, device)))
+                best = own;
+        if (!best)
+            break;
+        status = make_ready(best, ordinal, plan);
+        if (status != PALLASC_ERROR_DEVICE) {
+            if (!status)
+                best->tried[ordinal] = CHOSEN;
+            return status;
+        }
+        refused = status;
+        best->tried[ordinal] = REFUSED;
+    }
+    if (refused)
+        return refused; /* in the words for the variant that came last */
+    for (struct variant *own = kernel->variants; own < kernel->variants + kernel->count; own++)
+        if (takes(own, tensors, count))
+            return make_ready(own, ordinal, plan); /* refused before: again in words */
+    return no_variant(kernel, tensors, count);
+}
+
+static int choose(struct kernel *kernel, int device, const pallasc_tensor *tensors, size_t count,
+                  pallasc_plan **plan)
+{
+    if (device >= 0 && device < MOST_DEVICES)
+        for (struct variant *own = kernel->variants; own < kernel->variants + kernel->count; own++)
+            if (atomic_load_explicit(&own->tried[device], memory_order_relaxed) == CHOSEN &&
+                takes(own, tensors, count))
+                return make_ready(own, device, plan);
+    return choose_once(kernel, device, tensors, count, plan);
+}
+
+int prepare_kernel(struct kernel *kernel, int device, const pallasc_tensor *arrays, size_t count,
+                   size_t *workspace_bytes)
+{
+    pallasc_plan *plan = NULL;
+    int status = choose(kernel, device, arrays, count, &plan);
+    if (!status && workspace_bytes)
+        *workspace_bytes = pallasc_workspace_bytes(plan);
+    return status;
+}
+
+int launch_kernel(struct kernel *kernel, int device, const pallasc_tensor *arrays, size_t count,
+                  void *workspace, size_t workspace_bytes, void *stream)
+{
+    pallasc_plan *plan = NULL;
+    int status = choose(kernel, device, arrays, count, &plan);
+    if (status)
+        return status;
+    size_t needed = pallasc_workspace_bytes(plan);
+    if (workspace_bytes < needed)
+        return fail(PALLASC_ERROR_ARGUMENT, "Its function with _prepare tells how many it takes.",
+                    "%s: its temporaries take %zu bytes of workspace, and %zu are given.",
+                    pallasc_name(plan), needed, workspace_bytes);
+    void *buffers[count + 1]; /* a variant takes so many: FLAT_MOST_ARRAYS at most */
+    for (size_t i = 0; i < count; i++)
+        buffers[i] = arrays[i].data;
+    return pallasc_launch(plan, device, buffers, count, needed ? workspace : NULL, stream);
+}

@@ -1,0 +1,69 @@
+/* The kernels of an export: tables that `pallasc bundle export --c` writes, and what reads them. */
+#ifndef PALLASC_KERNELS_H
+#define PALLASC_KERNELS_H
+
+#include "../plan.h"
+#include "pallasc_tensor.h"
+
+#define PALLASC_EXPORTED __attribute__((visibility("default")))
+
+/* Lay the bytes of a file into the constants; found in the folders that the compiler looks into. */
+#define INCLUDE_PLAN(symbol, file)                   \
+    __asm__(".pushsection .rodata,\"a\",%progbits\n" \
+            ".balign 16\n"                           \
+            ".globl " #symbol "\n"                   \
+            ".hidden " #symbol "\n" #symbol ":\n"    \
+            ".incbin \"" file "\"\n"                 \
+            ".popsection\n");                        \
+    extern const unsigned char symbol[] __attribute__((visibility("hidden")))
+
+struct array_type {
+    const char *path, *dtype;
+    const int64_t *numbers; /* `rank` sizes, then `rank` strides in elements */
+    size_t rank;
+};
+
+/* Whether a variant is the one for a device. */
+enum { NOT_TRIED, CHOSEN, REFUSED };
+
+struct variant {
+    const char *name;
+    const unsigned char *plan;
+    size_t plan_bytes;
+    const char *model; /* what the driver calls the GPU that it was compiled for */
+    const struct array_type *arrays;
+    size_t array_count;
+    int sm, suffix, sm_count; /* of the architecture, "a", "f" or 0; of the model */
+    _Atomic(pallasc_plan *) opened;
+    atomic_uchar tried[MOST_DEVICES];
+};
+
+struct kernel {
+    const char *name;
+    struct variant *variants;
+    size_t count;
+};
+
+/* Chooses the variant for these arrays, and makes it ready on the device. */
+int prepare_kernel(struct kernel *kernel, int device, const pallasc_tensor *arrays, size_t count,
+                   size_t *workspace_bytes);
+
+/* The same, and launches it; the arrays lie at their addresses. */
+int launch_kernel(struct kernel *kernel, int device, const pallasc_tensor *arrays, size_t count,
+                  void *workspace, size_t workspace_bytes, void *stream);
+
+/* ---- the calling convention of tvm-ffi: tvm_ffi.c ---- */
+
+struct tvm_any {
+    int32_t type;
+    uint32_t zero;
+    union {
+        int64_t number;
+        void *pointer;
+    } value;
+};
+
+int call_by_tvm(struct kernel *kernel, const struct tvm_any *arguments, int32_t count,
+                struct tvm_any *result);
+
+#endif

@@ -1,0 +1,138 @@
+"""A folder that is written as a whole, and never over anybody's work."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pallasc.errors import SpecError
+from pallasc.specs.made_folder import MARKER, replace_folder
+
+FILES = [("a.txt", b"a"), ("deep/b.txt", b"b")]
+
+
+def _content(folder: Path) -> dict[str, bytes]:
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != MARKER)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def test_files_are_written_with_what_names_them(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "made"
+    replace_folder(folder, FILES)
+    assert _content(folder) == dict(FILES)
+    assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE(folder.parent.stat().st_mode)
+    first = (folder / MARKER).read_bytes()
+    replace_folder(folder, reversed(FILES))
+    assert (folder / MARKER).read_bytes() == first
+    assert [*folder.parent.iterdir()] == [folder]
+
+
+def test_what_was_made_is_replaced_and_an_empty_folder_is_filled(tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    folder.mkdir()
+    replace_folder(folder, FILES)
+    replace_folder(folder, [("c.txt", b"c")])
+    assert _content(folder) == {"c.txt": b"c"}
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "real")
+    replace_folder(link, FILES)
+    assert link.is_symlink()
+    assert _content(tmp_path / "real") == dict(FILES)
+
+
+def _add(folder: Path) -> None:
+    (folder / "deep" / "mine.txt").write_text("mine")
+
+
+def _change(folder: Path) -> None:
+    (folder / "a.txt").write_text("mine")
+
+
+def _link(folder: Path) -> None:
+    (folder / "a.txt").unlink()
+    (folder / "a.txt").symlink_to("deep/b.txt")
+
+
+def _unmark(folder: Path) -> None:
+    (folder / MARKER).unlink()
+
+
+def _damage(folder: Path) -> None:
+    (folder / MARKER).write_text("[" * 100_000)
+
+
+def _next_schema(folder: Path) -> None:
+    (folder / MARKER).write_text('{"schema": 2, "files": {}}')
+
+
+@pytest.mark.parametrize(
+    ("touch", "words"),
+    [
+        (_add, "deep/mine.txt is not from an export"),
+        (_change, "a.txt was changed since it was written"),
+        (_link, "a.txt is not from an export"),
+        (_unmark, "holds files that pallasc bundle export did not write"),
+        (_damage, "holds files that pallasc bundle export did not write"),
+        (_next_schema, "holds files that pallasc bundle export did not write"),
+    ],
+)
+def test_somebodys_work_is_left_alone(tmp_path: Path, touch: object, words: str) -> None:
+    folder = tmp_path / "made"
+    replace_folder(folder, FILES)
+    assert callable(touch)
+    touch(folder)
+    before = _content(folder)
+    with pytest.raises(SpecError, match=words):
+        replace_folder(folder, [("c.txt", b"c")])
+    assert _content(folder) == before
+    assert [*tmp_path.iterdir()] == [folder]
+
+
+def test_a_file_in_its_place_is_left_alone(tmp_path: Path) -> None:
+    place = tmp_path / "made"
+    place.write_text("mine")
+    with pytest.raises(SpecError, match="cannot be read: Not a directory"):
+        replace_folder(place, FILES)
+    assert place.read_text() == "mine"
+
+
+def test_what_fails_midway_leaves_the_old_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    replace_folder(folder, FILES)
+
+    def failing() -> Iterator[tuple[str, bytes]]:
+        yield "c.txt", b"c"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(SpecError, match="cannot be written: No space left on device"):
+        replace_folder(folder, failing())
+    assert _content(folder) == dict(FILES)
+    assert [*tmp_path.iterdir()] == [folder]
+
+
+def test_the_old_folder_is_back_where_the_new_one_cannot_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "made"
+    replace_folder(folder, FILES)
+    moved = Path.rename
+
+    def rename(self: Path, target: str | os.PathLike[str]) -> Path:
+        if Path(target) == folder and not self.name.endswith(".old"):
+            raise OSError(errno.EIO, "Input/output error")
+        return moved(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(SpecError, match="cannot be written: Input/output error"):
+        replace_folder(folder, [("c.txt", b"c")])
+    assert _content(folder) == dict(FILES)
+    assert [*tmp_path.iterdir()] == [folder]
