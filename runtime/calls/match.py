@@ -52,7 +52,9 @@ class Rules:
 
     def batched_form_of(self, kernel: Variants) -> Variants | None:
         """Return what does the same as a kernel with these rules to a batch, None where nothing."""
-        return (self._batched or kernel) if self._is_batched else None
+        if not self._is_batched:
+            return None
+        return kernel if self._batched is None else self._batched.named_like(kernel)
 
 
 class Variants:
@@ -143,6 +145,12 @@ class Variants:
         """Return a kernel of other variants, or with other options, and else like this."""
         options = {"checks": self.checks, "is_by_digest": self.is_by_digest, **changes}
         return type(self)(self.name, candidates, rules=self.rules, **options)
+
+    def named_like(self, other: Variants) -> Variants:
+        """Return these variants, by digest where another kernel's are."""
+        if other.is_by_digest and not self.is_by_digest:
+            return self.of(self.variants, is_by_digest=True)
+        return self
 
     def variants_of(self, kernel: str) -> tuple[Candidate, ...]:
         """Return the variants, none where the kernel has another name."""

@@ -83,6 +83,28 @@ def test_a_kernel_by_digest_has_small_plans_and_names_its_bundle_without_a_path(
     assert jax_handlers._attributes(own.by_digest, TYPES)["origin"] == "mylib 1.0"
 
 
+def test_what_stands_for_a_kernel_by_digest_is_by_digest_too() -> None:
+    own, other = kernel(({}, "h100-sxm")), kernel(({}, "h100-sxm"))
+    assert own.rules.batched_form_of(own) is None
+    own.defvmap()
+    assert own.rules.batched_form_of(own.by_digest) is own.by_digest
+    own.defvmap(other)
+    assert own.rules.batched_form_of(own) is other
+    by_digest = own.rules.batched_form_of(own.by_digest)
+    assert by_digest.variants == other.variants
+    assert by_digest.is_by_digest
+
+
+def test_declarations_hold_for_what_is_made_of_a_kernel() -> None:
+    own = kernel(({"tile": 64}, "h100-sxm"))
+    made_before = own.variant(tile=64), own.unchecked, own.by_digest
+    own.defvjp(len)
+    made_of_it = *made_before, own.variant(tile=64).unchecked, own.by_digest.unchecked
+    assert all(other.rules.backward is len for other in made_of_it)
+    assert own.by_digest.unchecked.is_by_digest
+    assert not own.unchecked.by_digest.checks
+
+
 def test_blobs_are_found_in_open_kernels_only() -> None:
     artifact = made.add()
     digest = artifact.kernels[0].cubin
