@@ -25,7 +25,7 @@ define install
 	exit 1; }
 endef
 
-.PHONY: help demo test check lint types docs docs-check coverage bench clean preflight remake
+.PHONY: help demo test check lint types docs docs-check coverage bench wheel clean preflight remake
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -64,6 +64,12 @@ coverage: $(VENV)/installed-dev ## compile a kernel for every entry of Pallas, w
 bench: $(VENV)/installed-dev ## run the benchmarks; fail where one misses its goal
 	@for name in $(BENCHMARKS); do echo "bench/$$name.py"; \
 		PYTHONPATH=bench $(BIN)/python -P "bench/$$name.py" --check || exit 1; done
+
+# The wheel's C is compiled by zig, which brings the symbols of an old glibc along.
+MACHINE := $(shell uname -m)
+wheel: $(VENV)/installed-dev ## make the wheel for Linux with glibc 2.17 or newer, and any Python
+	@CC="$(CURDIR)/$(BIN)/python -m ziglang cc -target $(MACHINE)-linux-gnu.2.17" \
+		$(BIN)/python -m build --wheel -C--build-option=--plat-name=manylinux_2_17_$(MACHINE)
 
 clean: ## remove the environments and everything that was built
 	@rm -rf .venv-* build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

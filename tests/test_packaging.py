@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -152,6 +154,30 @@ def test_the_wheel_with_the_c_library_is_for_this_platform_and_every_python(whee
         assert str(ROOT).encode() not in library
         assert sys.prefix.encode() not in library
         assert sys.base_prefix.encode() not in library
+
+
+@pytest.mark.once
+def test_the_wheel_that_make_builds_runs_with_an_old_glibc(tmp_path: Path) -> None:
+    if importlib.util.find_spec("ziglang") is None:
+        pytest.skip("ziglang, the compiler for old glibc, is not installed")
+    machine = platform.machine()
+    compiler = f"-m ziglang cc -target {machine}-linux-gnu.2.17"
+    option = f"-C--build-option=--plat-name=manylinux_2_17_{machine}"
+    shown = _make("-n", "wheel", folder=ROOT).stdout
+    assert compiler in shown
+    assert option in shown
+    sources, compiler = _copy_sources(tmp_path / "sources"), f"{sys.executable} {compiler}"
+    wheel, _ = _build_saying(sources, tmp_path / "dist", "--wheel", option, CC=compiler)
+    assert wheel.name == f"pallasc-0.1.0-py3-none-manylinux_2_17_{machine}.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.endswith(".so")]
+        files = {name: archive.read(name) for name in names}
+    assert f"{NATIVE}/libpallasc.so" in files
+    for name, data in files.items():
+        versions = {int(number) for number in re.findall(rb"GLIBC_2\.(\d+)", data)}
+        assert versions, name
+        assert max(versions) <= 17, name
+        assert len(data) <= 200_000, name
 
 
 @pytest.mark.once
@@ -340,5 +366,5 @@ def test_make_with_an_old_python_says_so_and_installs_nothing(target: str, tmp_p
 def test_make_help_lists_every_public_target() -> None:
     result = _make(folder=ROOT)
     listed = [line.split()[0] for line in result.stdout.splitlines()[1:]]
-    checks = ["test", "check", "lint", "types", "docs", "coverage", "bench"]
+    checks = ["test", "check", "lint", "types", "docs", "coverage", "bench", "wheel"]
     assert listed == ["help", "demo", *checks, "clean"]
