@@ -1,5 +1,7 @@
-/* What a cubin says of its kernels' parameters: the part of specs/artifacts/cubin.py that keeps the
- * driver from reading behind what a launch passes. Drivers from 12.4 on are asked as well.
+/* What the driver reads of a cubin, checked before: that headers name nothing outside of the file,
+ * whose length the driver is not told, and what kernels' parameters are, so that it does not read
+ * behind what a launch passes (drivers from 12.4 on are asked as well). The rules are those of
+ * specs/artifacts/elf.py and cubin.py.
  *
  * A cubin is an ELF file of 64 bits for machine 190. The section `.nv.info.KERNEL` has attributes,
  * `format:1 attribute:1 size-or-value:2 payload`; those of two numbers describe a parameter. Every
@@ -7,6 +9,7 @@
  * what is looked through is counted over all kernels of a plan. */
 #include "plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -17,6 +20,8 @@ enum {
     FORMAT_PAYLOAD = 4,
     KPARAM_INFO = 0x17,
     KPARAM_INFO_V2 = 0x45,
+    SEGMENT_BYTES = 56,
+    ABI_OF_CUDA_12_8 = 8,      /* from it on e_flags has the SM in its second byte */
 };
 
 static const char info_prefix[] = ".nv.info.";
@@ -108,4 +113,60 @@ int has_parameters(const void *data, size_t size, const char *kernel, const uint
         at += 4 + payload;
     }
     return !memcmp(sizes, expected, count * sizeof *sizes);
+}
+
+/* ---- the file */
+
+static int is_inside(struct bytes whole, uint64_t offset, uint64_t count)
+{
+    return offset <= whole.count && count <= whole.count - offset;
+}
+
+/* Do all segments and sections lie in the file? The table of sections does. */
+static int is_whole(struct bytes elf)
+{
+    uint64_t segments = number(elf.at + 32, 8), sections = number(elf.at + 40, 8);
+    uint64_t segment_bytes = number(elf.at + 54, 2), segment_count = number(elf.at + 56, 2);
+    uint64_t section_count = number(elf.at + 60, 2);
+    if ((segment_count && segment_bytes != SEGMENT_BYTES) ||
+        !is_inside(elf, segments, segment_bytes * segment_count))
+        return 0;
+    for (uint64_t i = 0; i < segment_count; i++) {
+        const unsigned char *segment = elf.at + segments + i * SEGMENT_BYTES;
+        if (!is_inside(elf, number(segment + 8, 8), number(segment + 32, 8)))
+            return 0;
+    }
+    for (uint64_t i = 0; i < section_count; i++) {
+        const unsigned char *section = elf.at + sections + i * SECTION_BYTES;
+        if (number(section + 4, 4) != NO_BITS &&
+            !is_inside(elf, number(section + 24, 8), number(section + 32, 8)))
+            return 0;
+    }
+    return 1;
+}
+
+const char *broken_cubin(const void *data, size_t size, int sm, char *text, size_t capacity)
+{
+    struct bytes elf = {data, size};
+    if (size < ELF_HEADER_BYTES || memcmp(data, "\177ELF\2\1", 6))
+        return "not a 64-bit little-endian ELF file";
+    unsigned machine = (unsigned)number(elf.at + 18, 2), flags = (unsigned)number(elf.at + 48, 4);
+    unsigned row_bytes = (unsigned)number(elf.at + 58, 2), count = (unsigned)number(elf.at + 60, 2);
+    unsigned names = (unsigned)number(elf.at + 62, 2);
+    unsigned own_sm = (elf.at[8] >= ABI_OF_CUDA_12_8 ? flags >> 8 : flags) & 0xff;
+    if (count && row_bytes != SECTION_BYTES)
+        snprintf(text, capacity, "an ELF file has section headers of %u bytes", row_bytes);
+    else if (!is_inside(elf, number(elf.at + 40, 8), (uint64_t)count * SECTION_BYTES))
+        snprintf(text, capacity, "an ELF file of %zu bytes ends inside its section table", size);
+    else if (!is_whole(elf))
+        snprintf(text, capacity, "an ELF file of %zu bytes names what is not in it", size);
+    else if (count && names >= count)
+        snprintf(text, capacity, "an ELF file with %u sections has its names in %u", count, names);
+    else if (machine != MACHINE_CUDA)
+        snprintf(text, capacity, "not a cubin: ELF machine %u instead of %d", machine, MACHINE_CUDA);
+    else if (own_sm != (unsigned)sm)
+        snprintf(text, capacity, "the artifact is for sm_%d, but its cubin is for sm_%u", sm, own_sm);
+    else
+        return NULL;
+    return text;
 }

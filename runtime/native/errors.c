@@ -1,5 +1,7 @@
 #include "errors.h"
 
+#include "text.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,6 +27,7 @@ static int keep(int status, int result, const char *hint, const char *message, v
     char made[sizeof text];
     vsnprintf(made, room, message, values);
     end_whole(made, room);
+    make_showable(made);
     if (hint) {
         strcat(made, "\n  ");
         strcat(made, hint);

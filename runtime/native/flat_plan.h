@@ -13,10 +13,15 @@
  * A reader verifies, once and before it uses anything:
  *
  *   - magic, version, header_bytes, total_bytes, digest, the place and entry size of every table
- *   - every number of a string lies in the table of strings, whose last byte is 0; texts are UTF-8
+ *   - every number of a string is where a text begins in the table of strings, whose last byte is 0;
+ *     texts are UTF-8
  *   - ranges ("first" and "count") in a table follow each other without gaps and use all of it, in
  *     the order in which the entries that name them stand; so every check takes linear time
- *   - every buffer exists, and what is used of it lies inside
+ *   - every buffer exists, what is used of it lies inside, and no step writes to a constant
+ *   - dtypes are those of specs/dtypes.py, with their bits
+ *   - no digest of a blob and no blob of a cubin stands there twice
+ *   - cubins are ELF files for the architecture, in which nothing lies outside, from
+ *     whose headers the driver reads how long they are
  *   - the rules of the driver for tensor maps (below)
  *   - parameters have the sizes that their kernel says, here and in its cubin
  *   - reserved fields are 0
@@ -151,7 +156,7 @@ struct flat_parameter {
  * rank from 3; bounds of 16, 8, 5 bits for rank 3, 4, 5; 1 to 256 channels, of no more bytes than
  * the swizzle, 1 to 1024 pixels. */
 struct flat_map {
-    uint32_t at; /* in its parameter, where 128 bytes are its own */
+    uint32_t at; /* in its parameter, where 128 bytes are its own; maps are in this order */
     uint32_t buffer;
     uint64_t offset;
     uint64_t dims[5];    /* minor first */
@@ -196,6 +201,7 @@ struct flat_blob {
 #define FLAT_MOST_KERNELS 4096u
 #define FLAT_MOST_NAME 16384u /* bytes of a kernel's name, with its 0 */
 #define FLAT_MOST_RANK 64u
+#define FLAT_MOST_BLOBS 4096u
 #define FLAT_MOST_VALUE_BYTES (64u << 20)
 #define FLAT_MOST_SIZE (1ull << 62)
 #define FLAT_MAP_BYTES 128u

@@ -4,6 +4,7 @@
  * they were bounded, so that no sum wraps. All loops go over entries that lie in the block. */
 #include "plan.h"
 #include "sha256.h"
+#include "text.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,24 +110,6 @@ static void find_tables(pallasc_plan *plan, const struct flat_header *header)
 #undef AT
 }
 
-/* How many bytes the UTF-8 character that begins here has; 0: it is none. */
-static size_t character(const unsigned char *at, size_t room)
-{
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t length = at[0] < 0x80 ? 1 : at[0] >> 5 == 6 ? 2 : at[0] >> 4 == 14 ? 3 : at[0] >> 3 == 30 ? 4 : 0;
-    if (length < 2)
-        return length;
-    if (length > room)
-        return 0;
-    uint32_t code = at[0] & (0x7fu >> length);
-    for (size_t i = 1; i < length; i++) {
-        if (at[i] >> 6 != 2)
-            return 0;
-        code = code << 6 | (at[i] & 0x3fu);
-    }
-    return code < least[length] || code > 0x10ffff || code >> 11 == 27 ? 0 : length;
-}
-
 static int check_strings(const pallasc_plan *plan)
 {
     size_t count = plan->count[FLAT_STRINGS], length;
@@ -141,7 +124,7 @@ static int check_strings(const pallasc_plan *plan)
 
 static int is_string(const pallasc_plan *plan, uint32_t at)
 {
-    return at < plan->count[FLAT_STRINGS];
+    return at < plan->count[FLAT_STRINGS] && (!at || !plan->strings[at - 1]);
 }
 
 /* Names of kernels are looked for, each in its cubin; so they are not long. */
@@ -190,13 +173,26 @@ static int check_facts(pallasc_plan *plan)
 
 /* ---- cubins and constants ---- */
 
+/* No digest stands there twice, or one large blob could be asked for and copied again and again. */
+static int is_new_blob(const pallasc_plan *plan, uint32_t number)
+{
+    const struct flat_blob *blobs = plan->blobs;
+    for (uint32_t i = 0; i < number; i++)
+        if (!memcmp(blobs[i].sha256, blobs[number].sha256, sizeof blobs[i].sha256))
+            return 0;
+    return 1;
+}
+
 static int check_blobs(const pallasc_plan *plan)
 {
     uint64_t end = 0;
+    if (plan->count[FLAT_BLOBS] > FLAT_MOST_BLOBS)
+        return DAMAGED("it has %u blobs.", plan->count[FLAT_BLOBS]);
     for (uint32_t i = 0; i < plan->count[FLAT_BLOBS]; i++) {
         const struct flat_blob *blob = &plan->blobs[i];
         uint64_t start = blob->inside ? align(end, 16) : 0;
-        if (blob->inside > 1 || blob->reserved || blob->offset != start)
+        if (blob->inside > 1 || blob->reserved || blob->offset != start ||
+            !is_new_blob(plan, i))
             return DAMAGED("blob %u is at %llu.", i, (unsigned long long)blob->offset);
         if (!blob->inside)
             continue;
@@ -265,6 +261,14 @@ static int check_code(const pallasc_plan *plan)
     struct effort left = {MOST_SECTIONS, 0};
     for (uint32_t i = 0; i < plan->count[FLAT_BLOBS]; i++)
         left.bytes += plan->blobs[i].size;
+    for (uint32_t i = 0; i < plan->count[FLAT_CUBINS]; i++) {
+        uint32_t blob = plan->cubins[i].blob;
+        char text[128];
+        const char *broken = broken_cubin(plan->found[blob].data, plan->blobs[blob].size,
+                                          plan->major * 10 + plan->minor, text, sizeof text);
+        if (broken)
+            return fail(PALLASC_ERROR_CORRUPT, NULL, "%s: %s", name_of(plan), broken);
+    }
     for (uint32_t i = 0; i < plan->count[FLAT_KERNELS]; i++) {
         const struct flat_kernel *kernel = &plan->kernels[i];
         uint32_t blob = plan->cubins[kernel->cubin].blob;
@@ -306,6 +310,26 @@ static int check_buffers(pallasc_plan *plan)
     return PALLASC_OK;
 }
 
+/* Is it an element type (specs/dtypes.py), and does it have so many bits? */
+static int is_dtype(const char *name, uint32_t bits)
+{
+    static const struct {
+        char name[16];
+        uint8_t bits;
+    } known[] = {
+        {"bool", 8}, {"i1", 1}, {"i2", 2}, {"i4", 4}, {"i8", 8}, {"i16", 16}, {"i32", 32},
+        {"i64", 64}, {"u1", 1}, {"u2", 2}, {"u4", 4}, {"u8", 8}, {"u16", 16}, {"u32", 32},
+        {"u64", 64}, {"f16", 16}, {"bf16", 16}, {"f32", 32}, {"f64", 64}, {"f8e4m3fn", 8},
+        {"f8e5m2", 8}, {"f8e4m3b11fnuz", 8}, {"f8e4m3fnuz", 8}, {"f8e5m2fnuz", 8}, {"f8e4m3", 8},
+        {"f8e3m4", 8}, {"f8e8m0fnu", 8}, {"f6e2m3fn", 6}, {"f6e3m2fn", 6}, {"f4e2m1fn", 4},
+        {"c64", 64}, {"c128", 128},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(known[i].name, name))
+            return known[i].bits == bits;
+    return 0;
+}
+
 /* Return 0 where an array takes more than 2^60 bytes. */
 static int array_bytes(const pallasc_plan *plan, const struct flat_array *array, uint64_t *bytes)
 {
@@ -329,8 +353,8 @@ static int check_array(const pallasc_plan *plan, const char *what, uint32_t numb
                        const struct flat_array *array, uint32_t *numbers, uint64_t *bytes)
 {
     uint32_t left = plan->count[FLAT_NUMBERS] - *numbers;
-    if (!is_string(plan, array->path) || !is_string(plan, array->dtype) || !array->bits ||
-        array->bits > 128 || array->rank > FLAT_MOST_RANK || array->numbers != *numbers ||
+    if (!is_string(plan, array->path) || !is_string(plan, array->dtype) ||
+        !is_dtype(string_of(plan, array->dtype), array->bits) || array->rank > FLAT_MOST_RANK || array->numbers != *numbers ||
         2 * array->rank > left || array->buffer >= plan->count[FLAT_BUFFERS] ||
         array->place >= plan->count[FLAT_ARRAYS])
         return DAMAGED("%s %u does not fit.", what, number);
@@ -418,11 +442,21 @@ static int lies_inside(const pallasc_plan *plan, uint32_t buffer, uint64_t offse
 
 /* ---- kernels ---- */
 
+static int is_new_cubin(const pallasc_plan *plan, uint32_t number)
+{
+    for (uint32_t i = 0; i < number; i++)
+        if (plan->cubins[i].blob == plan->cubins[number].blob)
+            return 0;
+    return 1;
+}
+
 static int check_cubins(const pallasc_plan *plan)
 {
+    if (plan->count[FLAT_CUBINS] > plan->count[FLAT_BLOBS])
+        return DAMAGED("it has %u cubins.", plan->count[FLAT_CUBINS]);
     for (uint32_t i = 0; i < plan->count[FLAT_CUBINS]; i++) {
         const struct flat_cubin *cubin = &plan->cubins[i];
-        if (cubin->blob >= plan->count[FLAT_BLOBS] || !is_string_or_none(plan, cubin->toolkit) ||
+        if (cubin->blob >= plan->count[FLAT_BLOBS] || !is_new_cubin(plan, i) || !is_string_or_none(plan, cubin->toolkit) ||
             !is_string_or_none(plan, cubin->package) || cubin->reserved)
             return DAMAGED("cubin %u names what is not there.", i);
     }
@@ -447,11 +481,18 @@ static int check_kernels(const pallasc_plan *plan)
 
 /* ---- steps ---- */
 
+/* As `lies_inside`; constants are shared by all plans that name them, so nothing writes to them. */
+static int may_write(const pallasc_plan *plan, const struct flat_step *step)
+{
+    return lies_inside(plan, step->target, step->target_offset, step->size) &&
+           plan->buffers[step->target].role != FLAT_CONSTANT;
+}
+
 static int check_fill(const pallasc_plan *plan, uint32_t number, const struct flat_step *step)
 {
     if (step->source || step->source_offset || (step->width != 1 && step->width != 4) ||
         !step->size || step->size % step->width || step->value >> 8 * step->width ||
-        !lies_inside(plan, step->target, step->target_offset, step->size))
+        !may_write(plan, step))
         return DAMAGED("step %u fills %llu bytes with %#llx.", number,
                        (unsigned long long)step->size, (unsigned long long)step->value);
     return PALLASC_OK;
@@ -459,8 +500,7 @@ static int check_fill(const pallasc_plan *plan, uint32_t number, const struct fl
 
 static int check_copy(const pallasc_plan *plan, uint32_t number, const struct flat_step *step)
 {
-    if (step->width || step->value || !step->size ||
-        !lies_inside(plan, step->target, step->target_offset, step->size) ||
+    if (step->width || step->value || !step->size || !may_write(plan, step) ||
         !lies_inside(plan, step->source, step->source_offset, step->size))
         return DAMAGED("step %u copies %llu bytes that do not lie in its buffers.", number,
                        (unsigned long long)step->size);
@@ -491,11 +531,13 @@ static int check_steps(const pallasc_plan *plan)
 /* Entries of tables that were used so far. */
 struct used {
     uint32_t parameters, maps, values;
+    uint64_t bytes; /* passed by value */
 };
 
 static int check_maps(pallasc_plan *plan, const struct flat_launch *launch,
                       const struct flat_parameter *parameter, uint32_t value_at)
 {
+    uint64_t free_at = 0; /* maps stand in the order of their places */
     for (uint32_t i = parameter->maps; i < parameter->maps + parameter->map_count; i++) {
         const struct flat_map *map = &plan->maps[i];
         char text[512];
@@ -505,9 +547,10 @@ static int check_maps(pallasc_plan *plan, const struct flat_launch *launch,
                         "the driver would refuse a tensor map of %s: %s", kernel_name(plan, launch),
                         broken);
         if (!lies_inside(plan, map->buffer, map->offset, 0) || parameter->size < FLAT_MAP_BYTES ||
-            map->at > parameter->size - FLAT_MAP_BYTES)
+            map->at > parameter->size - FLAT_MAP_BYTES || map->at < free_at)
             return DAMAGED("a tensor map of %s does not fit.", kernel_name(plan, launch));
         plan->map_at[i] = value_at + map->at;
+        free_at = (uint64_t)map->at + FLAT_MAP_BYTES;
     }
     return PALLASC_OK;
 }
@@ -538,6 +581,9 @@ static int check_parameter(pallasc_plan *plan, const struct flat_launch *launch,
     if (is_value)
         used->values += parameter->size;
     used->maps += parameter->map_count;
+    used->bytes += parameter->size;
+    if (used->bytes > FLAT_MOST_VALUE_BYTES)
+        return DAMAGED("it passes too much by value.");
     return check_maps(plan, launch, parameter, (uint32_t)at);
 }
 
@@ -599,14 +645,12 @@ static int check_launch(pallasc_plan *plan, uint32_t number, struct used *used)
     used->parameters += launch->parameter_count;
     layout->map_count = used->maps - layout->maps;
     plan->template_bytes = align(plan->template_bytes + layout->value_bytes, VALUE_ALIGNMENT);
-    if (!status && plan->template_bytes > 4ull * FLAT_MOST_VALUE_BYTES)
-        status = DAMAGED("it passes too much by value.");
     return status;
 }
 
 static int check_launches(pallasc_plan *plan)
 {
-    struct used used = {0, 0, 0};
+    struct used used = {0, 0, 0, 0};
     int status = PALLASC_OK;
     for (uint32_t i = 0; !status && i < plan->count[FLAT_LAUNCHES]; i++)
         status = check_launch(plan, i, &used);

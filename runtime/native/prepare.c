@@ -53,8 +53,14 @@ static struct loaded *new_entry(const uint8_t sha256[32], int ordinal)
     return entry;
 }
 
+/* Entries of an earlier epoch nobody looks up any more. */
 static void keep(struct loaded **list, struct loaded *entry)
 {
+    while (*list && (*list)->epoch != current_epoch()) {
+        struct loaded *old = *list;
+        *list = old->next;
+        free(old);
+    }
     entry->next = *list;
     *list = entry;
 }
@@ -151,7 +157,7 @@ static int check_device(const pallasc_plan *plan, const struct device *device)
 static int check_toolkit(const pallasc_plan *plan, const struct flat_cubin *cubin)
 {
     const char *toolkit = cubin->toolkit == FLAT_NONE ? "" : string_of(plan, cubin->toolkit);
-    int major = atoi(toolkit);
+    long major = strtol(toolkit, NULL, 10); /* no text overflows it */
     if (major <= driver.version / 1000)
         return PALLASC_OK;
     char hint[256], version[16];

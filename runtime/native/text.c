@@ -1,3 +1,5 @@
+#include "text.h"
+
 #include "plan.h"
 
 #include <stdio.h>
@@ -13,4 +15,41 @@ const char *numbers_text(char *text, size_t capacity, const char *brackets, cons
     const char *comma = count == 1 && brackets[0] == '(' ? "," : "";
     snprintf(text + at, capacity - at, "%s%c", comma, brackets[1]);
     return text;
+}
+
+size_t character(const unsigned char *at, size_t room)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    size_t length = at[0] < 0x80         ? 1
+                    : at[0] >> 5 == 6    ? 2
+                    : at[0] >> 4 == 14   ? 3
+                    : at[0] >> 3 == 30   ? 4
+                                         : 0;
+    if (length < 2)
+        return length;
+    if (length > room)
+        return 0;
+    uint32_t code = at[0] & (0x7fu >> length);
+    for (size_t i = 1; i < length; i++) {
+        if (at[i] >> 6 != 2)
+            return 0;
+        code = code << 6 | (at[i] & 0x3fu);
+    }
+    return code < least[length] || code > 0x10ffff || code >> 11 == 27 ? 0 : length;
+}
+
+void make_showable(char *text)
+{
+    unsigned char *at = (unsigned char *)text;
+    size_t room = strlen(text);
+    while (room) {
+        size_t length = character(at, room);
+        int is_control = length == 1   ? (*at < 0x20 && *at != '\n') || *at == 0x7f
+                         : length == 2 ? at[0] == 0xc2 && at[1] < 0xa0
+                                       : !length;
+        if (is_control)
+            memset(at, '?', length ? length : 1);
+        at += length ? length : 1;
+        room -= length ? length : 1;
+    }
 }

@@ -11,6 +11,7 @@ import hashlib
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from pallasc.errors import CompileError, CorruptError, UnsupportedError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
@@ -19,6 +20,7 @@ from pallasc.specs.artifacts.driver_numbers import DTYPES, INTERLEAVES, PROMOTIO
 from pallasc.specs.artifacts.drivers import minimum_driver
 from pallasc.specs.artifacts.occupancy import blocks_per_sm
 from pallasc.specs.artifacts.plan import (
+    MAP_BYTES,
     Binding,
     Buffer,
     Bytes,
@@ -71,6 +73,7 @@ _MOST_PARAMETERS = 4095
 _MOST_ARRAYS = 4096
 _MOST_KERNELS = 4096
 _MOST_NAME = 16384
+_MOST_BLOBS = 4096
 _MOST_RANK = 64
 _MOST_VALUE_BYTES = 64 << 20
 _MOST_SIZE = 1 << 62
@@ -153,6 +156,7 @@ class _Writer:
             self._add_step(step)
         passed = [parameter for launch in plan.launches for parameter in launch.parameters]
         _limit(len(self._kernels), _MOST_KERNELS, "kernels")
+        _limit(len(self._blobs), _MOST_BLOBS, "cubins and constants")
         by_value = sum(parameter.size for parameter in passed if isinstance(parameter, Bytes))
         _limit(by_value, _MOST_VALUE_BYTES, "bytes of parameters that are passed by value")
         return self._block()
@@ -258,10 +262,16 @@ class _Writer:
         elif not step.size:
             return  # as the runtime leaves it out
         elif isinstance(step, Fill):
+            self._check_target(step.buffer)
             steps.add(_FILL, step.buffer, 0, step.width, step.offset, 0, step.size, step.value)
         elif isinstance(step, Copy):
+            self._check_target(step.target)
             places = step.target_offset, step.source_offset
             steps.add(_COPY, step.target, step.source, 0, *places, step.size, 0)
+
+    def _check_target(self, buffer: int) -> None:
+        if self._plan.buffers[buffer].role == "constant":
+            raise CorruptError(f"a step writes to constant {buffer}, which all plans share")
 
     def _add_launch(self, launch: Launch) -> int:
         cluster = launch.cluster or (0, 0, 0)
@@ -353,9 +363,12 @@ class _Writer:
             data = bytes.fromhex(parameter.data)
             kind, offset = (_VALUE, len(values)) if data else (_ZEROS, 0)
             values.data += data
-            count = len(parameter.tensor_maps)
-            add(kind, 0, offset, parameter.size, len(maps), count, 0)
-            for at, tensor_map in parameter.tensor_maps:
+            placed = sorted(parameter.tensor_maps, key=lambda place: place[0])
+            add(kind, 0, offset, parameter.size, len(maps), len(placed), 0)
+            for (first, _), (second, _) in pairwise(placed):
+                if second < first + MAP_BYTES:
+                    raise CorruptError(f"tensor maps of {kernel} lie over each other")
+            for at, tensor_map in placed:
                 self._add_map(at, tensor_map, kernel)
         else:
             raise UnsupportedError(f"{kernel} takes a table of peers, which a flat plan has not.")

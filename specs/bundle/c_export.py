@@ -31,14 +31,15 @@ from pallasc.specs.gpus import ARCH
 from pallasc.specs.made_folder import replace_folder
 
 SOURCES = (
-    "driver.c", "errors.c", "launch.c", "map_rules.c", "plan.c", "prepare.c", "sha256.c", "text.c",
-    "export/kernels.c", "export/tvm_ffi.c",
+    "cubin.c", "driver.c", "errors.c", "launch.c", "map_rules.c", "plan.c", "prepare.c", "sha256.c",
+    "text.c", "export/kernels.c", "export/tvm_ffi.c",
 )  # fmt: skip
 """What of the C library an export is built from."""
 
 HEADERS = (
     "cuda_abi.h", "driver.h", "driver_functions.h", "errors.h", "flat_plan.h", "plan.h",
-    "prepare.h", "sha256.h", "include/pallasc.h", "export/kernels.h", "export/pallasc_tensor.h",
+    "prepare.h", "sha256.h", "text.h", "include/pallasc.h", "export/kernels.h",
+    "export/pallasc_tensor.h",
 )  # fmt: skip
 """What those include."""
 

@@ -72,3 +72,24 @@ def sealed(data: bytes) -> bytes:
     """Return a plan with the digest that its bytes have."""
     head = data[: HEADER.size - 32]
     return head + hashlib.sha256(data[HEADER.size :]).digest() + data[HEADER.size :]
+
+
+def with_tables(data: bytes, **tables: bytes) -> bytes:
+    """Return a plan in which tables have other bytes, sealed."""
+    content, heads = bytearray(), bytearray()
+    start = HEADER.size + TABLE.size * len(NAMES)
+    for name in NAMES:
+        offset, count, size = place(data, name)
+        own = tables.get(name, data[offset : offset + count * size])
+        content += bytes(-(start + len(content)) % 16)
+        heads += TABLE.pack(start + len(content), len(own) // size, size)
+        content += own
+    magic, version, header_bytes, _, digest = HEADER.unpack_from(data)
+    total = start + len(content)
+    head = HEADER.pack(magic, version, header_bytes, total, digest)
+    return sealed(head + bytes(heads + content))
+
+
+def packed(table: str, *rows: tuple[int | bytes, ...]) -> bytes:
+    """Return entries as the bytes of a table."""
+    return b"".join(struct.pack(ROWS[table], *row) for row in rows)

@@ -18,6 +18,7 @@ from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill
 from pallasc.specs.artifacts.plan_json import plan_to_json
 from pallasc.specs.canonical import digest
+from pallasc.specs.dtypes import DTYPES
 
 
 def _everything() -> Artifact:
@@ -208,6 +209,31 @@ def test_arrays_in_one_buffer_are_refused() -> None:
         flat_plan(Artifact(record, artifact.blob), name="made")
 
 
+def test_maps_over_each_other_are_refused() -> None:
+    over = made.maps(made.tensor_map(0), made.tensor_map(1), size=512, step=64)
+    artifact = made.artifact(made.launch("mapped", 2, over), inputs=matrices())
+    with pytest.raises(CorruptError, match="made: tensor maps of mapped lie over each other"):
+        flat_plan(artifact, name="made")
+
+
+def test_maps_stand_in_the_order_of_their_places(native: Library) -> None:
+    turned = Bytes(512, "", tuple(reversed(PAIR.tensor_maps)))
+    plain, other = (
+        flat_plan(made.artifact(made.launch("mapped", 2, maps), inputs=matrices()), name="made")
+        for maps in (PAIR, turned)
+    )
+    assert flat.raw(plain, "data") == flat.raw(other, "data")
+    assert flat.rows(plain, "maps") == flat.rows(other, "maps")
+    native.open(other)
+
+
+@pytest.mark.parametrize("step", [Fill(3, 0, 8), Copy(0, 0, 3, 0, 8)])
+def test_steps_that_write_to_constants_are_refused(step: Fill | Copy) -> None:
+    artifact = made.artifact(made.launch("three", 0, 1, 2), step, constants=(b"x" * 8,))
+    with pytest.raises(CorruptError, match="made: a step writes to constant 3"):
+        flat_plan(artifact, name="made")
+
+
 def test_numbers_that_do_not_fit_are_refused() -> None:
     artifact = made.artifact(made.launch("one", 0, grid=(1 << 32, 1, 1)))
     with pytest.raises(UnsupportedError, match="made: a number of the launch plan does not fit"):
@@ -291,6 +317,7 @@ def test_what_is_no_flat_plan_is_refused(native: Library) -> None:
 
 DAMAGED: dict[str, tuple[str, int, dict[str, int]]] = {
     "facts: a name that is not there": ("facts", 0, {"f0": 1 << 20}),
+    "facts: a name that begins inside a text": ("facts", 0, {"f0": 1}),
     "facts: no architecture": ("facts", 0, {"f1": 0}),
     "facts: more inputs than arrays": ("facts", 0, {"f5": 4}),
     "facts: other inputs": ("facts", 0, {"f5": 1}),
@@ -308,6 +335,7 @@ DAMAGED: dict[str, tuple[str, int, dict[str, int]]] = {
     "an array of other numbers": ("arrays", 1, {"f4": 0}),
     "an array of too many dimensions": ("arrays", 2, {"f3": 65}),
     "an array of other elements": ("arrays", 0, {"f2": 32}),
+    "an array of an unknown dtype": ("arrays", 0, {"f1": 0}),
     "an array that is not updated": ("arrays", 1, {"f7": 1}),
     "an array that is updated": ("arrays", 0, {"f7": 5}),
     "a result that is an input": ("arrays", 2, {"f7": 1}),
@@ -322,6 +350,8 @@ DAMAGED: dict[str, tuple[str, int, dict[str, int]]] = {
     "a fill of nothing": ("steps", 0, {"f6": 0}),
     "launches out of order": ("steps", 1, {"f1": 1}),
     "a copy behind its source": ("steps", 4, {"f5": 8065}),
+    "a fill of a constant": ("steps", 0, {"f1": 4, "f4": 0, "f6": 24}),
+    "a copy into a constant": ("steps", 4, {"f1": 4, "f4": 0, "f6": 24}),
     "a copy to no buffer": ("steps", 4, {"f1": 5}),
     "a launch of no kernel": ("launches", 0, {"f0": 2}),
     "a launch of another kernel": ("launches", 0, {"f0": 1}),
@@ -341,6 +371,8 @@ DAMAGED: dict[str, tuple[str, int, dict[str, int]]] = {
     "more maps than there are": ("parameters", 5, {"f5": 2}),
     "a map behind its parameter": ("maps", 0, {"f0": 385}),
     "a map far behind its parameter": ("maps", 0, {"f0": 0xFFFFFFFF}),
+    "maps over each other": ("maps", 1, {"f0": 127}),
+    "maps out of order": ("maps", 0, {"f0": 256}),
     "a map of no buffer": ("maps", 0, {"f1": 5}),
     "a map behind its buffer": ("maps", 0, {"f2": 8208}),
     "a kernel of no cubin": ("kernels", 0, {"f1": 1}),
@@ -360,6 +392,79 @@ def test_what_breaks_the_grammar_is_refused(what: str, native: Library, data: by
     table, entry, fields = DAMAGED[what]
     with pytest.raises((CorruptError, NotCachedError)):
         native.open(flat.changed(data, table, entry, **fields))
+
+
+def test_a_blob_or_cubin_that_stands_there_twice_is_refused(native: Library, data: bytes) -> None:
+    for table in ("blobs", "cubins"):
+        rows = flat.rows(data, table)
+        twice = flat.with_tables(data, **{table: flat.packed(table, *rows, rows[-1])})
+        with pytest.raises(CorruptError, match=f"{table[:-1]} {len(rows)}"):
+            native.open(twice)
+    assert flat.with_tables(data) == data
+
+
+def test_a_digest_that_stands_there_twice_is_asked_for_once_or_never(native: Library) -> None:
+    artifact, asked = _everything(), []
+    data = flat_plan(artifact, name="made", inside=False)
+    row = flat.rows(data, "blobs")[0]
+    with pytest.raises(CorruptError):
+        native.open(flat.with_tables(data, blobs=flat.packed("blobs", *[row] * 4000)), asked.append)
+    with pytest.raises(CorruptError, match="it has 4097 blobs"):
+        native.open(flat.with_tables(data, blobs=flat.packed("blobs", *[row] * 4097)))
+    assert asked == []
+
+
+def test_parameters_by_value_are_bounded_by_what_is_passed(native: Library, data: bytes) -> None:
+    size, many = 32764, (64 << 20) // 32764 + 1
+    launch = (0, 1, 1, 1, 0, 0, 0, 1, 1, 1, 0, 0)
+    kernel = flat.rows(data, "kernels")[0]
+    huge = flat.with_tables(
+        data,
+        steps=flat.packed("steps", *((2, n, *[0] * 6) for n in range(many))),
+        launches=flat.packed("launches", *((*launch, n, 1, 1, 0) for n in range(many))),
+        parameters=flat.packed("parameters", *[(2, 0, 0, size, 0, 0, 0)] * many),
+        maps=b"",
+        values=b"",
+        kernels=flat.packed("kernels", (*kernel[:3], 0, 1, 0)),
+        sizes=flat.packed("sizes", (size,)),
+    )
+    assert len(huge) < 1 << 20
+    with pytest.raises(CorruptError, match="it passes too much by value"):
+        native.open(huge)
+
+
+def test_dtypes_are_those_of_specs_with_their_bits(native: Library, data: bytes) -> None:
+    strings, arrays = flat.raw(data, "strings"), flat.rows(data, "arrays")
+    for dtype in DTYPES.values():
+        for bits in (dtype.bits, dtype.bits + 1):
+            first = (arrays[0][0], len(strings), bits, *arrays[0][3:])
+            changed = flat.with_tables(
+                data,
+                strings=strings + dtype.name.encode() + b"\0",
+                arrays=flat.packed("arrays", first, *arrays[1:]),
+            )
+            try:
+                native.open(changed)
+                is_known = True
+            except CorruptError as error:
+                is_known = "array 0 does not fit." not in error.message
+            assert is_known == (bits == dtype.bits), dtype
+
+
+def test_words_of_strangers_are_shown_without_what_a_terminal_obeys(
+    native: Library, data: bytes
+) -> None:
+    for name, shown in (
+        ("a\x1b[31mb\x07\x7f\r", "a?[31mb???"),
+        ("a\x9b31m", "a??31m"),
+        ("é\n×", "é\n×"),
+    ):
+        with pytest.raises(NotCachedError) as caught:
+            native.open(flat_plan(_everything(), name=name, inside=False))
+        assert caught.value.message.startswith(f"{shown}: the plan names")
+    with pytest.raises(NotCachedError):
+        native.open(flat_plan(_everything(), name="é" * 5000, inside=False))
+    native.functions.pallasc_last_error().decode()  # cut between characters
 
 
 def test_what_is_damaged_is_told(native: Library, data: bytes) -> None:
@@ -413,17 +518,41 @@ def test_a_name_without_an_end_in_sight_is_refused(native: Library, data: bytes)
 def test_a_cubin_that_is_none_is_refused(native: Library) -> None:
     artifact = made.add()
     data = flat_plan(artifact, name="made", inside=False)
-    for other in (
-        b"",
-        b"\x7fELF",
-        made.cubin()[:64],
-        made.cubin().replace(b".nv.info.three", b"x" * 14),
-    ):
+    image = made.cubin()
+    sections = int.from_bytes(image[40:48], "little")
+    other_sm = bytes([image[48], image[49] + 1]) if image[8] >= 8 else bytes([image[48] + 1, 0])
+
+    def with_number(at: int, width: int, value: int) -> bytes:
+        return image[:at] + value.to_bytes(width, "little") + image[at + width :]
+
+    no_elf = "not a 64-bit little-endian ELF file"
+    cases = [
+        (b"", no_elf),
+        (b"\x7fELF", no_elf),
+        (b".version 8.8\n.target sm_90a\n" + b" " * 64, no_elf),
+        (image[:64], "an ELF file of 64 bytes ends inside its section table"),
+        (image[:-1], f"an ELF file of {len(image) - 1} bytes "),
+        (with_number(18, 2, 62), "not a cubin: ELF machine 62 instead of 190"),
+        (with_number(32, 8, 1 << 63), f"an ELF file of {len(image)} bytes names what is not in it"),
+        (with_number(40, 8, (1 << 64) - 64), f"an ELF file of {len(image)} bytes ends inside its"),
+        (with_number(58, 2, 63), "an ELF file has section headers of 63 bytes"),
+        (with_number(62, 2, 0xFFFF), r"an ELF file with \d+ sections has its names in 65535"),
+        (
+            with_number(sections + 64 + 32, 8, 1 << 40),
+            f"an ELF file of {len(image)} bytes names what is not in it",
+        ),
+        (
+            image[:48] + other_sm + image[50:],
+            "the artifact is for sm_90, but its cubin is for sm_91",
+        ),
+        (image.replace(b".nv.info.three", b"x" * 14), "its cubin has no kernel three with"),
+    ]
+    for other, words in cases:
         digest_of = bytes.fromhex(digest(other))
         offset, _, _ = flat.place(data, "blobs")
         row = digest_of + (0).to_bytes(8, "little") + len(other).to_bytes(8, "little")
         changed = flat.sealed(data[:offset] + row + data[offset + len(row) :])
-        with pytest.raises(CorruptError, match="made: its cubin has no kernel three with"):
+        with pytest.raises(CorruptError, match=f"made: {words}"):
             native.open(changed, lambda key, other=other: other)
 
 

@@ -1,0 +1,66 @@
+"""Changed flat plans are opened or refused, under AddressSanitizer and UndefinedBehaviorSanitizer.
+
+`bench/fuzz_flat_plan.py` tries millions of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import flat
+import flat_rules
+import native_fuzz
+import pytest
+from native_plans import PLANS
+
+from pallasc.specs.artifacts.flat_plan import flat_plan
+
+INPUTS, SEED = 20_000, 16
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Give plans with everything that there is, and their cubins."""
+    if (missing := native_fuzz.why_not()) is not None:
+        pytest.skip(f"{missing}, so the reader cannot be fuzzed")
+    artifacts = ((name, make()) for name, make in PLANS.items())
+    return native_fuzz.write_files(artifacts, tmp_path_factory.mktemp("plans"))
+
+
+def test_changed_plans_are_opened_or_refused_and_launch_within_their_arrays(
+    files: list[Path], tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    found = native_fuzz.run(files, INPUTS, seed=SEED, findings=tmp_path, keep=kept)
+    opened, prepared, launched = (found[name] for name in ("opened", "prepared", "launched"))
+    names = native_fuzz.STATUS
+    assert found["inputs"] == INPUTS
+    assert (
+        sum(opened)
+        == INPUTS + found["sound"]
+        == opened[0] + opened[names.index("corrupt")] + (opened[names.index("not found")])
+    )
+    # Mutations reach what lies behind the first checks, and launches with maps.
+    assert opened[0] > INPUTS / 10
+    assert opened[names.index("not found")] > 0
+    assert prepared[0] > INPUTS / 10
+    assert launched[0] > INPUTS / 10
+    assert sum(launched[1:]) == 0
+    assert found["maps"] > INPUTS / 10
+    blobs = {file.name: file.read_bytes() for file in files if file.suffix != ".plan"}
+    samples = sorted(kept.iterdir())[:300]
+    assert len(samples) == 300
+    for sample in samples:
+        assert flat_rules.broken(sample.read_bytes(), blobs.get) is None, sample
+
+
+def test_sound_plans_keep_the_rules_of_python_and_others_do_not() -> None:
+    for name, make in PLANS.items():
+        data = flat_plan(make(), name=name)
+        assert flat_rules.broken(data) is None
+    data = flat_plan(PLANS["fills and copies"](), name="made")
+    for table, fields in (("steps", {"f4": 1000}), ("arrays", {"f1": 0}), ("sizes", {"f0": 4})):
+        is_size = table == "sizes"
+        changed = flat.changed(data, table, 0, **fields)
+        assert (flat_rules.broken(changed) is None) == is_size  # the cubin's are compared
