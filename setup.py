@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from sysconfig import get_config_var
 
@@ -34,6 +35,8 @@ LIBRARY = "pallasc.runtime.native.libpallasc"
 EXTENSION = "pallasc.runtime.native._native"
 OF_PYTHON = {"python.c", "steps.c"}
 """Sources of the extension module; the library is built from all others."""
+HEADERS = ("cuda_abi.h", "steps.h")
+"""What the extension includes."""
 
 
 def compiler() -> list[str]:
@@ -64,14 +67,15 @@ def why_not() -> str:
 def library() -> Extension:
     """Return the library as what setuptools builds."""
     project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
-    sources = sorted(path.name for path in (HERE / NATIVE).glob("*.c"))
+    files = [path.name for path in (HERE / NATIVE).glob("*.[ch]")]
+    sources = sorted(name for name in files if name.endswith(".c"))
     return Extension(
         LIBRARY,
         [f"{NATIVE}/{name}" for name in sources if name not in OF_PYTHON],
         depends=sorted(f"{NATIVE}/{path.name}" for path in (HERE / NATIVE).glob("*.h")),
         define_macros=[
             ("PALLASC_LIBRARY_VERSION", f'"{project["version"]}"'),
-            ("PALLASC_LIBRARY_SOURCES", f'"{_digest()}"'),
+            ("PALLASC_LIBRARY_SOURCES", f'"{_digest(files)}"'),
         ],
         libraries=["dl"],
         extra_compile_args=["-std=c11", "-O2", "-g0", "-fvisibility=hidden", "-pthread"],
@@ -80,10 +84,10 @@ def library() -> Extension:
     )
 
 
-def _digest() -> str:
-    """Return the digest of the sources, as `pallasc.runtime.native.library` computes it."""
+def _digest(names: Iterable[str]) -> str:
+    """Return the digest of sources, as what loads the library or the extension computes it."""
     digest = hashlib.sha256()
-    for path in sorted((HERE / NATIVE).glob("*.[ch]")):
+    for path in [HERE / NATIVE / name for name in sorted(names)]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
@@ -94,7 +98,8 @@ def extension() -> Extension:
     return Extension(
         EXTENSION,
         sorted(f"{NATIVE}/{name}" for name in OF_PYTHON),
-        depends=[f"{NATIVE}/steps.h", f"{NATIVE}/cuda_abi.h"],
+        depends=[f"{NATIVE}/{name}" for name in HEADERS],
+        define_macros=[("PALLASC_EXTENSION_SOURCES", f'"{_digest({*OF_PYTHON, *HEADERS})}"')],
         extra_compile_args=["-std=c11", "-O2", "-g0", "-fvisibility=hidden"],
         extra_link_args=["-Wl,-s"],
         optional=True,

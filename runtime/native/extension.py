@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+SOURCES = ("cuda_abi.h", "python.c", "steps.c", "steps.h")
+"""What the extension is built from."""
 
 _PER_THREAD_STREAM = "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM"
 
@@ -14,14 +20,28 @@ _PER_THREAD_STREAM = "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM"
 def extension() -> Any | None:
     """Return the extension, None where launches go through Python.
 
-    That is where it was not built, where PALLASC_NATIVE is 0, and where cuda-bindings was told to
-    take the default stream for one of each thread: the extension calls the driver as it is.
+    That is where it was not built, or before its sources changed; where PALLASC_NATIVE is 0; and
+    where cuda-bindings was told to take the default stream for one of each thread: the extension
+    calls the driver as it is.
     """
     if os.environ.get("PALLASC_NATIVE") == "0":
         return None
     if os.environ.get(_PER_THREAD_STREAM, "0") not in ("", "0"):
         return None
     try:
-        return import_module("pallasc.runtime.native._native")
+        module = import_module("pallasc.runtime.native._native")
     except ImportError:
         return None
+    sources = _sources_digest()
+    return module if sources in ("", module.SOURCES) else None
+
+
+def _sources_digest() -> str:
+    """Return the digest of the sources in a clone, "" where there are none, as in a wheel."""
+    files = [FOLDER / name for name in SOURCES]
+    if not files[0].exists():
+        return ""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()

@@ -22,6 +22,10 @@
 
 #include "steps.h"
 
+#ifndef PALLASC_EXTENSION_SOURCES
+#define PALLASC_EXTENSION_SOURCES ""
+#endif
+
 enum {
     MOST_ARRAYS = 32, /* of one call, results and workspace among them */
     MOST_DEVICES = 32,
@@ -1117,6 +1121,7 @@ PyMODINIT_FUNC PyInit__native(void)
     name_out = PyUnicode_InternFromString("out");
     name_cuda_stream = PyUnicode_InternFromString("cuda_stream");
     if (!front_type || !program_type || !name_stream || !name_out || !name_cuda_stream ||
+        PyModule_AddStringConstant(module, "SOURCES", PALLASC_EXTENSION_SOURCES) ||
         PyModule_AddIntConstant(module, "MOST_ARRAYS", MOST_ARRAYS) ||
         PyModule_AddIntConstant(module, "MOST_BUFFERS", MOST_BUFFERS) ||
         PyModule_AddIntConstant(module, "MOST_PARAMETERS", MOST_PARAMETERS) ||

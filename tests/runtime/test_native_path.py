@@ -18,6 +18,7 @@ from pallasc.errors import ArgumentError, DriverError
 from pallasc.runtime.calls import native_path
 from pallasc.runtime.device.devices import active, get_device
 from pallasc.runtime.matching import arrays
+from pallasc.runtime.native import extension as loading
 from pallasc.specs.artifacts.plan import Bytes, Copy, Fill
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -503,6 +504,23 @@ def test_a_kernel_that_nobody_has_goes_with_its_fronts(current: Any) -> None:
     del kernel
     gc.collect()
     assert alive() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PALLASC_NATIVE", "0"), ("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "1")],
+)
+def test_variables_switch_the_extension_off(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert loading.extension.__wrapped__() is not None
+    monkeypatch.setenv(name, value)
+    assert loading.extension.__wrapped__() is None
+
+
+def test_an_extension_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "SOURCES", loading.SOURCES[1:])
+    assert loading.extension.__wrapped__() is None
 
 
 @pytest.mark.once
