@@ -30,18 +30,8 @@ from pallasc.specs.canonical import digest
 from pallasc.specs.gpus import ARCH
 from pallasc.specs.made_folder import replace_folder
 
-SOURCES = (
-    "cubin.c", "driver.c", "errors.c", "launch.c", "map_rules.c", "plan.c", "prepare.c", "sha256.c",
-    "text.c", "export/kernels.c", "export/tvm_ffi.c",
-)  # fmt: skip
-"""What of the C library an export is built from."""
-
-HEADERS = (
-    "cuda_abi.h", "driver.h", "driver_functions.h", "errors.h", "flat_plan.h", "plan.h",
-    "prepare.h", "sha256.h", "text.h", "include/pallasc.h", "export/kernels.h",
-    "export/pallasc_tensor.h",
-)  # fmt: skip
-"""What those include."""
+_NOT_FOR_PROGRAMS = {"host.c", "host.h", "python.c", "steps.c", "steps.h", "xla.c", "xla_ffi.h"}
+"""What of the C library's sources is for Python and JAX."""
 
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_]")
@@ -120,10 +110,11 @@ def export_c(
     _check_name(name)
     check_size(bundle, [*entries], most_bytes)
     kernels = _kernels(bundle, entries, name)
+    sources = _library_sources(native)
     sizes: dict[str, int] = {}
 
     def files() -> Iterator[tuple[str, bytes]]:
-        for source in (*SOURCES, *HEADERS):
+        for source in sources:
             yield f"pallasc/{source}", (native / source).read_bytes()
         for kernel in kernels:
             for variant in kernel.variants:
@@ -132,7 +123,7 @@ def export_c(
                 yield variant.file, plan
         yield f"{name}.h", _header(name, kernels).encode("ascii")
         yield f"{name}.c", _source(name, kernels, sizes).encode("ascii")
-        yield "CMakeLists.txt", _cmake(name, version).encode("ascii")
+        yield "CMakeLists.txt", _cmake(name, sources, version).encode("ascii")
 
     replace_folder(folder, files())
     return [
@@ -146,6 +137,16 @@ def export_c(
         )
         for kernel in kernels
     ]
+
+
+def _library_sources(native: Path) -> list[str]:
+    """Return the files of the C library that programs need, below its folder."""
+    found = (
+        path.relative_to(native).as_posix()
+        for pattern in ("*.[ch]", "include/*.h", "export/*.[ch]")
+        for path in native.glob(pattern)
+    )
+    return sorted(name for name in found if name not in _NOT_FOR_PROGRAMS)
 
 
 def name_from(file: str) -> str:
@@ -411,7 +412,7 @@ target_include_directories(@NAME@
 target_compile_definitions(@NAME@ PRIVATE PALLASC_API= "PALLASC_LIBRARY_VERSION=\\"@VERSION@\\"")
 if(BUILD_SHARED_LIBS)
     # It hears of forks, so it must stay loaded.
-    target_link_libraries(@NAME@ PRIVATE "-Wl,-z,nodelete")
+    target_link_libraries(@NAME@ PRIVATE "-Wl,-z,nodelete,-z,defs")
 endif()
 find_package(Threads REQUIRED)
 target_link_libraries(@NAME@ PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
@@ -420,7 +421,7 @@ set_source_files_properties(@NAME@.c PROPERTIES OBJECT_DEPENDS "${@NAME@_plans}"
 """
 
 
-def _cmake(name: str, version: str) -> str:
-    sources = "".join(f"    pallasc/{source}\n" for source in SOURCES)
+def _cmake(name: str, sources: Sequence[str], version: str) -> str:
+    compiled = "".join(f"    pallasc/{source}\n" for source in sources if source.endswith(".c"))
     known = re.sub(r"[^A-Za-z0-9.+-]", "_", version)
-    return _filled(_CMAKE, NAME=name, SOURCES=sources, VERSION=known)
+    return _filled(_CMAKE, NAME=name, SOURCES=compiled, VERSION=known)

@@ -64,7 +64,7 @@ def build_with_cc(folder: Path, build: Path) -> Path:
         [
             *(shutil.which("cc") or "gcc", *WARNINGS.split(), *flags, *includes),
             *(folder / source for source in sources),
-            *("-o", library, "-Wl,-z,nodelete", "-pthread", "-ldl"),
+            *("-o", library, "-Wl,-z,nodelete,-z,defs", "-pthread", "-ldl"),
         ]
     )
     return library
