@@ -85,12 +85,12 @@ def pointers(timer: Timer, kind: str) -> None:
     unchecked.into(a, b, c, out=out)
     timer.add("unchecked", lambda: unchecked.into(a, b, c, out=out))
     graph(timer, functools.partial(unchecked.into, a, b, c, out=out))
-    timer.add("allocating", lambda: kernel(a, b, c), every=4)
+    timer.add("allocating", lambda: kernel(a, b, c), every=2 if kind == "torch" else 8)
     if kind == "torch":
         import torch
 
         stream = torch.cuda.Stream()
-        timer.add("allocating, stream given", lambda: kernel(a, b, c, stream=stream), every=4)
+        timer.add("allocating, stream given", lambda: kernel(a, b, c, stream=stream), every=2)
         operator = kernel.torch_operator("pallasc_bench::four")
         timer.add("through a torch operator, allocating", lambda: operator(a, b, c), every=2)
         if extension() is None:
@@ -111,7 +111,7 @@ def address_sets(timer: Timer, kind: str, artifact: Any, count: int) -> None:
 
     for _ in range(3 * count):
         work()
-    timer.add(f"{count:,} address sets", work, every=4)
+    timer.add(f"{count:,} address sets", work, every=2)
 
 
 def other_layout_check(timer: Timer, artifact: Any, tensors: tuple[Any, ...]) -> None:
