@@ -31,8 +31,8 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     compiled is the same with and without it.
 
     The line "native launch" is about the C library of pallasc, with which programs in C and C++
-    and programs of JAX launch kernels. It is there where pallasc was installed with a C compiler
-    at hand.
+    and programs of JAX launch kernels, and the extension that calls from Python go through. Both
+    are there where pallasc was installed with a C compiler at hand.
 
     Examples:
       pallasc doctor
@@ -69,12 +69,16 @@ def _native_launch() -> Item:
     """Return the C library that launches kernels, or why it is not used."""
     from pallasc.compiler.toolchain.inventory import Item
     from pallasc.errors import ToolError
+    from pallasc.runtime.native.extension import extension
     from pallasc.runtime.native.library import library_file, open_library
 
     name, purpose = "native launch", "kernels are launched by Python, under JAX by callbacks"
     try:
         file = library_file()
-        return Item(name, open_library(file).version, purpose, needed=False, path=str(file))
+        version, problem = open_library(file).version, ""
+        if extension() is None:
+            problem, purpose = "no extension for this Python", "calls go through Python"
+        return Item(name, version, purpose, needed=False, path=str(file), problem=problem)
     except ToolError as error:
         return Item(name, "", purpose, needed=False, problem=error.message.rstrip("."))
 

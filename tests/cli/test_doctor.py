@@ -6,12 +6,15 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pallasc.cli.doctor import items_text
 from pallasc.compiler.toolchain.inventory import Item, only_runs
+from pallasc.runtime.native import extension as loading
+from pallasc.runtime.native import library
 
 RunCommand = Callable[..., Any]
 
@@ -144,3 +147,9 @@ def test_doctor_says_what_launches_kernels(
     )
     file.write_text("nothing")
     assert line().startswith("native launch - the C library cannot be loaded: ")
+    monkeypatch.setattr(library, "open_library", lambda _: SimpleNamespace(version="0.1.0"))
+    monkeypatch.setattr(loading, "extension", lambda: None)
+    state = "no extension for this Python; calls go through Python"
+    assert line() == f"native launch 0.1.0 {state} {file}"
+    monkeypatch.setattr(loading, "extension", lambda: loading)
+    assert line() == f"native launch 0.1.0 ok {file}"

@@ -506,6 +506,41 @@ def test_a_kernel_that_nobody_has_goes_with_its_fronts(current: Any) -> None:
     assert alive() is None
 
 
+def test_an_operator_returns_what_is_new_and_takes_none_for_what_is_not_given(current: Any) -> None:
+    steps = made.launch("three", 0, 1, 2)
+    kernel = made.kernel(made.artifact(steps, outputs=[TEXT, "b"]))
+    a, b, c = _tensors(current, 3)
+    left: list[Any] = []
+    operator: Any = native_path.make_operator(
+        current.exchange(), 3, lambda *given: left.append(given)
+    )
+    kernel.native_paths.serve(operator, (0, -1, 1))
+    operator(a, None, b)
+    assert left == [(a, None, b)]
+    for _ in range(TIMES):
+        kernel(a, b)
+    left.clear()
+    current.written.clear()
+    result = operator(a, None, b)
+    assert isinstance(result, made.Tensor)
+    assert result not in (a, b)
+    assert current.written == [b]
+    assert left == []
+    operator(a, c, b)
+    operator(a, None)
+    assert left == [(a, c, b), (a, None)]
+
+
+def test_an_operator_without_results_returns_none(current: Any) -> None:
+    kernel = made.kernel(made.artifact(made.launch("two", 0, 1), outputs=["b"]))
+    a, b = _tensors(current, 2)
+    operator: Any = native_path.make_operator(current.exchange(), 2, lambda *given: "left")
+    kernel.native_paths.serve(operator, (0, 1))
+    for _ in range(TIMES):
+        kernel(a, b)
+    assert operator(a, b) is None
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [("PALLASC_NATIVE", "0"), ("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "1")],
