@@ -20,6 +20,7 @@ from pallasc.runtime.device import process_state
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.matching import arrays
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Dialect, Exchange
+from pallasc.runtime.native.library import open_library
 from pallasc.runtime.opening import Kernels
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources, kernel_to_json
@@ -350,3 +351,5 @@ def install() -> Framework:
 def forget() -> None:
     """Make the runtime as it is in a new process."""
     process_state.start_anew(is_forked=False)
+    if open_library.cache_info().currsize:
+        open_library().forget()

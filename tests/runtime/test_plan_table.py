@@ -108,7 +108,7 @@ def test_threads_leave_as_many_plans_as_there_is_room_for(table: PlanTable) -> N
 
 
 def test_a_plan_that_leaves_while_it_is_used_keeps_its_parameters(
-    runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
+    runtime: Any, framework: Any, python_only: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its memory serves another plan only when nobody has the plan any more."""
     monkeypatch.setattr(plan_table, "MOST_PLANS", 3)
@@ -129,7 +129,7 @@ def test_a_plan_that_leaves_while_it_is_used_keeps_its_parameters(
 
 
 def test_memory_of_plans_that_have_left_is_used_again(
-    runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
+    runtime: Any, framework: Any, python_only: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan_table, "MOST_PLANS", 20)
     kernel = made.kernel(made.add())

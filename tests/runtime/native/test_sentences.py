@@ -108,7 +108,7 @@ def _configure(**options: int) -> Setup:
 FAILURES: dict[str, tuple[Callable[[], Artifact], Setup]] = {
     **{
         f"cuInit answers {code}": (_add, _configure(init_code=code))
-        for code in (*answers.INIT_REASONS, 1)
+        for code in (*sorted(answers.INIT_REASONS), 1)
     },
     "an old driver": (_add, _configure(driver_version=11080)),
     "a driver older than the cubin": (
@@ -137,7 +137,7 @@ FAILURES: dict[str, tuple[Callable[[], Artifact], Setup]] = {
     "a map is refused": (_mapped, _fault("cuTensorMapEncodeTiled", 1, nth=2)),
     **{
         f"a launch answers {code}": (_add, _fault("cuLaunchKernelEx", code))
-        for code in (*answers.HINTS, 4)
+        for code in (*sorted(answers.HINTS), 4)
     },
     "the first step": (_steps, _fault("cuMemsetD8Async", 1)),
     "the second step": (_steps, _fault("cuLaunchKernelEx", 701)),
