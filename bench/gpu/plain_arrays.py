@@ -48,8 +48,13 @@ class Framework(Adapter):
             pointer="{x}.pointer",
             stream="_stream({d})",
             current_device="_current_device()",
-            empty=self.empty,
-            values={"_stream": self.stream, "_current_device": current_device},
+            new="_new({shape}, {dtype}, {x}.device)",
+            new_in=None,
+            values={
+                "_stream": self.stream,
+                "_current_device": current_device,
+                "_new": self.empty,
+            },
         )
 
 
