@@ -44,12 +44,12 @@ def export(bundle: Path, folder: Path, *, name: str = "kernels") -> Path:
     return folder
 
 
-def build_with_cmake(folder: Path, build: Path) -> Path:
-    """Return the shared library, built by CMake."""
-    configure = ["cmake", "-S", folder, "-B", build, "-DBUILD_SHARED_LIBS=ON"]
-    _run([*configure, f"-DCMAKE_C_FLAGS={WARNINGS}"])
-    _run(["cmake", "--build", build])
-    return next(build.glob("lib*.so"))
+def build_with_cmake(folder: Path, build: Path, *, shared: bool = True) -> Path:
+    """Return the library, built by CMake."""
+    kind = ["-DBUILD_SHARED_LIBS=ON"] if shared else []
+    run(["cmake", "-S", folder, "-B", build, f"-DCMAKE_C_FLAGS={WARNINGS}", *kind])
+    run(["cmake", "--build", build])
+    return next(build.glob("lib*.so" if shared else "lib*.a"))
 
 
 def build_with_cc(folder: Path, build: Path) -> Path:
@@ -60,7 +60,7 @@ def build_with_cc(folder: Path, build: Path) -> Path:
     library = build / "libkernels.so"
     includes = [f"-I{folder / name}" for name in (".", "pallasc/export", "pallasc/include")]
     flags = ["-std=gnu11", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-DPALLASC_API="]
-    _run(
+    run(
         [
             *(shutil.which("cc") or "gcc", *WARNINGS.split(), *flags, *includes),
             *(folder / source for source in sources),
@@ -70,7 +70,8 @@ def build_with_cc(folder: Path, build: Path) -> Path:
     return library
 
 
-def _run(command: Sequence[str | Path]) -> None:
+def run(command: Sequence[str | Path]) -> None:
+    """Run a command, which must succeed."""
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )

@@ -212,3 +212,46 @@ def test_eight_threads_may_begin_at_once(
     assert answers == [CUDA_SUCCESS] * 160
     assert len(standin.launches) == 160
     assert standin.count("cuLibraryLoadData") == 1
+
+
+USE = """
+#include <kernels.h>
+#include <stdio.h>
+
+int main(void)
+{
+    const int64_t shape[] = {4, 64};
+    pallasc_tensor arrays[3];
+    size_t size = 7;
+    for (int i = 0; i < 3; i++)
+        arrays[i] = (pallasc_tensor){.dtype = "f32", .shape = shape, .rank = 2};
+    int status = kernels_spread_prepare(0, arrays, 3, &size);
+    printf("%d %zu\\n", status, size);
+    puts(kernels_spread(0, arrays, 3, NULL, size, NULL) ? kernels_last_error() : "launched");
+    return 0;
+}
+"""
+
+
+@pytest.mark.skipif(
+    not all(map(shutil.which, ("cmake", "cc"))), reason="needs cmake and cc on the PATH"
+)
+def test_a_static_library_becomes_part_of_a_program(folder: Path, tmp_path: Path) -> None:
+    library = c_exports.build_with_cmake(folder, tmp_path / "build", shared=False)
+    source, program = tmp_path / "use.c", tmp_path / "use"
+    source.write_text(USE)
+    includes = [f"-I{folder}", f"-I{folder / 'pallasc' / 'export'}"]
+    c_exports.run(["cc", *includes, source, library, "-o", program, "-pthread", "-ldl"])
+    done = subprocess.run(
+        [program], env=control.environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == (
+        "0 1024\nspread@h100-sxm needs 1024 bytes of workspace at a multiple of 256, not at 0.\n"
+    )
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="needs c++ on the PATH")
+def test_the_header_is_one_for_cpp(folder: Path) -> None:
+    flags = ["-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"]
+    include = f"-I{folder / 'pallasc' / 'export'}"
+    c_exports.run(["c++", *flags, include, "-x", "c++", folder / "kernels.h"])
