@@ -8,7 +8,7 @@
  *   origin  text: where cubins lie that the plans name by digest; "" where they lie inside
  *
  * Its arguments are the kernel's inputs, in row-major memory of the layout that the kernel takes. Its
- * results are the inputs that are updated in place, each at the place of its argument, then the
+ * results are the inputs that are updated in place, each in the memory of its argument, then the
  * kernel's results, then memory for temporaries where any of the plans needs some.
  *
  * What happens when:
@@ -31,6 +31,7 @@
 #include "driver.h"
 #include "host.h"
 #include "plan.h"
+#include "text.h"
 #include "xla_ffi.h"
 
 enum { MOST_PLANS = 256, KEY_DIGITS = 3 };
@@ -102,7 +103,9 @@ static ffi_error *refuse(const ffi_call *call, int code, const char *format, ...
         vsnprintf(whole, (size_t)size + 1, format, again);
     va_end(again);
     va_end(values);
-    ffi_error *error = error_of(call, code, whole ? whole : start);
+    char *text = whole ? whole : start;
+    make_showable(text); /* names are a stranger's, and where there is no memory they are cut */
+    ffi_error *error = error_of(call, code, text);
     free(whole);
     return error;
 }
@@ -440,6 +443,25 @@ static ffi_error *check_buffers(ffi_call *call, const struct instance *self)
     return NULL;
 }
 
+/* An input that is updated in place has the memory of its result, as the program promises by an alias.
+ * Without one the result is memory that nobody has written. */
+static ffi_error *check_aliases(ffi_call *call, const struct instance *self)
+{
+    for (size_t n = 0; self->updated && n < self->inputs; n++) {
+        if (self->places[n] < 0)
+            continue;
+        const ffi_buffer *argument = call->arguments.values[n];
+        const ffi_buffer *result = call->results.values[self->places[n]];
+        pallasc_array array;
+        pallasc_buffer(self->plans[0], n, &array);
+        if (array.bytes && argument->data != result->data)
+            return refuse(call, FFI_INVALID_ARGUMENT,
+                          "%s: %s is updated in place, and the program gives its result other "
+                          "memory.", self->kernel, array.path);
+    }
+    return NULL;
+}
+
 /* Lists the addresses of a launch; returns that of the memory for temporaries. */
 static void *list_buffers(const ffi_call *call, const struct instance *self, void **buffers)
 {
@@ -469,6 +491,8 @@ static pallasc_plan *take(ffi_call *call, struct platform *platform, int device,
             return NULL;
         atomic_store_explicit(&(*self)->is_checked, 1, memory_order_relaxed);
     }
+    if ((*error = check_aliases(call, *self)))
+        return NULL;
     return choose(call, *self, device, error);
 }
 

@@ -87,15 +87,33 @@ def test_execute_launches_into_the_stream_with_the_buffers_of_xla(
 def test_inputs_updated_in_place_are_the_memory_of_their_results(
     site: Site, runtime: control.Standin, framework: made.Framework
 ) -> None:
-    a, b, updated, out, workspace = tensors(framework, *[TEXT] * 4, "u8[512]")
+    a, b, out, workspace = tensors(framework, *[TEXT] * 3, "u8[512]")
     artifact = made.artifact(
         made.launch("four", 0, 1, 2, 3), outputs=["f32[4, 64]", "b"], temporaries=[512]
     )
     assert site.instantiate(plans(artifact)) is None
-    assert site.run(EXECUTE, [a, b], [updated, out, workspace]) is None
+    assert site.run(EXECUTE, [a, b], [b, out, workspace]) is None
     launch = runtime.launches[-1]
     passed = [launch.pointer(n) for n in range(4)]
-    assert passed == [t.pointer for t in (a, updated, out, workspace)]
+    assert passed == [t.pointer for t in (a, b, out, workspace)]
+
+
+def test_a_program_without_the_alias_of_an_input_updated_in_place_is_refused(
+    site: Site, runtime: control.Standin, framework: made.Framework
+) -> None:
+    a, b, other = tensors(framework, *[TEXT] * 3)
+    assert site.instantiate(plans(made.artifact(made.launch("two", 0, 1), outputs=["b"]))) is None
+    refused = site.run(EXECUTE, [a, b], [other])
+    assert refused == fake_xla.Refused(
+        INVALID, "made: b is updated in place, and the program gives its result other memory."
+    )
+    assert runtime.launches == []
+
+
+def test_names_of_strangers_are_shown_without_what_a_terminal_obeys(site: Site) -> None:
+    refused = site.instantiate({"000x": b"PALLASC\n"}, kernel="a\x1b[31m\x07" + "é" * 3000)
+    assert refused is not None
+    assert refused.message.startswith("a?[31m?é")
 
 
 def test_prepare_loads_on_every_gpu_in_use_and_execute_loads_nothing(
