@@ -24,7 +24,7 @@ enum {
     ABI_OF_CUDA_12_8 = 8,      /* from it on e_flags has the SM in its second byte */
 };
 
-static const char info_prefix[] = ".nv.info.";
+static const char info_prefix[] = ".nv.info.", code_prefix[] = ".text.";
 
 struct bytes {
     const unsigned char *at;
@@ -53,18 +53,20 @@ static struct bytes content(struct bytes elf, const unsigned char *section)
     return part(elf, number(section + 24, 8), number(section + 32, 8));
 }
 
-/* Is the text at an offset of the section's names `.nv.info.` and a kernel's name? */
-static int is_info_of(struct bytes names, uint64_t at, const char *kernel, size_t kernel_bytes)
+/* Is the text at an offset of the sections' names a prefix and a kernel's name? */
+static int is_name_of(struct bytes names, uint64_t at, const char *prefix, size_t prefix_bytes,
+                      const char *kernel, size_t kernel_bytes)
 {
-    size_t prefix = sizeof info_prefix - 1;
-    struct bytes name = part(names, at, prefix + kernel_bytes + 1);
-    return name.count && !memcmp(name.at, info_prefix, prefix) &&
-           !memcmp(name.at + prefix, kernel, kernel_bytes + 1);
+    struct bytes name = part(names, at, prefix_bytes + kernel_bytes + 1);
+    return name.count && !memcmp(name.at, prefix, prefix_bytes) &&
+           !memcmp(name.at + prefix_bytes, kernel, kernel_bytes + 1);
 }
 
+/* The attributes of a kernel that has code; the first section of a name counts, as in Python. */
 static struct bytes info_of(struct bytes elf, const char *kernel, struct effort *left)
 {
-    struct bytes none = {elf.at, 0};
+    struct bytes none = {elf.at, 0}, info = none;
+    int has_code = 0, has_info = 0;
     if (elf.count < ELF_HEADER_BYTES || memcmp(elf.at, "\177ELF\2\1", 6) ||
         number(elf.at + 18, 2) != MACHINE_CUDA || number(elf.at + 58, 2) != SECTION_BYTES)
         return none;
@@ -76,8 +78,16 @@ static struct bytes info_of(struct bytes elf, const char *kernel, struct effort 
     size_t kernel_bytes = strlen(kernel);
     for (uint64_t i = 0; i < count && left->sections; i++, left->sections--) {
         const unsigned char *section = table.at + i * SECTION_BYTES;
-        if (is_info_of(names, number(section, 4), kernel, kernel_bytes))
-            return content(elf, section);
+        uint64_t at = number(section, 4);
+        if (!has_info && is_name_of(names, at, info_prefix, sizeof info_prefix - 1, kernel,
+                                    kernel_bytes)) {
+            info = content(elf, section);
+            has_info = 1;
+        }
+        has_code = has_code || is_name_of(names, at, code_prefix, sizeof code_prefix - 1, kernel,
+                                          kernel_bytes);
+        if (has_code && has_info)
+            return info;
     }
     return none;
 }

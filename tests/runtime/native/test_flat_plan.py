@@ -546,6 +546,7 @@ def test_a_cubin_that_is_none_is_refused(native: Library) -> None:
             "the artifact is for sm_90, but its cubin is for sm_91",
         ),
         (image.replace(b".nv.info.three", b"x" * 14), "its cubin has no kernel three with"),
+        (image.replace(b".text.three", b"x" * 11), "its cubin has no kernel three with"),
     ]
     for other, words in cases:
         digest_of = bytes.fromhex(digest(other))
