@@ -7,6 +7,7 @@ import math
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import rig
 from exchange import exchange
 
-from pallasc.errors import ArgumentError
+from pallasc.errors import ArgumentError, ToolError
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 from pallasc.runtime.device import process_state
 from pallasc.runtime.kernel import Kernel
@@ -352,4 +353,5 @@ def forget() -> None:
     """Make the runtime as it is in a new process."""
     process_state.start_anew(is_forked=False)
     if open_library.cache_info().currsize:
-        open_library().forget()
+        with suppress(ToolError):  # older than its sources: nothing was loaded by it
+            open_library().forget()
