@@ -36,6 +36,13 @@ from pallasc.emulator.ptx.syntax import (
     Vector,
 )
 
+_CLOCKS = {
+    *("%clock", "%clock_hi", "%clock64"),
+    *("%globaltimer", "%globaltimer_lo", "%globaltimer_hi"),
+    *(f"%pm{number}{part}" for number in range(8) for part in ("", "_64")),
+}
+"""Special registers that have another value each time they are read."""
+
 
 def evaluate(
     kernel: Kernel, graph: Graph, block: tuple[int, int, int], grid: tuple[int, int, int]
@@ -57,6 +64,7 @@ class _Evaluator:
         self.atoms = Atoms()
         self.env: dict[str, Value] = {}
         self.specials: dict[str, Value] = {}
+        self.readings = 0
         self.result = Evaluation(kernel, graph, self.atoms, self.threads)
         self.everyone = np.ones(self.threads, bool)
         self.thread_index = np.arange(self.threads, dtype=np.int64)
@@ -198,6 +206,8 @@ class _Evaluator:
         if len(places) != 1:
             return None
         instruction = instructions[places[0]]
+        if instruction.guard is not None:
+            return None
         if instruction.opcode.startswith("mov.") and isinstance(instruction.operands[1], Register):
             inner = self.definitions.get(instruction.operands[1].name, [])
             if len(inner) != 1 or not members >> block_of[inner[0]] & 1:
@@ -227,11 +237,31 @@ class _Evaluator:
         if role.is_watched:
             self._watch(index, instruction, block, mask, has_data=role.has_data)
         if role.handler is not None:
+            kept = self._kept(instruction, index, mask)
             role.handler(self, instruction, index)
+            self.env.update(kept)
         elif self.changing and role.has_result and instruction.operands:
             for register in registers_of(instruction.operands[0]):
                 if register.name in self.changing:
                     self.env[register.name] = self.atoms.value("result", index, register.name)
+
+    def _kept(self, instruction: Instruction, index: int, mask: Any) -> dict[str, Value]:
+        """Return what registers hold behind an instruction whose guard does not hold everywhere.
+
+        Registers that nothing else writes have no other value, so those are not among them.
+        """
+        if instruction.guard is None or not self.changing or not instruction.operands:
+            return {}
+        registers = [each.name for each in registers_of(instruction.operands[0])]
+        changing = [name for name in registers if name in self.changing]
+        guard = self.read(instruction.guard)
+        if guard.is_known:
+            held = mask & as_mask(guard.constant, self.threads)
+            if (held == mask).all():
+                return {}
+            if not held.any():
+                return {name: self.env[name] for name in changing if name in self.env}
+        return {name: self.atoms.value("result", index, name) for name in changing}
 
     def _watch(
         self, index: int, instruction: Instruction, block: int, mask: Any, *, has_data: bool
@@ -275,6 +305,9 @@ class _Evaluator:
         if isinstance(operand, Symbol):
             return Value(((self.atoms.atom("symbol", operand.name), 1),), operand.offset)
         if isinstance(operand, Special):
+            if operand.name in _CLOCKS:
+                self.readings += 1
+                return self.atoms.value("special", operand.name, self.readings)
             if (found := self.specials.get(operand.name)) is None:
                 found = self.specials[operand.name] = self._special(operand.name)
             return found

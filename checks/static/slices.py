@@ -104,7 +104,10 @@ def slice_of(code: Instructions) -> Slice:
         for number in definitions[name]:
             if number not in found:
                 found.add(number)
+                statement = statements[number]
                 if roles[number].handler is not None:
-                    wanted += statements[number].names
+                    wanted += statement.names
+                    if statement.guard is not None and name in more:
+                        wanted.append(statement.guard)
     changing = {name for name, numbers in definitions.items() if len(numbers) > 1}
     return Slice(sorted(found), definitions, changing - accumulators)

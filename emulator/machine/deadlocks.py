@@ -50,11 +50,13 @@ def explain(clusters: Sequence[Cluster]) -> Deadlock:
         clusters, key=lambda each: (each.blocks[0].device, each.blocks[0].index[::-1])
     )
     waiting: list[tuple[Warp, int, str]] = []
+    others: list[tuple[Warp, int, str]] = []
     groups: dict[tuple[int, str], _Group] = {}
     for warp, split in _in_order(clusters):
         reason, place = _reason(warp, split), _place(split)
-        if not isinstance(split.waits, LanesWait) or len(warp.splits) == 1:
-            waiting.append((warp, place, reason))
+        # Lanes that wait for others of their warp follow from what those wait for.
+        follows = isinstance(split.waits, LanesWait) and len(warp.splits) > 1
+        (others if follows else waiting).append((warp, place, reason))
         group = groups.setdefault(
             (place, reason), _Group(_instruction(warp, place), reason, split.waits)
         )
@@ -64,7 +66,7 @@ def explain(clusters: Sequence[Cluster]) -> Deadlock:
         lines += _told(group, clusters)
     if len(groups) > _MOST_GROUPS:
         lines.append(f"  … and {len(groups) - _MOST_GROUPS} more groups of warps")
-    return Deadlock("\n".join(lines), waiting)
+    return Deadlock("\n".join(lines), waiting or others)
 
 
 def _in_order(clusters: Sequence[Cluster]) -> list[tuple[Warp, Split]]:

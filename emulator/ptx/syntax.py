@@ -123,7 +123,7 @@ class Instruction(NamedTuple):
         return _parts(self.opcode)
 
 
-_PLAIN_NAME = re.compile(r"%[a-z]+\d+")
+_PLAIN_NAME = re.compile(r"%(?!clock64|pm\d|envreg\d)[a-z]+\d+")
 
 
 def is_register_name(name: str) -> bool:

@@ -37,6 +37,37 @@ def test_each_of_128_threads_may_announce_a_128th() -> None:
     assert "transaction-bytes" in rules_in(whole)
 
 
+@pytest.mark.parametrize(
+    ("move", "guard", "expected"),
+    [
+        ("mov.b32 %r2, 4096;", "setp.ne.b32 %q, %r8, 0;", set()),
+        ("mov.b32 %r2, 4096;", "setp.ne.b32 %q, 1, 1;", {"transaction-bytes"}),
+        ("mov.b32 %r2, 8192;", "setp.ne.b32 %q, 1, 1;", set()),
+        ("mov.b32 %r2, 4096;", "setp.ne.b32 %q, 1, 0;", set()),
+    ],
+)
+def test_a_guard_that_is_not_known_leaves_two_values(
+    move: str, guard: str, expected: set[str]
+) -> None:
+    declared = ".reg .pred %q;\n.reg .b32 %r8;\nld.global.b32 %r8, [%x];"
+    text = f"{declared}\n{guard}\n{move}\n@%q mov.b32 %r2, 8192;"
+    assert rules_in(edited("transaction-bytes", (BYTES, text))) == expected
+
+
+@pytest.mark.parametrize(
+    ("clock", "bits"), [("%clock", 32), ("%globaltimer", 64), ("%clock64", 64)]
+)
+def test_a_clock_shows_another_time_at_each_reading(clock: str, bits: int) -> None:
+    text = (
+        f".reg .b{bits} %a, %b;\nmov.b{bits} %a, {clock};\nmov.b{bits} %b, {clock};\n"
+        f"sub.s{bits} %b, %b, %a;\nadd.s{bits} %b, %b, 4096;\n"
+        + ("mov.b32 %r2, %b;" if bits == 32 else "cvt.u32.u64 %r2, %b;")
+    )
+    assert rules_in(edited("transaction-bytes", (BYTES, text))) == set()
+    same = text.replace(clock, "%laneid" if bits == 32 else "0")
+    assert rules_in(edited("transaction-bytes", (BYTES, same))) == {"transaction-bytes"}
+
+
 EXTRACTED = "bfe.u64 %rd3, %rd1, 4, 14;"
 
 
