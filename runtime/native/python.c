@@ -298,6 +298,7 @@ typedef struct call {
     bool is_viewed[MOST_ARRAYS];
     dl_tensor views[MOST_ARRAYS]; /* by parameter */
     PyObject *out, *stream;
+    PyObject *items;                   /* of an `out` that is a list, which may change meanwhile */
     PyObject *arrays[MOST_ARRAYS];     /* inputs, results, workspace */
     dl_tensor placed[MOST_ARRAYS];     /* of results and workspace, by array */
     uint64_t addresses[MOST_ARRAYS];
@@ -445,25 +446,18 @@ static bool take_out(call *own, const route *way)
     }
     if (!own->out)
         return false;
-    if (PyTuple_CheckExact(own->out)) {
-        if (PyTuple_Size(own->out) != way->leaf_count)
-            return false;
-        for (int n = 0; n < way->leaf_count; n++)
-            if (!give(own, way, &way->leaves[n], PyTuple_GetItem(own->out, n)))
-                return false;
-        return true;
+    if (PyList_CheckExact(own->out) && !own->items) {
+        own->items = PyList_AsTuple(own->out);
+        if (!own->items)
+            forget_error();
     }
-#ifndef Py_GIL_DISABLED /* there another thread may change the list */
-    if (PyList_CheckExact(own->out)) {
-        if (PyList_Size(own->out) != way->leaf_count)
+    PyObject *items = PyTuple_CheckExact(own->out) ? own->out : own->items;
+    if (!items || PyTuple_Size(items) != way->leaf_count)
+        return false;
+    for (int n = 0; n < way->leaf_count; n++)
+        if (!give(own, way, &way->leaves[n], PyTuple_GetItem(items, n)))
             return false;
-        for (int n = 0; n < way->leaf_count; n++)
-            if (!give(own, way, &way->leaves[n], PyList_GetItem(own->out, n)))
-                return false;
-        return true;
-    }
-#endif
-    return false;
+    return true;
 }
 
 /* Looks at an array that was given for a result, or allocated. */
@@ -507,14 +501,17 @@ static route *choose(call *own)
     return NULL;
 }
 
-/* The program of a device; NULL where Python shall do it. The first time Python makes it. */
+/* The program of a device, a new reference, since a fork within the call makes fronts forget
+ * theirs; NULL where Python shall do it. The first time Python makes it. */
 static program *program_on(route *way, int device)
 {
     if (device < 0 || device >= MOST_DEVICES || way->is_slow_on[device])
         return NULL;
     program *own = atomic_load_explicit(&way->programs[device], memory_order_acquire);
-    if (own)
+    if (own) {
+        Py_INCREF((PyObject *)own);
         return own;
+    }
     PyObject *made = PyObject_CallFunction(way->ready, "i", device);
     if (!made) {
         forget_error();
@@ -528,8 +525,10 @@ static program *program_on(route *way, int device)
     program *none = NULL;
     if (!atomic_compare_exchange_strong(&way->programs[device], &none, (program *)made)) {
         Py_DECREF(made); /* another thread was faster */
+        Py_INCREF((PyObject *)none);
         return none;
     }
+    Py_INCREF(made);
     return (program *)made;
 }
 
@@ -750,17 +749,13 @@ static PyObject *returned(const call *own, const route *way)
 /* What a call comes to: done, with a result or an exception; or nothing was done. */
 enum { DONE, NOT_DONE };
 
-static int launch(call *own, PyObject **result)
+/* Launches on a device whose program is there, in its current context. */
+static int launch_on(call *own, route *way, program *ready, int device, PyObject **result)
 {
     front *self = own->self;
     bool allocates = self->what != FRONT_INTO;
-    route *way = choose(own);
-    if (!way || (own->stream && !self->new_in && (allocates || way->new_workspace)))
-        return NOT_DONE;
-    int device = device_of_inputs(own, way);
-    program *ready = program_on(way, device);
     void *context, *stream;
-    if (!ready || ready->plan.driver.current_context(&context) || context != ready->plan.context)
+    if (ready->plan.driver.current_context(&context) || context != ready->plan.context)
         return NOT_DONE;
     if (!allocates && !take_results(own, way, device))
         return NOT_DONE;
@@ -795,6 +790,22 @@ static int launch(call *own, PyObject **result)
     return status;
 }
 
+static int launch(call *own, PyObject **result)
+{
+    front *self = own->self;
+    bool allocates = self->what != FRONT_INTO;
+    route *way = choose(own);
+    if (!way || (own->stream && !self->new_in && (allocates || way->new_workspace)))
+        return NOT_DONE;
+    int device = device_of_inputs(own, way);
+    program *ready = program_on(way, device);
+    if (!ready)
+        return NOT_DONE;
+    int status = launch_on(own, way, ready, device, result);
+    Py_DECREF((PyObject *)ready);
+    return status;
+}
+
 static PyObject *fall_back(front *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     Py_ssize_t named = names ? PyTuple_Size(names) : 0;
@@ -824,7 +835,10 @@ static PyObject *front_enter(PyObject *object, PyObject *const *args, Py_ssize_t
     call own;
     PyObject *result = NULL;
     own.self = (front *)object;
-    if (take_arguments(&own, args, count, names) && launch(&own, &result) == DONE)
+    own.items = NULL;
+    int status = take_arguments(&own, args, count, names) ? launch(&own, &result) : NOT_DONE;
+    Py_XDECREF(own.items);
+    if (status == DONE)
         return result;
     if (PyErr_Occurred())
         return NULL;

@@ -493,6 +493,49 @@ def test_a_child_of_a_fork_says_why_it_cannot_launch(current: Any, adds: Any) ->
     adds.into(a, b, out=out)
 
 
+class _Working:
+    """A stream whose handle is asked for by code that does something else, too."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    @property
+    def cuda_stream(self) -> int:
+        self._work()
+        return 0
+
+
+def test_a_list_of_results_that_changes_within_a_call_keeps_them_until_it_is_over(
+    current: Any,
+) -> None:
+    plan = made.artifact(made.launch("three", 0, 1, 2), outputs=[TEXT, "b"], output_tree=[0, 1])
+    kernel = made.kernel(plan)
+    a, b, c = _tensors(current, 3)
+    left = _warm(kernel, a, b, out=[c, b])
+    for _ in range(20):
+        out = [replace(c), b]
+        pointer = out[0].pointer
+        assert kernel.into(a, b, out=out, stream=_Working(out.clear)) is out
+        assert pointer in [each.pointer for each in current.written[-2:]]
+    assert left == []
+
+
+def test_a_fork_within_a_call_ends_no_process(current: Any, adds: Any) -> None:
+    a, b, out = _tensors(current, 3)
+    _warm(adds, a, b, out=out)
+    children: list[int] = []
+    try:
+        adds.into(a, b, out=out, stream=_Working(lambda: children.append(os.fork())))
+    except Exception:
+        if children == [0]:
+            os._exit(17)
+        raise
+    finally:
+        if children == [0]:
+            os._exit(18)
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) in (17, 18)
+
+
 def test_a_kernel_that_nobody_has_goes_with_its_fronts(current: Any) -> None:
     import gc
     import weakref
