@@ -68,11 +68,12 @@ def library() -> Extension:
     """Return the library as what setuptools builds."""
     project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
     files = [path.name for path in (HERE / NATIVE).glob("*.[ch]")]
+    files += [f"include/{path.name}" for path in (HERE / NATIVE).glob("include/*.h")]
     sources = sorted(name for name in files if name.endswith(".c"))
     return Extension(
         LIBRARY,
         [f"{NATIVE}/{name}" for name in sources if name not in OF_PYTHON],
-        depends=sorted(f"{NATIVE}/{path.name}" for path in (HERE / NATIVE).glob("*.h")),
+        depends=sorted(f"{NATIVE}/{name}" for name in files if name.endswith(".h")),
         define_macros=[
             ("PALLASC_LIBRARY_VERSION", f'"{project["version"]}"'),
             ("PALLASC_LIBRARY_SOURCES", f'"{_digest(files)}"'),
@@ -107,6 +108,13 @@ def extension() -> Extension:
     )
 
 
+def _sentence(reason: str) -> str:
+    return (
+        f"pallasc: installed without its C library: {reason}. Kernels are launched by Python, at a "
+        "higher cost a launch."
+    )
+
+
 def _flags(variable: str) -> list[str]:
     return shlex.split(os.environ.get(variable, ""))
 
@@ -117,11 +125,7 @@ class BuildAfresh(build_py):
     def run(self) -> None:
         """Build into an empty folder; an editable install builds nothing and is left alone."""
         if MISSING:
-            print(
-                f"pallasc: installed without its C library: {MISSING}. Kernels are launched by "
-                "Python, at a higher cost a launch.",
-                file=sys.stderr,
-            )
+            print(_sentence(MISSING), file=sys.stderr)
         if not self.editable_mode:
             shutil.rmtree(self.build_lib, ignore_errors=True)
         super().run()
@@ -138,6 +142,13 @@ class BuildLibrary(build_ext):
         if fullname.rpartition(".")[2] == LIBRARY.rpartition(".")[2]:
             return f"{fullname.replace('.', os.sep)}.so"
         return str(super().get_ext_filename(fullname))
+
+    def run(self) -> None:
+        """Build, and say so where the library did not come of it."""
+        super().run()
+        if LIBRARIES and not Path(self.get_ext_fullpath(LIBRARY)).is_file():
+            print(_sentence("the compiler fails, as is said above"), file=sys.stderr)
+            LIBRARIES.clear()
 
     def build_extension(self, ext: Extension) -> None:
         """Build with the compiler at hand, and without the flags that Python was built with."""
@@ -164,7 +175,9 @@ class Wheel(bdist_wheel):
     def get_tag(self) -> tuple[str, str, str]:
         """Return the tags of Python, its binary interface, and the platform."""
         python, interface, platform = super().get_tag()
-        return ("py3", "none", platform) if LIBRARIES else (python, interface, platform)
+        if MISSING:
+            return python, interface, platform
+        return "py3", "none", platform if LIBRARIES else "any"
 
 
 MISSING = why_not()

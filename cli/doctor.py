@@ -72,14 +72,16 @@ def _native_launch() -> Item:
     from pallasc.runtime.native.extension import extension
     from pallasc.runtime.native.library import library_file, open_library
 
-    name, purpose = "native launch", "kernels are launched by Python, under JAX by callbacks"
+    name, purpose = "native launch", "under JAX kernels are launched by callbacks of Python"
     try:
         file = library_file()
         version, problem = open_library(file).version, ""
         if extension() is None:
-            problem, purpose = "no extension for this Python", "calls go through Python"
+            problem, purpose = "no extension is used in this Python", "calls go through Python"
         return Item(name, version, purpose, needed=False, path=str(file), problem=problem)
     except ToolError as error:
+        if extension() is None:
+            purpose = "kernels are launched by Python, under JAX by callbacks"
         return Item(name, "", purpose, needed=False, problem=error.message.rstrip("."))
 
 

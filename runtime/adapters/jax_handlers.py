@@ -40,7 +40,10 @@ _FIND = ctypes.CFUNCTYPE(
     ctypes.POINTER(ctypes.c_size_t),
 )
 _lock = threading.Lock()
-_registered: list[Any] = []
+_callback: list[Any] = []
+"""What C calls as long as the process lives, once it was given to it."""
+_registered: set[str] = set()
+"""Platforms whose handlers XLA has."""
 
 
 class Plan(bytes):
@@ -60,6 +63,8 @@ def register_jax_handlers() -> None:
     """
     try:
         functions = open_library().functions
+        if not hasattr(functions, "pallasc_xla_find_with"):
+            raise ToolError("the C library has no handlers for JAX.", hint="Unset PALLASC_NATIVE.")
     except ToolError as error:
         raise ToolError(
             f"programs of JAX cannot launch kernels by themselves: {error.message}", hint=error.hint
@@ -69,12 +74,12 @@ def register_jax_handlers() -> None:
     except ImportError as error:
         raise ToolError("JAX is not installed.", hint="Run pip install jax.") from error
     with _lock:
-        if _registered:
-            return
-        # Kept: XLA calls these as long as the process lives.
-        found = _FIND(_find)
-        functions.pallasc_xla_find_with(found)
+        if not _callback:
+            _callback.append(_FIND(_find))
+            functions.pallasc_xla_find_with(_callback[0])
         for prefix, (platform, stages) in _STAGES.items():
+            if platform in _registered:
+                continue
             handlers = {
                 stage: jax.ffi.pycapsule(getattr(functions, f"pallasc_xla_{prefix}_{stage}"))
                 for stage in stages
@@ -86,7 +91,7 @@ def register_jax_handlers() -> None:
                     f"this JAX does not take pallasc's handlers: {error}",
                     hint="Install a version of JAX that pallasc supports.",
                 ) from error
-        _registered.append(found)
+            _registered.add(platform)
 
 
 def jax_export_checks() -> list[Any]:
@@ -204,7 +209,10 @@ _given: dict[int, Any] = {}
 
 def _find(kernel: bytes, variant: bytes, digest: bytes, data: Any, size: Any) -> int:
     """Give XLA's handlers a blob of the kernels that are open in this process."""
-    blob = find_blob(*(text.decode("utf-8", "replace") for text in (kernel, variant, digest)))
+    try:
+        blob = find_blob(*(text.decode("utf-8", "replace") for text in (kernel, variant, digest)))
+    except OSError:  # C says that it was not found
+        blob = None
     if blob is None:
         return 1
     # The bytes are copied before this thread asks again.

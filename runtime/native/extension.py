@@ -9,6 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from pallasc.runtime.native import is_clone
+
 FOLDER = Path(__file__).resolve().parent
 SOURCES = ("cuda_abi.h", "python.c", "steps.c", "steps.h")
 """What the extension is built from."""
@@ -30,18 +32,17 @@ def extension() -> Any | None:
         return None
     try:
         module = import_module("pallasc.runtime.native._native")
-    except ImportError:
+    except (ImportError, ValueError):  # of a path that this locale cannot say
         return None
-    sources = _sources_digest()
-    return module if sources in ("", module.SOURCES) else None
+    return module if not is_clone(FOLDER) or _sources_digest() == module.SOURCES else None
 
 
 def _sources_digest() -> str:
-    """Return the digest of the sources in a clone, "" where there are none, as in a wheel."""
-    files = [FOLDER / name for name in SOURCES]
-    if not files[0].exists():
-        return ""
+    """Return the digest of the sources, "" where they are not all there to be read."""
     digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    for file in (FOLDER / name for name in SOURCES):
+        try:
+            digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+        except OSError:
+            return ""
     return digest.hexdigest()

@@ -26,6 +26,7 @@ from pallasc.errors import (
     PallascError,
     ToolError,
 )
+from pallasc.runtime.native import is_clone
 
 FOLDER = Path(__file__).resolve().parent
 """Where the library, its header (`include/`) and its pkg-config file (`pkgconfig/`) lie."""
@@ -90,13 +91,15 @@ def library_file() -> Path:
     chosen = os.environ.get(_VARIABLE)
     if chosen == "0":
         raise ToolError(f"the C library is switched off: {_VARIABLE} is 0.", hint="Unset it.")
-    file = Path(chosen) if chosen else FOLDER / _FILE
+    file = Path(chosen).absolute() if chosen else FOLDER / _FILE
     if not file.is_file():
         raise ToolError(
-            f"{_VARIABLE} names {file}, which is not there."
+            f"{_VARIABLE} names {file}, which is no file."
             if chosen
             else "pallasc was installed without its C library.",
-            hint="Install pallasc where a C compiler is on the PATH, or a wheel for this platform.",
+            hint=f"Unset {_VARIABLE}, or let it name a library."
+            if chosen
+            else "Install pallasc where a C compiler is on the PATH, or a wheel for this platform.",
         )
     return file
 
@@ -122,16 +125,17 @@ def open_library(file: Path | None = None) -> Library:
 
 
 def _check_sources(functions: Any) -> None:
-    """Check, in a clone, that the library was built from the sources there; wheels have none.
+    """Check, in a clone, that the library was built from the sources there.
 
     Raises:
         ToolError: they have changed since.
     """
-    sources = sorted(FOLDER.glob("*.[ch]"))
-    if not sources:
+    if not is_clone(FOLDER):
         return
     digest = hashlib.sha256()
-    for path in sources:
+    files = [*FOLDER.glob("*.[ch]"), *FOLDER.glob("include/*.h")]
+    for name in sorted(path.relative_to(FOLDER).as_posix() for path in files):
+        path = FOLDER / name
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     functions.pallasc_sources.restype = ctypes.c_char_p
     if functions.pallasc_sources().decode() != digest.hexdigest():

@@ -268,11 +268,14 @@ def test_a_library_older_than_the_sources_beside_it_is_not_used(
     from pallasc.runtime.native import library
 
     monkeypatch.delenv("PALLASC_NATIVE", raising=False)
-    monkeypatch.setattr(library, "FOLDER", tmp_path)
-    shutil.copy(native_file, tmp_path / "libpallasc.so")
+    folder = tmp_path / "runtime" / "native"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(library, "FOLDER", folder)
+    shutil.copy(native_file, folder / "libpallasc.so")
+    (folder / "plan.c").write_text("int changed;")
     library.open_library.cache_clear()
-    assert library.open_library().version  # as in a wheel, which has no sources
-    (tmp_path / "plan.c").write_text("int changed;")
+    assert library.open_library().version  # sources in an install do not change
+    (tmp_path / "setup.py").touch()
     library.open_library.cache_clear()
     with pytest.raises(ToolError, match="was built before its sources changed") as caught:
         library.open_library()
@@ -290,7 +293,7 @@ def test_the_variable_switches_it_off_or_names_another(
     with pytest.raises(ToolError, match="switched off: PALLASC_NATIVE is 0"):
         library_file()
     monkeypatch.setenv("PALLASC_NATIVE", str(tmp_path / "gone.so"))
-    with pytest.raises(ToolError, match=r"PALLASC_NATIVE names .*gone\.so, which is not there"):
+    with pytest.raises(ToolError, match=r"PALLASC_NATIVE names .*gone\.so, which is no file"):
         library_file()
     (tmp_path / "gone.so").touch()
     assert library_file() == tmp_path / "gone.so"
