@@ -2,7 +2,7 @@
 
 #include "driver.hpp"
 
-#include <kernels.h>
+#include <kernels/kernels.h>
 
 #include <cstdio>
 #include <stdexcept>

@@ -58,7 +58,7 @@ def build_with_cc(folder: Path, build: Path) -> Path:
     sources = re.findall(r"^    (\S+\.c)$", listed, re.MULTILINE)
     build.mkdir()
     library = build / "libkernels.so"
-    includes = [f"-I{folder / name}" for name in (".", "pallasc/export", "pallasc/include")]
+    includes = [f"-I{folder / name}" for name in (".", "include", "pallasc/include")]
     flags = ["-std=gnu11", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-DPALLASC_API="]
     run(
         [

@@ -215,7 +215,7 @@ def test_eight_threads_may_begin_at_once(
 
 
 USE = """
-#include <kernels.h>
+#include <kernels/kernels.h>
 #include <stdio.h>
 
 int main(void)
@@ -240,7 +240,7 @@ def test_a_static_library_becomes_part_of_a_program(folder: Path, tmp_path: Path
     library = c_exports.build_with_cmake(folder, tmp_path / "build", shared=False)
     source, program = tmp_path / "use.c", tmp_path / "use"
     source.write_text(USE)
-    includes = [f"-I{folder}", f"-I{folder / 'pallasc' / 'export'}"]
+    includes = [f"-I{folder / name}" for name in ("include", "pallasc/include")]
     c_exports.run(["cc", *includes, source, library, "-o", program, "-pthread", "-ldl"])
     done = subprocess.run(
         [program], env=control.environment(), capture_output=True, text=True, check=True
@@ -253,5 +253,28 @@ def test_a_static_library_becomes_part_of_a_program(folder: Path, tmp_path: Path
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs c++ on the PATH")
 def test_the_header_is_one_for_cpp(folder: Path) -> None:
     flags = ["-std=c++11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only"]
-    include = f"-I{folder / 'pallasc' / 'export'}"
-    c_exports.run(["c++", *flags, include, "-x", "c++", folder / "kernels.h"])
+    include = f"-I{folder / 'pallasc' / 'include'}"
+    header = folder / "include" / "kernels" / "kernels.h"
+    c_exports.run(["c++", *flags, include, "-x", "c++", header])
+
+
+@pytest.mark.skipif(
+    not all(map(shutil.which, ("cmake", "c++"))), reason="needs cmake and c++ on the PATH"
+)
+@pytest.mark.parametrize("name", ["math", "string", "pthread_kernels"])
+def test_a_library_may_be_called_like_a_header_of_the_system(name: str, tmp_path: Path) -> None:
+    bundle = c_exports.small_bundle(tmp_path / "made.pallasc")
+    c_exports.export(bundle, tmp_path / name, name=name)
+    (tmp_path / "use.cpp").write_text(
+        "#include <cmath>\n#include <string>\n#include <string.h>\n#include <math.h>\n"
+        f"#include <{name}/{name}.h>\n"
+        f"int main() {{ return int(std::string({name}_last_error()).size() + ::fabs(0.)); }}\n"
+    )
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.12)\nproject(user LANGUAGES C CXX)\n"
+        f"add_subdirectory({name})\nadd_executable(use use.cpp)\n"
+        f"target_link_libraries(use PRIVATE {name} m ${{CMAKE_DL_LIBS}})\n"
+    )
+    c_exports.run(["cmake", "-S", tmp_path, "-B", tmp_path / "build"])
+    c_exports.run(["cmake", "--build", tmp_path / "build"])
+    assert subprocess.run([tmp_path / "build" / "use"], check=False).returncode == 0

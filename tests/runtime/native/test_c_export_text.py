@@ -15,8 +15,9 @@ import made
 import pytest
 
 from pallasc.cli.main import main
+from pallasc.runtime.native.library import FOLDER
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.c_export import name_from
+from pallasc.specs.bundle.c_export import LIBRARY_SOURCES, name_from
 from pallasc.specs.bundle.items import item_of
 from pallasc.specs.bundle.writer import build_bundle
 
@@ -73,7 +74,7 @@ def test_json_names_functions_and_plans(run: Run, bundle: Path, tmp_path: Path) 
         "bytes": file.stat().st_size,
     }
     assert file.read_bytes()[:8] == b"PALLASC\n"
-    header = (folder / "my_kernels.h").read_text()
+    header = (folder / "include" / "my_kernels" / "my_kernels.h").read_text()
     row = "add[n=64]@b200: a: f32[4, 64], b: f32[4, 64] -> out: f32[4, 64]"
     assert f"/* add\n *   {row}\n" in header
 
@@ -93,8 +94,8 @@ def test_an_export_is_replaced_and_other_work_is_not(
     folder = tmp_path / "out"
     assert run(bundle, "-o", folder)[0] == 0
     assert run(bundle, "-o", folder, "--name", "other", "--target", "b200")[0] == 0
-    assert (folder / "other.h").is_file()
-    assert not (folder / "my_kernels.h").exists()
+    assert (folder / "include" / "other" / "other.h").is_file()
+    assert not (folder / "include" / "my_kernels").exists()
     (folder / "notes.txt").write_text("mine")
     before = _content(folder)
     assert run(bundle, "-o", folder) == (
@@ -106,7 +107,7 @@ def test_an_export_is_replaced_and_other_work_is_not(
     assert _content(folder) == before
 
 
-@pytest.mark.parametrize("name", ["1st", "a-b", "", "ä", "pallasc", "x" * 41])
+@pytest.mark.parametrize("name", ["1st", "a-b", "", "ä", "x" * 41])
 def test_a_name_must_be_one_for_c(run: Run, bundle: Path, tmp_path: Path, name: str) -> None:
     code, _, err = run(bundle, "-o", tmp_path / "out", "--name", name)
     assert code == 2
@@ -121,11 +122,64 @@ def test_a_name_must_be_one_for_c(run: Run, bundle: Path, tmp_path: Path, name: 
         ("my-kernels.v2.pallasc", "my_kernels_v2"),
         ("2nd.pallasc", "kernels"),
         ("pallasc.pallasc", "kernels"),
+        ("test.pallasc", "kernels"),
         ("x" * 60, "x" * 40),
     ],
 )
 def test_the_name_is_that_of_the_bundle(file: str, name: str) -> None:
     assert name_from(file) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("pallasc", "begin with pallasc, as functions of the C library do"),
+        ("pallasc_last", "begin with pallasc, as functions of the C library do"),
+        ("test", "be a target of CMake's own"),
+        ("ALL_BUILD", "be a target of CMake's own"),
+        ("edit_cache", "be a target of CMake's own"),
+        ("m", "be a library of the system's"),
+        ("dl", "be a library of the system's"),
+    ],
+)
+def test_names_of_other_things_are_refused(
+    run: Run, bundle: Path, tmp_path: Path, name: str, told: str
+) -> None:
+    assert run(bundle, "-o", tmp_path / "out", "--name", name) == (
+        2,
+        "",
+        f"error: --name must not {told}, got {name!r}.\n"
+        "  C functions and the library are named after it.\n",
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_sources_that_an_install_lacks_are_named(
+    run: Run, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    native = tmp_path / "native"
+    shutil.copytree(FOLDER, native)
+    (native / "export" / "kernels.c").unlink()
+    monkeypatch.setattr("pallasc.runtime.native.library.FOLDER", native)
+    assert run(bundle, "-o", tmp_path / "out") == (
+        4,
+        "",
+        "error: this pallasc has no sources of its C library to export: "
+        f"{native / 'export' / 'kernels.c'}: No such file or directory.\n"
+        "  Install pallasc again.\n",
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_source_of_the_library_is_for_programs_or_not() -> None:
+    """A new source is taken along, or is for Python and JAX alone."""
+    found = {
+        path.relative_to(FOLDER).as_posix()
+        for pattern in ("*.[ch]", "include/*.h", "export/*.[ch]")
+        for path in FOLDER.glob(pattern)
+    }
+    others = {"host.c", "host.h", "python.c", "steps.c", "steps.h", "xla.c", "xla_ffi.h"}
+    assert found - others == set(LIBRARY_SOURCES)
 
 
 def test_without_a_form_nothing_is_written(
@@ -198,9 +252,9 @@ def test_names_of_strangers_stay_names(run: Run, tmp_path: Path) -> None:
         "up-h100-sxm.plan",
     ]
     source = tmp_path / "use.c"
-    source.write_text('#include "k.h"\nchar evil;\n')
+    source.write_text('#include "k/k.h"\nchar evil;\n')
     flags = ["-Wall", "-Wextra", "-Werror", "-trigraphs", "-std=gnu11", "-DPALLASC_API="]
-    includes = [f"-I{folder}", f"-I{folder}/pallasc/export"]
+    includes = [f"-I{folder / name}" for name in (".", "include", "pallasc/include")]
     for compiled in (source, folder / "k.c"):
         command = ["cc", *flags, *includes, "-c", compiled, "-o", tmp_path / "made.o"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
