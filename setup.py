@@ -6,8 +6,10 @@ compiler, or with PALLASC_NATIVE=0, everything else is installed, and Python lau
 extension has the stable ABI of Python 3.11. A free-threaded Python does not load that: it has an
 extension where it compiled one itself, and does without in a wheel that another Python built.
 
-CC and CFLAGS are obeyed. `CC="python -m ziglang cc -target x86_64-linux-gnu.2.17"` with the build
-option `--plat-name=manylinux_2_17_x86_64` makes a wheel for systems as old as that.
+An editable install that builds no library removes what an earlier one built.
+
+CC, CFLAGS and LDFLAGS are obeyed. `CC="python -m ziglang cc -target x86_64-linux-gnu.2.17"` with
+the build option `--plat-name=manylinux_2_17_x86_64` makes a wheel for systems as old as that.
 """
 
 from __future__ import annotations
@@ -37,11 +39,16 @@ OF_PYTHON = {"python.c", "steps.c"}
 """Sources of the extension module; the library is built from all others."""
 HEADERS = ("cuda_abi.h", "steps.h")
 """What the extension includes."""
+COMMANDS = (
+    *("CC", "CFLAGS", "LDFLAGS"),
+    *("CXX", "CPP", "CPPFLAGS", "LDSHARED", "LDCXXSHARED", "AR", "ARFLAGS"),
+)
+"""Variables that are read as words of a shell: those obeyed, then those setuptools reads, too."""
 
 
 def compiler() -> list[str]:
     """Return the command of the C compiler: CC, else that of this Python, else cc or gcc."""
-    if chosen := shlex.split(os.environ.get("CC", "")):
+    if chosen := _flags("CC"):
         return chosen
     names = [*shlex.split(get_config_var("CC") or "")[:1], "cc", "gcc"]
     return [next((name for name in names if shutil.which(name)), "cc")]
@@ -53,6 +60,11 @@ def why_not() -> str:
         return "PALLASC_NATIVE is 0"
     if sys.platform != "linux":
         return f"it is for Linux, and this is {sys.platform}"
+    for variable in COMMANDS:
+        try:
+            _flags(variable)
+        except ValueError as error:
+            return f"{variable} is not words of a shell, {error}: {os.environ[variable]}"
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "probe.c"
         source.write_text("#include <pthread.h>\n#include <stdatomic.h>\nint probe;\n")
@@ -119,6 +131,13 @@ def _flags(variable: str) -> list[str]:
     return shlex.split(os.environ.get(variable, ""))
 
 
+def _remove_built() -> None:
+    """Remove the library and extensions that an earlier editable install left in the sources."""
+    for file in sorted((HERE / NATIVE).glob("*.so")):
+        file.unlink()
+        print(f"pallasc: removed {NATIVE}/{file.name}, built earlier.", file=sys.stderr)
+
+
 class BuildAfresh(build_py):
     """Remove `build/lib` first, because setuptools would ship files that were deleted since."""
 
@@ -128,6 +147,8 @@ class BuildAfresh(build_py):
             print(_sentence(MISSING), file=sys.stderr)
         if not self.editable_mode:
             shutil.rmtree(self.build_lib, ignore_errors=True)
+        elif MISSING:
+            _remove_built()
         super().run()
 
 
@@ -145,6 +166,9 @@ class BuildLibrary(build_ext):
 
     def run(self) -> None:
         """Build, and say so where the library did not come of it."""
+        if self.inplace:  # what an earlier install built is not the result of this one
+            for one in LIBRARIES:
+                Path(self.get_ext_fullpath(one.name)).unlink(missing_ok=True)
         super().run()
         if LIBRARIES and not Path(self.get_ext_fullpath(LIBRARY)).is_file():
             print(_sentence("the compiler fails, as is said above"), file=sys.stderr)

@@ -69,18 +69,18 @@ def _native_launch() -> Item:
     """Return the C library that launches kernels, or why it is not used."""
     from pallasc.compiler.toolchain.inventory import Item
     from pallasc.errors import ToolError
-    from pallasc.runtime.native.extension import extension
+    from pallasc.runtime.native.extension import why_not
     from pallasc.runtime.native.library import library_file, open_library
 
     name, purpose = "native launch", "under JAX kernels are launched by callbacks of Python"
     try:
         file = library_file()
-        version, problem = open_library(file).version, ""
-        if extension() is None:
-            problem, purpose = "no extension is used in this Python", "calls go through Python"
+        version, problem = open_library(file).version, why_not()
+        if problem:
+            purpose = "calls go through Python"
         return Item(name, version, purpose, needed=False, path=str(file), problem=problem)
     except ToolError as error:
-        if extension() is None:
+        if why_not():
             purpose = "kernels are launched by Python, under JAX by callbacks"
         return Item(name, "", purpose, needed=False, problem=error.message.rstrip("."))
 

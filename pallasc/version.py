@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from functools import cache
 
+UNKNOWN = "0+unknown"
+"""The version where pallasc is not installed."""
+
 
 @cache
 def installed_version() -> str:
-    """Return the version, `0+unknown` where pallasc is not installed."""
+    """Return the version, `UNKNOWN` where pallasc is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version("pallasc")
     except PackageNotFoundError:
-        return "0+unknown"
+        return UNKNOWN

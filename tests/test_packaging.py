@@ -190,6 +190,54 @@ def test_without_a_c_compiler_the_wheel_is_pure_and_says_so_once(tmp_path: Path)
     assert "library: /nowhere/cc does not compile C. Kernels are launched by Python" in said
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("variable", ["CC", "CFLAGS", "LDFLAGS", "ARFLAGS"])
+def test_a_variable_with_an_open_quote_is_told_and_nothing_is_compiled(
+    variable: str, tmp_path: Path
+) -> None:
+    made, said = _install_editable(_copy_sources(tmp_path / "sources"), **{variable: "cc 'x"})
+    assert made == set()
+    assert "Traceback" not in said
+    assert (
+        f"without its C library: {variable} is not words of a shell, No closing quotation: cc 'x. "
+        "Kernels are launched by Python"
+    ) in said
+
+
+@pytest.mark.once
+@needs_compiler
+@pytest.mark.parametrize("change", [{"PALLASC_NATIVE": "0"}, {"CFLAGS": "-no-such-flag"}])
+def test_an_editable_install_without_the_library_leaves_no_earlier_one(
+    change: dict[str, str], tmp_path: Path
+) -> None:
+    sources = _copy_sources(tmp_path / "sources")
+    built, said = _install_editable(sources)
+    assert built == {Path(name).name for name in _compiled()}
+    assert "installed without" not in said
+    left, said = _install_editable(sources, **change)
+    assert left == set()
+    assert said.count("pallasc: installed without its C library") == 1
+    if "PALLASC_NATIVE" in change:
+        assert f"pallasc: removed {NATIVE}/libpallasc.so, built earlier." in said
+
+
+def _install_editable(sources: Path, **variables: str) -> tuple[set[str], str]:
+    """Do what `pip install -e` does; return what is compiled then, and what is said."""
+    out = sources.parent / "editable"
+    out.mkdir(exist_ok=True)
+    code = "import sys; from setuptools import build_meta; build_meta.build_editable(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(out)],
+        cwd=sources,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return {file.name for file in (sources / NATIVE).glob("*.so")}, done.stdout + done.stderr
+
+
 def test_the_pkg_config_file_has_the_version_of_the_package() -> None:
     text = (ROOT / "runtime" / "native" / "pkgconfig" / "pallasc.pc").read_text()
     assert f"Version: {_project()['project']['version']}\n" in text

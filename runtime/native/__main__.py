@@ -10,7 +10,7 @@ import argparse
 import sys
 
 from pallasc.errors import ToolError
-from pallasc.runtime.native.library import FOLDER, library_file
+from pallasc.runtime.native.library import FOLDER, library_file, open_library
 
 
 def main() -> int:
@@ -25,6 +25,7 @@ def main() -> int:
     chosen = parser.parse_args()
     try:
         file = library_file()
+        open_library(file)  # what cannot be used shall not be linked with
     except ToolError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -15,6 +15,7 @@ FOLDER = Path(__file__).resolve().parent
 SOURCES = ("cuda_abi.h", "python.c", "steps.c", "steps.h")
 """What the extension is built from."""
 
+_NAME = "_native"
 _PER_THREAD_STREAM = "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM"
 
 
@@ -26,15 +27,31 @@ def extension() -> Any | None:
     where cuda-bindings was told to take the default stream for one of each thread: the extension
     calls the driver as it is.
     """
+    return _look()[0]
+
+
+def why_not() -> str:
+    """Return why launches go through Python, "" where they go through the extension."""
+    return _look()[1]
+
+
+def _look() -> tuple[Any | None, str]:
+    """Return the extension and "", or None and why."""
     if os.environ.get("PALLASC_NATIVE") == "0":
-        return None
-    if os.environ.get(_PER_THREAD_STREAM, "0") not in ("", "0"):
-        return None
+        return None, "the extension is switched off: PALLASC_NATIVE is 0"
+    if (value := os.environ.get(_PER_THREAD_STREAM, "0")) not in ("", "0"):
+        told = f"{_PER_THREAD_STREAM} is {value!r}"
+        return None, f"the extension knows no default streams of threads, and {told}"
     try:
-        module = import_module("pallasc.runtime.native._native")
-    except (ImportError, ValueError):  # of a path that this locale cannot say
-        return None
-    return module if not is_clone(FOLDER) or _sources_digest() == module.SOURCES else None
+        module = import_module(f"{__package__}.{_NAME}")
+    except ModuleNotFoundError:
+        return None, "the extension was not built for this Python"
+    except (ImportError, ValueError) as error:  # ValueError: a path that this locale cannot say
+        return None, f"the extension cannot be loaded: {error}"
+    if is_clone(FOLDER) and _sources_digest() != module.SOURCES:
+        told = "the extension was built before its sources changed"
+        return None, f"{told}, install pallasc again: pip install -e ."
+    return module, ""
 
 
 def _sources_digest() -> str:

@@ -27,6 +27,7 @@ from pallasc.errors import (
     ToolError,
 )
 from pallasc.runtime.native import is_clone
+from pallasc.version import UNKNOWN, installed_version
 
 FOLDER = Path(__file__).resolve().parent
 """Where the library, its header (`include/`) and its pkg-config file (`pkgconfig/`) lie."""
@@ -112,16 +113,24 @@ def open_library(file: Path | None = None) -> Library:
         file: where it lies; None is `library_file()`.
 
     Raises:
-        ToolError: it is not there, or cannot be loaded.
+        ToolError: it is not there, cannot be loaded, or is of another version of pallasc.
     """
     place = library_file() if file is None else file
     try:
         functions = ctypes.CDLL(str(place))
         if place == FOLDER / _FILE:
             _check_sources(functions)
-        return Library(functions)
+        library = Library(functions)
     except (OSError, AttributeError) as error:
         raise ToolError(f"the C library cannot be loaded: {error}.") from error
+    if (own := installed_version()) not in (library.version, UNKNOWN):
+        raise ToolError(
+            f"the C library {place} is of pallasc {library.version}, and this is pallasc {own}.",
+            hint=f"Unset {_VARIABLE}, or let it name a library of this version."
+            if place != FOLDER / _FILE
+            else "Install pallasc again.",
+        )
+    return library
 
 
 def _check_sources(functions: Any) -> None:

@@ -134,7 +134,6 @@ def test_doctor_says_what_launches_kernels(
         (found,) = (row for row in result.out.splitlines() if row.startswith("native launch "))
         return " ".join(str(found).split())
 
-    monkeypatch.setattr(loading, "extension", lambda: None)
     monkeypatch.setenv("PALLASC_NATIVE", "0")
     assert line() == (
         "native launch - the C library is switched off: PALLASC_NATIVE is 0; kernels are "
@@ -142,18 +141,18 @@ def test_doctor_says_what_launches_kernels(
     )
     file = tmp_path / "libpallasc.so"
     monkeypatch.setenv("PALLASC_NATIVE", str(file))
+    reason = "the extension was not built for this Python"
+    monkeypatch.setattr(loading, "why_not", lambda: reason)
     assert line() == (
         f"native launch - PALLASC_NATIVE names {file}, which is no file; kernels are launched "
         "by Python, under JAX by callbacks"
     )
     with monkeypatch.context() as there:
-        there.setattr(loading, "extension", lambda: loading)
+        there.setattr(loading, "why_not", lambda: "")
         assert line().endswith("is no file; under JAX kernels are launched by callbacks of Python")
     file.write_text("nothing")
     assert line().startswith("native launch - the C library cannot be loaded: ")
     monkeypatch.setattr(library, "open_library", lambda _: SimpleNamespace(version="0.1.0"))
-    monkeypatch.setattr(loading, "extension", lambda: None)
-    state = "no extension is used in this Python; calls go through Python"
-    assert line() == f"native launch 0.1.0 {state} {file}"
-    monkeypatch.setattr(loading, "extension", lambda: loading)
+    assert line() == f"native launch 0.1.0 {reason}; calls go through Python {file}"
+    monkeypatch.setattr(loading, "why_not", lambda: "")
     assert line() == f"native launch 0.1.0 ok {file}"

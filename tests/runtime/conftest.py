@@ -41,8 +41,8 @@ FreshProcess = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture(scope="session")
 def _library() -> control.Standin:
-    if control.compiler() is None:
-        pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
+    if reason := control.why_not():
+        pytest.skip(reason)
     return control.load()
 
 

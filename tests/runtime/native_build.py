@@ -27,12 +27,23 @@ OF_PYTHON = {"python.c", "steps.c"}
 """Sources of the extension module; the library is built from all others."""
 
 
+def _compiler() -> str | None:
+    return shutil.which("cc") or shutil.which("gcc")
+
+
+def why_not() -> str:
+    """Return why there is no library here, "" where it is built already or can be."""
+    if _compiler() is not None or os.environ.get("PALLASC_NATIVE_TESTED"):
+        return ""
+    return "no C compiler (cc or gcc), so the C library cannot be built"
+
+
 @functools.cache
 def build() -> Path:
     """Return the library, compiled where these sources were not compiled before."""
     if made_elsewhere := os.environ.get("PALLASC_NATIVE_TESTED"):
         return Path(made_elsewhere)
-    cc = shutil.which("cc") or shutil.which("gcc")
+    cc = _compiler()
     if cc is None:
         raise RuntimeError("no C compiler: neither cc nor gcc is on the PATH")
     files = sorted(path for path in SOURCES.glob("*.c") if path.name not in OF_PYTHON)

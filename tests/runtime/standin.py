@@ -77,6 +77,13 @@ def compiler() -> str | None:
     return shutil.which("cc") or shutil.which("gcc")
 
 
+def why_not() -> str:
+    """Return why there is no stand-in here, "" where it is built already or can be."""
+    if compiler() is not None or os.environ.get("STANDIN_LIBRARY"):
+        return ""
+    return "no C compiler (cc or gcc), so the stand-in driver cannot be built"
+
+
 @functools.cache
 def build() -> Path:
     """Return the built library, compiling it where these sources were not compiled before.

@@ -55,8 +55,8 @@ def _pack(folder: Path, store: Path) -> None:
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Path:
     """Pack a kernel in two types, two tunings and a few cases."""
-    if control.compiler() is None:
-        pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
+    if reason := control.why_not():
+        pytest.skip(reason)
     place = tmp_path_factory.mktemp("gpu")
     shutil.copytree(warm_store.root, place / "store")
     _pack(place / "packed", place / "store")

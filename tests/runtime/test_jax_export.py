@@ -61,8 +61,8 @@ def run(program: str, *arguments: str | Path) -> Any:
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Path:
     """Give a bundle of one kernel, with the PTX that the emulator executes."""
-    if control.compiler() is None:
-        pytest.skip("no C compiler (cc or gcc), so neither driver nor library can be built")
+    if reason := control.why_not() or native_build.why_not():
+        pytest.skip(reason)
     folder = tmp_path_factory.mktemp("exports")
     (folder / "add.yaml").write_text(SPEC)
     shutil.copytree(warm_store.root, folder / "store")

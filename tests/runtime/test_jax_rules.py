@@ -18,8 +18,8 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module", params=["handlers", "callback"])
 def report(request: pytest.FixtureRequest) -> dict[str, Any]:
-    if control.compiler() is None:
-        pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
+    if reason := control.why_not():
+        pytest.skip(reason)
     path = os.pathsep.join([str(HERE), str(HERE / "programs"), os.environ.get("PYTHONPATH", "")])
     has_handlers = request.param == "handlers"
     done = subprocess.run(

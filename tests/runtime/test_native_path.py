@@ -585,19 +585,45 @@ def test_an_operator_without_results_returns_none(current: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("PALLASC_NATIVE", "0"), ("CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM", "1")],
+    ("name", "value", "reason"),
+    [
+        ("PALLASC_NATIVE", "0", "the extension is switched off: PALLASC_NATIVE is 0"),
+        (
+            "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM",
+            "1",
+            "the extension knows no default streams of threads, and "
+            "CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM is '1'",
+        ),
+    ],
 )
 def test_variables_switch_the_extension_off(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+    name: str, value: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert loading.extension.__wrapped__() is not None
+    assert loading.why_not() == ""
     monkeypatch.setenv(name, value)
     assert loading.extension.__wrapped__() is None
+    assert loading.why_not() == reason
 
 
 def test_an_extension_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "SOURCES", loading.SOURCES[1:])
+    assert loading.extension.__wrapped__() is None
+    assert loading.why_not() == (
+        "the extension was built before its sources changed, install pallasc again: "
+        "pip install -e ."
+    )
+
+
+def test_an_extension_that_is_missing_or_broken_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(loading, "_NAME", "_none")
+    assert loading.why_not() == "the extension was not built for this Python"
+    (tmp_path / "_broken.abi3.so").write_text("nothing")
+    monkeypatch.setattr("pallasc.runtime.native.__path__", [str(tmp_path)])
+    monkeypatch.setattr(loading, "_NAME", "_broken")
+    assert loading.why_not().startswith("the extension cannot be loaded: ")
     assert loading.extension.__wrapped__() is None
 
 

@@ -25,8 +25,8 @@ EXECUTED = ("add", "hopper_matmul", "blackwell_matmul")
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """Compile and run everything once; return the folder of artifacts and the report."""
-    if control.compiler() is None:
-        pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
+    if reason := control.why_not():
+        pytest.skip(reason)
     folder = tmp_path_factory.mktemp("numbers")
     report = {**_run("library.py", folder, "h100-sxm"), **_run("library.py", folder, "b200")}
     return folder, report
@@ -90,8 +90,8 @@ def test_the_numbers_are_right_from_torch(
 @pytest.fixture(scope="module")
 def steps() -> dict[str, Any]:
     """Compile and run functions with several steps."""
-    if control.compiler() is None:
-        pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
+    if reason := control.why_not():
+        pytest.skip(reason)
     return _run("steps.py")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +26,29 @@ def driver(standin: Standin) -> Any:
 
     assert code_of(driver.cuInit(0)) == 0
     return driver
+
+
+def test_one_that_is_built_already_is_used_without_a_compiler(
+    standin: Standin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = (
+        "import pytest, sys; sys.exit(pytest.main(['-q', '-p', 'no:cacheprovider', sys.argv[1]]))"
+    )
+    test = f"{__file__}::{test_nothing_works_before_init.__name__}"
+
+    def summary(**changes: str) -> str:
+        environment = {**os.environ, "PATH": "/nowhere", **changes}
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", program, test],
+            env=environment, cwd=Path(__file__).parents[2], capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        return done.stdout.splitlines()[-1]
+
+    library = str(control.build())
+    monkeypatch.delenv("STANDIN_LIBRARY", raising=False)
+    assert summary().startswith("1 skipped")
+    assert summary(STANDIN_LIBRARY=library).startswith("1 passed")
 
 
 def test_nothing_works_before_init(standin: Standin) -> None:

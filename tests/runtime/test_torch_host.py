@@ -19,8 +19,8 @@ PROGRAMS = HERE / "programs"
 
 @pytest.fixture(scope="module")
 def report() -> dict[str, Any]:
-    if control.compiler() is None:
-        pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
+    if reason := control.why_not():
+        pytest.skip(reason)
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed; any build of it will do here, also one for the CPU")
     path = os.pathsep.join([str(HERE), str(PROGRAMS), os.environ.get("PYTHONPATH", "")])

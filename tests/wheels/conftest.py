@@ -134,8 +134,8 @@ def standin() -> Any:
         import standin as control
     finally:
         sys.path.remove(place)
-    if control.compiler() is None:
-        pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
+    if reason := control.why_not():
+        pytest.skip(reason)
     control.build()
     return control
 

@@ -23,8 +23,8 @@ H100 = standin.Device("9.0", name="NVIDIA H100 80GB HBM3")
 @contextmanager
 def plugged_in() -> Iterator[standin.Standin]:
     """Give the driver as after process start, to a runtime that has not opened it."""
-    if standin.compiler() is None:
-        pytest.skip("no C compiler (cc or gcc), so the stand-in driver cannot be built")
+    if reason := standin.why_not():
+        pytest.skip(reason)
     driver = standin.load()
     driver.reset()
     driver.devices(H100)

@@ -27,8 +27,8 @@ from pallasc.runtime.native.library import Library, open_library
 @pytest.fixture(scope="session")
 def native_file() -> Path:
     """Give the library's file."""
-    if control.compiler() is None:
-        pytest.skip("no C compiler (cc or gcc), so the C library cannot be built")
+    if reason := native_build.why_not():
+        pytest.skip(reason)
     return native_build.build()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import made
+import native_build
 import native_comparison
 import pytest
 import standin as control
@@ -259,6 +260,45 @@ def test_a_library_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
     (tmp_path / "libpallasc.so").write_text("nothing")
     with pytest.raises(ToolError, match="the C library cannot be loaded: "):
         open_library(tmp_path / "libpallasc.so")
+
+
+def test_a_library_of_another_version_is_refused(
+    native_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pallasc.errors import ToolError
+    from pallasc.runtime.native import library
+
+    monkeypatch.setattr(library, "installed_version", lambda: "9.9")
+    with pytest.raises(ToolError) as caught:
+        library.open_library.__wrapped__(native_file)
+    version = native_build.VERSION
+    told = f"the C library {native_file} is of pallasc {version}, and this is pallasc 9.9."
+    assert caught.value.message == told
+    assert caught.value.hint == "Unset PALLASC_NATIVE, or let it name a library of this version."
+    monkeypatch.setattr(library, "installed_version", lambda: library.UNKNOWN)
+    assert library.open_library.__wrapped__(native_file).version == version
+
+
+def test_the_module_names_no_place_of_a_library_that_cannot_be_used(
+    native_file: Path, tmp_path: Path
+) -> None:
+    def ask(file: Path, *options: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "pallasc.runtime.native", *options],
+            env={**os.environ, "PALLASC_NATIVE": str(file)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    assert ask(native_file, "--library") == (0, f"{native_file}\n", "")
+    broken = tmp_path / "libpallasc.so"
+    broken.write_text("nothing")
+    for option in ([], ["--library"], ["--include"]):
+        code, out, told = ask(broken, *option)
+        assert (code, out) == (4, "")
+        assert told.startswith("error: the C library cannot be loaded: ")
 
 
 def test_a_library_older_than_the_sources_beside_it_is_not_used(
