@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,7 +54,7 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     items = inventory(ptxas)
     problem = problem_of(items)
     runs_only = problem is not None and only_runs(items)
-    items.append(_native_launch())
+    items += [_native_launch(), *_salt()]
     if as_json:
         data = {"ok": problem is None, "runs": _runs()}
         echo(json_text({**data, "items": [_json(item) for item in items]}))
@@ -83,6 +84,18 @@ def _native_launch() -> Item:
         if why_not():
             purpose = "kernels are launched by Python, under JAX by callbacks"
         return Item(name, "", purpose, needed=False, problem=error.message.rstrip("."))
+
+
+def _salt() -> list[Item]:
+    """Return the salt of keys with the place where it is set; nothing if there is none."""
+    from pallasc.compiler.toolchain.inventory import Item
+    from pallasc.specs.loading.build_settings import SALT, build_settings, cache_salt
+
+    salt = cache_salt(os.environ)
+    if not salt:
+        return []
+    place = SALT if os.environ.get(SALT) else str(build_settings().where["cache-salt"])
+    return [Item("cache salt", salt, "is part of every key", needed=False, path=place)]
 
 
 def _runs() -> list[str]:

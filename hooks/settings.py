@@ -9,7 +9,6 @@ bundle that was made before, or a table of the keys in `FIELDS`. Paths are relat
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,54 +16,33 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.fields import Field, ListOf, PathParts, Place, Record, Schema, Text, expected
-from pallasc.specs.spelling import one_of, show, suggestion
+from pallasc.specs.fields import (
+    Choice,
+    Field,
+    Flag,
+    ListOf,
+    Place,
+    Record,
+    Schema,
+    Text,
+    expected,
+)
+from pallasc.specs.loading.build_settings import BUILD_KEYS
+from pallasc.specs.loading.toml_lines import TomlLines
+from pallasc.specs.spelling import show
 
 FILE = "pyproject.toml"
 SUFFIX = ".pallasc"
 
 _TABLE = ("tool", "pallasc", "bundles")
-_KEYS = (_TABLE[-1], "compiler", "env")
-"""The keys of the table `tool.pallasc`; `env` is for the specs (`specs/loading/project`)."""
+_KEYS = (_TABLE[-1], *BUILD_KEYS)
+"""The keys of the table `tool.pallasc`; most are for builds (`specs/loading/build_settings`)."""
 _EXTRAS = ("cuda13", "cuda12")
 _OFF = ("", "0", "false", "no", "off")
 _ON = ("1", "true", "yes", "on")
 
 From = Literal["compile", "store", "frozen"]
 """Where kernels come from; as `source` of `pallasc.compiler.builds.bundling.BundleOptions`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One of a few words."""
-
-    words: tuple[str, ...]
-
-    def read(self, value: object, at: Place) -> str:
-        """Return the word."""
-        if not isinstance(value, str) or value not in self.words:
-            hint = suggestion(value, self.words) if isinstance(value, str) else None
-            raise at.error(f"expected {one_of(self.words)}, got {show(value)}.", hint)
-        return value
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"enum": list(self.words)}
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """True or false."""
-
-    def read(self, value: object, at: Place) -> bool:
-        """Return the value."""
-        if not isinstance(value, bool):
-            raise expected("true or false", value, at)
-        return value
-
-    def schema(self) -> Schema:
-        """Return the schema."""
-        return {"type": "boolean"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,27 +114,6 @@ class Setting:
         return PurePosixPath(self.place).name
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """Finds the lines of keys in TOML, which `tomllib` does not report."""
-
-    text: str
-
-    def value(self, path: PathParts) -> Location:
-        return self.key(path)
-
-    def key(self, path: PathParts) -> Location:
-        start = line = 0
-        for part in path:
-            if isinstance(part, str):
-                head = rf"""^[ \t]*(?:\[[^\n\]]*\.)?\[?["']?{re.escape(part)}["']?[ \t]*[=.\]]"""
-                match = re.compile(head, re.MULTILINE).search(self.text, start)
-                if match is not None:
-                    start = match.start()
-                    line = self.text.count("\n", 0, start) + 1
-        return Location(FILE, line)
-
-
 def has_settings(root: Path) -> bool:
     """Tell whether a project asks for bundles; a file that is not TOML is left to the backend."""
     try:
@@ -173,7 +130,7 @@ def compiler_extra(root: Path) -> str:
     """
     text = _read(root)
     extra = _pallasc_table(tomllib.loads(text)).get("compiler", _EXTRAS[0])
-    return Choice(_EXTRAS).read(extra, Place(_Text(text), (*_TABLE[:-1], "compiler")))
+    return Choice(_EXTRAS).read(extra, Place(TomlLines(FILE, text), (*_TABLE[:-1], "compiler")))
 
 
 def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]:
@@ -191,7 +148,7 @@ def read_settings(root: Path, environ: Mapping[str, str]) -> tuple[Setting, ...]
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"not valid TOML: {error}", location=Location(FILE)) from error
-    own = Place(_Text(text), _TABLE[:-1])
+    own = Place(TomlLines(FILE, text), _TABLE[:-1])
     table = _pallasc_table(data)
     for key in table:
         if key not in _KEYS:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.spelling import shortened, show, suggestion
+from pallasc.specs.spelling import one_of, shortened, show, suggestion
 from pallasc.specs.templates import Scalar, is_template, parse_template
 
 Schema = dict[str, object]
@@ -154,6 +154,37 @@ class Text(NamedTuple):
     def schema(self) -> Schema:
         """Return the schema."""
         return {"type": "string", "pattern": f"^(?:{self.pattern})$"}
+
+
+class Choice(NamedTuple):
+    """One of a few words."""
+
+    words: tuple[str, ...]
+
+    def read(self, value: object, at: Place) -> str:
+        """Return the word."""
+        if not isinstance(value, str) or value not in self.words:
+            hint = suggestion(value, self.words) if isinstance(value, str) else None
+            raise at.error(f"expected {one_of(self.words)}, got {show(value)}.", hint)
+        return value
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"enum": list(self.words)}
+
+
+class Flag:
+    """True or false."""
+
+    def read(self, value: object, at: Place) -> bool:
+        """Return the value."""
+        if not isinstance(value, bool):
+            raise expected("true or false", value, at)
+        return value
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"type": "boolean"}
 
 
 class Number(NamedTuple):

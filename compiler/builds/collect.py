@@ -30,9 +30,9 @@ from pallasc.cache.store import Store
 from pallasc.compiler.builds.hidden_inputs import hidden_notes
 from pallasc.compiler.inputs.changes import CurrentSources
 from pallasc.compiler.toolchain.environment import (
-    compiler_variables,
     declared_fields,
     declared_values,
+    key_variables,
     settled,
 )
 from pallasc.compiler.toolchain.identity import JAX, recorded
@@ -330,7 +330,7 @@ def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | 
             "jax": recorded(JAX) if jax is None else jax,
             "pallasc": own_digest(digests.digest, COLLECTING),
             "models": _models(),
-            **{f"variable {n}": v for n, v in compiler_variables(settled(os.environ)).items()},
+            **{f"variable {n}": v for n, v in key_variables(settled(os.environ)).items()},
             **declared_fields(of_project),
         }
     )

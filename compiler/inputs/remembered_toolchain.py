@@ -25,7 +25,7 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.toolchain.components import components
 from pallasc.compiler.toolchain.context import Context
-from pallasc.compiler.toolchain.environment import compiler_variables, settled
+from pallasc.compiler.toolchain.environment import key_variables, settled
 from pallasc.compiler.toolchain.identity import JAX, python_name, recorded
 from pallasc.compiler.toolchain.own_modules import own_digest
 from pallasc.compiler.toolchain.setup import Setup, prepare
@@ -62,7 +62,7 @@ class RememberedToolchain:
 
     def context(self, store: Store) -> Context:
         """Return the context for keys."""
-        variables = compiler_variables(settled(os.environ))
+        variables = key_variables(settled(os.environ))
         digests = FileDigests(store.root, trust=store.trust)
         return Context(self.identity, variables, digests, unchecked=set())
 

@@ -21,6 +21,9 @@ compiler and what a spec declares. Every variable belongs to one of these groups
   the build says so (`hidden_inputs`). Some cannot be declared: `CUDA_ROOT` makes JAX take assembler
   and device library from there, `PYTHONOPTIMIZE` removes asserts, `MAKEFLAGS` reaches ptxas.
 
+One more counts in every key and reaches no compiler: `PALLASC_CACHE_SALT`, or the project's
+`cache-salt`. Changing it disowns all that stores have.
+
 Libraries that `LD_LIBRARY_PATH` puts in front of the system's count by content, where a compiler
 could load them. The rest of the system is not counted, so that machines can share a store: its
 own C library, the kind of CPU, the number of cores, limits, and the current folder.
@@ -39,6 +42,7 @@ from typing import TYPE_CHECKING
 from pallasc.compiler.toolchain.identity import files_below, tree_digest
 from pallasc.compiler.toolchain.toolchain import Toolchain
 from pallasc.errors import ToolError
+from pallasc.specs.loading.build_settings import SALT, cache_salt
 from pallasc.specs.variables import (
     DECLARABLE,
     DROPPED,
@@ -152,6 +156,17 @@ def compiler_variables(environment: Mapping[str, str]) -> dict[str, str]:
     if libraries:
         variables["LD_LIBRARY_PATH: libraries"] = _digest("\n".join(libraries).encode())
     return variables
+
+
+def key_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that count in every key: those of the compiler, and the salt of keys.
+
+    Raises:
+        ToolError: as for `compiler_variables`.
+        SpecError: the salt is invalid, or the project's `pyproject.toml` has a mistake.
+    """
+    salt = cache_salt(os.environ)
+    return compiler_variables(environment) | ({SALT: salt} if salt else {})
 
 
 def reaches_compiler(name: str) -> bool:

@@ -11,8 +11,8 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.toolchain.environment import (
-    compiler_variables,
     compiling_environment,
+    key_variables,
     tool_folder,
 )
 from pallasc.compiler.toolchain.identity import toolchain_identity
@@ -48,7 +48,7 @@ class Setup(NamedTuple):
         """Identify the toolchain; reads all its files unless the store remembers them."""
         digests = FileDigests(store.root, trust=store.trust)
         identity = toolchain_identity(self.toolchain, digests.digest)
-        return Context(identity, compiler_variables(self.environment), digests)
+        return Context(identity, key_variables(self.environment), digests)
 
     def components(self, context: Context) -> dict[str, Component]:
         """Return the toolchain as a lock has it: digests by label, and versions for people.

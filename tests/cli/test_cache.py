@@ -63,6 +63,30 @@ def test_why_says_hit_and_names_the_field_that_differs(
     )
 
 
+def test_a_salt_disowns_what_a_store_has(
+    run: RunCommand, own: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, store = own
+    (tmp_path / "pyproject.toml").write_text('[tool.pallasc]\ncache-salt = "of the project"\n')
+    monkeypatch.chdir(tmp_path)
+    one = (spec, "--store", store, "-k", "dtype=f32")
+    why = run("cache", "why", *one)
+    told = "another toolchain: PALLASC_CACHE_SALT is set here, and was not"
+    assert why.out == f"miss  add[m=1024,dtype=f32]@h100-sxm: compiled with {told}\n"
+    (item,) = (line for line in run("doctor").out.splitlines() if line.startswith("cache salt"))
+    words = ["cache", "salt", "of", "the", "project", "ok", f"{tmp_path}/pyproject.toml:2"]
+    assert item.split() == words
+    assert "1 compiled" in run("build", *one).err.splitlines()[-1]
+    assert "1 hit" in run("build", *one).err.splitlines()[-1]
+    monkeypatch.setenv("PALLASC_CACHE_SALT", "another")
+    assert run("build", *one, "--frozen").code == 3
+    (item,) = (line for line in run("doctor").out.splitlines() if line.startswith("cache salt"))
+    assert item.split() == ["cache", "salt", "another", "ok", "PALLASC_CACHE_SALT"]
+    monkeypatch.delenv("PALLASC_CACHE_SALT")
+    monkeypatch.chdir(spec.parent)
+    assert "1 hit" in run("build", *one).err.splitlines()[-1]
+
+
 def test_a_build_says_once_why_a_variant_is_missing(
     run: RunCommand, own: tuple[Path, Path], tmp_path: Path
 ) -> None:

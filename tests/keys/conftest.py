@@ -30,7 +30,7 @@ from pallasc.compiler.lowering.compile import Job, Tools, action_fields
 from pallasc.compiler.lowering.lower import Lowered, Signature
 from pallasc.compiler.toolchain import modules, own_modules
 from pallasc.compiler.toolchain.context import Context
-from pallasc.compiler.toolchain.environment import compiler_variables, compiling_environment
+from pallasc.compiler.toolchain.environment import compiling_environment, key_variables
 from pallasc.compiler.toolchain.identity import toolchain_identity
 from pallasc.compiler.toolchain.toolchain import Package, Toolchain
 from pallasc.specs import gpus
@@ -270,7 +270,7 @@ class World:
             modules.site_folders.cache_clear()
             variant, digests = self.variant(), DIGESTS
             identity = toolchain_identity(self.toolchain(), digests.digest)
-            context = Context(identity, compiler_variables(environment), digests)
+            context = Context(identity, key_variables(environment), digests)
             known = {name for field in fields(Manifest) if (name := field.name) != "body"}
             held = {name: value for name, value in (manifest or {}).items() if name in known}
             changes = CurrentSources(place_of(variant), digests).changes(Manifest(**held))

@@ -318,6 +318,7 @@ add("both", {
     "GLIBC_TUNABLES": variable("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2"),
     "LD_PRELOAD": variable("LD_PRELOAD", "/nowhere/libfast.so"),
     "a library in front of the system's": library_in_front,
+    "a salt": variable("PALLASC_CACHE_SALT", "2026-03"),
     "bytes that are no UTF-8": lambda w: w.setenv("XLA_FLAGS", os.fsdecode(b"--xla_\xff")),
 })  # fmt: skip
 
