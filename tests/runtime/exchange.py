@@ -76,7 +76,7 @@ def exchange(stream: Callable[[int], int], *, major: int = 1) -> Any:
 
     def look(tensor: Any, seen: Any) -> None:
         code = dlpack_code(tensor.dtype)
-        strides = strides_of(tensor.shape, None)
+        strides = tensor.strides or strides_of(tensor.shape, None)
         if not tensor.contiguous:
             strides = tuple(2 * stride for stride in strides)
         sizes = ctypes.c_int64 * len(tensor.shape)

@@ -208,6 +208,7 @@ class Tensor:
     device_number: int = 0
     contiguous: bool = True
     plain: bool = True
+    strides: tuple[int, ...] | None = None
 
     @property
     def device(self) -> int:

@@ -2,7 +2,8 @@
 
 `asked_by_python` and `asked_by_c` do the same: they make an artifact ready on device 0, then launch
 it at several sets of addresses. Both return a `Log`, in which nothing is left of a process but what
-was asked: handles and addresses that the driver gave are numbered as they appear.
+was asked: handles and addresses that the driver gave are numbered as they appear. The extension,
+which launches by C of its own, is the third way: `extension_comparison.py`.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def asked_by_python(driver: control.Standin, artifact: Artifact) -> Log:
     candidate = Candidate("made", {}, artifact)
     device = get_device(0)
     assert device_refusal(candidate, device) is None
-    reader = _Reader(driver)
+    reader = Reader(driver)
     program = Program(candidate, device)
     log = Log(ready=reader.read())
     signature = candidate.signature
@@ -121,7 +122,7 @@ def asked_by_python(driver: control.Standin, artifact: Artifact) -> Log:
             if key not in bound:
                 bound[key] = program.bind(0, pointers, workspace if sizes[-1] else 0)
             assert int(program.answer(bound[key])[0]) == 0
-        _add(log, reader.read())
+        add_launch(log, reader.read())
     driver.check()
     return log
 
@@ -134,7 +135,7 @@ def asked_by_c(
     name = Candidate("made", {}, artifact).id
     find = None if inside else artifact.blob
     plan = library.open(flat_plan(artifact, name=name, inside=inside), find)
-    reader = _Reader(driver)
+    reader = Reader(driver)
     plan.prepare(0)
     asked = reader.read()
     first = next(n for n, call in enumerate(asked) if call[0] == "cuDevicePrimaryCtxRetain") + 1
@@ -142,7 +143,7 @@ def asked_by_c(
     sizes = [*(array.size_bytes for array in plan.buffers), plan.workspace_bytes]
     for *pointers, workspace in memory().sets(driver, sizes):
         plan.launch(pointers, workspace=workspace if sizes[-1] else 0)
-        _add(log, reader.read())
+        add_launch(log, reader.read())
     driver.check()
     return log
 
@@ -158,12 +159,13 @@ def without_needless(log: Log) -> Log:
     return Log(log.ready, maps, log.steps)
 
 
-def _add(log: Log, asked: list[Asked]) -> None:
+def add_launch(log: Log, asked: list[Asked]) -> None:
+    """Add what was asked for one launch."""
     log.maps.append([call for call in asked if call[0] in _MAPS])
     log.steps.append([call for call in asked if call[0] not in _MAPS])
 
 
-class _Reader:
+class Reader:
     """Reads the log of the driver from where it stopped last."""
 
     def __init__(self, driver: control.Standin) -> None:
