@@ -1,16 +1,18 @@
 """The lock file `pallasc.lock`: which artifact each variant had, and what compiled it.
 
-Schema 1, UTF-8, YAML; this is what is written, byte for byte, lines in the order of their keys:
+Schema 2, UTF-8, YAML; this is what is written, byte for byte, lines in the order of their keys:
 
-    lock      = notes "schema: 1" LF "toolchain:" ( " {}" LF | LF { component } )
+    lock      = notes "schema: 2" LF "toolchain:" ( " {}" LF | LF { component } )
                 "variants:" ( " {}" LF | LF { variant } )
     notes     = { "#" text LF }
     component = "  " key ": {" [ "version: " text ", " ] "digest: " digest "}" LF
-    variant   = "  " key ": {action: " digest ", artifact: " digest ", request: " digest "}" LF
+    variant   = "  " key ": {action: " digest ", artifact: " digest ", request: " digest
+                [ ", cost: " seconds ] "}" LF
     key       = plain text, where letters, digits, spaces and -_.,=@+/*()[] are enough
               | text in double quotes, YAML's escapes for what cannot be printed
     text      = text in double quotes
     digest    = 64 lower-case hexadecimal digits
+    seconds   = digits [ "." digits ], of which two count
 
 A key longer than 1000 characters, which YAML does not take so, becomes "  ? key" LF "  : {…}" LF.
 
@@ -18,6 +20,8 @@ A key longer than 1000 characters, which YAML does not take so, becomes "  ? key
 * `action` is the action key: what was compiled, for which target, with what; `artifact` is the
   digest of the artifact's record, which names every blob by its digest; `request` is the request
   key, which tells that a spec has changed where nothing is known of its sources
+* `cost` is how long the variant took to compile; `--shard` divides by it, nothing else reads it. It
+  stays as it is while a new time is within a factor of two, or every update would change each line
 * a component is something that all action keys depend on, by its label in the identity of the
   toolchain; its digest counts, its version is there for people
 
@@ -28,6 +32,7 @@ above is read without a YAML parser (`specs/loading/lock_file.py`).
 
 History:
     1  the first version.
+    2  costs; a lock of schema 1 is read, and is one without them.
 """
 
 from __future__ import annotations
@@ -43,7 +48,8 @@ from pallasc.specs.user_files import replace_file
 LOCK_FILE = Path("pallasc.lock")
 """Where the lock is, unless `--lock` names another file."""
 
-LOCK_SCHEMA = 1
+LOCK_SCHEMA = 2
+READ_SCHEMAS = (1, LOCK_SCHEMA)
 NOTES = (
     "# What each variant was compiled to. Commit this file; `pallasc lock SPECS --update` writes",
     "# it, `pallasc build --locked` and `pallasc build --frozen` hold to it.",
@@ -60,6 +66,12 @@ _WORD = r"A-Za-z0-9_\-.,=@+/*()\[\]"
 PLAIN = rf"[A-Za-z_](?:[{_WORD} ]*[{_WORD}])?"
 _LONGEST_KEY = 1000
 """YAML allows 1024 characters up to the colon."""
+
+_NEAR = 2
+"""Times of one variant differ by so much between machines, and between runs on a busy one."""
+
+_LEAST_COST_S = 0.01
+_MOST_COST_S = 90_000.0
 
 _PLAIN_KEY = re.compile(PLAIN)
 
@@ -81,10 +93,14 @@ class Component(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """The content of a lock file: components by label, entries by the variants' ids."""
+    """The content of a lock file: components by label; entries and costs by the variants' ids.
+
+    A cost is a compile time in seconds; a variant whose time is unknown has none.
+    """
 
     toolchain: Mapping[str, Component] = field(default_factory=dict)
     variants: Mapping[str, Entry] = field(default_factory=dict)
+    costs: Mapping[str, float] = field(default_factory=dict)
 
 
 ChangeKind = Literal["added", "changed", "dropped", "unknown"]
@@ -122,7 +138,8 @@ def lock_text(lock: Lock) -> str:
     """Return the text of a lock file; equal locks give equal bytes."""
     lines = [*NOTES, f"schema: {LOCK_SCHEMA}"]
     lines += _section("toolchain", {k: _component(v) for k, v in lock.toolchain.items()})
-    lines += _section("variants", {k: _entry(v) for k, v in lock.variants.items()})
+    entries = {k: _entry(v, lock.costs.get(k)) for k, v in lock.variants.items()}
+    lines += _section("variants", entries)
     return "\n".join(lines) + "\n"
 
 
@@ -142,8 +159,12 @@ def _component(component: Component) -> str:
     return f"{{{version}digest: {component.digest}}}"
 
 
-def _entry(entry: Entry) -> str:
-    return f"{{action: {entry.action}, artifact: {entry.artifact}, request: {entry.request}}}"
+def _entry(entry: Entry, cost_s: float | None) -> str:
+    digests = f"action: {entry.action}, artifact: {entry.artifact}, request: {entry.request}"
+    if cost_s is None:
+        return f"{{{digests}}}"
+    seconds = f"{cost_s:.6f}".rstrip("0").rstrip(".")  # an exponent would be text in YAML
+    return f"{{{digests}, cost: {seconds}}}"
 
 
 def _quoted(text: str) -> str:
@@ -190,11 +211,27 @@ def compare(
 def merged(lock: Lock, new: Lock, *, whole: bool) -> Lock:
     """Return a lock with the entries of `new`; others stay unless `new` is the whole of it.
 
-    Where the toolchain is the same by its digests, the words for it stay too.
+    Where the toolchain is the same by its digests, the words for it stay too. So do costs that are
+    nearly the same, and those of variants for which `new` has none.
     """
     retained = {} if whole else lock.variants
     same = not differing(lock.toolchain, new.toolchain)
-    return Lock(lock.toolchain if same else new.toolchain, {**retained, **new.variants})
+    variants = {**retained, **new.variants}
+    costs = {name: cost_s for name, cost_s in lock.costs.items() if name in variants}
+    costs |= {name: settled_cost(costs.get(name), now_s) for name, now_s in new.costs.items()}
+    return Lock(lock.toolchain if same else new.toolchain, variants, costs)
+
+
+def settled_cost(before_s: float | None, now_s: float) -> float:
+    """Return the cost that a lock records: the old one while the new time is near it.
+
+    Args:
+        before_s: the cost in the lock, None if it has none.
+        now_s: how long compiling took now.
+    """
+    if before_s is not None and before_s / _NEAR <= now_s <= before_s * _NEAR:
+        return before_s
+    return float(f"{min(max(now_s, _LEAST_COST_S), _MOST_COST_S):.2g}")
 
 
 def differing(locked: Mapping[str, Component], now: Mapping[str, Component]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -159,7 +159,7 @@ def update_lock(
     entries = _entries(report.results, requests)
     if len(entries) < len(variants) or report.exit_code:
         return LockUpdate(old, (), tuple(changed_parts), report)
-    new = merged(old, Lock(toolchain, entries), whole=whole)
+    new = merged(old, Lock(toolchain, entries, compile_times(report.results)), whole=whole)
     changes = compare(old.variants, entries, whole=whole)
     reasons = {} if changed_parts else {r.variant.id: r.reason for r in report.results}
     explained = tuple(_with_reason(change, reasons) for change in changes)
@@ -172,6 +172,15 @@ def _entries(results: Sequence[VariantResult], requests: Sequence[str]) -> dict[
         for result, request in zip(results, requests, strict=True)
         if result.artifact is not None and result.action_key is not None
     }
+
+
+def compile_times(results: Iterable[VariantResult]) -> dict[str, float]:
+    """Return how long variants took to compile, now or when they were stored, where known."""
+    times = {
+        result.variant.id: result.seconds if result.status == "compiled" else result.saved_s
+        for result in results
+    }
+    return {name: seconds for name, seconds in times.items() if seconds}
 
 
 def _with_reason(change: Change, reasons: Mapping[str, str]) -> Change:

@@ -10,16 +10,27 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pallasc.errors import Location, SpecError
-from pallasc.specs.fields import Field, MapOf, Place, Record, Text, expected
-from pallasc.specs.lock import DIGEST, LOCK_SCHEMA, PLAIN, Component, Entry, Lock, update_command
+from pallasc.specs.fields import Field, MapOf, Number, Place, Record, Text, expected
+from pallasc.specs.lock import (
+    DIGEST,
+    LOCK_SCHEMA,
+    PLAIN,
+    READ_SCHEMAS,
+    Component,
+    Entry,
+    Lock,
+    update_command,
+)
 from pallasc.specs.spelling import show
 
 _CONFLICT = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?=[ \n]|$)", re.MULTILINE)
 _KEY = rf'(?:({PLAIN})|"([^"\\\n]+)")'
 _VARIANT = re.compile(
-    rf"^  {_KEY}: \{{action: ({DIGEST}), artifact: ({DIGEST}), request: ({DIGEST})\}}\n",
+    rf"^  {_KEY}: \{{action: ({DIGEST}), artifact: ({DIGEST}), request: ({DIGEST})"
+    r"(?:, cost: (\d{1,9}(?:\.\d{1,9})?))?\}\n",
     re.MULTILINE,
 )
 _COMPONENT = re.compile(
@@ -32,7 +43,9 @@ _ANY_TEXT = Text("text", r"[\s\S]*")
 _DIGEST_TEXT = Text("a digest of 64 hexadecimal digits", DIGEST)
 _DIGEST_FIELD = Field("digest", _DIGEST_TEXT, "Decides whether the component is the same.", True)
 _COMPONENT_FIELDS = Record((Field("version", _ANY_TEXT, "For people."), _DIGEST_FIELD))
-_ENTRY_FIELDS = Record(tuple(Field(name, _DIGEST_TEXT, name, True) for name in Entry._fields))
+_COST_FIELD = Field("cost", Number(whole=False), "Seconds.")
+_DIGEST_FIELDS = tuple(Field(name, _DIGEST_TEXT, name, True) for name in Entry._fields)
+_ENTRY_FIELDS = Record((*_DIGEST_FIELDS, _COST_FIELD))
 _TOOLCHAIN = MapOf(_ANY_TEXT, _COMPONENT_FIELDS, "components", minimum=0)
 _VARIANTS = MapOf(_ANY_TEXT, _ENTRY_FIELDS, "variants", minimum=0)
 _SECTIONS = ("schema", "toolchain", "variants")
@@ -84,16 +97,19 @@ def _parse_own_form(text: str) -> Lock | None:
     """
     lines = text.split("\n", 20)
     notes = sum(len(line) + 1 for line in lines if line.startswith("#"))
-    start = f"schema: {LOCK_SCHEMA}\ntoolchain:\n"
+    starts = [f"schema: {schema}\ntoolchain:\n" for schema in READ_SCHEMAS]
     head, separator, body = text[notes:].partition("\nvariants:\n")
-    if not separator or not head.startswith(start):
+    start = next(filter(head.startswith, starts), None)
+    if not separator or start is None:
         return None
     head = f"{head.removeprefix(start)}\n"
     toolchain = {a or b: Component(d, v) for a, b, v, d in _COMPONENT.findall(head)}
-    variants = {a or b: Entry(*digests) for a, b, *digests in _VARIANT.findall(body)}
+    rows = _VARIANT.findall(body)
+    variants = {a or b: Entry(*digests) for a, b, *digests, _ in rows}
+    costs = {a or b: float(cost) for a, b, *_, cost in rows if cost}
     # A line that no pattern matched, or a key that is given twice, leaves fewer entries than lines.
     is_complete = (len(toolchain), len(variants)) == (head.count("\n"), body.count("\n"))
-    return Lock(toolchain, variants) if is_complete and body.endswith("\n") else None
+    return Lock(toolchain, variants, costs) if is_complete and body.endswith("\n") else None
 
 
 def _parse_any_form(text: str, file: str) -> Lock:
@@ -128,9 +144,10 @@ def _advice(file: str) -> Iterator[None]:
 
 def _check_schema(data: object, at: Place) -> None:
     schema = data.get("schema", LOCK_SCHEMA) if isinstance(data, dict) else LOCK_SCHEMA
-    if type(schema) is not int or schema != LOCK_SCHEMA:
+    if type(schema) is not int or schema not in READ_SCHEMAS:
         raise at.child("schema").error(
-            f"the lock has schema {show(schema)}, and this pallasc reads schema {LOCK_SCHEMA}.",
+            f"the lock has schema {show(schema)}, and this pallasc reads schemas "
+            f"{' and '.join(map(str, READ_SCHEMAS))}.",
             "Install the pallasc that wrote it.",
         )
 
@@ -148,7 +165,11 @@ def _lock(data: object, at: Place) -> Lock:
     make_entry: Callable[..., Entry] = Entry
     toolchain = _TOOLCHAIN.read(data["toolchain"], at.child("toolchain"))
     variants = _VARIANTS.read(data["variants"], at.child("variants"))
+    costs: dict[str, Any] = {
+        name: entry.pop("cost") for name, entry in variants.items() if "cost" in entry
+    }
     return Lock(
         {label: make_component(**component) for label, component in toolchain.items()},
         {name: make_entry(**entry) for name, entry in variants.items()},
+        {name: float(cost_s) for name, cost_s in costs.items()},
     )

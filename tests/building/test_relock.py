@@ -15,7 +15,7 @@ from pallasc.compiler.builds.locked import Locked
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import LockUpdate, check_lock, update_lock
 from pallasc.errors import NotCachedError
-from pallasc.specs.lock import Change, Component, Entry, Lock
+from pallasc.specs.lock import Change, Component, Entry, Lock, settled_cost
 
 pytestmark = pytest.mark.once
 
@@ -209,3 +209,16 @@ def test_entries_of_another_toolchain_cannot_stay(project: Any, lock: Lock) -> N
     assert whole.lock == lock
     assert len(whole.toolchain) == 1
     assert update(project, replace(lock, toolchain=older), whole=False).lock == lock
+
+
+def test_an_update_records_what_compiling_took_and_leaves_it_alone_from_then_on(
+    project: Any, lock: Lock
+) -> None:
+    assert lock.costs.keys() == {FIRST, SECOND}
+    assert all(cost_s > 0 for cost_s in lock.costs.values())
+    written = {result.variant.id: result.saved_s for result in project.build().results}
+    assert lock.costs == {name: settled_cost(None, taken_s) for name, taken_s in written.items()}
+    other = replace(lock, costs={FIRST: lock.costs[FIRST] * 1.9, SECOND: 1000.0})
+    updated = update(project, other)
+    assert updated.changes == ()
+    assert updated.lock.costs == {FIRST: other.costs[FIRST], SECOND: lock.costs[SECOND]}

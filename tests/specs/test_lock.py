@@ -8,6 +8,7 @@ import random
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from pallasc.specs.lock import (
     compare,
     lock_text,
     merged,
+    settled_cost,
     write_lock,
 )
 
@@ -44,17 +46,17 @@ def shown(entry: Entry) -> str:
 A, B, C = entry("a"), entry("b"), entry("c")
 MATMUL = "matmul[m=1024,dtype=bf16]@h100-sxm"
 JAX, LIBDEVICE = Component(digest("jax"), "0.12.0.1"), Component(digest("libdevice"))
-LOCK = Lock({"jax": JAX, "libdevice": LIBDEVICE}, {MATMUL: A, "add@b200": B})
+LOCK = Lock({"jax": JAX, "libdevice": LIBDEVICE}, {MATMUL: A, "add@b200": B}, {MATMUL: 1.8})
 TEXT = f"""\
 # What each variant was compiled to. Commit this file; `pallasc lock SPECS --update` writes
 # it, `pallasc build --locked` and `pallasc build --frozen` hold to it.
-schema: 1
+schema: 2
 toolchain:
   jax: {{version: "0.12.0.1", digest: {JAX.digest}}}
   libdevice: {{digest: {LIBDEVICE.digest}}}
 variants:
   add@b200: {shown(B)}
-  {MATMUL}: {shown(A)}
+  {MATMUL}: {shown(A)[:-1]}, cost: 1.8}}
 """
 
 
@@ -84,7 +86,8 @@ def test_equal_locks_give_equal_bytes_whatever_the_order_was() -> None:
 def test_what_is_written_is_read_and_is_yaml() -> None:
     assert read(TEXT) == LOCK
     data = yaml.safe_load(TEXT)
-    assert data["variants"][MATMUL] == A._asdict()
+    assert data["variants"][MATMUL] == {**A._asdict(), "cost": 1.8}
+    assert data["variants"]["add@b200"] == B._asdict()
     assert data["toolchain"]["jax"] == {"version": "0.12.0.1", "digest": JAX.digest}
 
 
@@ -118,7 +121,7 @@ def test_every_text_that_has_an_encoding_can_be_part_of_an_id(names: set[str]) -
 
 
 def test_a_lock_of_nothing_is_written_and_read() -> None:
-    assert lock_text(Lock()).endswith("schema: 1\ntoolchain: {}\nvariants: {}\n")
+    assert lock_text(Lock()).endswith("schema: 2\ntoolchain: {}\nvariants: {}\n")
     assert read(lock_text(Lock())) == Lock()
 
 
@@ -182,14 +185,14 @@ DAMAGE = [
     ("  add@b200", "=======\n  add@b200", "pallasc.lock:8: the lock holds the marks of a merge"),
     (f"  {MATMUL}", ">>>>>>> theirs\n  x", "pallasc.lock:9: the lock holds the marks of a merge"),
     (
-        "schema: 1",
         "schema: 2",
-        "lock:3:9: schema: the lock has schema 2, and this pallasc reads",
+        "schema: 3",
+        "lock:3:9: schema: the lock has schema 3, and this pallasc reads schemas 1 and 2.",
     ),
-    ("schema: 1", "schema: [1]", "pallasc.lock:3:9: schema: the lock has schema a list, and"),
-    ("schema: 1\n", "", "pallasc.lock:3:1: field 'schema' of a lock file is missing."),
+    ("schema: 2", "schema: [1]", "pallasc.lock:3:9: schema: the lock has schema a list, and"),
+    ("schema: 2\n", "", "pallasc.lock:3:1: field 'schema' of a lock file is missing."),
     ("variants:\n", "variant:\n", "pallasc.lock:3:1: field 'variants' of a lock file is missing."),
-    ("schema: 1", "schema: 1\nmore: 2", "pallasc.lock:4:1: unknown field 'more'."),
+    ("schema: 2", "schema: 2\nmore: 2", "pallasc.lock:4:1: unknown field 'more'."),
     ("  add@b200", f"  {MATMUL}", "is given twice, first at pallasc.lock:8:3."),
     ("  libdevice", "  jax", "pallasc.lock:6:3: key 'jax' is given twice, first"),
     (B.action, B.action[1:], "is not a digest of 64 hexadecimal digits."),
@@ -206,6 +209,8 @@ DAMAGE = [
     ("  add@b200", "\tadd@b200", "pallasc.lock:8:1: not YAML: "),
     ("  jax: {", "  jax: {{", "pallasc.lock:6:3: not YAML: "),
     ("add@b200", "add@b200\x07", "pallasc.lock:8: not YAML: "),
+    ("cost: 1.8", "cost: fast", "cost: expected a number of at least 0, got 'fast'."),
+    ("cost: 1.8", "cost: -1", "cost: expected a number of at least 0, got -1."),
 ]
 
 
@@ -308,20 +313,63 @@ def test_other_entries_stay_unless_the_new_ones_are_all() -> None:
     assert merged(LOCK, new, whole=True).variants == {"z": A}
 
 
+def test_a_lock_of_the_first_schema_is_one_without_costs() -> None:
+    old = TEXT.replace("schema: 2", "schema: 1").replace(", cost: 1.8", "")
+    assert read(old) == read(old.replace("{", "{ ")) == replace(LOCK, costs={})
+
+
+@pytest.mark.parametrize(
+    ("before_s", "now_s", "expected"),
+    [
+        (None, 1.8372, "1.8"),
+        (None, 0.32499, "0.32"),
+        (None, 137.2, "140"),
+        (None, 0.0001, "0.01"),
+        (None, 1e12, "90000"),
+        (1.8, 0.9, "1.8"),
+        (1.8, 3.6, "1.8"),
+        (1.8, 0.89, "0.89"),
+        (1.8, 3.71, "3.7"),
+        (1.8374, 2, "1.8374"),
+    ],
+)
+def test_a_cost_is_rounded_and_stays_while_a_new_time_is_near_it(
+    before_s: float | None, now_s: float, expected: str
+) -> None:
+    before = Lock({}, {"z": A}, {} if before_s is None else {"z": before_s})
+    lock = merged(before, Lock({}, {"z": A}, {"z": now_s}), whole=True)
+    assert f", cost: {expected}}}\n" in lock_text(lock)
+    assert read(lock_text(lock)).costs == lock.costs
+
+
+@given(st.floats(0.01, 9e4), st.floats(0.5, 2))
+def test_a_cost_does_not_change_twice_by_times_that_are_alike(now_s: float, noise: float) -> None:
+    first = settled_cost(None, now_s)
+    assert settled_cost(first, first * noise) == first
+
+
+def test_costs_go_with_their_variants_and_stay_without_a_new_time() -> None:
+    kept = merged(LOCK, Lock({"jax": JAX}, {MATMUL: C}), whole=True)
+    assert (kept.variants, kept.costs) == ({MATMUL: C}, {MATMUL: 1.8})
+    assert merged(LOCK, Lock({"jax": JAX}, {"z": A}), whole=True).costs == {}
+    assert merged(LOCK, Lock({"jax": JAX}, {"z": A}), whole=False).costs == {MATMUL: 1.8}
+
+
 def test_words_for_the_same_toolchain_stay() -> None:
     renamed = Lock({"jax": JAX._replace(version="0.12"), "libdevice": LIBDEVICE}, LOCK.variants)
     assert merged(LOCK, renamed, whole=True) == LOCK
     other = Lock({"jax": JAX}, LOCK.variants)
-    assert merged(LOCK, other, whole=True) == other
+    assert merged(LOCK, other, whole=True) == replace(other, costs=LOCK.costs)
 
 
 def test_a_lock_of_ten_thousand_entries_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "pallasc.lock"
     variants = {f"matmul[m={i},layout=row major]@b200": entry(str(i)) for i in range(10_000)}
-    write_lock(path, Lock({"jax": JAX}, variants))
+    costs = {name: index / 8 for index, name in enumerate(variants) if index % 3}
+    write_lock(path, Lock({"jax": JAX}, variants, costs))
     lock = read_lock(path)
     assert lock is not None
-    assert lock.variants == variants
+    assert (lock.variants, lock.costs) == (variants, costs)
     assert compare(lock.variants, variants, whole=True) == []
 
 
