@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import os
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -29,6 +30,8 @@ YOUNG_NS = 2_000_000_000
 MAX_FILES = 100_000
 PLACE = "stat/digests"
 _ATTEMPTS = 4
+_MOST_THREADS = 8
+"""More threads are limited by memory and by reading, not by hashing."""
 _NAME = format.sha256(b"pallasc file digests")
 
 Signature = tuple[int, int, int, int]
@@ -60,6 +63,7 @@ class FileDigests:
         self._lasting: set[str] = set()
         self._remembered: dict[str, tuple[Signature, str]] | None = None
         self._changed = False
+        self._lock = threading.Lock()
         self.hashed = 0
         """How many files were read, for statistics and tests."""
 
@@ -89,6 +93,43 @@ class FileDigests:
             ToolError: if one cannot be read, or is not a regular file.
         """
         return {str(path): self.digest(path) for path in paths}
+
+    def remembers(self, path: Path | str) -> bool:
+        """Tell whether a file was hashed before; it may have changed since."""
+        return os.path.abspath(path) in self._known()
+
+    def hash_ahead(self, paths: Iterable[Path | str], threads: int | None = None) -> None:
+        """Hash the files that are not remembered, in threads; `digest` then returns the results.
+
+        Files that cannot be hashed are left to `digest`, which says why.
+
+        Args:
+            paths: files, with absolute paths.
+            threads: number of threads; by default one for each core that this process may use.
+        """
+        waiting = sorted({str(path) for path in paths} - self._known(), key=_size)  # last first
+        cores = len(os.sched_getaffinity(0))
+        number = min(threads or cores, _MOST_THREADS, len(waiting))
+        workers = [
+            threading.Thread(target=self._hash_all, args=(waiting,), daemon=True)
+            for _ in range(number)
+        ]
+        try:
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+        finally:
+            waiting.clear()  # an interrupt ends the threads after their current file
+
+    def _known(self) -> set[str]:
+        self._recall("")
+        return {*self._hashed, *(self._remembered or ())}
+
+    def _hash_all(self, waiting: list[str]) -> None:
+        while waiting:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                self._hash(waiting.pop())
 
     def save(self) -> bool:
         """Write down new digests; False if there are none, or they cannot be written."""
@@ -124,7 +165,8 @@ class FileDigests:
         for _ in range(_ATTEMPTS):
             began_ns = self._now_ns()
             before, digest, after = _hash_file(place)
-            self.hashed += 1
+            with self._lock:
+                self.hashed += 1
             if before == after:
                 self._learn(place, before, digest, began_ns)
                 return digest
@@ -136,6 +178,13 @@ class FileDigests:
         if max(signature[1], signature[2]) + YOUNG_NS < began_ns:
             self._lasting.add(place)
             self._changed = True
+
+
+def _size(place: str) -> int:
+    try:
+        return os.stat(place).st_size
+    except (OSError, ValueError):
+        return 0
 
 
 def _signature(status: os.stat_result) -> Signature:

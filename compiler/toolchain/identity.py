@@ -72,6 +72,18 @@ def toolchain_identity(toolchain: Toolchain, digest: Digest) -> dict[str, str]:
     return identity
 
 
+def identity_files(toolchain: Toolchain) -> list[str]:
+    """Return the files that `toolchain_identity` asks the digests of; none is read for it."""
+    files: list[str] = []
+
+    def note(path: Path | str) -> str:
+        files.append(os.path.abspath(path))
+        return ""
+
+    toolchain_identity(toolchain, note)
+    return files
+
+
 def _python(digest: Digest) -> str:
     """Return Python's name, version and ABI, and the digest of its start-up code."""
     name = python_name()

@@ -15,7 +15,7 @@ from pallasc.compiler.toolchain.environment import (
     key_variables,
     tool_folder,
 )
-from pallasc.compiler.toolchain.identity import toolchain_identity
+from pallasc.compiler.toolchain.identity import identity_files, toolchain_identity
 from pallasc.compiler.toolchain.toolchain import Toolchain, find_toolchain, toolchain_record
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ class Setup(NamedTuple):
     def context(self, store: Store) -> Context:
         """Identify the toolchain; reads all its files unless the store remembers them."""
         digests = FileDigests(store.root, trust=store.trust)
+        if not digests.remembers(self.toolchain.plugin):
+            digests.hash_ahead(identity_files(self.toolchain))
         identity = toolchain_identity(self.toolchain, digests.digest)
         return Context(identity, key_variables(self.environment), digests)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pallasc.cache import files, format
+from pallasc.cache import files, format, stat_digest
 from pallasc.cache.folders import Folders
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.errors import ToolError
@@ -237,3 +238,61 @@ def test_the_memory_is_a_record_of_the_store(
     status = library.stat()
     signature = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
     assert body == {"files": {str(library): [*signature, sha256(library)]}}
+
+
+def test_hashing_ahead_gives_the_same_digests_and_leaves_errors_to_later(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number:02}" for number in range(50)]
+    for number, path in enumerate(paths):
+        path.write_bytes(bytes([number]) * number * 1000)
+    gone = tmp_path / "gone"
+    digests = FileDigests()
+    digests.hash_ahead([*paths, gone, tmp_path, *paths], threads=4)
+    assert digests.hashed == 50
+    assert digests.digests(paths) == FileDigests().digests(paths)
+    assert digests.hashed == 50
+    assert digests.remembers(paths[0])
+    assert not digests.remembers(gone)
+    with pytest.raises(ToolError, match="No such file"):
+        digests.digest(gone)
+
+
+def test_hashing_ahead_reads_nothing_that_is_remembered(
+    library: Path, remember: Callable[[], FileDigests]
+) -> None:
+    first, second = remember(), remember()
+    first.hash_ahead([library])
+    assert (first.hashed, first.save(), second.remembers(library)) == (1, True, True)
+    second.hash_ahead([library])
+    assert (second.digest(library), second.hashed) == (sha256(library), 0)
+
+
+def test_an_interrupt_while_hashing_ahead_leaves_the_other_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The threads end after the file that each has open."""
+    paths = [tmp_path / str(number) for number in range(20)]
+    for path in paths:
+        path.write_text("text")
+    held, reached = threading.Event(), threading.Event()
+    hash_file = stat_digest._hash_file
+
+    def held_up(place: str) -> object:
+        reached.set()
+        held.wait(10)
+        return hash_file(place)
+
+    def interrupted(self: threading.Thread, timeout: float | None = None) -> None:
+        reached.wait(10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stat_digest, "_hash_file", held_up)
+    digests = FileDigests()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "join", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            digests.hash_ahead(paths, threads=2)
+    held.set()
+    for thread in threading.enumerate():
+        if thread.name.endswith("(_hash_all)"):
+            thread.join()
+    assert 1 <= digests.hashed <= 2
