@@ -265,7 +265,7 @@ def _recognise(value: Any, what: str) -> Adapter:
     article = "None" if value is None else an(type(value).__name__)
     raise ArgumentError(
         f"{what} must be an array, not {article}.",
-        hint="Supported: torch, cupy, numpy, JAX inside jit, and any object with DLPack.",
+        hint="Supported: torch, cupy, numpy, JAX, and any object with DLPack.",
     )
 
 

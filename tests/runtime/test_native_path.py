@@ -608,6 +608,9 @@ def test_variables_switch_the_extension_off(
 
 def test_an_extension_of_other_sources_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "SOURCES", loading.SOURCES[1:])
+    monkeypatch.setattr(loading, "is_clone", lambda folder: False)
+    assert loading.extension.__wrapped__() is not None
+    monkeypatch.setattr(loading, "is_clone", lambda folder: True)
     assert loading.extension.__wrapped__() is None
     assert loading.why_not() == (
         "the extension was built before its sources changed, install pallasc again: "

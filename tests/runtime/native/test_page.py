@@ -22,6 +22,7 @@ pytestmark = pytest.mark.once
 
 PAGE = page_programs.DOCS / "native.md"
 EXAMPLE = page_programs.DOCS.parent / "examples" / "cpp"
+MADE = (EXAMPLE / ".gitignore").read_text().replace("/", "").split()
 TOOLS = ("c++", "pkg-config")
 
 
@@ -32,7 +33,8 @@ def test_the_example_is_built_and_launches_a_kernel_of_a_bundle(
     tmp_path: Path, warm_store: Store, native_file: Path
 ) -> None:
     folder = tmp_path / "cpp"
-    shutil.copytree(EXAMPLE, folder)
+    # What somebody who followed the page has there is left behind.
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns(*MADE))
     shutil.copytree(warm_store.root, tmp_path / "store")
     environment = _environment(tmp_path, native_file)
     launching, exporting = _consoles()
