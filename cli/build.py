@@ -25,11 +25,13 @@ from pallasc.cli.arguments.options import (
     store_option,
     supervision_options,
 )
+from pallasc.cli.arguments.shard import require_shard, shard_options, take_share
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.reproduce import Reproduction
+    from pallasc.compiler.shards.shard import Shard
 
 
 class _Options(BuildOptions):
@@ -54,6 +56,7 @@ class _Options(BuildOptions):
     "--dry-run", is_flag=True, help="Compile nothing; say what would be compiled, and why."
 )
 @frozen_options
+@shard_options
 @count_option(
     "--reproduce",
     "Afterwards compile N variants twice in fresh processes, and compare their bytes with each "
@@ -79,6 +82,8 @@ def command(
     expression: str | None,
     store_root: Path | None,
     lock: Path | None,
+    shard: Shard | None,
+    costs: Path | None,
     annotations: str | None,
     junit: Path | None,
     reproduce: int | None,
@@ -110,6 +115,7 @@ def command(
       pallasc build specs/ --dry-run --explain
       pallasc build specs/ --locked --junit report.xml --annotations github
       pallasc build specs/ --fail-fast --json > report.json
+      pallasc build specs/ --shard 3/8
       pallasc build specs/ --warnings --fail-on-warning "no tuning|cache miss"
 
     --json prints one object:
@@ -134,6 +140,9 @@ def command(
                    error (message, hint, file, line, column, exit_code), output (its last lines)
       reproduced   with --reproduce, a list: variant, outcome, digests (stored, first, second),
                    differences and more
+      shard        with --shard: number, of, variants and others (how many this shard has, and all
+                   others have), unknown (how many of all the costs lack), expected_s (compile time
+                   by the costs), costs (digest of what was divided by, or null), costs_from
       errors       of Python specs whose process died or was stopped; the others are built
       error        why nothing was built, such as a mistake in a spec
     What a variant does not have is null or empty.
@@ -150,10 +159,11 @@ def command(
     if reproduce and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"
         raise click.UsageError(f"--reproduce compiles, and {other} compiles nothing.")
+    require_shard(shard, costs=costs)
     outputs = Outputs(as_json=as_json, junit=junit, annotations=annotations)
     with outputs.reporting_errors():
         how = Options(**options, compile=not dry_run, frozen=frozen)
-        if frozen or locked or lock is not None:
+        if frozen or locked or (lock is not None and shard is None):
             from pallasc.compiler.builds.locked import load_locked
 
             how = replace(how, locked=load_locked(lock, frozen=frozen, locked=locked))
@@ -170,6 +180,8 @@ def command(
                 broken=reading.broken,
             )
             variants = reader.select(specs, targets, expression).variants
+            share = take_share(shard, variants, costs=costs, lock=lock)
+            variants = share.variants if share else variants
             report = build(variants, store=store, options=how, on_event=progress)
             report = replace(report, errors=tuple(reading.errors))
             if reproduce and not report.exit_code:
@@ -191,7 +203,7 @@ def command(
             _print_reproduction(reproduction, report)
         print_notes(report, store)
         progress.screen.write(f"{summary(report, progress.screen, warnings=warnings)}\n")
-        outputs.write(report, reproduction)
+        outputs.write(report, reproduction, share)
     return report.exit_code
 
 

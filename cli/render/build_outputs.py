@@ -13,6 +13,7 @@ from pallasc.errors import PallascError
 if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.reproduce import Reproduction
+    from pallasc.compiler.shards.shard import Share
 
 
 class Outputs(NamedTuple):
@@ -37,8 +38,15 @@ class Outputs(NamedTuple):
             self._report(error)
             raise
 
-    def write(self, report: Report, reproduction: Reproduction | None) -> None:
+    def write(
+        self, report: Report, reproduction: Reproduction | None = None, share: Share | None = None
+    ) -> None:
         """Write a report.
+
+        Args:
+            report: what the build did.
+            reproduction: what compiling twice showed, None if nothing was.
+            share: what was built of all variants, None for a build without shards.
 
         Raises:
             SpecError: the JUnit file can no longer be written.
@@ -48,7 +56,7 @@ class Outputs(NamedTuple):
 
             for line in (*map(github_command, report.errors), *github_commands(report)):
                 echo_command(line)
-        self._write_files(report, reproduction)
+        self._write_files(report, reproduction, share=share)
 
     def _report(self, error: PallascError) -> None:
         from pallasc.compiler.builds.report import Report
@@ -65,13 +73,15 @@ class Outputs(NamedTuple):
         reproduction: Reproduction | None = None,
         *,
         error: PallascError | None = None,
+        share: Share | None = None,
     ) -> None:
         if self.as_json:
             from pallasc.cli.render.report_rows import report_json
             from pallasc.cli.terminal.output import json_text
 
-            echo(json_text(report_json(report, reproduction, error=error)))
+            echo(json_text(report_json(report, reproduction, error=error, share=share)))
         if self.junit is not None:
             from pallasc.cli.render.junit import write_junit
 
-            write_junit(report, self.junit, error=error)
+            shard = share.shard if share else None
+            write_junit(report, self.junit, error=error, shard=shard)

@@ -5,7 +5,8 @@ There is no standard. This is Jenkins' schema `junit-10.xsd` with what most read
 them:
 
     testsuites  name tests failures errors skipped time
-      testsuite   one a kernel, in the order of the specs: name tests failures errors skipped time
+      testsuite   one a kernel, in the order of the specs: name tests failures errors skipped time;
+                  the name of a shard's suite ends with it: `matmul (shard 3/8)`
         testcase    one a variant: name (its id), classname (the kernel), time, file and line of
                     the kernel in its spec
           properties  those of `report_rows.junit_properties`: pallas_kernels is 0 where XLA
@@ -33,6 +34,7 @@ from pallasc.specs.plain_text import printable
 
 if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report, VariantResult
+    from pallasc.compiler.shards.shard import Shard
     from pallasc.errors import PallascError
 
 _NOT_DONE = {
@@ -49,6 +51,7 @@ def write_junit(
     environment: Mapping[str, str] = os.environ,
     *,
     error: PallascError | None = None,
+    shard: Shard | None = None,
 ) -> None:
     """Write a report to `path`: the whole file, or nothing.
 
@@ -57,22 +60,27 @@ def write_junit(
         path: the file; folders above it are made.
         environment: tells where the repository is, to which file names are relative.
         error: what ended the whole build, if something did.
+        shard: the shard that was built, None for all variants.
 
     Raises:
         SpecError: it cannot be written.
     """
-    write_report(junit_xml(report, workspace_root(environment), error), path, "--junit")
+    data = junit_xml(report, workspace_root(environment), error, shard)
+    write_report(data, path, "--junit")
 
 
-def junit_xml(report: Report, root: Path, error: PallascError | None = None) -> bytes:
+def junit_xml(
+    report: Report, root: Path, error: PallascError | None = None, shard: Shard | None = None
+) -> bytes:
     """Return a report as XML; files below `root` are named relative to it."""
+    of_shard = "" if shard is None else f" (shard {shard})"
     suites: dict[str, list[VariantResult]] = {}
     for result in report.results:
         suites.setdefault(result.variant.name, []).append(result)
-    top = ElementTree.Element("testsuites", _totals("pallasc build", report.results))
+    top = ElementTree.Element("testsuites", _totals(f"pallasc build{of_shard}", report.results))
     top.set("time", seconds_text(report.seconds))
     for name, results in suites.items():
-        suite = ElementTree.SubElement(top, "testsuite", _totals(name, results))
+        suite = ElementTree.SubElement(top, "testsuite", _totals(f"{name}{of_shard}", results))
         suite.extend(_case(result, root) for result in results)
     errors = [*report.errors, *([error] if error else [])]
     if errors:

@@ -17,6 +17,7 @@ from pallasc.specs.artifacts.artifact import kernel_to_json
 if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.builds.reproduce import Reproduction
+    from pallasc.compiler.shards.shard import Share
     from pallasc.errors import PallascError
     from pallasc.specs.artifacts.artifact import Artifact, KernelResources
     from pallasc.specs.templates import Scalar
@@ -29,8 +30,16 @@ def report_json(
     reproduction: Reproduction | None = None,
     *,
     error: PallascError | None = None,
+    share: Share | None = None,
 ) -> dict[str, object]:
-    """Return what `--json` prints of a report, without the schema version."""
+    """Return what `--json` prints of a report, without the schema version.
+
+    Args:
+        report: what the build did.
+        reproduction: what compiling twice showed, None if nothing was.
+        error: what ended the whole build, if something did.
+        share: what was built of all variants, None for a build without shards.
+    """
     totals = dict.fromkeys(STATUS_COLOURS, 0)
     for result in report.results:
         totals[result.status] += 1
@@ -49,10 +58,25 @@ def report_json(
         "variants": [variant_row(result) for result in report.results],
         "errors": [error_row(failed) for failed in report.errors],
         "error": error_row(error) if error else None,
+        "shard": shard_row(share) if share else None,
     }
     if reproduction is not None:
         data["reproduced"] = [result.to_json() for result in reproduction.results]
     return data
+
+
+def shard_row(share: Share) -> dict[str, object]:
+    """Return what `--json` prints of a shard."""
+    return {
+        "number": share.shard.number,
+        "of": share.shard.of,
+        "variants": len(share.variants),
+        "others": len(share.listed) - len(share.variants),
+        "unknown": share.unknown,
+        "expected_s": round(share.expected_s, 3),
+        "costs": share.costs.digest or None,
+        "costs_from": share.costs.source or None,
+    }
 
 
 def _top(results: Sequence[VariantResult], measure: Callable[[VariantResult], float]) -> list[str]:

@@ -1,0 +1,143 @@
+"""`pallasc build --shard`: which variants a job takes, what its reports say, what is a mistake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+RunCommand = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def ids(run: RunCommand, built: Any) -> list[str]:
+    return [v["id"] for v in json.loads(run("list", built.spec, "--json").out)["variants"]]
+
+
+@pytest.fixture
+def lock(run: RunCommand, built: Any) -> Path:
+    """Return a lock of the two variants, which divides them one by one."""
+    assert run("lock", *built.arguments, "--update").code == 0
+    return Path("pallasc.lock")
+
+
+def taken(run: RunCommand, built: Any, shard: str, *more: str) -> dict[str, Any]:
+    result = run("build", *built.arguments, "--shard", shard, "--json", *more)
+    assert result.code == 0, result.err
+    data: dict[str, Any] = json.loads(result.out)
+    return data
+
+
+@pytest.mark.usefixtures("lock")
+def test_each_variant_is_in_one_shard_and_the_report_says_which(
+    run: RunCommand, built: Any, ids: list[str]
+) -> None:
+    reports = [taken(run, built, f"{number}/2") for number in (1, 2)]
+    assert sorted(v["id"] for report in reports for v in report["variants"]) == sorted(ids)
+    for number, report in enumerate(reports, 1):
+        digest, expected_s = report["shard"].pop("costs"), report["shard"].pop("expected_s")
+        assert report["shard"] == {
+            "number": number,
+            "of": 2,
+            "variants": 1,
+            "others": 1,
+            "unknown": 0,
+            "costs_from": "pallasc.lock",
+        }
+        assert expected_s > 2.5
+        assert digest == reports[0]["shard"].get("costs", digest)
+    assert json.loads(run("build", *built.arguments, "--json").out)["shard"] is None
+
+
+@pytest.mark.usefixtures("lock")
+def test_the_share_is_said_before_anything_is_built(run: RunCommand, built: Any) -> None:
+    first, *_, last = run("build", *built.arguments, "--shard", "1/2").err.splitlines()
+    assert first.startswith("shard 1/2: 1 of 2 variants, about ")
+    assert first.endswith(" of compiling by pallasc.lock")
+    assert last.startswith("1 variant in ")
+
+
+@pytest.mark.usefixtures("lock")
+def test_an_empty_shard_is_a_success_that_says_so(run: RunCommand, built: Any) -> None:
+    result = run("build", *built.arguments, "--shard", "7/9", "--locked")
+    assert result.code == 0
+    assert result.err.startswith("shard 7/9: 0 of 2 variants\n")
+    assert "0 variants in" in result.err
+    assert taken(run, built, "9/9")["variants"] == []
+
+
+def test_without_a_lock_a_digest_divides_and_that_is_said(
+    run: RunCommand, built: Any, ids: list[str]
+) -> None:
+    result = run("build", *built.arguments, "--shard", "1/1")
+    said = "shard 1/1: 2 of 2 variants, divided without costs: there is no lock file here, and no "
+    assert result.err.startswith(f"{said}--costs\n")
+    reports = [taken(run, built, f"{number}/3") for number in (1, 2, 3)]
+    assert sorted(v["id"] for report in reports for v in report["variants"]) == sorted(ids)
+    assert {report["shard"]["costs"] for report in reports} == {None}
+
+
+def test_the_report_of_one_build_divides_the_next(
+    run: RunCommand, built: Any, ids: list[str]
+) -> None:
+    Path("report.json").write_text(run("build", *built.arguments, "--json").out)
+    reports = [taken(run, built, f"{n}/2", "--costs", "report.json") for n in (1, 2)]
+    assert [len(report["variants"]) for report in reports] == [1, 1]
+    assert reports[0]["shard"]["costs"] == reports[1]["shard"]["costs"] is not None
+    Path("one.json").write_text(json.dumps({"variants": [{"id": ids[0], "seconds": 3}]}))
+    result = run("build", *built.arguments, "--shard", "1/2", "--costs", "one.json")
+    assert result.err.partition("\n")[0].endswith("by one.json; 1 of all have no time there")
+
+
+def test_frozen_and_locked_hold_for_the_variants_of_the_shard(
+    run: RunCommand, built: Any, lock: Path, ids: list[str]
+) -> None:
+    for option in ("--frozen", "--locked"):
+        assert run("build", *built.arguments, "--shard", "2/2", option).code == 0
+    of = {k: taken(run, built, f"{k}/2")["variants"][0]["id"] for k in (1, 2)}
+    text = lock.read_text()
+    line = next(line for line in text.splitlines() if line.startswith(f"  {of[2]}: "))
+    lock.rename("all.lock")
+    wrong = line.replace(line.partition("artifact: ")[2][:8], "0" * 8)
+    Path("other.lock").write_text(text.replace(line, wrong))
+    arguments = (*built.arguments, "--lock", "other.lock", "--locked")
+    assert run("build", *arguments, "--shard", "1/2").code == 0
+    assert run("build", *arguments, "--shard", "2/2").code == 3
+
+
+@pytest.mark.usefixtures("lock")
+def test_suites_of_junit_are_named_after_the_shard(run: RunCommand, built: Any) -> None:
+    assert run("build", *built.arguments, "--shard", "2/2", "--junit", "report.xml").code == 0
+    top = ElementTree.parse("report.xml").getroot()
+    assert top.get("name") == "pallasc build (shard 2/2)"
+    assert [suite.get("name") for suite in top] == ["add (shard 2/2)"]
+    assert [case.get("classname") for case in top.iter("testcase")] == ["add"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--shard", "0/8"), "--shard 0/8: of 8 shards, the first is 1/8 and the last 8/8."),
+        (("--shard", "9/8"), "--shard 9/8: of 8 shards, the first is 1/8 and the last 8/8."),
+        (("--shard", "3-8"), "--shard must be K/N, such as 3/8, got '3-8'."),
+        (("--costs", "report.json"), "--costs needs --shard."),
+        (("--shard", "1/2", "--costs", "none.json"), "none.json: there is no such file."),
+        (("--shard", "1/2", "--lock", "none.lock"), "there is no none.lock."),
+    ],
+)
+def test_wrong_values_end_with_2_and_one_sentence(
+    run: RunCommand, spec: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    result = run("build", spec, *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+    assert "Traceback" not in result.err
