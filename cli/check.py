@@ -25,6 +25,7 @@ from pallasc.cli.arguments.options import (
     specs_argument,
     store_option,
 )
+from pallasc.cli.arguments.shard import require_shard, shard_options, take_share
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pallasc.checks.report import Report
     from pallasc.checks.subject import Options
     from pallasc.compiler.builds.options import Options as BuildOptions
+    from pallasc.compiler.shards.shard import Shard, Share
 
 LEVELS = ("static", "interpreter", "artifact", "all")
 """What `--level` takes; tests compare it with the levels that there are."""
@@ -48,6 +50,9 @@ class _Limits(TypedDict):
 
 class _CheckOptions(LoadOptions, _Limits):
     """How `check` selects, compiles and runs."""
+
+    shard: Shard | None
+    costs: Path | None
 
 
 class _Request(NamedTuple):
@@ -79,6 +84,7 @@ class _Request(NamedTuple):
 )
 @count_option("--schedules", "Execute N schedules at the artifact level.", default=3)
 @selection_options
+@shard_options
 @compile_options
 @checking_options
 @junit_option
@@ -134,6 +140,7 @@ def command(
       pallasc check kernels.yaml --level interpreter -k "matmul and m=128" --seed 7
       pallasc check specs/ --timeout 600 --sarif findings.sarif --annotations github
       pallasc check kernels.pallasc --json > report.json
+      pallasc check specs/ --shard 3/8 --costs report.json
 
     --json prints one object:
       schema       1
@@ -154,6 +161,7 @@ def command(
                    (in the PTX of that kernel, 0 for none), subject (such as the result that it is
                    about), places (text, location, ptx_line, kernel and cubin where they are not
                    those of the finding, waits: whether threads wait there)
+      shard        with --shard, as `pallasc build --json` has it
       errors       of Python specs whose process died or was stopped; the others are checked
       error        why nothing was checked, such as a mistake in a spec
     What a variant does not have is null or empty.
@@ -173,6 +181,7 @@ def command(
         raise click.UsageError(
             f"--level is given {len(chosen)} times: name one level, or none for all."
         )
+    require_shard(options["shard"], costs=options["costs"])
     levels = chosen_levels(chosen[0])
     outputs = Outputs(as_json, junit, sarif, annotations, levels)
     with outputs.reporting_errors():
@@ -196,11 +205,12 @@ def command(
         )
         store = open_store(store_root)
         found = _read_compiled(specs, store, options)
+        share = None
         if found is None:
-            report = _check_specs(specs, store, asked, options)
+            report, share = _check_specs(specs, store, asked, options)
         else:
             report = _check_compiled(found, store, asked)
-        outputs.write(report)
+        outputs.write(report, share)
     return report.exit_code
 
 
@@ -219,6 +229,8 @@ def _read_compiled(
     from pallasc.cli.launching.request import bundle_files
 
     bundles = bundle_files(specs)
+    if options["shard"] is not None and (bundles or any(map(is_key, specs))):
+        raise click.UsageError("--shard divides the variants of specs, not bundles or action keys.")
     if bundles:
         from pallasc.checks.candidate import Candidate
         from pallasc.cli.launching.request import read_bundled
@@ -259,7 +271,7 @@ def _stored(key: str, store: Store) -> Candidate:
 
 def _check_specs(
     specs: Sequence[str], store: Store, asked: _Request, options: _CheckOptions
-) -> Report:
+) -> tuple[Report, Share | None]:
     from dataclasses import replace
 
     from pallasc.checks.inputs import check_variants
@@ -281,6 +293,8 @@ def _check_specs(
             broken=reading.broken,
         )
         variants = reader.select(specs, options["targets"], options["expression"]).variants
+        share = take_share(options["shard"], variants, costs=options["costs"], lock=None)
+        variants = share.variants if share else variants
         if any(level.executes for level in asked.levels):
             check_variants(asked.options.inputs, (each.for_check() for each in variants))
         building, needed = demands(variants, asked.levels)
@@ -295,7 +309,7 @@ def _check_specs(
             limits=asked.limits,
             events=events(progress, levels=names, quiet=asked.quiet),
         )
-    return report
+    return report, share
 
 
 def _check_compiled(found: Sequence[Candidate], store: Store, asked: _Request) -> Report:

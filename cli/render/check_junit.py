@@ -1,7 +1,8 @@
 """A check's report as JUnit XML, in the schema of `cli/render/junit.py`.
 
 testsuites  name tests failures errors skipped time
-testsuite   one a level: name tests failures errors skipped time
+testsuite   one a level: name tests failures errors skipped time; the name of a shard's suite ends
+            with it: `static (shard 3/8)`
 testcase    one a variant: name (its id), classname (the level), time, file and line of the
 kernel in its spec, or the file of its bundle
 failure     one a variant with errors or warnings: message and type (the rule) of the first; its
@@ -25,12 +26,15 @@ from pallasc.cli.terminal.workspace import relative_file
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult
     from pallasc.checks.report import Report, VariantCheck
+    from pallasc.compiler.shards.shard import Shard
     from pallasc.errors import Location, PallascError
 
 _BUILD = "build"
 
 
-def check_junit(report: Report, root: Path, error: PallascError | None = None) -> bytes:
+def check_junit(
+    report: Report, root: Path, error: PallascError | None = None, shard: Shard | None = None
+) -> bytes:
     """Return a report as XML; files below `root` are named relative to it."""
     suites = [_suite(report, name, root) for name in report.levels]
     failed = [check for check in report.checks if _build_error(check) is not None]
@@ -40,6 +44,9 @@ def check_junit(report: Report, root: Path, error: PallascError | None = None) -
     top = ElementTree.Element("testsuites", _totals("pallasc check", suites))
     top.set("time", seconds_text(report.seconds))
     top.extend(suites)
+    if shard is not None:
+        for element in (top, *suites):
+            element.set("name", f"{element.get('name')} (shard {shard})")
     return document(top)
 
 

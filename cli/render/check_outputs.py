@@ -21,6 +21,7 @@ from pallasc.errors import PallascError
 if TYPE_CHECKING:
     from pallasc.checks.levels import Level
     from pallasc.checks.report import Report
+    from pallasc.compiler.shards.shard import Share
 
 
 class Outputs(NamedTuple):
@@ -53,16 +54,20 @@ class Outputs(NamedTuple):
             self._report(error)
             raise
 
-    def write(self, report: Report) -> None:
+    def write(self, report: Report, share: Share | None = None) -> None:
         """Write a report to every output; a first signal waits until all of them are whole.
+
+        Args:
+            report: what the check found.
+            share: what was checked of all variants, None for a check without shards.
 
         Raises:
             SpecError: a file can no longer be written.
         """
         with deferred():
-            self._write(report)
+            self._write(report, share)
 
-    def _write(self, report: Report) -> None:
+    def _write(self, report: Report, share: Share | None) -> None:
         from pallasc.cli.render.check_text import (
             error_lines,
             interrupted_lines,
@@ -79,7 +84,7 @@ class Outputs(NamedTuple):
             # GitHub reads commands from either stream; the standard output may hold JSON.
             for line in (*map(github_command, ended), *check_commands(report)):
                 echo_command(line)
-        self._write_files(report, error=report.unchecked)
+        self._write_files(report, error=report.unchecked, share=share)
         for note in report.notes:
             echo(f"warning: {note}", err=True)
         if not self.prints_report:
@@ -101,7 +106,9 @@ class Outputs(NamedTuple):
         names = tuple(level.name for level in self.levels)
         self._write_files(Report((), 0.0, names), error=error)
 
-    def _write_files(self, report: Report, *, error: PallascError | None = None) -> None:
+    def _write_files(
+        self, report: Report, *, error: PallascError | None = None, share: Share | None = None
+    ) -> None:
         from pallasc.cli.terminal.workspace import workspace_root
 
         root = workspace_root(os.environ)
@@ -109,11 +116,12 @@ class Outputs(NamedTuple):
             from pallasc.cli.render.check_rows import check_json
             from pallasc.cli.terminal.output import json_text
 
-            echo(json_text(check_json(report, error=error)))
+            echo(json_text(check_json(report, error=error, share=share)))
         if self.junit is not None:
             from pallasc.cli.render.check_junit import check_junit
 
-            write_report(check_junit(report, root, error), self.junit, "--junit")
+            shard = share.shard if share else None
+            write_report(check_junit(report, root, error, shard), self.junit, "--junit")
         if self.sarif is not None:
             from pallasc.checks.levels import rules_of
             from pallasc.cli.render.sarif import sarif

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING
 
 from pallasc.checks.findings import to_json
 from pallasc.cli.render.check_text import STATUSES
-from pallasc.cli.render.report_rows import error_row
+from pallasc.cli.render.report_rows import error_row, shard_row
 
 if TYPE_CHECKING:
     from pallasc.checks.report import Report, VariantCheck
+    from pallasc.compiler.shards.shard import Share
     from pallasc.errors import PallascError
 
 
-def check_json(report: Report, *, error: PallascError | None = None) -> dict[str, object]:
+def check_json(
+    report: Report, *, error: PallascError | None = None, share: Share | None = None
+) -> dict[str, object]:
     """Return what `--json` prints of a report, without the schema version."""
     totals = dict.fromkeys(STATUSES, 0)
     for check in report.checks:
@@ -31,6 +34,7 @@ def check_json(report: Report, *, error: PallascError | None = None) -> dict[str
         ],
         "errors": [error_row(failed) for failed in report.errors],
         "error": error_row(error) if error else None,
+        "shard": shard_row(share) if share else None,
     }
 
 

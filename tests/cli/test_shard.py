@@ -141,3 +141,24 @@ def test_wrong_values_end_with_2_and_one_sentence(
     assert (result.code, result.out) == (2, "")
     assert message in result.err
     assert "Traceback" not in result.err
+
+
+@pytest.mark.usefixtures("lock")
+def test_checks_are_divided_as_builds_are(run: RunCommand, built: Any, ids: list[str]) -> None:
+    arguments = ("check", *built.arguments, "--level", "static")
+    reports = []
+    for shard in ("1/3", "2/3", "3/3"):
+        result = run(*arguments, "--shard", shard, "--junit", "checks.xml", "--json")
+        assert result.code == 0, result.err
+        reports.append(json.loads(result.out))
+        top = ElementTree.parse("checks.xml").getroot()
+        names = [top.get("name"), *(suite.get("name") for suite in top)]
+        assert names == [f"pallasc check (shard {shard})", f"static (shard {shard})"]
+    assert sorted(v["id"] for report in reports for v in report["variants"]) == sorted(ids)
+    assert [report["shard"]["number"] for report in reports] == [1, 2, 3]
+    assert json.loads(run(*arguments, "--json").out)["shard"] is None
+    key = reports[0]["variants"][0]["action_key"]
+    told = run("check", key, "--store", built.store, "--shard", "1/2")
+    assert told.code == 2
+    assert "--shard divides the variants of specs, not bundles or action keys." in told.err
+    assert run(*arguments, "--costs", "report.json").code == 2
