@@ -46,6 +46,9 @@ _LARGEST = 2**63 - 1
 Identity = tuple[int, int, int]
 """Inode, modification time in ns and size: tells a file from its later replacement."""
 
+IN_PACK: Identity = (-1, -1, -1)
+"""Of what was read from a pack: see `cache/packed.py`."""
+
 
 class Content(NamedTuple):
     """What lay under a name: its bytes, or why it cannot be a file of the store (`fault`)."""

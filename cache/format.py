@@ -1,14 +1,17 @@
 """The store's format on disk: where each thing lies, and how a record is written.
 
     root       = any folder; one store version is one folder in it, and only `v1` is read here
-    v1         = { area "/" shard "/" name } tmp quarantine pins leases locks uses stat index
+    v1         = { area "/" shard "/" name } packs tmp quarantine pins leases locks uses stat index
     area       = "cas"               blobs: raw bytes, `name` is their SHA-256
                | "ac"                records of kind `artifact`, `name` is the action key
                | "man"               records of kind `manifest`, `name` is the request key
     shard      = the first two digits of `name`
     name       = 64 lower-case hexadecimal digits
+    packs      = "packs/" name                    a pack (`cache/packs/format.py`) of files of the
+                                                  areas; `name` is the SHA-256 of the pack
+               | "packs/" name ".gone"            { area SP name LF }; what counts as missing there
     tmp        = "tmp/" token "-" random          not yet published; no reader looks here
-    quarantine = "quarantine/" area "-" name "-" random [ ".reason" ]
+    quarantine = "quarantine/" ( area | "packs" ) "-" name "-" random [ ".reason" ]
     pins       = "pins/" name                     records of kind `pin`: action keys to keep
     leases     = "leases/" token "-" random       { action-key LF }; what a running build holds
     locks      = "locks/" ( name | "index" )      empty; held through flock, never the truth
@@ -41,9 +44,13 @@
                    "spent_s": seconds, "folded": [ name ] }
     seal       = { "digest": name, "size": bytes }  of index.sqlite
 
-A record's modification time is that of its last use. The index is never the truth: what it says
-follows from the records, the manifests and the uses, and where `index.seal` does not fit
-`index.sqlite` byte for byte, both are thrown away.
+The name of a file may be in its area, or in a pack, or both: a manifest counts as its area has it,
+for records and blobs either serves, as both are verified.
+
+A record's modification time is that of its last use; a pack's is that of the last use of anything
+in it. The index is never the truth: what it says follows from the records, the manifests, the
+packs and the uses, and where `index.seal` does not fit `index.sqlite` byte for byte, both are
+thrown away.
 
 A reader knows version, kind and name before it opens a file, so every byte of the header is
 compared and every byte of the body is hashed: no changed, cut, extended or exchanged file is
@@ -52,7 +59,8 @@ valid. A file that is not a record of this grammar is corrupt, never "probably o
 History:
     1  the first version. Manifests have had "record" and "signed" since 0.2; what has neither is
        read as before, and counts as missing where signatures are required. An older pallasc
-       takes a manifest with "check" for a damaged one and puts it away.
+       takes a manifest with "check" for a damaged one and puts it away. One that
+       does not know packs does not look into them, and compiles again what lies there.
 
 A store of another version is another folder beside `v1`; it is neither read nor changed.
 
@@ -77,8 +85,10 @@ VERSION = 1
 FOLDER = f"v{VERSION}"
 MAGIC = "pallasc-store"
 BLOBS, ARTIFACTS, MANIFESTS = "cas", "ac", "man"
+PACKS = "packs"
 FOLDERS = (
-    BLOBS, ARTIFACTS, MANIFESTS, "tmp", "quarantine", "pins", "leases", "locks", "uses", "stat",
+    BLOBS, ARTIFACTS, MANIFESTS, PACKS, "tmp", "quarantine", "pins", "leases", "locks", "uses",
+    "stat",
 )  # fmt: skip
 KINDS = {ARTIFACTS: "artifact", MANIFESTS: "manifest"}
 STAT, PIN, USES, TOTALS, SEAL = "stat", "pin", "uses", "totals", "seal"

@@ -25,6 +25,7 @@ from pallasc.cache.stored import answer_second
 from pallasc.errors import CorruptError, ToolError
 
 if TYPE_CHECKING:
+    from pallasc.cache.packed import Packed
     from pallasc.cache.signing import Trust
 
 _ATTEMPTS = 4
@@ -93,6 +94,8 @@ class Store:
         self._warn_user = warn
         self._require_signed = require_signed
         self._trust = trust
+        self._packs_path = str(self.folder / format.PACKS)
+        self._packed: Packed | None = None
         self.topics: dict[str, str] = {}
         """What was warned of once, by its topic."""
 
@@ -179,6 +182,48 @@ class Store:
         record = self._unless_unreadable(lambda: self._read_record(MANIFESTS, request_key))
         return None if record is None else manifest_from_json(record[0])
 
+    def get_file(self, area: str, name: str) -> bytes | None:
+        """Return a blob, record or manifest as it lies in the store, verified; None without one.
+
+        Raises:
+            CorruptError: if the name is not one.
+        """
+        if area == BLOBS:
+            return self.get_blob(name)
+        read = self._unless_unreadable(lambda: self._read_record(area, name))
+        return None if read is None else read[2].data
+
+    def names(self, area: str) -> list[str]:
+        """Return the names of an area's files and of those in packs, sorted; none is read.
+
+        What cannot be listed is left out, with a warning.
+        """
+        from pallasc.cache.scan import Scan
+
+        scan = Scan(self.folders)
+        names = {name for name, _ in scan.area(area)}
+        packed = self._unless_unreadable(lambda: self.packed)
+        names |= set() if packed is None else packed.names(area)
+        for fault in scan.faults:
+            self._warn_once("read", f"cannot be read, so nothing is found: {fault}")
+        return sorted(names)
+
+    @property
+    def packed(self) -> Packed | None:
+        """Return the packs of the store, None where it has none."""
+        if self._packed is None and os.path.lexists(self._packs_path):
+            from pallasc.cache.packed import Packed
+
+            self._packed = Packed(
+                self.folders, lambda place, fault: self._warn_once(place, f"{place} {fault}")
+            )
+        return self._packed
+
+    def relist_packs(self) -> None:
+        """Look for packs anew, after one was added or removed."""
+        if self._packed is not None:
+            self._packed.relist()
+
     def put_blob(self, data: bytes) -> str:
         """Publish a blob and return its digest, also where it could not be stored."""
         digest = format.sha256(data)
@@ -246,14 +291,22 @@ class Store:
         check_manifest(request_key, body)
         signed = self.trust.signed(KINDS[MANIFESTS], request_key, body)
         data, digest = format.encode(KINDS[MANIFESTS], request_key, signed)
-        to = format.relative_path(MANIFESTS, request_key)
         try:
-            with files.temporary(self.folders, data) as place:
-                files.publish_last(self.folders, place, to)
-            self.folders.sync(to.rpartition("/")[0])
+            self.publish_manifest(request_key, data)
         except OSError as error:
             return self._not_stored(digest, error)
         return PutResult(stored=True, digest=digest)
+
+    def publish_manifest(self, request_key: str, data: bytes) -> None:
+        """Publish the bytes of a manifest, verified before, in the place of an older one.
+
+        Raises:
+            OSError: if the file system refuses.
+        """
+        to = format.relative_path(MANIFESTS, request_key)
+        with files.temporary(self.folders, data) as place:
+            files.publish_last(self.folders, place, to)
+        self.folders.sync(to.rpartition("/")[0])
 
     def why_not_writable(self) -> str:
         """Make the folder; return why nothing can be written there, "" if something can."""
@@ -289,8 +342,27 @@ class Store:
             self._warn_once("read", f"cannot be read, so nothing is found: {_words(error)}")
             return None
 
+    def _file(self, area: str, name: str, limit_bytes: int | None = None) -> files.Content | None:
+        """Read a file of an area, in a pack where the area has none.
+
+        Once there are packs, records and blobs are looked for there first: that is faster, and
+        either serves. A manifest in its area is newer than one in a pack.
+
+        Raises:
+            OSError: if it is there, or may be, but cannot be read.
+        """
+        if self._packed is not None and area != MANIFESTS:
+            found = self._packed.read(area, name, known=True)
+            if found is not None:
+                return found
+        place = format.relative_path(area, name)
+        file = files.read(self.folders, place, limit_bytes=limit_bytes)
+        if file is None and (packed := self.packed) is not None:
+            return packed.read(area, name)
+        return file
+
     def _read_blob(self, digest: str) -> bytes | None:
-        file = files.read(self.folders, format.relative_path(BLOBS, digest))
+        file = self._file(BLOBS, digest)
         if file is None:
             return None
         if not file.fault and format.sha256(file.data) == digest:
@@ -302,8 +374,7 @@ class Store:
     def _read_record(
         self, area: str, key: str
     ) -> tuple[dict[str, object], str, files.Content] | None:
-        place = format.relative_path(area, format.check_name(key))
-        file = files.read(self.folders, place, limit_bytes=format.MAX_RECORD_BYTES)
+        file = self._file(area, format.check_name(key), format.MAX_RECORD_BYTES)
         if file is None:
             return None
         try:
@@ -364,18 +435,27 @@ class Store:
     def put_away(self, area: str, name: str, reason: str, identity: files.Identity | None) -> None:
         """Move a corrupt file to `quarantine/` and write down why; never raises for the disk.
 
-        A file that has another identity by now was healed meanwhile and stays.
+        A file that has another identity by now was healed meanwhile and stays. In a pack it counts
+        as missing from now on; without an identity that holds for both.
         """
         place = format.relative_path(area, name)
         self._warn_once(place, f"{place} is corrupt and counts as missing: {reason}")
+        if identity in (None, files.IN_PACK) and self._packed is not None:
+            self._packed.forget(area, name)
+        if identity == files.IN_PACK:
+            return
         aside = f"{files.QUARANTINE}/{area}-{name}-{os.urandom(8).hex()}"
         files.put_away(self.folders, place, aside, reason, identity)
 
     def _not_stored(self, digest: str, error: OSError | str) -> PutResult:
+        return PutResult(stored=False, digest=digest, reason=self.not_written(error))
+
+    def not_written(self, error: OSError | str) -> str:
+        """Warn once that nothing can be stored; return why, in words."""
         reason = error if isinstance(error, str) else _words(error)
         self.not_stored = reason
         self._warn_once("write", f"cannot be written, so nothing is stored: {reason}")
-        return PutResult(stored=False, digest=digest, reason=reason)
+        return reason
 
     def _without_lock(self, error: OSError) -> None:
         if error.errno not in _NOT_WRITABLE:  # which publishing will tell, once

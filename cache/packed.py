@@ -1,0 +1,222 @@
+"""The packs of a store: found, opened, read; what counts as missing in them.
+
+A pack lies under its name in `packs/`, and beside it, in `name.gone`, the files in it that were
+found damaged since: a line each, appended, so that they are missing for every later reader. A
+line that is not understood means nothing: the file in the pack is found damaged once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+
+from pallasc.cache import files, format
+from pallasc.cache.folders import Folders
+from pallasc.cache.packs.format import AREAS, packed_name, unpacked_name
+from pallasc.cache.packs.reader import Pack, open_pack
+from pallasc.errors import CorruptError
+
+FOLDER, GONE = format.PACKS, ".gone"
+_APPEND = os.O_WRONLY | os.O_APPEND
+
+
+class Packed:
+    """The packs of one store, opened when something is asked for that no other file has.
+
+    Args:
+        folders: of the store.
+        tell: is called with each fault: the pack's place, and what is wrong, in words.
+    """
+
+    def __init__(self, folders: Folders, tell: Callable[[str, str], None]) -> None:
+        self._folders = folders
+        self._tell = tell
+        self._seen: tuple[int, int] | None = None
+        self._open: dict[str, Pack] = {}
+        self._gone: dict[str, set[bytes]] = {}
+        self._refused: set[str] = set()
+
+    @property
+    def packs(self) -> dict[str, Pack]:
+        """Return the packs that can be read, by name; they are listed again where they changed.
+
+        Raises:
+            OSError: they cannot be listed.
+        """
+        self._refresh()
+        return dict(self._open)
+
+    def read(self, area: str, name: str, *, known: bool = False) -> files.Content | None:
+        """Return a file that a pack holds; whether it fits its name is not verified.
+
+        Args:
+            area: of the file.
+            name: of the file.
+            known: look only into packs that are open already.
+
+        Raises:
+            OSError: a pack cannot be read.
+        """
+        if not known:
+            self._refresh()
+        packed = packed_name(area, name)
+        for digest, pack in self._open.items():
+            if pack.has(packed) and packed not in self._gone[digest]:
+                data = self._read(digest, pack, area, name)
+                if data is not None:
+                    self._prefer(digest)
+                    return files.Content(data, files.IN_PACK)
+        return None
+
+    def holders(self, area: str, name: str) -> list[str]:
+        """Return the names of the open packs that hold a file."""
+        packed = packed_name(area, name)
+        return [
+            digest
+            for digest, pack in self._open.items()
+            if pack.has(packed) and packed not in self._gone[digest]
+        ]
+
+    def names(self, area: str) -> set[str]:
+        """Return the names of an area's files that packs hold.
+
+        Raises:
+            OSError: they cannot be listed.
+        """
+        self._refresh()
+        code = AREAS.index(area)
+        return {
+            packed[1:].hex()
+            for digest, pack in self._open.items()
+            for packed in pack.packed_names()
+            if packed[0] == code and packed not in self._gone[digest]
+        }
+
+    def gone(self, digest: str) -> frozenset[bytes]:
+        """Return the packed names of the files that count as missing in a pack."""
+        return frozenset(self._gone.get(digest, ()))
+
+    def forget(self, area: str, name: str) -> bool:
+        """Have a file count as missing in all packs; tell whether one holds it."""
+        holders = self.holders(area, name)
+        for digest in holders:
+            self._forget(digest, [packed_name(area, name)])
+        return bool(holders)
+
+    def touch(self, area: str, name: str) -> None:
+        """Note that the packs which hold a file were used now.
+
+        Raises:
+            FileNotFoundError: no pack holds it, or the pack was removed this moment.
+            OSError: the time of the pack cannot be set.
+        """
+        holders = self.holders(area, name)
+        if not holders:
+            raise FileNotFoundError(name)
+        for digest in holders:
+            self._folders.touch(f"{FOLDER}/{digest}")
+
+    def relist(self) -> None:
+        """List the packs anew at the next use."""
+        self._seen = None
+
+    def _refresh(self) -> None:
+        """List the packs if the folder has changed; open new ones, close those that are gone."""
+        try:
+            status = os.stat(self._folders.path(FOLDER), follow_symlinks=False)
+        except FileNotFoundError:
+            self._open, self._gone, self._seen = {}, {}, None
+            return
+        seen = status.st_ino, status.st_mtime_ns
+        if seen == self._seen:
+            return
+        names = [name for name in self._folders.names(FOLDER) if format.is_name(name)]
+        opened = {name: pack for name in names if (pack := self._opened(name)) is not None}
+        self._gone = {
+            name: self._gone[name] if name in self._open else self._read_gone(name)
+            for name in opened
+        }
+        self._open, self._seen = opened, seen
+
+    def _opened(self, digest: str) -> Pack | None:
+        if digest in self._open:
+            return self._open[digest]
+        if digest in self._refused:
+            return None
+        place = f"{FOLDER}/{digest}"
+        identity = None
+        try:
+            descriptor = self._folders.open_file(place)
+            try:
+                status = os.fstat(descriptor)
+                identity = files.identity(status)
+                if not stat.S_ISREG(status.st_mode):
+                    raise CorruptError("not a regular file")
+            except BaseException:
+                os.close(descriptor)
+                raise
+            return open_pack(descriptor, digest=digest)
+        except FileNotFoundError:
+            return None
+        except CorruptError as error:
+            self._refused.add(digest)
+            self._tell(place, f"is corrupt and counts as missing: {error.message}")
+            put_away(self._folders, digest, error.message, identity)
+            return None
+        except OSError as error:
+            self._refused.add(digest)
+            self._tell(place, f"cannot be read: {error.strerror or error}")
+            return None
+
+    def _read(self, digest: str, pack: Pack, area: str, name: str) -> bytes | None:
+        try:
+            return pack.read(area, name)
+        except CorruptError as error:
+            place = pack.find(area, name)
+            lost = pack.names_in(-1 if place is None else place.frame)
+            self._forget(digest, [packed_name(*lost) for lost in lost])
+            self._tell(
+                f"{FOLDER}/{digest}",
+                f"is damaged, and {len(lost):,} files in it count as missing: {error.message}",
+            )
+            return None
+
+    def _forget(self, digest: str, packed: Iterable[bytes]) -> None:
+        new = [name for name in packed if name not in self._gone[digest]]
+        self._gone[digest].update(new)
+        lines = "".join("{} {}\n".format(*unpacked_name(name)) for name in new)
+        with contextlib.suppress(OSError):  # then every reader finds it damaged
+            descriptor = files.open_new(self._folders, f"{FOLDER}/{digest}{GONE}", _APPEND)
+            try:
+                os.write(descriptor, lines.encode("ascii"))
+            finally:
+                os.close(descriptor)
+
+    def _read_gone(self, digest: str) -> set[bytes]:
+        return set(read_gone(self._folders, digest))
+
+    def _prefer(self, digest: str) -> None:
+        """Look into this pack first from now on: files of one variant lie in one pack."""
+        if next(iter(self._open)) != digest:
+            self._open = {digest: self._open[digest], **self._open}
+
+
+def read_gone(folders: Folders, digest: str) -> Iterator[bytes]:
+    """Yield the packed names of the files that count as missing in a pack."""
+    with contextlib.suppress(OSError):
+        place = f"{FOLDER}/{digest}{GONE}"
+        file = files.read(folders, place, limit_bytes=format.MAX_RECORD_BYTES)
+        for line in (b"" if file is None else file.data).splitlines():
+            area, _, name = line.decode("ascii", "replace").partition(" ")
+            if area in AREAS and format.is_name(name):
+                yield packed_name(area, name)
+
+
+def put_away(folders: Folders, digest: str, reason: str, identity: files.Identity | None) -> None:
+    """Move a pack to `quarantine/` and write down why; never raises for the disk."""
+    aside = f"{files.QUARANTINE}/{FOLDER}-{digest}-{os.urandom(8).hex()}"
+    files.put_away(folders, f"{FOLDER}/{digest}", aside, reason, identity)
+    with contextlib.suppress(OSError):
+        folders.unlink(f"{FOLDER}/{digest}{GONE}")

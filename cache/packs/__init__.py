@@ -1,0 +1,1 @@
+"""Packs: many files of a store in one file."""

@@ -1,0 +1,216 @@
+"""Write packs: what belongs to one variant side by side, each file once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Sequence
+from typing import BinaryIO, NamedTuple
+
+from pallasc.cache.packs import format
+from pallasc.cache.packs.format import Entry, Footer, Frame, Place, packed_name
+from pallasc.errors import CorruptError
+
+_MOST_PENDING_BYTES = 16 * 2**20
+"""A frame is closed here even in the middle of a variant."""
+
+
+class PackSummary(NamedTuple):
+    """What was written.
+
+    Attributes:
+        digest: the pack's name, SHA-256 of all its bytes.
+        size: its bytes.
+        frames: its frames.
+        names: where each file lies, by area and name.
+        conflicts: files that were offered twice with different bytes; the first one was written.
+    """
+
+    digest: str
+    size: int
+    frames: tuple[Frame, ...]
+    names: dict[tuple[str, str], Place]
+    conflicts: tuple[tuple[str, str], ...]
+
+
+def write_pack(groups: Iterable[Sequence[Entry]], out: BinaryIO) -> PackSummary:
+    """Write a pack.
+
+    Args:
+        groups: the files of one variant each. Readers are fastest where variants are asked for in
+            the order that they are written in.
+        out: is written from its present position on; nothing is read or sought.
+
+    Raises:
+        CorruptError: a file cannot be packed, or the pack becomes too large.
+    """
+    writer = PackWriter(out)
+    for group in groups:
+        writer.add(group)
+    return writer.close()
+
+
+class PackWriter:
+    """Writes one pack. Nothing written is a pack before `close`.
+
+    Args:
+        out: is written from its present position on.
+    """
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._hash = hashlib.sha256()
+        self._at = 0
+        self._frames: list[Frame] = []
+        self._places: dict[bytes, Place] = {}
+        self._seen: dict[bytes, bytes] = {}
+        self._conflicts: list[tuple[str, str]] = []
+        self._artifacts: list[Entry] = []
+        self._pending = 0
+        self._manifests: list[Entry] = []
+        self._manifest_bytes = 0
+        self._last: list[tuple[bytes, int, list[Entry]]] = []
+        self._last_bytes = 0
+        self._write(format.MAGIC)
+
+    @property
+    def bytes_so_far(self) -> int:
+        """Return the bytes written so far, with those of manifests, which are written last."""
+        return self._at + self._last_bytes
+
+    @property
+    def files(self) -> int:
+        """Return how many files there are so far."""
+        return len(self._seen)
+
+    def has(self, area: str, name: str) -> bool:
+        """Tell whether the pack holds a file already."""
+        return packed_name(area, name) in self._seen
+
+    def add(self, group: Sequence[Entry]) -> None:
+        """Add the files of one variant; those that the pack holds already are not repeated.
+
+        Raises:
+            CorruptError: a file cannot be packed, or the pack becomes too large.
+        """
+        for entry in group:
+            if not self._is_new(entry):
+                continue
+            if entry.area == "man":
+                self._manifests.append(entry)
+                self._manifest_bytes += len(entry.data)
+                if self._manifest_bytes >= format.FRAME_BYTES:
+                    self._end_manifests()
+                continue
+            if self._pending + len(entry.data) > _MOST_PENDING_BYTES:
+                self._end_artifacts()
+            self._artifacts.append(entry)
+            self._pending += len(entry.data)
+        if self._pending >= format.FRAME_BYTES:
+            self._end_artifacts()
+
+    def copy(self, stored: bytes, frame: Frame, *, without: Collection[bytes] = ()) -> None:
+        """Add a frame of another pack as it is.
+
+        Args:
+            stored: its bytes there.
+            frame: what they must be.
+            without: packed names of files that are left out of the index.
+
+        Raises:
+            CorruptError: it is another frame, or the pack becomes too large.
+        """
+        content = format.read_content(stored, frame)
+        places = []
+        for area, name, at, size in format.read_head(content):
+            entry = Entry(area, name, content[at : at + size])
+            packed = packed_name(area, name)
+            if packed not in without and self._is_new(entry):
+                places.append((packed, at, size))
+        if places:
+            self._add_frame(stored, frame.raw_size, places)
+
+    def close(self) -> PackSummary:
+        """Write what is left, the index and the footer; return what the pack is.
+
+        Raises:
+            CorruptError: the pack becomes too large.
+        """
+        self._end_artifacts()
+        self._end_manifests()
+        for stored, raw_size, entries in self._last:
+            self._add_frame(stored, raw_size, _places(entries))
+        self._last = []
+        index, offset = format.write_index(self._frames, self._places), self._at
+        digest = hashlib.sha256(index).digest()
+        self._write(index)
+        footer = Footer(offset, len(index), len(self._frames), len(self._places), digest)
+        self._write(format.write_footer(footer))
+        names = {
+            format.unpacked_name(packed): self._places[packed] for packed in sorted(self._places)
+        }
+        return PackSummary(
+            self._hash.hexdigest(), self._at, tuple(self._frames), names, tuple(self._conflicts)
+        )
+
+    def _is_new(self, entry: Entry) -> bool:
+        if len(entry.data) > format.MAX_FILE_BYTES:
+            raise CorruptError(
+                f"{entry.area} {entry.name} has {len(entry.data):,} bytes; a pack takes files of "
+                f"up to {format.MAX_FILE_BYTES:,}"
+            )
+        packed, digest = packed_name(entry.area, entry.name), hashlib.sha256(entry.data).digest()
+        first = self._seen.setdefault(packed, digest)
+        if first is digest:
+            return True
+        if first != digest:
+            self._conflicts.append((entry.area, entry.name))
+        return False
+
+    def _end_artifacts(self) -> None:
+        if self._artifacts:
+            stored, raw_size = format.write_frame(self._artifacts)
+            self._add_frame(stored, raw_size, _places(self._artifacts))
+        self._artifacts, self._pending = [], 0
+
+    def _end_manifests(self) -> None:
+        if self._manifests:
+            stored, raw_size = format.write_frame(self._manifests)
+            self._last.append((stored, raw_size, self._manifests))
+            self._last_bytes += len(stored)
+        self._manifests, self._manifest_bytes = [], 0
+
+    def _add_frame(
+        self, stored: bytes, raw_size: int, places: Iterable[tuple[bytes, int, int]]
+    ) -> None:
+        number = len(self._frames)
+        frame = Frame(self._at, len(stored), raw_size, hashlib.sha256(stored).hexdigest())
+        self._frames.append(frame)
+        self._places.update((name, Place(number, at, size)) for name, at, size in places)
+        if (
+            len(self._frames) > format.MAX_FRAMES
+            or len(self._places) > format.MAX_NAMES
+            or self._at + len(stored) > format.MAX_PACK_BYTES // 2
+        ):
+            raise CorruptError(
+                f"a pack takes up to {format.MAX_FRAMES:,} frames, {format.MAX_NAMES:,} files and "
+                f"{format.MAX_PACK_BYTES // 2:,} bytes"
+            )
+        self._write(stored)
+
+    def _write(self, data: bytes) -> None:
+        self._out.write(data)
+        self._hash.update(data)
+        self._at += len(data)
+
+
+def _places(entries: Sequence[Entry]) -> list[tuple[bytes, int, int]]:
+    """Return packed name, offset and size of files in the frame that `write_frame` makes of them.
+
+    The head has a line for each: area, blank, 64 digits, blank, size, newline.
+    """
+    head = sum(len(entry.area) + 67 + len(str(len(entry.data))) for entry in entries) + 1
+    places, at = [], head
+    for entry in entries:
+        places.append((packed_name(entry.area, entry.name), at, len(entry.data)))
+        at += len(entry.data)
+    return places

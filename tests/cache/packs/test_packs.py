@@ -1,0 +1,349 @@
+"""Packs: written, read, and refused where anything is not as it was written."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pallasc.cache.packs import format
+from pallasc.cache.packs.format import Entry, Footer, Frame, Place, packed_name
+from pallasc.cache.packs.reader import Pack, open_pack
+from pallasc.cache.packs.writer import PackSummary, PackWriter, write_pack
+from pallasc.errors import CorruptError
+from pallasc.specs.bundle import compress
+
+
+def name(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def blob(data: bytes) -> Entry:
+    return Entry("cas", hashlib.sha256(data).hexdigest(), data)
+
+
+def group(number: int, *, blobs: Sequence[bytes] = ()) -> list[Entry]:
+    own = f"cubin {number} ".encode() * 50
+    return [
+        Entry("man", name(f"request {number}"), f"manifest {number}".encode()),
+        Entry("ac", name(f"action {number}"), f"record {number}".encode()),
+        *map(blob, (own, b"shared by all" * 9, *blobs)),
+    ]
+
+
+def packed(groups: Sequence[Sequence[Entry]]) -> tuple[bytes, PackSummary]:
+    out = io.BytesIO()
+    summary = write_pack(groups, out)
+    return out.getvalue(), summary
+
+
+GROUPS = [group(number) for number in range(5)]
+DATA, SUMMARY = packed(GROUPS)
+
+
+def test_a_pack_gives_every_file_back() -> None:
+    pack = open_pack(DATA)
+    wanted = {(entry.area, entry.name): entry.data for group in GROUPS for entry in group}
+    assert {key: pack.read(*key) for key in pack.names} == wanted
+    assert len(pack) == len(wanted) == 5 + 5 + 6
+    assert list(pack.faults()) == []
+
+
+def test_the_summary_is_what_a_reader_sees() -> None:
+    pack = open_pack(DATA)
+    assert SUMMARY.digest == pack.digest == hashlib.sha256(DATA).hexdigest()
+    assert SUMMARY.size == pack.size == len(DATA)
+    assert SUMMARY.frames == tuple(pack.frames)
+    assert SUMMARY.names == pack.names
+
+
+def test_a_pack_is_read_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "pack").write_bytes(DATA)
+    pack = open_pack(tmp_path / "pack", digest=SUMMARY.digest)
+    assert pack.read("man", name("request 3")) == b"manifest 3"
+    assert list(pack.faults()) == []
+
+
+def test_a_file_that_is_not_there_is_none() -> None:
+    pack = open_pack(DATA)
+    assert pack.read("ac", name("request 1")) is None
+    assert pack.find("cas", "0" * 64) is None
+
+
+def test_an_empty_pack_is_a_pack() -> None:
+    data, summary = packed([])
+    assert (len(open_pack(data)), summary.frames) == (0, ())
+
+
+def test_listed_gives_names_and_sizes_of_one_area_sorted() -> None:
+    listed = list(open_pack(DATA).listed("ac"))
+    assert listed == sorted((name(f"action {n}"), len(f"record {n}")) for n in range(5))
+
+
+def test_manifests_lie_in_frames_of_their_own_at_the_end() -> None:
+    large = [group(n, blobs=[os.urandom(600_000)]) for n in range(6)]
+    pack = open_pack(packed(large)[0])
+    frames: dict[str, set[int]] = {area: set() for area in format.AREAS}
+    for (area, _), place in pack.names.items():
+        frames[area].add(place.frame)
+    assert frames["man"] == {len(pack.frames) - 1}
+    assert not frames["man"] & (frames["ac"] | frames["cas"])
+
+
+def test_a_variant_lies_in_one_frame() -> None:
+    large = [group(n, blobs=[os.urandom(700_000)]) for n in range(6)]
+    pack = open_pack(packed(large)[0])
+    for entries in large:
+        own = [e for e in entries if e.area != "man" and e.data != b"shared by all" * 9]
+        assert len({pack.names[e.area, e.name].frame for e in own}) == 1
+    assert len(pack.frames) == 4
+
+
+def test_a_shared_blob_is_written_once() -> None:
+    shared = os.urandom(300_000)
+    data, _ = packed([group(n, blobs=[shared]) for n in range(20)])
+    assert len(data) < 350_000
+
+
+def test_files_with_other_bytes_under_one_name_are_told_and_the_first_stays() -> None:
+    first, second = Entry("ac", "a" * 64, b"one"), Entry("ac", "a" * 64, b"two")
+    data, summary = packed([[first], [first], [second]])
+    assert summary.conflicts == (("ac", "a" * 64),)
+    assert open_pack(data).read("ac", "a" * 64) == b"one"
+
+
+def test_the_same_files_give_the_same_bytes_whatever_the_hash_seed() -> None:
+    code = (
+        "import io, sys; sys.path.insert(0, sys.argv[1]); import test_packs as t;"
+        "print(t.packed(list(map(t.group, range(40))))[1].digest)"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code, str(Path(__file__).parent)],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "77")
+    }
+    assert digests == {packed(list(map(group, range(40))))[1].digest + "\n"}
+
+
+def test_every_flipped_byte_is_corrupt() -> None:
+    for position in range(len(DATA)):
+        damaged = bytearray(DATA)
+        damaged[position] ^= 0x41
+        assert _is_refused(bytes(damaged)), position
+
+
+def test_every_truncation_is_corrupt() -> None:
+    assert all(_is_refused(DATA[:length]) for length in range(len(DATA)))
+
+
+def test_what_follows_or_precedes_a_pack_is_corrupt() -> None:
+    assert _is_refused(DATA + b"\0")
+    assert _is_refused(b"\0" + DATA)
+
+
+def _is_refused(data: bytes) -> bool:
+    """Tell whether each file, or the whole, is refused; no other error is raised."""
+    try:
+        pack = open_pack(data)
+    except CorruptError:
+        return True
+    damaged = 0
+    for key in pack.names:
+        try:
+            right = pack.read(*key) == open_pack(DATA).read(*key)
+            assert right
+        except CorruptError:
+            damaged += 1
+    return damaged > 0
+
+
+def test_a_frame_that_is_damaged_leaves_the_others_readable() -> None:
+    large = [group(n, blobs=[os.urandom(700_000)]) for n in range(6)]
+    data, summary = packed(large)
+    damaged = bytearray(data)
+    damaged[summary.frames[1].offset + 1000] ^= 1
+    pack = open_pack(bytes(damaged), digest=summary.digest)
+    faults = list(pack.faults())
+    assert [number for number, _ in faults] == [None, 1]
+    assert "frame 1 is damaged: its SHA-256 is" in faults[1][1]
+    lost = set(pack.names_in(1))
+    for key in pack.names:
+        if key in lost:
+            with pytest.raises(CorruptError, match="frame 1 is damaged"):
+                pack.read(*key)
+        else:
+            assert pack.read(*key) is not None
+
+
+def test_a_file_that_shrinks_while_it_is_open_is_an_error_and_no_signal(tmp_path: Path) -> None:
+    (tmp_path / "pack").write_bytes(DATA)
+    pack = open_pack(tmp_path / "pack")
+    os.truncate(tmp_path / "pack", 20)
+    with pytest.raises(CorruptError):
+        pack.read("man", name("request 3"))
+
+
+def test_an_unknown_version_is_named() -> None:
+    other = DATA.replace(format.MAGIC, b"pallasc-pack 2\n")
+    with pytest.raises(CorruptError, match="a pack of version 2, and this pallasc reads 1"):
+        open_pack(other)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"pallasc-pack 1", format.MAGIC, b"\0" * 500])
+def test_other_files_are_no_packs(data: bytes) -> None:
+    with pytest.raises(CorruptError):
+        open_pack(data)
+
+
+def forged(
+    held: list[tuple[bytes, int]],
+    places: dict[bytes, Place],
+    *,
+    order: Sequence[bytes] | None = None,
+    **footer: int,
+) -> bytes:
+    """Return a pack with whatever its index says, digests and sizes fitting."""
+    data, table = format.MAGIC, []
+    for stored, raw_size in held:
+        table.append(Frame(len(data), len(stored), raw_size, hashlib.sha256(stored).hexdigest()))
+        data += stored
+    index = format.write_index(table, places)
+    if order is not None:
+        cut = len(table) * 48
+        index = index[:cut] + b"".join(order) + index[cut + 33 * len(order) :]
+    end = Footer(len(data), len(index), len(table), len(places), hashlib.sha256(index).digest())
+    return data + index + format.write_footer(end._replace(**footer))
+
+
+A, B = (packed_name("cas", digit * 64) for digit in "ab")
+CONTENT = b"cas " + b"a" * 64 + b" 3\n\nabc"
+
+
+def test_forged_packs_are_made_as_real_ones() -> None:
+    pack = open_pack(forged([(CONTENT, len(CONTENT))], {A: Place(0, 72, 3)}))
+    assert pack.read("cas", "a" * 64) == b"abc"
+    assert list(pack.faults()) == []
+
+
+def test_a_frame_that_would_unpack_to_gigabytes_is_refused_unread() -> None:
+    zeros = compress.compress(bytes(60 * 2**20), 3)
+    tracemalloc.start()
+    try:
+        for raw_size in (60 * 2**20, 2**31, len(zeros) * format.MOST_DENSE):
+            with pytest.raises(CorruptError):
+                open_pack(forged([(zeros, raw_size)], {A: Place(0, 72, 3)})).read("cas", "a" * 64)
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_compresses_too_well_is_stored_as_it_is() -> None:
+    zeros = blob(bytes(3 * 2**20))
+    data, summary = packed([[zeros]])
+    assert summary.frames[0].size == summary.frames[0].raw_size
+    assert open_pack(data).read("cas", zeros.name) == zeros.data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        forged([(CONTENT, len(CONTENT))], {A: Place(1, 72, 3)}),
+        forged([(CONTENT, len(CONTENT))], {A: Place(0, 73, 3)}),
+        forged([(CONTENT, len(CONTENT))], {A: Place(0, 2**32 - 1, 2**32 - 1)}),
+        forged([(CONTENT, len(CONTENT))], {A: Place(0, 72, 3), B: Place(0, 72, 3)}),
+        forged([(CONTENT, len(CONTENT))], {A: Place(0, 71, 3)}),
+        forged([(b"\n\nabc", 5)], {A: Place(0, 2, 3)}),
+        forged([(b"cas " + b"a" * 64 + b" 4\n\nabc", 75)], {A: Place(0, 72, 3)}),
+        forged([(b"tmp " + b"a" * 64 + b" 3\n\nabc", 75)], {A: Place(0, 72, 3)}),
+        forged([(b"cas ../" + b"a" * 61 + b" 3\n\nabc", 75)], {A: Place(0, 72, 3)}),
+        forged([(b"no head at all", 14)], {A: Place(0, 0, 3)}),
+    ],
+    ids=["frame", "behind", "far", "two", "shifted", "empty", "long", "area", "path", "none"],
+)
+def test_an_index_that_contradicts_its_frames_is_a_fault(data: bytes) -> None:
+    assert list(open_pack(data).faults()) != []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        forged([(CONTENT, len(CONTENT))], {A: Place(0, 72, 3)}, frames=2**16 + 1),
+        forged([(CONTENT, len(CONTENT))], {A: Place(0, 72, 3)}, names=2**31),
+        forged([(CONTENT, len(CONTENT))], {A: Place(0, 72, 3)}, offset=2**63),
+        forged([(CONTENT, len(CONTENT))], {A: Place(0, 72, 3)}, size=2**32 - 1),
+        forged([(CONTENT, 0)], {A: Place(0, 72, 3)}),
+        forged([(CONTENT, format.MAX_FRAME_BYTES + 1)], {A: Place(0, 72, 3)}),
+        forged([(CONTENT, len(CONTENT) - 1)], {A: Place(0, 72, 3)}),
+    ]
+    + [
+        forged([], {A: Place(0, 0, 0), B: Place(0, 0, 0)}, order=order)
+        for order in ([A, A], [B, A])
+    ]
+    + [forged([], {A: Place(0, 0, 0)}, order=[b"\7" + A[1:]])],
+)
+def test_an_index_over_a_limit_or_out_of_order_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptError):
+        open_pack(data)
+
+
+def test_a_frame_is_copied_to_another_pack_unchanged() -> None:
+    pack, out = open_pack(DATA), io.BytesIO()
+    writer = PackWriter(out)
+    for number, frame in enumerate(pack.frames):
+        writer.copy(pack.stored(number), frame)
+    summary = writer.close()
+    assert summary.digest == SUMMARY.digest
+    assert out.getvalue() == DATA
+
+
+def test_a_copied_frame_leaves_files_out_of_the_index() -> None:
+    pack, out = open_pack(DATA), io.BytesIO()
+    writer = PackWriter(out)
+    gone = packed_name("ac", name("action 1"))
+    for number, frame in enumerate(pack.frames):
+        writer.copy(pack.stored(number), frame, without={gone})
+    writer.close()
+    copied = open_pack(out.getvalue())
+    assert copied.read("ac", name("action 1")) is None
+    assert pack.names.keys() - copied.names.keys() == {("ac", name("action 1"))}
+    assert list(copied.faults()) == []
+
+
+def test_a_frame_that_is_not_what_was_promised_is_not_copied() -> None:
+    writer, frame = PackWriter(io.BytesIO()), SUMMARY.frames[0]
+    with pytest.raises(CorruptError, match="is damaged"):
+        writer.copy(DATA[frame.offset + 1 : frame.offset + 1 + frame.size], frame)
+
+
+def test_a_frame_tells_what_it_holds_without_its_pack() -> None:
+    frame = SUMMARY.frames[0]
+    entries = format.read_frame(DATA[frame.offset : frame.offset + frame.size], frame)
+    own = {entry for group in GROUPS for entry in group if entry.area != "man"}
+    assert set(entries) == own
+    assert len(entries) == 11
+
+
+def test_a_file_over_the_limit_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(format, "MAX_FILE_BYTES", 10)
+    with pytest.raises(CorruptError, match="has 11 bytes; a pack takes files of up to 10"):
+        packed([[blob(b"x" * 11)]])
+
+
+def test_few_contents_are_kept_in_memory() -> None:
+    random = [[blob(os.urandom(2**20))] for _ in range(40)]
+    pack = Pack(packed(random)[0])
+    for (entry,) in random * 2:
+        assert pack.read("cas", entry.name) == entry.data
+    assert sum(map(len, pack._held.values())) == pack._held_bytes < 18 * 2**20

@@ -1,0 +1,267 @@
+"""Packs in a store: what arrives is verified, and serves as files of the store do."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from stored import ARTIFACT, BLOBS, KEY, OTHER, blob_path, files_in, put
+
+from pallasc.cache import format
+from pallasc.cache.add_pack import add_pack
+from pallasc.cache.entries import entries_of_action, entries_of_variant
+from pallasc.cache.manifests import Manifest
+from pallasc.cache.packs.format import Entry
+from pallasc.cache.packs.reader import open_pack
+from pallasc.cache.packs.writer import write_pack
+from pallasc.cache.store import Store
+from pallasc.errors import CorruptError
+
+REQUEST = "ef" * 32
+
+
+def pack_of(*groups: Sequence[Entry]) -> bytes:
+    out = io.BytesIO()
+    write_pack(groups, out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Store:
+    """Return another store, with one variant."""
+    other = Store(tmp_path / "other")
+    put(other)
+    other.put_manifest(REQUEST, Manifest(action=KEY, name="kernel"))
+    return other
+
+
+@pytest.fixture
+def variant(filled: Store) -> list[Entry]:
+    entries = entries_of_variant(filled, REQUEST)
+    assert entries is not None
+    return entries
+
+
+def the_pack(store: Store) -> Path:
+    (path,) = (store.folder / "packs").iterdir()
+    return path
+
+
+def test_the_files_of_a_variant_are_manifest_record_and_blobs(variant: list[Entry]) -> None:
+    assert [entry.area for entry in variant] == ["man", "ac", "cas", "cas"]
+    assert {entry.data for entry in variant if entry.area == "cas"} == set(BLOBS.values())
+
+
+def test_a_variant_that_lacks_a_file_has_no_entries(filled: Store) -> None:
+    assert entries_of_variant(filled, OTHER) is None
+    blob_path(filled, BLOBS["ptx"]).unlink()
+    assert entries_of_variant(filled, REQUEST) is None
+
+
+def test_a_pack_serves_what_was_put_into_the_other_store(
+    store: Store, variant: list[Entry]
+) -> None:
+    added = add_pack(store, pack_of(variant))
+    assert (added.stored, added.records, added.manifests) == (True, 1, 1)
+    for seen in (store, Store(store.root)):
+        artifact = seen.get_artifact(KEY, verify=True)
+        assert artifact is not None
+        assert artifact.artifact == ARTIFACT
+        assert {name: artifact.blob(name) for name in artifact.names} == BLOBS
+        manifest = seen.get_manifest(REQUEST)
+        assert manifest is not None
+        assert manifest.name == "kernel"
+        assert entries_of_variant(seen, REQUEST) == variant
+        assert seen.names("ac") == [KEY]
+        assert seen.warnings == []
+    assert files_in(store, "ac") == files_in(store, "cas") == files_in(store, "tmp") == []
+
+
+def test_a_pack_arrives_from_a_file(store: Store, variant: list[Entry], tmp_path: Path) -> None:
+    (tmp_path / "pack").write_bytes(pack_of(variant))
+    assert add_pack(store, tmp_path / "pack").digest == the_pack(store).name
+
+
+def test_a_pack_of_what_is_there_already_is_not_kept(store: Store, variant: list[Entry]) -> None:
+    data = pack_of(variant)
+    assert add_pack(store, data).digest
+    again = add_pack(store, data)
+    assert (again.stored, again.digest, again.records) == (True, "", 0)
+
+
+def test_another_open_store_sees_a_pack_that_arrives(store: Store, variant: list[Entry]) -> None:
+    other = Store(store.root)
+    assert other.get_artifact(KEY) is None
+    add_pack(store, pack_of(variant))
+    assert other.get_artifact(KEY, verify=True) is not None
+
+
+def test_a_damaged_pack_is_refused_whole_or_in_part(store: Store, variant: list[Entry]) -> None:
+    data = pack_of(variant)
+    for position in range(0, len(data), 7):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x20
+        try:
+            added = add_pack(store, bytes(damaged))
+        except CorruptError:
+            continue
+        assert added.refused
+        stored = store.get_artifact(KEY, verify=True)
+        assert stored is None or {name: stored.blob(name) for name in BLOBS} == BLOBS
+        for path in (store.folder / "packs").iterdir():
+            assert list(open_pack(path, digest=path.name).faults()) == []
+            path.unlink()
+        store.relist_packs()
+
+
+def test_what_does_not_fit_its_name_is_refused_and_the_rest_taken(
+    store: Store, variant: list[Entry]
+) -> None:
+    wrong = Entry("cas", "0" * 64, b"nothing with this digest")
+    added = add_pack(store, pack_of([wrong], variant, [Entry("ac", OTHER, b"no record")]))
+    assert {(area, name) for area, name, _ in added.refused} == {("cas", "0" * 64), ("ac", OTHER)}
+    assert store.get_blob("0" * 64) is None
+    assert store.get_artifact(KEY, verify=True) is not None
+    assert store.get_artifact(OTHER) is None
+    assert store.warnings == []
+
+
+def test_a_record_whose_blob_the_pack_lacks_is_refused(store: Store, variant: list[Entry]) -> None:
+    added = add_pack(store, pack_of([entry for entry in variant if entry.data != BLOBS["ptx"]]))
+    assert [(refusal.area, refusal.name) for refusal in added.refused] == [("ac", KEY)]
+    assert store.get_artifact(KEY) is None
+    assert store.warnings == []
+
+
+def test_another_record_under_a_key_is_a_conflict_and_the_first_stays(
+    store: Store, variant: list[Entry]
+) -> None:
+    store.put_artifact(KEY, {"target": "sm_80"}, {"cubin": b"another"})
+    added = add_pack(store, pack_of(variant))
+    assert added.conflicts == (KEY,)
+    artifact = Store(store.root).get_artifact(KEY, verify=True)
+    assert artifact is not None
+    assert artifact.artifact == {"target": "sm_80"}
+
+
+def test_a_manifest_that_arrives_takes_the_place_of_an_older_one(
+    store: Store, variant: list[Entry]
+) -> None:
+    store.put_manifest(REQUEST, Manifest(action=OTHER, name="older"))
+    assert add_pack(store, pack_of(variant), replace_manifests=False).manifests == 0
+    manifest = store.get_manifest(REQUEST)
+    assert manifest is not None
+    assert manifest.name == "older"
+    assert add_pack(store, pack_of(variant)).manifests == 1
+    manifest = store.get_manifest(REQUEST)
+    assert manifest is not None
+    assert manifest.name == "kernel"
+
+
+def test_a_manifest_that_is_put_later_is_found_first(store: Store, variant: list[Entry]) -> None:
+    add_pack(store, pack_of(variant))
+    store.put_manifest(REQUEST, Manifest(action=KEY, name="newer"))
+    for seen in (store, Store(store.root)):
+        manifest = seen.get_manifest(REQUEST)
+        assert manifest is not None
+        assert manifest.name == "newer"
+
+
+def test_a_record_that_was_put_away_is_missing_and_can_be_made_again(
+    store: Store, variant: list[Entry]
+) -> None:
+    add_pack(store, pack_of(variant))
+    assert store.get_artifact(KEY) is not None
+    store.put_away(format.ARTIFACTS, KEY, "nobody vouches for it", None)
+    for seen in (store, Store(store.root)):
+        assert seen.get_artifact(KEY) is None
+        assert seen.get_blob(format.sha256(BLOBS["ptx"])) == BLOBS["ptx"]
+    assert store.put_artifact(KEY, {"target": "sm_80"}, BLOBS).stored
+    for seen in (store, Store(store.root)):
+        artifact = seen.get_artifact(KEY, verify=True)
+        assert artifact is not None
+        assert artifact.artifact == {"target": "sm_80"}
+
+
+def _damage_frame(path: Path) -> None:
+    frame = open_pack(path).frames[0]
+    data = bytearray(path.read_bytes())
+    data[frame.offset + frame.size // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _link(path: Path) -> None:
+    moved = path.parent.parent.parent / "elsewhere"
+    path.rename(moved)
+    path.symlink_to(moved)
+
+
+@pytest.mark.parametrize("damage", [_damage_frame, _cut, _folder, _pipe, _link])
+def test_a_damaged_pack_is_told_counts_as_missing_and_heals(
+    store: Store, variant: list[Entry], damage: Callable[[Path], None]
+) -> None:
+    add_pack(store, pack_of(variant))
+    damage(the_pack(store))
+    seen = Store(store.root)
+    assert seen.get_artifact(KEY, verify=True) is None
+    assert len(seen.warnings) == 1
+    assert "packs/" in seen.warnings[0]
+    assert put(seen).stored
+    later = Store(store.root)
+    artifact = later.get_artifact(KEY, verify=True)
+    assert artifact is not None
+    assert {name: artifact.blob(name) for name in artifact.names} == BLOBS
+
+
+def test_a_store_that_cannot_be_written_says_so(store: Store, variant: list[Entry]) -> None:
+    store.root.mkdir()
+    (store.root / "v1").write_text("in the way")
+    added = add_pack(store, pack_of(variant))
+    assert not added.stored
+    assert added.reason
+    assert added.records == 0
+
+
+def test_a_store_without_packs_imports_none_of_it(run_python: Callable[[str], str]) -> None:
+    code = (
+        "import sys; from pallasc.cache.store import Store; s = Store(sys.argv[1]);"
+        f"s.put_artifact({KEY!r}, {{}}, {{}}); s.get_artifact({KEY!r}); s.get_artifact({OTHER!r});"
+        "print([n for n in sys.modules if n.startswith('pallasc.cache.pack') or 'zstd' in n])"
+    )
+    assert run_python(code) == "[]\n"
+
+
+@pytest.fixture
+def run_python(tmp_path: Path) -> Callable[[str], str]:
+    import subprocess
+    import sys
+
+    def run(code: str) -> str:
+        command = [sys.executable, "-P", "-c", code, str(tmp_path / "own")]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    return run
+
+
+def test_entries_of_an_action_need_no_manifest(filled: Store) -> None:
+    entries = entries_of_action(filled, KEY)
+    assert entries is not None
+    assert [entry.area for entry in entries] == ["ac", "cas", "cas"]
+    assert entries_of_action(filled, OTHER) is None
