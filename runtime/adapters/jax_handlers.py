@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pallasc.errors import ToolError, UnsupportedError
+from pallasc.errors import CorruptError, ToolError, UnsupportedError
 from pallasc.runtime.calls.match import Variants
 from pallasc.runtime.matching.candidates import ArrayType, Candidate
 from pallasc.runtime.matching.known import find_blob
@@ -26,6 +26,9 @@ from pallasc.specs.gpus import ARCH
 
 TARGET = "pallasc_launch"
 """What the custom call is called in programs."""
+
+MOST_PLANS = 256
+"""Plans of one call; xla.c says so too."""
 
 _STAGES = {
     "cuda": ("CUDA", ("instantiate", "prepare", "execute")),
@@ -99,7 +102,11 @@ def jax_export_checks() -> list[Any]:
 
     JAX refuses custom calls that it gives no promise of compatibility for. pallasc gives its own:
     a program opens as long as the version of its plans is known.
+
+    Raises:
+        ToolError: as `register_jax_handlers` does. JAX cannot export kernels without handlers.
     """
+    register_jax_handlers()
     from jax.export import DisabledSafetyCheck
 
     return [DisabledSafetyCheck.custom_call(TARGET)]
@@ -144,6 +151,11 @@ def _attributes(kernel: Variants, types: Sequence[ArrayType]) -> dict[str, Any]:
     _check_choice(candidates)
     names = _local_names()
     ordered = sorted(candidates, key=lambda candidate: _order(candidate, names))
+    if len(ordered) > MOST_PLANS:
+        raise UnsupportedError(
+            f"{kernel.name} has {len(ordered)} variants for these arrays, and a call inside XLA "
+            f"takes {MOST_PLANS}."
+        )
     plans = {
         f"{number:03}{candidate.id}": Plan(
             flat_plan(candidate.artifact, name=candidate.id, inside=not by_digest)
@@ -204,18 +216,29 @@ def _origin(candidate: Candidate) -> str:
     return "" if origin is None else origin.provider or Path(origin.file).name
 
 
+_NOT_FOUND, _DAMAGED = 1, 2
+"""What C is answered where a blob is not there; the second comes with words."""
+
 _given: dict[int, Any] = {}
+"""What C was given, by thread, until it has copied that."""
 
 
-def _find(kernel: bytes, variant: bytes, digest: bytes, data: Any, size: Any) -> int:
+def _find(
+    kernel: bytes | None, variant: bytes | None, digest: bytes | None, data: Any, size: Any
+) -> int:
     """Give XLA's handlers a blob of the kernels that are open in this process."""
+    if kernel is None or variant is None or digest is None:
+        _given.pop(threading.get_ident(), None)
+        return 0
+    status = 0
     try:
         blob = find_blob(*(text.decode("utf-8", "replace") for text in (kernel, variant, digest)))
+    except CorruptError as error:
+        blob, status = error.message.encode("utf-8", "replace"), _DAMAGED
     except OSError:  # C says that it was not found
         blob = None
     if blob is None:
-        return 1
-    # The bytes are copied before this thread asks again.
+        return _NOT_FOUND
     _given[threading.get_ident()] = buffer = ctypes.create_string_buffer(blob, len(blob))
     data[0], size[0] = ctypes.addressof(buffer), len(blob)
-    return 0
+    return status

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from pallasc.errors import PallascError
+from pallasc.errors import CorruptError, PallascError
 from pallasc.runtime.matching.candidates import Candidate
 
 
@@ -37,12 +36,22 @@ def find_blob(kernel: str, variant: str, digest: str) -> bytes | None:
         kernel: its name.
         variant: its id.
         digest: of the blob.
+
+    Raises:
+        CorruptError: none has it, and one that may have it is damaged.
     """
     with _lock:
         providers = list(_providers.values())
+    damaged: CorruptError | None = None
     for provider in providers:
-        with suppress(PallascError):  # closed or damaged: another may have it
+        try:
             for candidate in provider.variants_of(kernel):
                 if candidate.id == variant and digest in candidate.artifact.record["blobs"]:
                     return candidate.artifact.blob(digest)
+        except CorruptError as error:  # another may have it
+            damaged = error
+        except PallascError:  # closed
+            continue
+    if damaged is not None:
+        raise damaged
     return None

@@ -354,8 +354,8 @@ static int check_array(const pallasc_plan *plan, const char *what, uint32_t numb
 {
     uint32_t left = plan->count[FLAT_NUMBERS] - *numbers;
     if (!is_string(plan, array->path) || !is_string(plan, array->dtype) ||
-        !is_dtype(string_of(plan, array->dtype), array->bits) || array->rank > FLAT_MOST_RANK || array->numbers != *numbers ||
-        2 * array->rank > left || array->buffer >= plan->count[FLAT_BUFFERS] ||
+        !is_dtype(string_of(plan, array->dtype), array->bits) || array->rank > FLAT_MOST_RANK ||
+        array->numbers != *numbers || 2 * array->rank > left || array->buffer >= plan->count[FLAT_BUFFERS] ||
         array->place >= plan->count[FLAT_ARRAYS])
         return DAMAGED("%s %u does not fit.", what, number);
     const int64_t *shape = plan->numbers + *numbers;

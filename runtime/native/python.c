@@ -547,6 +547,8 @@ static bool given_stream(const front *self, PyObject *given, void **stream)
         }
         if (!handle) {
             forget_error();
+            if (PyErr_Occurred())
+                return false;
             handle = PyObject_CallFunctionObjArgs(self->stream_handle, given, NULL);
         }
     }
@@ -1055,12 +1057,13 @@ static PyObject *front_add(PyObject *object, PyObject *args)
 static PyObject *front_fall_back(PyObject *object, PyObject *function)
 {
     front *self = (front *)object;
-    Py_INCREF(function);
-    PyObject *before = atomic_exchange(&self->fallback, function);
-    int failed = PyList_Append(self->earlier, before);
-    Py_DECREF(before);
-    if (failed)
+    /* The caller holds a lock, as for add(). Another thread may call what was there before. */
+    PyObject *before = atomic_load(&self->fallback);
+    if (PyList_Append(self->earlier, before))
         return NULL;
+    Py_INCREF(function);
+    atomic_store(&self->fallback, function);
+    Py_DECREF(before);
     Py_INCREF(Py_None);
     return Py_None;
 }

@@ -59,7 +59,9 @@ struct platform {
 
 static struct platform cuda = {"pallasc_call_cuda", {0}}, host = {"pallasc_call_host", {0}};
 
-/* Finds a blob of a variant as pallasc_find does; NULL: nothing is found. */
+/* Finds a blob of a variant as pallasc_find does; NULL: nothing is found. Where what has the blob is
+ * damaged, it returns PALLASC_ERROR_CORRUPT, and the data are words for that. The data are copied
+ * before the next call of this thread; one without a kernel tells that they are needed no more. */
 typedef int (*find_function)(const char *kernel, const char *variant, const char *sha256,
                              const void **data, size_t *size);
 
@@ -73,13 +75,28 @@ PALLASC_API void pallasc_xla_find_with(find_function find)
 struct search {
     const char *kernel;
     char variant[2048];
+    int has_asked;
+    char damage[1024]; /* of what has a blob, in words; "": none */
 };
 
 static int find_in(void *context, const char *sha256, const void **data, size_t *size)
 {
-    const struct search *search = context;
+    struct search *search = context;
     find_function find = atomic_load(&find_blob);
-    return find ? find(search->kernel, search->variant, sha256, data, size) : 1;
+    if (!find)
+        return PALLASC_ERROR_NOT_FOUND;
+    search->has_asked = 1;
+    int status = find(search->kernel, search->variant, sha256, data, size);
+    if (status == PALLASC_ERROR_CORRUPT && *data)
+        snprintf(search->damage, sizeof search->damage, "%.*s", (int)*size, (const char *)*data);
+    return status;
+}
+
+static void end_search(const struct search *search)
+{
+    find_function find = atomic_load(&find_blob);
+    if (search->has_asked && find)
+        find(NULL, NULL, NULL, NULL, NULL);
 }
 
 /* ---- errors ---- */
@@ -156,11 +173,17 @@ static int described(ffi_call *call, struct platform *platform, ffi_error **erro
     if (call->extensions->type != FFI_METADATA)
         return 0;
     ffi_metadata *metadata = ((ffi_metadata_extension *)call->extensions)->metadata;
+    if (metadata->struct_size < FFI_SIZE(ffi_metadata, version))
+        return 1; /* XLA refuses a handler without a version */
     metadata->version.major = FFI_MAJOR;
     metadata->version.minor = FFI_MINOR;
+    if (metadata->struct_size < FFI_SIZE(ffi_metadata, traits))
+        return 1;
     metadata->traits = FFI_COMMAND_BUFFER_COMPATIBLE;
+    /* In every version from 0.3 on the state follows, though their sizes end before it. */
     const ffi_api *api = call->api;
-    if (api->version.major != FFI_MAJOR || api->struct_size < FFI_SIZE(ffi_api, device_ordinal))
+    if (api->version.major != FFI_MAJOR || api->version.minor < FFI_MINOR ||
+        api->struct_size < FFI_SIZE(ffi_api, device_ordinal))
         return 1; /* XLA says so itself */
     if (!platform->type.number) {
         ffi_type_args args = {FFI_SIZE(ffi_type_args, info), NULL,
@@ -191,16 +214,15 @@ static char *text_of(const ffi_attributes *attributes, const char *name)
     return text ? strndup(text->data, text->size) : strdup("");
 }
 
-/* Adds what failed last to a text that grows, as a line, without what to do about it; what there is
- * no memory for is left out. */
-static void add_reason(char **text)
+/* Adds a reason to a text that grows, as a line, without what to do about it; what there is no
+ * memory for is left out. */
+static void add_reason(char **text, const char *line)
 {
-    const char *line = pallasc_last_error();
     size_t before = *text ? strlen(*text) : 0, size = strcspn(line, "\n");
     char *grown = realloc(*text, before + size + 4);
     if (!grown)
         return;
-    snprintf(grown + before, size + 4, "\n  %s", line);
+    snprintf(grown + before, size + 4, "\n  %.*s", (int)size, line);
     *text = grown;
 }
 
@@ -247,24 +269,32 @@ static int measure(struct instance *self)
 
 static ffi_error *open_plans(ffi_call *call, struct instance *self, const ffi_attributes *plans)
 {
+    int is_damaged = 0;
     for (int64_t n = 0; n < plans->size; n++) {
         const ffi_span *data = plans->values[n];
         if (plans->types[n] != FFI_IS_STRING)
             return refuse(call, FFI_DATA_LOSS, "%s: a plan of the call is not text.", self->kernel);
-        struct search search = {self->kernel, ""};
+        struct search search = {.kernel = self->kernel};
         const ffi_span *key = plans->names[n];
         if (key->size > KEY_DIGITS)
             snprintf(search.variant, sizeof search.variant, "%.*s", (int)key->size - KEY_DIGITS,
                      key->data + KEY_DIGITS);
         pallasc_plan **plan = &self->plans[self->count];
         int status = pallasc_open(data->data, data->size, find_in, &search, plan);
+        end_search(&search);
+        is_damaged |= status == PALLASC_ERROR_NOT_FOUND && *search.damage;
         if (status == PALLASC_ERROR_NOT_FOUND)
-            add_reason(&self->absent);
+            add_reason(&self->absent, *search.damage ? search.damage : pallasc_last_error());
         else if (status)
             return refuse(call, code_of(status), "%s: %s", self->kernel, pallasc_last_error());
         else
             self->count++;
     }
+    if (!self->count && is_damaged)
+        return refuse(call, FFI_DATA_LOSS,
+                      "the program names %s by digest, and the bundle that has its cubins is "
+                      "damaged:%s\nInstall or copy that bundle again.", self->kernel,
+                      self->absent ? self->absent : "");
     if (!self->count)
         return refuse(call, FFI_NOT_FOUND,
                       "the program names %s by digest, and no open bundle has its cubins:%s\n"
@@ -341,7 +371,7 @@ static pallasc_plan *choose(ffi_call *call, struct instance *self, int device, f
     pallasc_plan *plan = atomic_load_explicit(&self->chosen[device], memory_order_acquire);
     if (plan)
         return plan;
-    const char *absence = self->absent ? "\nNot in an open bundle:" : "";
+    const char *absence = self->absent ? "\nNot read from an open bundle:" : "";
     const char *absent = self->absent ? self->absent : "";
     char *reasons = NULL;
     for (size_t n = 0; n < self->count; n++) {
@@ -357,7 +387,7 @@ static pallasc_plan *choose(ffi_call *call, struct instance *self, int device, f
                             absent);
             return NULL;
         }
-        add_reason(&reasons);
+        add_reason(&reasons, pallasc_last_error());
     }
     *error = refuse(call, FFI_FAILED_PRECONDITION, "no variant of %s fits GPU %d:%s%s%s",
                     self->kernel, device, reasons ? reasons : "", absence, absent);

@@ -39,6 +39,10 @@ if importlib.util.find_spec("flatbuffers") is None:
     pytest.skip("flatbuffers, which jax.export needs, is not installed", allow_module_level=True)
 
 
+def minor(version: str) -> int:
+    return int(version.split(".")[1])
+
+
 def run(program: str, *arguments: str | Path) -> Any:
     """Run a program of programs/; JSON comes back."""
     path = os.pathsep.join([str(HERE), str(HERE / "programs"), os.environ.get("PYTHONPATH", "")])
@@ -159,8 +163,21 @@ def test_files_of_other_versions_of_jax_open() -> None:
     assert found == {"jax": here, **{file.name: [6] for file in files}}
 
 
-def minor(version: str) -> int:
-    return int(version.split(".")[1])
+@pytest.mark.skipif(
+    minor(importlib.metadata.version("jax")) != 10, reason="later JAX opens every file"
+)
+def test_jax_10_says_of_later_files_what_the_page_says() -> None:
+    import jax.numpy as jnp
+    from jax import export
+
+    page = (HERE.parents[1] / "docs" / "jax.md").read_text("utf-8")
+    words = "Failed to deserialize StableHLO"
+    assert f"| `{words}`, after " in page
+    for file in EXPORTS:
+        if not can_open("0.10", file.stem.removeprefix("jax-")):
+            exported = export.deserialize(bytearray(file.read_bytes()))
+            with pytest.raises(Exception, match=words):
+                exported.call(*(jnp.ones(own.shape, own.dtype) for own in exported.in_avals))
 
 
 def can_open(reader: str, writer: str) -> bool:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,11 +15,15 @@ import made
 import pytest
 
 import pallasc
-from pallasc.errors import SelectionError, ToolError
+from pallasc.errors import CorruptError, SelectionError, ToolError, UnsupportedError
 from pallasc.runtime.adapters import jax_handlers
 from pallasc.runtime.matching import known
 from pallasc.runtime.matching.candidates import Origin
+from pallasc.runtime.native.library import FOLDER
 from pallasc.runtime.opening import Kernels
+from pallasc.specs.bundle.bundle import open_bundle
+from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.writer import build_bundle
 
 TYPES = [("f32", (4, 64))] * 2
 
@@ -123,8 +131,66 @@ def test_blobs_are_found_in_open_kernels_only() -> None:
     assert known.find_blob("found_here", variant, digest) is None
 
 
-def test_without_the_library_registering_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_bundle_is_told_where_no_other_has_the_blob(tmp_path: Path) -> None:
+    artifact = made.add()
+    digest, names = artifact.kernels[0].cubin, ("damaged_here", "damaged_here@h100-sxm")
+    file = tmp_path / "kernels.pallasc"
+    file.write_bytes(build_bundle([item_of("damaged_here", {}, artifact)], keep_debug=True))
+    opened = pallasc.open_bundle(file)
+    assert known.find_blob(*names, digest) == artifact.blob(digest)
+    with open_bundle(file) as bundle:
+        (entry,) = bundle.entries()
+        extents = [bundle.reader.row(n).extent for n in entry.blobs if n is not None]
+    data = bytearray(file.read_bytes())
+    data[extents[0].at + extents[0].size // 2] ^= 255
+    file.write_bytes(data)
+    with pytest.raises(CorruptError) as caught:
+        known.find_blob(*names, digest)
+    assert caught.value.message.startswith(f"{file} is damaged: ")
+    passed = ctypes.c_void_p(), ctypes.c_size_t()
+    asked = [name.encode() for name in (*names, digest)]
+    status = jax_handlers._find(*asked, *map(ctypes.pointer, passed))
+    assert status == jax_handlers._DAMAGED
+    told = ctypes.string_at(passed[0].value or 0, passed[1].value)
+    assert told.decode() == caught.value.message
+    other = Kernels([("damaged_here", {}, artifact)])
+    assert known.find_blob(*names, digest) == artifact.blob(digest)
+    del opened, other
+
+
+def test_what_was_given_to_c_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax_handlers, "_given", {})
+    artifact = made.add()
+    opened = Kernels([("given_here", {}, artifact)])
+    asked = [b"given_here", b"given_here@h100-sxm", artifact.kernels[0].cubin.encode()]
+    passed = ctypes.c_void_p(), ctypes.c_size_t()
+    assert jax_handlers._find(*asked, *map(ctypes.pointer, passed)) == 0
+    assert list(jax_handlers._given) == [threading.get_ident()]
+    assert jax_handlers._find(None, None, None, None, None) == 0
+    assert jax_handlers._given == {}
+    assert jax_handlers._find(None, None, None, None, None) == 0
+    del opened
+
+
+def test_more_variants_than_a_call_takes_are_left_to_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = kernel(({}, "h100-sxm"), ({}, "b200"))
+    source = (FOLDER / "xla.c").read_text()
+    assert f"MOST_PLANS = {jax_handlers.MOST_PLANS}," in source
+    monkeypatch.setattr(jax_handlers, "MOST_PLANS", 1)
+    with pytest.raises(UnsupportedError, match="made has 2 variants for these arrays, and a call"):
+        ids(both)
+
+
+@pytest.mark.parametrize("function", [pallasc.register_jax_handlers, pallasc.jax_export_checks])
+def test_without_the_library_a_program_is_told_what_to_do(
+    function: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PALLASC_NATIVE", "0")
     monkeypatch.setattr(jax_handlers, "open_library", jax_handlers.open_library.__wrapped__)
-    with pytest.raises(ToolError, match="programs of JAX cannot launch kernels by themselves"):
-        pallasc.register_jax_handlers()
+    with pytest.raises(
+        ToolError, match="programs of JAX cannot launch kernels by themselves"
+    ) as caught:
+        function()
+    assert caught.value.hint == "Unset it."

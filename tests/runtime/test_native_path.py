@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import BuiltinFunctionType
 from typing import Any
@@ -401,6 +403,19 @@ def test_a_device_that_is_not_current_is_left_to_python(
             adds.into(others[0], b, out=out)
 
 
+def test_a_gpu_beyond_the_extensions_last_is_left_to_python(
+    runtime: Any, framework: Any, adds: Any
+) -> None:
+    runtime.devices(*["9.0"] * 33)
+    for device, expected in ((31, []), (32, ["into"])):
+        with active(get_device(device)):
+            a, b, out = (framework.tensor(TEXT, device=device) for _ in range(3))
+            left = _warm(adds, a, b, out=out)
+            adds.into(a, b, out=out)
+            assert left == expected
+            assert runtime.launches[-1].device == device
+
+
 def test_what_the_driver_refuses_is_reported_once(current: Any, runtime: Any, adds: Any) -> None:
     a, b, out = _tensors(current, 3)
     left = _warm(adds, a, b, out=out)
@@ -520,6 +535,58 @@ def test_a_list_of_results_that_changes_within_a_call_keeps_them_until_it_is_ove
     assert left == []
 
 
+class _InterruptedError(BaseException):
+    """What ends a program, like an interrupt from the keyboard."""
+
+
+def test_an_interrupt_while_a_stream_is_asked_for_ends_the_call(
+    current: Any, runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise _InterruptedError
+
+    asked: list[Any] = []
+    monkeypatch.setattr(native_path, "stream_handle", asked.append)
+    kernel = made.kernel(made.add())
+    a, b, out = _tensors(current, 3)
+    left = _warm(kernel, a, b, out=out)
+    launched = len(runtime.launches)
+    with pytest.raises(_InterruptedError):
+        kernel.into(a, b, out=out, stream=_Working(interrupt))
+    assert (asked, left) == ([], [])
+    assert len(runtime.launches) == launched
+
+
+def test_a_function_for_unusual_calls_stays_where_there_is_no_memory_for_another(
+    current: Any, adds: Any
+) -> None:
+    testing: Any = pytest.importorskip("_testcapi")
+    a, b, out = _tensors(current, 3)
+    _warm(adds, a, b, out=out)
+    fall_back = adds.launch.__self__.fall_back
+    functions = [partial(str, number) for number in range(20)]
+    expected = None
+    for function in functions:
+        is_set = True
+        testing.set_nomemory(0)
+        try:
+            fall_back(function)
+        except MemoryError:
+            is_set = False
+        finally:
+            testing.remove_mem_hooks()
+        if not is_set:
+            break
+        expected = function
+    else:
+        pytest.fail("the list of earlier functions grew without memory")
+    del functions, function
+    fall_back(fallback := partial(str, "next"))
+    assert fallback in gc.get_referents(adds.launch.__self__)
+    (earlier,) = (own for own in gc.get_referents(adds.launch.__self__) if type(own) is list)
+    assert expected is None or earlier[-1] is expected
+
+
 def test_a_fork_within_a_call_ends_no_process(current: Any, adds: Any) -> None:
     a, b, out = _tensors(current, 3)
     _warm(adds, a, b, out=out)
@@ -537,7 +604,6 @@ def test_a_fork_within_a_call_ends_no_process(current: Any, adds: Any) -> None:
 
 
 def test_a_kernel_that_nobody_has_goes_with_its_fronts(current: Any) -> None:
-    import gc
     import weakref
 
     kernel = made.kernel(made.add())

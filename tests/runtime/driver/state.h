@@ -9,7 +9,7 @@
 #include "control.h"
 #include "cubin.h"
 
-#define MAX_DEVICES 16
+#define MAX_DEVICES 80
 
 /* Every function of the driver that the stand-in offers: FUNCTION(symbol, name, since, needs). */
 enum function {

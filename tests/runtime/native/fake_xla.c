@@ -6,7 +6,7 @@
 
 #define SHOWN __attribute__((visibility("default")))
 
-enum { MOST = 64 };
+enum { MOST = 512 };
 
 struct ffi_error {
     int code;
@@ -125,6 +125,23 @@ SHOWN const char *fake_describe(ffi_handler *handler, int api_major, int *versio
     version[1] = metadata.version.minor;
     *traits = (int)metadata.traits;
     return message;
+}
+
+/* Describes a handler to an XLA whose metadata end at `size`; returns whether it wrote behind that. */
+SHOWN int fake_describe_shorter(ffi_handler *handler, size_t size, int minor, int *code)
+{
+    int own = api.version.minor;
+    ffi_metadata metadata[2], before;
+    memset(metadata, 0x5a, sizeof metadata);
+    metadata->struct_size = size;
+    before = *metadata;
+    ffi_metadata_extension extension = {{sizeof extension, FFI_METADATA, NULL}, metadata};
+    ffi_call call = new_call(FFI_EXECUTE);
+    call.extensions = &extension.base;
+    api.version.minor = minor;
+    told(handler(&call), code);
+    api.version.minor = own;
+    return memcmp((char *)metadata + size, (char *)&before + size, sizeof before - size) != 0;
 }
 
 SHOWN const char *fake_instantiate(ffi_handler *handler, const char *kernel, const char *origin,

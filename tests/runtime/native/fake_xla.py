@@ -14,8 +14,11 @@ from typing import Any
 import made
 import native_build
 
+from pallasc.errors import CorruptError
+
 SOURCE = Path(__file__).with_suffix(".c")
 PREPARE, EXECUTE = 1, 3
+NONE, DAMAGED = 1, 2  # what is answered where there is no blob
 DTYPES = {"f32": 11, "f16": 10, "u8": 6, "i4": 21}
 _FIND = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p,
@@ -81,6 +84,14 @@ class Site:
         )
         return list(version), traits.value, _refused(answer, code)
 
+    def describe_shorter(self, stage: str, size: int, minor: int) -> tuple[bool, int]:
+        """Return whether a handler writes behind metadata of this size, and a code of failure."""
+        code = ctypes.c_int()
+        wrote = self._xla.fake_describe_shorter(
+            self.handler(stage), ctypes.c_size_t(size), minor, ctypes.byref(code)
+        )
+        return bool(wrote), code.value
+
     def instantiate(
         self, plans: Mapping[str, bytes], *, kernel: str = "made", origin: str = ""
     ) -> Refused | None:
@@ -114,21 +125,31 @@ class Site:
         return _refused(answer, code)
 
     def find_with(self, find: Any) -> Any:
-        """Let blobs be found by a function of kernel, variant and digest; keep what it returns."""
+        """Let blobs be found by a function of kernel, variant and digest; keep what it returns.
+
+        Returns that, which the handlers let go of once they need it no more.
+        """
         held: list[Any] = []
 
         def asked(kernel: bytes, variant: bytes, digest: bytes, data: int, size: int) -> int:
-            found = find(kernel.decode(), variant.decode(), digest.decode())
+            if kernel is None:
+                held.clear()
+                return 0
+            try:
+                found, status = find(kernel.decode(), variant.decode(), digest.decode()), 0
+            except CorruptError as error:
+                found, status = str(error).encode(), DAMAGED
             if found is None:
-                return 1
+                return NONE
             held.append(ctypes.create_string_buffer(found, len(found)))
             ctypes.c_void_p.from_address(data).value = ctypes.addressof(held[-1])
             ctypes.c_size_t.from_address(size).value = len(found)
-            return 0
+            return status
 
         function = _FIND(asked)
         self._functions.pallasc_xla_find_with(function)
-        return function
+        self._function = function
+        return held
 
     def end(self) -> int:
         """Let go of it; return how many errors were not destroyed."""

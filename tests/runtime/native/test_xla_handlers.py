@@ -15,6 +15,7 @@ import pytest
 import standin as control
 from fake_xla import EXECUTE, PREPARE, Site
 
+from pallasc.errors import CorruptError
 from pallasc.runtime.device.devices import active, get_device
 from pallasc.runtime.native.library import Library
 from pallasc.specs.artifacts.artifact import Artifact
@@ -180,10 +181,10 @@ def test_what_is_named_by_digest_is_found(
         asked.append(names)
         return artifact.blob(names[2])
 
-    kept = site.find_with(find)
+    held = site.find_with(find)
     a, b, out = tensors(framework, TEXT, TEXT, TEXT)
     assert site.instantiate(plans(artifact, inside=False)) is None
-    assert kept is not None
+    assert held == []
     assert asked == [("made", "made@000", artifact.kernels[0].cubin)]
     assert site.run(EXECUTE, [a, b], [out]) is None
     assert len(runtime.launches) == 1
@@ -197,6 +198,55 @@ def test_a_missing_bundle_is_named(site: Site) -> None:
     assert head == "the program names made by digest, and no open bundle has its cubins:"
     assert reason.startswith("  made@h100-sxm: ")
     assert hint.startswith("Open mylib 1.0 before, with pallasc.load or pallasc.open_bundle")
+
+
+def test_a_damaged_bundle_is_told_as_damaged(site: Site) -> None:
+    def find(*_: str) -> bytes:
+        raise CorruptError("/here/mylib.pallasc is damaged: blob 3 does not match its digest.")
+
+    site.find_with(find)
+    answer = site.instantiate(plans(made.add(), inside=False), origin="mylib 1.0")
+    assert answer == fake_xla.Refused(
+        DATA_LOSS,
+        "the program names made by digest, and the bundle that has its cubins is damaged:\n"
+        "  /here/mylib.pallasc is damaged: blob 3 does not match its digest.\n"
+        "Install or copy that bundle again.",
+    )
+
+
+def test_a_damaged_bundle_for_another_gpu_is_told_where_none_fits(
+    site: Site, runtime: control.Standin, framework: made.Framework
+) -> None:
+    def find(*_: str) -> bytes:
+        raise CorruptError("b200.pallasc is damaged.")
+
+    site.find_with(find)
+    by_digest = plan(made.add(target="b200"), inside=False)
+    given = {"000made@b200": by_digest, "001made@h100-sxm": plan(made.add())}
+    assert site.instantiate(given) is None
+    runtime.devices("10.0")
+    answer = site.run(EXECUTE, tensors(framework, TEXT, TEXT), tensors(framework, TEXT))
+    assert answer is not None
+    assert answer.message.endswith("\nNot read from an open bundle:\n  b200.pallasc is damaged.")
+
+
+@pytest.mark.parametrize(
+    ("size", "minor", "has_state"),
+    [(0, 9, False), (8, 9, False), (32, 9, False), (36, 2, False), (36, 3, True)],
+)
+@pytest.mark.parametrize("stage", ["instantiate", "prepare", "execute"])
+def test_metadata_of_an_older_xla_are_filled_as_far_as_they_go(
+    site: Site, stage: str, size: int, minor: int, has_state: bool
+) -> None:
+    """JAX 0.10 to 0.12 say that metadata end before the state, and take it."""
+    assert site.describe_shorter(stage, size, minor) == (has_state, 0)
+
+
+def test_a_call_has_at_most_256_plans(site: Site) -> None:
+    answer = site.instantiate({f"{n:03}": b"" for n in range(257)})
+    assert answer == fake_xla.Refused(DATA_LOSS, "a call of pallasc needs 1 to 256 plans.")
+    answer = site.instantiate({f"{n:03}": b"" for n in range(256)})
+    assert answer == fake_xla.Refused(DATA_LOSS, "made: these 0 bytes are not a flat plan.")
 
 
 def test_one_of_two_bundles_is_enough(

@@ -1,0 +1,86 @@
+"""Limits of the C library and of the extension: the same in Python, documented, and refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import made
+import pytest
+import standin as control
+
+from pallasc.errors import ArgumentError, UnsupportedError
+from pallasc.runtime.adapters import jax_handlers
+from pallasc.runtime.native.library import FOLDER, Library
+from pallasc.specs.artifacts import flat_plan
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "native.md"
+DEVICES = 64
+
+
+def _constants(file: str) -> dict[str, int]:
+    """Return the limits that a source defines, by name without FLAT_."""
+    text = (FOLDER / file).read_text()
+    found = re.findall(r"\b(?:FLAT_)?(MOST_\w+)(?: =)? (\d+)u?\b(?! <<)", text)
+    return {name: int(number) for name, number in found}
+
+
+def test_the_writer_of_plans_has_the_limits_of_the_reader() -> None:
+    own = {
+        name.removeprefix("_"): value
+        for name, value in vars(flat_plan).items()
+        if name.startswith("_MOST_")
+    }
+    for name, value in _constants("flat_plan.h").items():
+        assert own[name] == value, name
+    assert len(_constants("flat_plan.h")) == 7
+
+
+def test_the_page_says_the_limits_of_the_sources() -> None:
+    plan, steps = _constants("flat_plan.h"), _constants("steps.h")
+    fast, xla = _constants("python.c"), _constants("xla.c")
+    assert _constants("plan.h")["MOST_DEVICES"] == DEVICES
+    assert xla["MOST_PLANS"] == jax_handlers.MOST_PLANS
+    text = PAGE.read_text("utf-8")
+    for said in (
+        f"GPUs 0 to {DEVICES - 1} of a process",
+        f"{xla['MOST_PLANS']} plans in one call",
+        f"{plan['MOST_ARRAYS']:,} arrays, {plan['MOST_KERNELS']:,} kernels, "
+        f"{plan['MOST_BLOBS']:,} cubins and constants, {plan['MOST_PARAMETERS']:,} parameters of "
+        f"{plan['MOST_PARAMETER_BYTES']:,} bytes",
+        f"GPUs 0 to {fast['MOST_DEVICES'] - 1}, {fast['MOST_ARRAYS'] - 2} arrays, "
+        f"{steps['MOST_BUFFERS']} buffers, {steps['MOST_PARAMETERS']} parameters, "
+        f"{steps['MOST_VALUE_BYTES']:,} bytes",
+    ):
+        assert said in text
+
+
+def test_a_gpu_beyond_the_last_is_refused(
+    native: Library, runtime: control.Standin, framework: made.Framework
+) -> None:
+    runtime.devices(*["9.0"] * (DEVICES + 1))
+    opened = native.open(flat_plan.flat_plan(made.add(), name="made"))
+    opened.prepare(DEVICES - 1)
+    with pytest.raises(ArgumentError, match="GPU 64 is beyond the 64 that are supported"):
+        opened.prepare(DEVICES)
+
+
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        ("ARRAYS", "at most 1 arrays, not 3"),
+        ("KERNELS", "at most 1 kernels, not 2"),
+        ("BLOBS", "at most 1 cubins and constants, not 2"),
+        ("PARAMETERS", "at most 1 parameters of three, not 3"),
+        ("PARAMETER_BYTES", "at most 1 bytes of parameters of three, not 24"),
+    ],
+)
+def test_a_plan_beyond_a_limit_is_not_written(
+    limit: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = made.artifact(
+        made.launch("three", 0, 1, 2), made.launch("two", 0, 1), constants=[b"constant" * 8]
+    )
+    monkeypatch.setattr(flat_plan, f"_MOST_{limit}", 1)
+    with pytest.raises(UnsupportedError, match=f"a flat plan holds {told}"):
+        flat_plan.flat_plan(artifact, name="made")
