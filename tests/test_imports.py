@@ -65,7 +65,7 @@ MAY_IMPORT_FROM_OUTSIDE = {
     "specs": {"yaml"},
     "bundle": {"cryptography", "zstandard"},
     "library": {"jax", "jaxlib", "numpy"},
-    "cache": {"sqlite_utils"},
+    "cache": {"boto3", "google", "obstore", "sqlite_utils"},
     "compiler": {"absl", "cramjam", "google", "jax", "jaxlib", "llvmlite", "ml_dtypes", "numpy"},
     "emulator": {"ml_dtypes", "numpy"},
     "checks": {"jax", "ml_dtypes", "numpy"},

@@ -1,0 +1,257 @@
+"""Bring variants from a remote into the local store: manifests are judged, then artifacts follow.
+
+Only what was asked for and accepted becomes part of the store: the manifest, the one record that it
+names by digest, and blobs, which are their own proof.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pallasc.cache import format
+from pallasc.cache.manifests import Manifest, manifest_from_json
+from pallasc.cache.packs.format import (
+    Entry,
+    packed_name,
+    read_content,
+    read_frame,
+    read_head,
+)
+from pallasc.cache.packs.writer import PackWriter
+from pallasc.cache.remote.guard import Guard
+from pallasc.cache.remote.index import ActionRow, PackedFrame, RequestRow
+from pallasc.cache.remote.reading import FrameReader, Known
+from pallasc.cache.signing import Trust
+from pallasc.cache.store import Store
+from pallasc.errors import CorruptError
+
+Accept = Callable[[str, Manifest], bool]
+LOCAL_PACK_BYTES = 64 * 2**20
+"""What arrives is published in packs of about this size."""
+_MOST_CANDIDATES = 3
+"""Manifests of one request that are looked at, newest first."""
+
+
+class Accepted(NamedTuple):
+    """A manifest that was judged to be true here.
+
+    Attributes:
+        manifest: its fields.
+        data: its file's bytes.
+        row: where the artifact is; None where the local store has it.
+    """
+
+    manifest: Manifest
+    data: bytes
+    row: ActionRow | None
+
+
+@dataclass(slots=True)
+class Fetched:
+    """What came of a fetch.
+
+    Attributes:
+        actions: action keys of what the local store has now, by request key.
+        saved_s: what these took to compile.
+        read: the reader, which knows packs that were read and bad ones.
+    """
+
+    actions: dict[str, str] = field(default_factory=dict)
+    saved_s: float = 0.0
+    read: FrameReader | None = None
+
+
+class Fetch:
+    """One fetch.
+
+    Args:
+        guard: the remote.
+        store: the local store.
+        known: what the remote has.
+        trust: what vouches for manifests; None where no signature is required of remotes.
+    """
+
+    def __init__(self, guard: Guard, store: Store, known: Known, trust: Trust | None) -> None:
+        self._guard, self._store, self._trust = guard, store, trust
+        self._indexes = list(known.indexes.values())
+        sizes: dict[str, int] = {}
+        for index in self._indexes:
+            sizes.update(index.packs)
+        self.reader = FrameReader(guard, sizes)
+
+    def run(self, wanted: Sequence[str], accept: Accept) -> Fetched:
+        """Bring what is wanted and accepted; see `Remote.fetch`."""
+        accepted = self._judge(wanted, accept)
+        result = Fetched(read=self.reader)
+        for key in self._bring(accepted):
+            if not self._is_stored(accepted[key].manifest):
+                continue
+            result.actions[key] = accepted[key].manifest.action
+            result.saved_s += accepted[key].manifest.cost_s
+        return result
+
+    def _candidates(self, key: str) -> list[RequestRow]:
+        rows = [index.requests[key] for index in self._indexes if key in index.requests]
+        return list({row.digest: row for row in rows}.values())[:_MOST_CANDIDATES]
+
+    def _judge(self, wanted: Sequence[str], accept: Accept) -> dict[str, Accepted]:
+        """Return the accepted manifest of each key that has one."""
+        accepted: dict[str, Accepted] = {}
+        candidates = {key: rows for key in wanted if (rows := self._candidates(key))}
+        for turn in range(_MOST_CANDIDATES):
+            looked_at = {
+                key: rows[turn]
+                for key, rows in candidates.items()
+                if key not in accepted and turn < len(rows)
+            }
+            for key, data in self._manifests(looked_at):
+                found = self._judged(key, data, accept)
+                if found is not None:
+                    accepted[key] = found
+            if not looked_at or self._guard.failed:
+                break
+        return accepted
+
+    def _manifests(self, rows: Mapping[str, RequestRow]) -> Iterator[tuple[str, bytes]]:
+        """Yield the files of manifests that arrive and have the digest of their row."""
+        by_frame: dict[PackedFrame, dict[str, str]] = {}
+        for key, row in rows.items():
+            by_frame.setdefault(row.frame, {})[key] = row.digest
+        for placed, stored in self.reader.read(by_frame):
+            try:
+                entries = read_frame(stored, placed.frame)
+            except CorruptError as error:
+                self._guard.wrong(f"pack {placed.pack}: {error.message}")
+                continue
+            here = by_frame[placed]
+            for area, name, data in entries:
+                if area == format.MANIFESTS and name in here:
+                    if format.sha256(data) == here[name]:
+                        yield name, data
+                    else:
+                        self._guard.stats.refuse(f"manifest {name}: another than the index says")
+
+    def _judged(self, key: str, data: bytes, accept: Accept) -> Accepted | None:
+        try:
+            body, _ = format.decode(format.KINDS[format.MANIFESTS], key, data)
+        except CorruptError as error:
+            self._guard.wrong(error.message)
+            return None
+        manifest = manifest_from_json(body)
+        if self._trust is not None and not self._trust.vouches(
+            format.KINDS[format.MANIFESTS], key, body
+        ):
+            self._guard.stats.refuse(f"manifest {key}: no trusted key signed it")
+            return None
+        if not manifest.action or not manifest.record or not accept(key, manifest):
+            return None
+        held = self._store.get_artifact(manifest.action)
+        if held is not None and held.digest == manifest.record:
+            return Accepted(manifest, data, None)
+        for index in self._indexes:
+            row = index.actions.get(manifest.action)
+            if row is not None and row.record == manifest.record:
+                return Accepted(manifest, data, row)
+        return None
+
+    def _bring(self, accepted: Mapping[str, Accepted]) -> list[str]:
+        """Publish the artifacts of accepted manifests, and those manifests; return their keys."""
+        here = [key for key, a in accepted.items() if a.row is None]
+        done = list(here) if self._publish(here, accepted, _LocalPack({})) else []
+        batch: list[str] = []
+        size = 0
+        for pack, keys in self._by_pack(accepted).items():
+            batch += keys
+            size += self.reader.sizes[pack]
+            if size >= LOCAL_PACK_BYTES:
+                done += self._bring_batch(batch, accepted)
+                batch, size = [], 0
+        return done + self._bring_batch(batch, accepted)
+
+    def _by_pack(self, accepted: Mapping[str, Accepted]) -> dict[str, list[str]]:
+        """Return the keys whose artifacts have to be read, by the first pack of each."""
+        by_pack: dict[str, list[str]] = {}
+        for key, a in accepted.items():
+            if a.row is not None and a.row.frames:
+                by_pack.setdefault(a.row.frames[0].pack, []).append(key)
+        return by_pack
+
+    def _bring_batch(self, keys: Sequence[str], accepted: Mapping[str, Accepted]) -> list[str]:
+        """Read the artifacts of these keys and publish them as one pack; return the complete."""
+        if not keys or self._guard.failed:
+            return []
+        chosen = {key: accepted[key] for key in keys}
+        wanted = {frame: None for a in chosen.values() if a.row for frame in a.row.frames}
+        local = _LocalPack({a.manifest.action: a.manifest.record for a in chosen.values()})
+        for placed, stored in self.reader.read(wanted):
+            try:
+                local.copy(placed, stored)
+            except CorruptError as error:
+                self.reader.bad.add(placed.pack)
+                self._guard.wrong(f"pack {placed.pack}: {error.message}")
+        complete = [key for key, a in chosen.items() if local.is_whole(a.manifest.action)]
+        return complete if self._publish(complete, accepted, local) else []
+
+    def _publish(
+        self, keys: Sequence[str], accepted: Mapping[str, Accepted], local: _LocalPack
+    ) -> bool:
+        """Add manifests to a pack and the pack to the store; tell whether it is there."""
+        if not keys:
+            return False
+        from pallasc.cache.add_pack import add_pack
+
+        local.writer.add([Entry(format.MANIFESTS, key, accepted[key].data) for key in keys])
+        local.writer.close()
+        added = add_pack(self._store, local.out.getvalue())
+        for refusal in added.refused:
+            self._guard.stats.refuse(f"{refusal.area} {refusal.name}: {refusal.reason}")
+        return added.stored
+
+    def _is_stored(self, manifest: Manifest) -> bool:
+        held = self._store.get_artifact(manifest.action)
+        return held is not None and held.digest == manifest.record
+
+
+class _LocalPack:
+    """A pack for the local store, of what was accepted.
+
+    Args:
+        records: digests of the accepted records, by action key.
+    """
+
+    def __init__(self, records: Mapping[str, str]) -> None:
+        self.out = io.BytesIO()
+        self.writer = PackWriter(self.out)
+        self._records = records
+        self._blobs: dict[str, list[str]] = {}
+
+    def is_whole(self, action: str) -> bool:
+        """Tell whether record and blobs of an action have arrived."""
+        return action in self._blobs and all(
+            self.writer.has(format.BLOBS, digest) for digest in self._blobs[action]
+        )
+
+    def copy(self, placed: PackedFrame, stored: bytes) -> None:
+        """Copy a frame without what was not accepted.
+
+        Raises:
+            CorruptError: a file of the frame is not what its name says.
+        """
+        content = read_content(stored, placed.frame)
+        left_out: set[bytes] = set()
+        for area, name, at, size in read_head(content):
+            if area != format.BLOBS and not self._takes(area, name, content[at : at + size]):
+                left_out.add(packed_name(area, name))
+        self.writer.copy(stored, placed.frame, without=left_out)
+
+    def _takes(self, area: str, name: str, data: bytes) -> bool:
+        if area != format.ARTIFACTS or name not in self._records:
+            return False
+        record, digest = format.decode_artifact(name, data)
+        if digest != self._records[name]:
+            return False
+        self._blobs[name] = [blob["digest"] for blob in record["blobs"].values()]
+        return True

@@ -1,0 +1,177 @@
+"""An index: where the manifest of each request and the files of each action lie, in which packs.
+
+    object    = bytes:u64 zstd          little-endian size of the record, and the record of kind
+                                        `index`, without zstd's magic number
+    index     = { "packs": [ [ digest, bytes ] ],
+                  "frames": [ [ pack, offset, bytes, raw, digest ] ],
+                  "requests": { request key: [ file digest, frame, action key ] },
+                  "actions": { action key: [ record digest, [ frame ] ] } }
+    pack      = number in "packs"; frame = number in "frames"; offset, bytes, raw as in a pack's
+    file digest = the SHA-256 of the manifest's file; record digest = of the body of the record
+
+The frames of an action are all that hold its record and blobs. What an index says is only where to
+look: frames say what they hold, and are verified by what they hold.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pallasc.cache.packs.format import Frame, check_frame
+from pallasc.cache.remote import layout
+from pallasc.errors import CorruptError
+from pallasc.specs.bundle import compress
+
+_LEVEL = 6
+_DENSE = 64
+"""How much smaller than its content an index may be; digests do not compress well."""
+_SIZE = struct.Struct("<Q")
+_MOST_FRAMES_OF_ACTION = 4096
+
+
+class PackedFrame(NamedTuple):
+    """A frame and the digest of the pack that it lies in."""
+
+    pack: str
+    frame: Frame
+
+
+class RequestRow(NamedTuple):
+    """Where a manifest is: SHA-256 of its file, its frame, the action key that it leads to."""
+
+    digest: str
+    frame: PackedFrame
+    action: str
+
+
+class ActionRow(NamedTuple):
+    """Where an artifact is: the digest of its record, all frames that it needs."""
+
+    record: str
+    frames: tuple[PackedFrame, ...]
+
+
+@dataclass(slots=True)
+class Index:
+    """What some packs hold.
+
+    Attributes:
+        packs: bytes of each, by digest.
+        requests: rows by request key.
+        actions: rows by action key.
+    """
+
+    packs: dict[str, int] = field(default_factory=dict)
+    requests: dict[str, RequestRow] = field(default_factory=dict)
+    actions: dict[str, ActionRow] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """Return the object's bytes."""
+        packs = {digest: number for number, digest in enumerate(sorted(self.packs))}
+        rows = [row.frame for row in self.requests.values()]
+        rows += [frame for row in self.actions.values() for frame in row.frames]
+        order = sorted(set(rows), key=lambda placed: (packs[placed.pack], placed.frame.offset))
+        frames = {placed: number for number, placed in enumerate(order)}
+        body = {
+            "packs": [[digest, self.packs[digest]] for digest in packs],
+            "frames": [[packs[placed.pack], *placed.frame] for placed in order],
+            "requests": {
+                key: [row.digest, frames[row.frame], row.action]
+                for key, row in self.requests.items()
+            },
+            "actions": {
+                key: [row.record, [frames[frame] for frame in row.frames]]
+                for key, row in self.actions.items()
+            },
+        }
+        record = layout.encode(layout.INDEX, body)
+        return _SIZE.pack(len(record)) + compress.compress(record, _LEVEL)
+
+    def without_packs(self, gone: Iterable[str]) -> Index:
+        """Return what is left where these packs are not."""
+        lost = set(gone)
+        if not lost & self.packs.keys():
+            return self
+        return Index(
+            {digest: size for digest, size in self.packs.items() if digest not in lost},
+            {key: row for key, row in self.requests.items() if row.frame.pack not in lost},
+            {
+                key: row
+                for key, row in self.actions.items()
+                if not any(frame.pack in lost for frame in row.frames)
+            },
+        )
+
+
+def joined(indexes: Sequence[Index]) -> Index:
+    """Return one index for several, newest first: the newer row wins."""
+    result = Index()
+    for index in reversed(indexes):
+        result.packs |= index.packs
+        result.requests |= index.requests
+        result.actions |= index.actions
+    used = {row.frame.pack for row in result.requests.values()}
+    used |= {frame.pack for row in result.actions.values() for frame in row.frames}
+    result.packs = {digest: size for digest, size in result.packs.items() if digest in used}
+    return result
+
+
+def decode_index(data: bytes) -> Index:
+    """Return an index from an object's bytes.
+
+    Raises:
+        CorruptError: it is not an index of this version, or contradicts itself.
+    """
+    if len(data) <= _SIZE.size:
+        raise CorruptError("the index is cut short")
+    (size,) = _SIZE.unpack_from(data)
+    if size > min(layout.MAX_INDEX_BYTES, len(data) * _DENSE):
+        raise CorruptError(f"the index has {len(data):,} bytes for a content of {size:,}")
+    body = layout.decode(layout.INDEX, compress.decompress(data[_SIZE.size :], size))
+    try:
+        return _index_of(body)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise CorruptError("the index is not what an index is") from error
+
+
+def _index_of(body: Mapping[str, Any]) -> Index:
+    if set(body) != {"packs", "frames", "requests", "actions"}:
+        raise ValueError("other parts")
+    packs = [(_digest(digest), _count(size)) for digest, size in body["packs"]]
+    frames = [PackedFrame(packs[_count(pack)][0], _frame(*rest)) for pack, *rest in body["frames"]]
+    requests = {
+        _digest(key): RequestRow(_digest(digest), frames[_count(frame)], _digest(action))
+        for key, (digest, frame, action) in body["requests"].items()
+    }
+    actions = {
+        _digest(key): ActionRow(_digest(record), tuple(frames[_count(n)] for n in _few(numbers)))
+        for key, (record, numbers) in body["actions"].items()
+    }
+    return Index(dict(packs), requests, actions)
+
+
+def _frame(offset: object, size: object, raw: object, digest: object) -> Frame:
+    frame = Frame(_count(offset), _count(size), _count(raw), _digest(digest))
+    check_frame(0, frame)
+    return frame
+
+
+def _few(numbers: Any) -> list[object]:
+    if not isinstance(numbers, list) or len(numbers) > _MOST_FRAMES_OF_ACTION:
+        raise ValueError("frames")
+    return numbers
+
+
+def _digest(value: object) -> str:
+    if not layout.is_digest(value):
+        raise ValueError("digest")
+    return str(value)
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 2**48:
+        raise ValueError("number")
+    return value

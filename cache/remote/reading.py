@@ -1,0 +1,264 @@
+"""Read what a remote has: the catalog, its indexes, and frames of packs, all verified.
+
+Whatever arrives is compared with the digest that it is named by, before anything in it is looked
+at. What is wrong is asked for once more; if it is wrong again, it is not used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from pallasc.cache.packs.format import Frame
+from pallasc.cache.remote import layout
+from pallasc.cache.remote.catalog import Catalog, decode_catalog
+from pallasc.cache.remote.failure import Failure, RemoteError
+from pallasc.cache.remote.guard import Guard
+from pallasc.cache.remote.index import Index, PackedFrame, decode_index
+from pallasc.cache.store import Store
+from pallasc.errors import CorruptError
+
+SMALL_BYTES = 256 * 2**10
+"""A pack up to this size is read whole."""
+GAP_BYTES = 128 * 2**10
+"""Parts that lie closer together are read with what is between them."""
+MOST_PARTS = 3
+"""Of one pack; it is read whole where it would be more."""
+_WINDOW = 16
+"""Requests that are under way or wait to be looked at: bounds the memory that bodies take."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What a namespace has.
+
+    Attributes:
+        catalog: as it was read, empty where there is none.
+        version: of the catalog, None where there is none.
+        indexes: newest first, by digest; without rows of bad packs.
+        lost: indexes that the catalog names and that are gone or damaged.
+    """
+
+    catalog: Catalog = field(default_factory=Catalog)
+    version: str | None = None
+    indexes: dict[str, Index] = field(default_factory=dict)
+    lost: set[str] = field(default_factory=set)
+
+
+class Part(NamedTuple):
+    """What one request asks of a pack: these frames; the whole pack where `size` is 0."""
+
+    pack: str
+    start: int
+    size: int
+    frames: tuple[Frame, ...]
+
+
+def read_catalog(guard: Guard, namespace: str) -> tuple[Catalog, str | None]:
+    """Return the catalog and its version; an empty one and None where there is none.
+
+    A catalog that is damaged in the same way twice counts as empty: a writer will replace it.
+
+    Raises:
+        RemoteError: it cannot be read, or is damaged in another way each time.
+    """
+    name = layout.catalog_name(namespace)
+    seen = b""
+    for attempt in range(3):
+        try:
+            got = guard.get(name, limit_bytes=layout.MAX_CATALOG_BYTES)
+        except RemoteError as error:
+            if error.failure is Failure.MISSING:
+                return Catalog(), None
+            raise
+        try:
+            return decode_catalog(got.data), got.version
+        except CorruptError as error:
+            guard.wrong(f"{name}: {error.message}")
+            if attempt and got.data == seen:
+                return Catalog(), got.version
+            seen = got.data
+    raise RemoteError(f"{guard.stats.url}/{name}: it arrives damaged", Failure.TORN)
+
+
+def read_known(guard: Guard, store: Store, namespace: str) -> Known:
+    """Return what a namespace has; indexes are kept in the local store.
+
+    Raises:
+        RemoteError: the catalog cannot be read.
+    """
+    catalog, version = read_catalog(guard, namespace)
+    known = Known(catalog, version)
+    reads = {
+        digest: guard.submit(lambda digest=digest: _index(guard, store, namespace, digest))  # type: ignore[misc]
+        for digest in catalog.newest()
+    }
+    for digest, future in reads.items():
+        index = future.result()
+        if index is None:
+            known.lost.add(digest)
+        else:
+            known.indexes[digest] = index.without_packs(catalog.bad)
+    return known
+
+
+def _index(guard: Guard, store: Store, namespace: str, digest: str) -> Index | None:
+    """Return an index, None where it is gone or damaged.
+
+    Raises:
+        RemoteError: it may be there, but cannot be read.
+    """
+    data = store.get_blob(digest)
+    try:
+        if data is None:
+            data = read_named(
+                guard, layout.index_name(namespace, digest), digest, layout.MAX_INDEX_BYTES
+            )
+            store.put_blob(data)
+        return decode_index(data)
+    except CorruptError as error:
+        guard.wrong(f"index {digest}: {error.message}")
+    except RemoteError as error:
+        if error.failure not in (Failure.MISSING, Failure.TORN, Failure.TOO_LARGE):
+            raise
+        guard.wrong(error.message)
+    return None
+
+
+def read_named(guard: Guard, name: str, digest: str, limit_bytes: int) -> bytes:
+    """Return an object that is named by its digest.
+
+    Raises:
+        CorruptError: it has another digest, twice.
+        RemoteError: it cannot be read.
+    """
+    for _ in range(2):
+        data = guard.get(name, limit_bytes=limit_bytes).data
+        if (found := layout.sha256(data)) == digest:
+            return data
+    raise CorruptError(f"{name}: its SHA-256 is {found}")
+
+
+class FrameReader:
+    """Reads frames of packs, in as few requests as make sense.
+
+    Args:
+        guard: the remote.
+        sizes: bytes of the packs, by digest.
+    """
+
+    def __init__(self, guard: Guard, sizes: Mapping[str, int]) -> None:
+        self._guard = guard
+        self.sizes = sizes
+        self._whole: dict[str, bytes] = {}
+        self._ranges = guard.objects.has_ranges
+        self.bad: set[str] = set()
+        """Packs that are gone or damaged."""
+        self.packs: set[str] = set()
+        """Packs that something was read from."""
+
+    def read(self, wanted: Iterable[PackedFrame]) -> Iterator[tuple[PackedFrame, bytes]]:
+        """Yield frames and their bytes in the pack, verified, as they arrive.
+
+        Frames that do not arrive are left out: because their pack is bad, or time is over.
+        """
+        parts = self._plan(wanted)
+        for at in range(0, len(parts), _WINDOW):
+            yield from self._arriving(parts[at : at + _WINDOW])
+
+    def _arriving(self, parts: Sequence[Part]) -> Iterator[tuple[PackedFrame, bytes]]:
+        while parts:
+            reads: dict[Future[list[bytes]], Part] = {
+                self._guard.submit(lambda part=part: self._read(part)): part  # type: ignore[misc]
+                for part in parts
+            }
+            again: list[Part] = []
+            for future in self._guard.each(reads):
+                part = reads[future]
+                try:
+                    found = future.result()
+                except RemoteError as error:
+                    if error.failure is Failure.NO_RANGES and part.size:
+                        self._ranges = False
+                        again.append(Part(part.pack, 0, 0, part.frames))
+                    else:
+                        self._failed(part, error)
+                    continue
+                except CorruptError as error:
+                    self._failed(part, error)
+                    continue
+                self.packs.add(part.pack)
+                for frame, data in zip(part.frames, found, strict=True):
+                    yield PackedFrame(part.pack, frame), data
+            parts = again
+
+    def _failed(self, part: Part, error: RemoteError | CorruptError) -> None:
+        if self._guard.failed is None:
+            self.bad.add(part.pack)
+            self._guard.wrong(f"pack {part.pack}: {error.message}")
+
+    def _plan(self, wanted: Iterable[PackedFrame]) -> list[Part]:
+        by_pack: dict[str, list[Frame]] = {}
+        for pack, frame in wanted:
+            if pack not in self.bad:
+                by_pack.setdefault(pack, []).append(frame)
+        return [part for pack, frames in by_pack.items() for part in self._parts(pack, frames)]
+
+    def _parts(self, pack: str, frames: Sequence[Frame]) -> list[Part]:
+        frames = sorted(set(frames))
+        size = self.sizes[pack]
+        whole = [Part(pack, 0, 0, tuple(frames))]
+        if pack in self._whole or not self._ranges or size <= SMALL_BYTES:
+            return whole
+        runs: list[list[Frame]] = []
+        for frame in frames:
+            if runs and frame.offset - _end(runs[-1][-1]) <= GAP_BYTES:
+                runs[-1].append(frame)
+            else:
+                runs.append([frame])
+        parts = [Part(pack, r[0].offset, _end(r[-1]) - r[0].offset, tuple(r)) for r in runs]
+        if len(parts) > MOST_PARTS or 2 * sum(part.size for part in parts) > size:
+            return whole
+        return parts
+
+    def _read(self, part: Part) -> list[bytes]:
+        """Return the frames of a part, verified.
+
+        Raises:
+            CorruptError: they arrive damaged, twice.
+            RemoteError: they do not arrive.
+        """
+        name = layout.pack_name(part.pack)
+        if not part.size:
+            data = self._whole.get(part.pack)
+            if data is None:
+                data = read_named(self._guard, name, part.pack, layout.MAX_PACK_BYTES)
+                if len(data) <= SMALL_BYTES or not self._ranges:
+                    self._whole[part.pack] = data
+            found, fault = _cut(data, part, 0)
+            if fault:
+                raise CorruptError(fault)
+            return found
+        for _ in range(2):
+            data = self._guard.get_part(name, part.start, part.size)
+            found, fault = _cut(data, part, part.start)
+            if not fault:
+                return found
+        raise CorruptError(fault)
+
+
+def _end(frame: Frame) -> int:
+    return frame.offset + frame.size
+
+
+def _cut(data: bytes, part: Part, start: int) -> tuple[list[bytes], str]:
+    """Return the frames in a part's bytes, and what is wrong with the first that is."""
+    found = []
+    for frame in part.frames:
+        stored = data[frame.offset - start : _end(frame) - start]
+        if layout.sha256(stored) != frame.digest:
+            return [], f"the frame at {frame.offset} has the SHA-256 {layout.sha256(stored)}"
+        found.append(stored)
+    return found, ""

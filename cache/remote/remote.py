@@ -1,0 +1,233 @@
+"""A remote store behind the local one, as a build uses it: read through, written behind.
+
+    remote = Remote.open(settings, store, tell=…)
+    remote.prepare(namespace)                 reading of catalog and indexes begins
+    remote.fetch(request keys, accept)        what the local store lacks arrives there
+    remote.offer(request key)                 after each compilation, where writing is on
+    stats = remote.finish()                   what is left is sent
+
+Nothing here raises for what a remote does, and waiting is bounded (`cache/remote/guard.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from pallasc.cache.entries import entries_of_variant
+from pallasc.cache.remote import layout
+from pallasc.cache.remote.address import Address
+from pallasc.cache.remote.failure import RemoteError
+from pallasc.cache.remote.fetching import Accept, Fetch
+from pallasc.cache.remote.guard import BUILD, Guard, Limits
+from pallasc.cache.remote.objects import Objects
+from pallasc.cache.remote.reading import FrameReader, Known, read_known, read_named
+from pallasc.cache.remote.settings import RemoteSettings
+from pallasc.cache.remote.stats import RemoteStats
+from pallasc.cache.remote.writing import Writer, group_of
+from pallasc.cache.signing import Trust, read_trust
+from pallasc.cache.store import Store
+from pallasc.errors import CorruptError
+
+Tell = Callable[[str], None]
+_REQUEST_S = 10.0
+"""A request of a build that takes longer is ended, long after the build has gone on without it."""
+
+
+def open_objects(address: Address, environ: Mapping[str, str], *, timeout_s: float) -> Objects:
+    """Return the objects of an address; no request is made."""
+    if address.scheme == "file":
+        from pallasc.cache.remote.folder_objects import FolderObjects
+
+        return FolderObjects(Path(address.path), timeout_s=min(timeout_s, 10.0))
+    if address.is_bazel:
+        from pallasc.cache.remote.bazel_objects import BazelObjects
+
+        return BazelObjects(address, environ=environ, timeout_s=timeout_s)
+    from pallasc.cache.remote.obstore_objects import ObstoreObjects
+
+    return ObstoreObjects(address, environ=environ, timeout_s=timeout_s)
+
+
+class Remote:
+    """A remote store for one build; see the module. `stats` may be read at any time."""
+
+    def __init__(
+        self, settings: RemoteSettings, store: Store, guard: Guard, trust: Trust | None, tell: Tell
+    ) -> None:
+        self.settings = settings
+        self.stats = guard.stats
+        self._store, self._guard, self._trust, self._tell = store, guard, trust, tell
+        self._namespace = ""
+        self._loading: Future[Known] | None = None
+        self._known: Known | None = None
+        self._writer: Writer | None = None
+        self._waiting: list[str] = []
+        self._readers: list[FrameReader] = []
+        self._costs: dict[str, bytes] = {}
+        self._told = False
+
+    @classmethod
+    def open(
+        cls,
+        settings: RemoteSettings,
+        store: Store,
+        *,
+        tell: Tell,
+        environ: Mapping[str, str] = os.environ,
+        limits: Limits = BUILD,
+    ) -> Remote:
+        """Return a remote; no request is made.
+
+        Args:
+            settings: where it is, and whether it is written.
+            store: the local store.
+            tell: is called with each warning.
+            environ: where credentials are looked up.
+            limits: how patient to be.
+
+        Raises:
+            SpecError, ToolError: signatures are required, and a key cannot be used.
+        """
+        trust = read_trust(environ, required=True) if settings.signed else None
+        objects = open_objects(settings.address, environ, timeout_s=_REQUEST_S)
+        guard = Guard(objects, RemoteStats(url=settings.address.text), limits=limits)
+        return cls(settings, store, guard, trust, tell)
+
+    def prepare(self, namespace: str) -> None:
+        """Begin to read catalog and indexes, in the background.
+
+        Args:
+            namespace: see `layout.namespace_of`.
+        """
+        if self._loading is None:
+            self._namespace = namespace
+            self._loading = self._guard.submit(
+                lambda: read_known(self._guard, self._store, namespace)
+            )
+
+    def fetch(self, wanted: Sequence[str], accept: Accept) -> Mapping[str, str]:
+        """Bring variants into the local store.
+
+        Args:
+            wanted: request keys.
+            accept: tells whether a manifest is true here and now: nothing that the compilation
+                read has changed. It is called in this thread.
+
+        Returns:
+            The action keys of what the local store has now, by request key.
+        """
+        known = self._load()
+        if known is None or not known.indexes or not wanted:
+            return {}
+        fetch = Fetch(self._guard, self._store, known, self._trust)
+        self._readers.append(fetch.reader)
+        fetched = fetch.run(wanted, accept)
+        self.stats.hits += len(fetched.actions)
+        self.stats.saved_s += fetched.saved_s
+        self._tell_once()
+        return fetched.actions
+
+    def offer(self, request_key: str) -> None:
+        """Have a variant of the local store written to the remote, if writing is on."""
+        if self.settings.write and self._guard.failed is None:
+            self._waiting.append(request_key)
+            if self._loading is not None and self._loading.done():
+                self._write_waiting()
+
+    def offer_costs(self, data: bytes) -> None:
+        """Have a snapshot of costs written to the remote with the rest, if writing is on."""
+        if self.settings.write:
+            self._costs[layout.sha256(data)] = data
+
+    def costs(self, before_s: float) -> bytes | None:
+        """Return the newest snapshot of costs that was written before a time; None without one.
+
+        Args:
+            before_s: seconds since 1970.
+        """
+        known = self._load()
+        table = {} if known is None else known.catalog.costs
+        older = [digest for digest, (_, time) in table.items() if time < before_s]
+        for digest in sorted(older, key=lambda digest: (-table[digest][1], digest)):
+            name = layout.costs_name(self._namespace, digest)
+            future = self._guard.submit(
+                lambda name=name, digest=digest: read_named(  # type: ignore[misc]
+                    self._guard, name, digest, layout.MAX_COSTS_BYTES
+                )
+            )
+            try:
+                return self._guard.result(future)
+            except CorruptError as error:
+                self._guard.wrong(error.message)
+            except RemoteError as error:
+                self.stats.refuse(error.message)
+        self._tell_once()
+        return None
+
+    def finish(self) -> RemoteStats:
+        """Send what is left, end all threads, and return what was done."""
+        try:
+            if self.settings.write and self._guard.failed is None and self._has_news():
+                self._finish_writing()
+        except RemoteError as error:
+            self._guard.trip(error)
+        finally:
+            self._tell_once()
+            self._guard.close()
+        return self.stats
+
+    def _has_news(self) -> bool:
+        bad = any(reader.bad for reader in self._readers)
+        used = any(reader.packs for reader in self._readers)
+        return bool(self._waiting or self._writer or self._costs or bad or used)
+
+    def _finish_writing(self) -> None:
+        if self._load() is None:
+            return
+        self._write_waiting()
+        writer = self._open_writer()
+        bad = frozenset(pack for reader in self._readers for pack in reader.bad)
+        used = frozenset(pack for reader in self._readers for pack in reader.packs) - bad
+        writer.finish(used=used, bad=bad, costs=self._costs)
+
+    def _load(self) -> Known | None:
+        """Return what the remote has; None if that cannot be known."""
+        if self._known is None and self._loading is not None and self._guard.failed is None:
+            try:
+                self._known = self._guard.result(self._loading)
+            except RemoteError as error:
+                self._guard.trip(error)
+        self._tell_once()
+        return self._known if self._guard.failed is None else None
+
+    def _open_writer(self) -> Writer:
+        if self._writer is None:
+            self._writer = Writer(self._guard, self._namespace, self._known or Known())
+        return self._writer
+
+    def _write_waiting(self) -> None:
+        """Hand what was offered to the writer."""
+        if self._load() is None:
+            return
+        writer = self._open_writer()
+        waiting, self._waiting = self._waiting, []
+        for key in waiting:
+            try:
+                entries = entries_of_variant(self._store, key)
+                if entries is not None and writer.add(group_of(key, entries)):
+                    self.stats.offered += 1
+            except CorruptError as error:
+                self.stats.refuse(error.message)
+
+    def _tell_once(self) -> None:
+        error = self._guard.failed
+        if error is not None and not self._told:
+            self._told = True
+            hint = f" {error.hint}" if error.hint else ""
+            self._tell(
+                f"the remote store is left alone for the rest of this build, which goes on without "
+                f"it: {error.message}.{hint}"
+            )

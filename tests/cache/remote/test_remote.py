@@ -1,0 +1,113 @@
+"""A remote as a build uses it: what one machine compiled, another one finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import variants
+from variants import accept_all, action_key, check, download, fill, put, request_key, upload
+
+from pallasc.cache.manifests import Manifest
+from pallasc.cache.remote.remote import Remote
+from pallasc.cache.remote.settings import RemoteSettings
+from pallasc.cache.store import Store
+
+
+def test_what_one_machine_wrote_another_one_finds(
+    settings: RemoteSettings, store: Store, other: Store
+) -> None:
+    keys = fill(store, range(10))
+    sent = upload(settings, store, keys)
+    assert (sent.offered, sent.tripped, sent.refused) == (10, "", [])
+    found, stats = download(settings, other, keys)
+    assert found == {request_key(n): action_key(n) for n in range(10)}
+    assert (stats.hits, stats.saved_s, stats.refused) == (10, 15.0, [])
+    for number in range(10):
+        check(other, number)
+
+
+def test_an_empty_remote_has_nothing_and_is_no_error(
+    settings: RemoteSettings, other: Store
+) -> None:
+    found, stats = download(settings, other, [request_key(1)])
+    assert (found, stats.requests, stats.tripped) == ({}, 1, "")
+
+
+def test_nothing_is_written_without_the_switch(
+    settings: RemoteSettings, store: Store, there: Path
+) -> None:
+    keys = fill(store, range(3))
+    reading = RemoteSettings(settings.address, write=False)
+    assert upload(reading, store, keys).offered == 0
+    assert not there.exists()
+
+
+def test_what_the_remote_has_is_not_written_again(settings: RemoteSettings, store: Store) -> None:
+    keys = fill(store, range(5))
+    upload(settings, store, keys)
+    again = upload(settings, store, keys)
+    assert (again.offered, again.bytes_written) == (0, 0)
+
+
+def test_another_record_under_an_action_key_is_told_and_not_written(
+    settings: RemoteSettings, store: Store, other: Store
+) -> None:
+    upload(settings, store, fill(store, range(2)))
+    made = other.put_artifact(action_key(0), {"number": 0}, {"cubin": b"other bytes"})
+    other.put_manifest(request_key(0), Manifest(action=action_key(0), record=made.digest))
+    stats = upload(settings, other, [request_key(0)])
+    assert stats.offered == 0
+    assert [text.split(":")[0] for text in stats.conflicts] == [f"action key {action_key(0)}"]
+
+
+def test_the_newest_manifest_that_is_true_here_counts(
+    settings: RemoteSettings, store: Store, other: Store, tmp_path: Path
+) -> None:
+    for version in range(3):
+        upload(settings, store, [put(store, 7, version)])
+    seen: list[str] = []
+
+    def accept(key: str, manifest: Manifest) -> bool:
+        seen.append(manifest.fields)
+        return manifest.fields == "v1"
+
+    remote = Remote.open(settings, other, tell=lambda text: None)
+    remote.prepare(variants.NAMESPACE)
+    assert remote.fetch([request_key(7)], accept) == {request_key(7): action_key(7, 1)}
+    assert remote.finish().hits == 1
+    assert set(seen) >= {"v1"}
+    check(other, 7, 1)
+
+
+def test_a_manifest_that_is_not_accepted_brings_nothing(
+    settings: RemoteSettings, store: Store, other: Store
+) -> None:
+    upload(settings, store, fill(store, range(4)))
+    remote = Remote.open(settings, other, tell=lambda text: None)
+    remote.prepare(variants.NAMESPACE)
+    wanted = [request_key(n) for n in range(4)]
+    assert set(remote.fetch(wanted, lambda key, _: key == wanted[2])) == {wanted[2]}
+    remote.finish()
+    assert other.get_manifest(wanted[0]) is None
+    assert other.get_artifact(action_key(0)) is None
+    check(other, 2)
+
+
+def test_another_namespace_is_not_looked_at(
+    settings: RemoteSettings, store: Store, other: Store
+) -> None:
+    keys = fill(store, range(2))
+    upload(settings, store, keys)
+    remote = Remote.open(settings, other, tell=lambda text: None)
+    remote.prepare("0" * 64)
+    assert remote.fetch(keys, accept_all) == {}
+
+
+def test_a_thousand_variants_take_few_requests(
+    settings: RemoteSettings, store: Store, other: Store
+) -> None:
+    keys = fill(store, range(1000), size=12000)
+    upload(settings, store, keys)
+    found, stats = download(settings, other, keys)
+    assert len(found) == 1000
+    assert stats.requests <= 30
