@@ -1,4 +1,6 @@
-"""Fuzz the C library's reader of flat plans: whatever it is given, it opens or refuses.
+"""Fuzz the C library: its reader of flat plans, then the handlers that XLA calls.
+
+Whatever the reader is given, it opens or refuses.
 
 An input is a flat plan of an artifact, with its cubins inside or by digest, of which fields of the
 header and of entries, whole entries and tables, texts and cubins are changed; parts of two plans
@@ -17,7 +19,11 @@ UndefinedBehaviorSanitizer. What may not happen:
 The input that it happened with is `--findings`/finding.plan. Beside it libFuzzer does the same,
 guided by coverage, where clang is installed (`apt-get install clang`). Artifacts are those of a
 store (`--store`, as `pallasc build --store` fills it), else the example kernels, which are built.
-`--through "nice -n 19"` has each process started by a command.
+
+Handlers get call sites of a program of XLA: with such plans, sound or changed, with attributes that
+are missing or of another type, and with buffers of other counts, dtypes, ranks and sizes
+(`fuzz/handlers.c`); a call that is sound has to be executed. `--through "nice -n 19"` has each
+process started by a command.
 """
 
 from __future__ import annotations
@@ -59,7 +65,8 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
         files = native_fuzz.write_files(_artifacts(options.store, Path(name)), folder)
         with concurrent.futures.ThreadPoolExecutor() as threads:
             beside = threads.submit(lambda: list(_libfuzzer(options, files, Path(name))))
-            return [*_mutations(options, files, kept), *beside.result()]
+            found = [*_mutations(options, files, kept), *_handlers(options, files)]
+            return [*found, *beside.result()]
 
 
 def _artifacts(store: Path | None, folder: Path) -> Iterator[tuple[str, Any]]:
@@ -129,6 +136,33 @@ def _mutations(options: argparse.Namespace, files: Sequence[Path], kept: Path) -
     yield Figure("time", sum(count["seconds"] for count in counts), "s")
 
 
+def _handlers(options: argparse.Namespace, files: Sequence[Path]) -> Iterator[Figure]:
+    """Make odd call sites of XLA."""
+    import native_fuzz
+
+    counts: list[Mapping[str, int]] = []
+    findings = 0
+    for first in range(0, options.sites, BATCH):
+        try:
+            counts.append(
+                native_fuzz.run_handlers(
+                    files, min(BATCH, options.sites - first), seed=options.seed, first=first,
+                    through=options.through.split(),
+                )
+            )  # fmt: skip
+        except AssertionError as error:
+            findings += 1
+            print(error, file=sys.stderr)
+    for name, what in (
+        ("sites", "call sites of XLA"),
+        ("instantiated", "of them instantiated"),
+        ("executed", "executions there"),
+        ("not_executed", "executions refused"),
+    ):
+        yield Figure(what, sum(count[name] for count in counts))
+    yield Figure("findings in handlers", findings, goal=0)
+
+
 def _total(counts: Sequence[Mapping[str, Any]], name: str) -> int:
     return sum(count[name][0] for count in counts)
 
@@ -186,6 +220,7 @@ def _stat(output: str, name: str) -> int:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mutations", type=int, default=100_000)
+    parser.add_argument("--sites", type=int, default=100_000, help="call sites of XLA")
     parser.add_argument("--minutes", type=float, default=1, help="of libFuzzer")
     parser.add_argument("--store", type=Path, help="where artifacts are taken from")
     parser.add_argument("--seed", type=int, default=1)

@@ -410,11 +410,13 @@ static struct dtype dtype_of(int number)
     }
 }
 
+/* How many elements an array has; SIZE_MAX where no array has so many, or one of the sizes. */
 static size_t elements(const int64_t *sizes, int64_t rank)
 {
     size_t count = 1;
     for (int64_t n = 0; n < rank; n++)
-        count *= (size_t)sizes[n];
+        if (sizes[n] < 0 || __builtin_mul_overflow(count, (size_t)sizes[n], &count))
+            return SIZE_MAX;
     return count;
 }
 
@@ -466,7 +468,8 @@ static ffi_error *check_buffers(ffi_call *call, const struct instance *self)
     if (self->workspace_bytes) {
         const ffi_buffer *workspace = call->results.values[results - 1];
         struct dtype dtype = dtype_of(workspace->dtype);
-        if (dtype.bits != 8 || elements(workspace->dims, workspace->rank) < self->workspace_bytes)
+        size_t bytes = elements(workspace->dims, workspace->rank);
+        if (dtype.bits != 8 || bytes < self->workspace_bytes || bytes == SIZE_MAX)
             return refuse(call, FFI_INVALID_ARGUMENT, "%s: the program has less than %zu bytes for "
                           "temporaries.", self->kernel, self->workspace_bytes);
     }

@@ -1,4 +1,7 @@
-"""Build the program that fuzzes the reader of flat plans, and the plans that it begins with."""
+"""Build the programs that fuzz the C library, and the plans that they begin with.
+
+One fuzzes the reader of flat plans, one the handlers that XLA calls.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ SANITIZERS = "address,undefined"
 STATUS = ("opened", "argument", "corrupt", "device", "driver", "out of memory", "not found")
 """What `pallasc_open` and others return, in the order of their codes."""
 
-_OUTSIDE = {"host.c", "xla.c", *native_build.OF_PYTHON}
+MAINS = {"reader": "main.c", "handlers": "handlers.c"}
+"""What is fuzzed, and the source of the program for it."""
 _FLAGS = (
     "-std=gnu11", "-g", "-O2", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-pthread",
     "-Wall", "-Wextra", "-Ddlopen=watching_dlopen", "-Ddlsym=watching_dlsym",
@@ -60,14 +64,16 @@ def _sanitizers(fuzzer: bool) -> str:
 
 
 @functools.cache
-def build(compiler: str = "cc", *, fuzzer: bool = False) -> Path:
+def build(compiler: str = "cc", *, fuzzer: bool = False, what: str = "reader") -> Path:
     """Return the program, compiled where these sources were not compiled before."""
-    own = sorted(path for path in native_build.SOURCES.glob("*.c") if path.name not in _OUTSIDE)
+    outside = {*native_build.OF_PYTHON, *({"host.c", "xla.c"} if what == "reader" else ())}
+    own = sorted(path for path in native_build.SOURCES.glob("*.c") if path.name not in outside)
     names = [path.name for path in own]
-    files = [*own, *sorted(PROGRAM.glob("*.c"))]
+    files = [*own, *(PROGRAM / name for name in ("driver.c", "mutate.c", MAINS[what]))]
     flags = [*_FLAGS, f"-fsanitize={_sanitizers(fuzzer)}", *(["-DLIBFUZZER"] if fuzzer else [])]
     digest = hashlib.sha256(repr((compiler, flags)).encode())
-    for path in (*files, *sorted(native_build.SOURCES.rglob("*.h")), PROGRAM / "mutate.h"):
+    included = [PROGRAM / "mutate.h", PROGRAM.parent / "fake_xla.c"]
+    for path in (*files, *sorted(native_build.SOURCES.rglob("*.h")), *included):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     program = native_build.ROOT / "build" / "native" / digest.hexdigest()[:16] / "fuzz"
     if not program.exists():
@@ -151,4 +157,20 @@ def run(
     if done.returncode:
         raise AssertionError(f"{findings / 'finding.plan'}, seed {seed}: {done.stderr[-6000:]}")
     counted: Mapping[str, Any] = json.loads(done.stdout)
+    return counted
+
+
+def run_handlers(
+    files: Sequence[Path], count: int, *, seed: int, first: int = 0, through: Sequence[str] = ()
+) -> Mapping[str, int]:
+    """Make that many odd call sites of XLA; return what the program counted.
+
+    Raises:
+        AssertionError: it ended with a finding, which the text tells.
+    """
+    command = [*through, build(what="handlers"), str(count), str(seed), str(first), *files]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AssertionError(f"seed {seed}: {done.stderr[-6000:]}")
+    counted: Mapping[str, int] = json.loads(done.stdout)
     return counted

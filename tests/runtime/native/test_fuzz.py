@@ -1,4 +1,4 @@
-"""Changed flat plans are opened or refused, under AddressSanitizer and UndefinedBehaviorSanitizer.
+"""Changed flat plans and odd calls of XLA are taken or refused, under the sanitizers of a compiler.
 
 `bench/fuzz_flat_plan.py` tries millions of them.
 """
@@ -15,7 +15,7 @@ from native_plans import PLANS
 
 from pallasc.specs.artifacts.flat_plan import flat_plan
 
-INPUTS, SEED = 20_000, 16
+INPUTS, SITES, SEED = 20_000, 4_000, 16
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +53,19 @@ def test_changed_plans_are_opened_or_refused_and_launch_within_their_arrays(
     assert len(samples) == 300
     for sample in samples:
         assert flat_rules.broken(sample.read_bytes(), blobs.get) is None, sample
+
+
+def test_odd_calls_of_xla_are_refused_and_sound_ones_launch_within_their_arrays(
+    files: list[Path],
+) -> None:
+    found = native_fuzz.run_handlers(files, SITES, seed=SEED)
+    assert found["sites"] == SITES == found["instantiated"] + found["refused"]
+    # Both happen often, so that what lies behind is reached.
+    assert found["instantiated"] > SITES / 5
+    assert found["refused"] > SITES / 5
+    assert found["executed"] > SITES / 5
+    assert found["not_executed"] > SITES / 5
+    assert found["described"] > 0
 
 
 def test_sound_plans_keep_the_rules_of_python_and_others_do_not() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import struct
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -305,10 +306,26 @@ def test_too_little_memory_for_temporaries_is_refused(
 ) -> None:
     artifact = made.artifact(made.launch("four", 0, 1, 2, 3), temporaries=[512])
     assert site.instantiate(plans(artifact)) is None
-    given = tensors(framework, TEXT, TEXT), tensors(framework, TEXT, "u8[256]")
-    answer = site.run(EXECUTE, *given)
     message = "made: the program has less than 512 bytes for temporaries."
-    assert answer == fake_xla.Refused(INVALID, message)
+    for shape in ((256,), (-512,), (-1, 1), (2**40, 2**40)):
+        inputs, (out, temporary) = (
+            tensors(framework, TEXT, TEXT),
+            tensors(framework, TEXT, "u8[256]"),
+        )
+        answer = site.run(EXECUTE, inputs, [out, replace(temporary, shape=shape)])
+        assert answer == fake_xla.Refused(INVALID, message)
+
+
+@pytest.mark.parametrize("shape", [(-4, -64), (256, 2**56 + 1)])
+def test_sizes_that_no_array_has_are_refused(
+    shape: tuple[int, ...], site: Site, framework: made.Framework
+) -> None:
+    assert site.instantiate(plans(made.add())) is None
+    a, b = tensors(framework, TEXT, TEXT)
+    given = [a, replace(b, shape=shape)], tensors(framework, TEXT)
+    assert "elements f32 in the program, and the kernel takes 256 f32" in str(
+        site.run(EXECUTE, *given)
+    )
 
 
 def test_a_device_that_is_not_there_is_refused(site: Site, framework: made.Framework) -> None:

@@ -24,6 +24,7 @@ static struct range {
 static size_t allocations;
 static uint64_t next_address = 1ull << 40;
 static volatile unsigned char seen;
+static char streams; /* what its address is, the library's own stream is */
 
 void *__asan_region_is_poisoned(void *start, size_t size);
 
@@ -106,9 +107,9 @@ static int is_allocated(uint64_t address, uint64_t size)
 static void check_place(const char *what, uint32_t buffer, uint64_t offset, uint64_t address)
 {
     const struct flat_buffer *buffers = table(FLAT_BUFFERS);
-    if (buffers[buffer].role == FLAT_CONSTANT) {
+    if (now.is_host || buffers[buffer].role == FLAT_CONSTANT) {
         if (!is_allocated(address, 0))
-            wrong("%s: %#llx is no constant", what, (unsigned long long)address);
+            wrong("%s: %#llx is not allocated", what, (unsigned long long)address);
     } else if (address != range_of(buffer).start + offset || !is_in(address, 0, range_of(buffer))) {
         wrong("%s: %#llx is not byte %llu of buffer %u", what, (unsigned long long)address,
               (unsigned long long)offset, buffer);
@@ -118,8 +119,10 @@ static void check_place(const char *what, uint32_t buffer, uint64_t offset, uint
 static void check_memory(const char *what, uint64_t address, uint64_t size)
 {
     struct range workspace = {(uint64_t)(uintptr_t)now.workspace, now.workspace_bytes};
-    if (is_in(address, size, workspace) || is_allocated(address, size))
+    if (is_allocated(address, size) || (!now.is_host && is_in(address, size, workspace)))
         return;
+    if (now.is_host)
+        wrong("%s: %llu bytes at %#llx", what, (unsigned long long)size, (unsigned long long)address);
     const struct flat_array *arrays = table(FLAT_ARRAYS);
     for (uint32_t i = 0; i < count_of(FLAT_ARRAYS); i++)
         if (is_in(address, size, range_of(arrays[i].buffer)))
@@ -216,12 +219,14 @@ static int cuGetErrorString(int result, const char **text) { *text = result ? "a
 static int cuDeviceGetCount(int *count) { *count = DEVICES; return 0; }
 static int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return 0; }
 static int cuDeviceGetName(char *name, int length, int device) { snprintf(name, (size_t)length, "GPU %d", device); return 0; }
+static int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { *flags = 0; *active = device == now.device; return 0; }
+static int cuCtxGetDevice(int *device) { *device = now.device; return 0; }
 static int cuDevicePrimaryCtxRetain(cuda_context *context, int device) { *context = (cuda_context)(uintptr_t)(device + 1); return 0; }
 static int cuCtxGetCurrent(cuda_context *context) { *context = NULL; return 0; }
 static int cuCtxPushCurrent(cuda_context context) { return context == NULL; }
 static int cuCtxPopCurrent(cuda_context *context) { *context = NULL; return 0; }
 static int cuThreadExchangeStreamCaptureMode(int *mode) { *mode = 0; return 0; }
-static int cuStreamCreate(cuda_stream *stream, unsigned flags) { *stream = (cuda_stream)(uintptr_t)(flags + 8); return 0; }
+static int cuStreamCreate(cuda_stream *stream, unsigned flags) { *stream = (cuda_stream)&streams; return flags > 1; }
 static int cuStreamSynchronize(cuda_stream stream) { return stream == NULL; }
 static int cuKernelGetAttribute(int *value, int attribute, cuda_kernel kernel, int device) { *value = attribute * device; return kernel == NULL; }
 static int cuKernelSetAttribute(int attribute, int value, cuda_kernel kernel, int device) { return !kernel || !attribute || value < 0 || device < 0; }
@@ -345,7 +350,7 @@ static int cuMemAlloc(cuda_address *address, size_t bytes)
         return CUDA_OUT_OF_MEMORY;
     allocated[allocations++] = (struct range){next_address, bytes};
     *address = next_address;
-    next_address += bytes + 256;
+    next_address += (bytes / 256 + 2) * 256;
     return 0;
 }
 
@@ -359,23 +364,38 @@ static int cuMemcpyHtoDAsync(cuda_address target, const void *source, size_t byt
     return stream == NULL;
 }
 
+static int cuMemcpyDtoHAsync(void *target, cuda_address source, size_t bytes, cuda_stream stream)
+{
+    if (!is_allocated(source, bytes))
+        wrong("a result of %zu bytes is not there", bytes);
+    touch(target, bytes);
+    if (bytes)
+        ((unsigned char *)target)[0] = ((unsigned char *)target)[bytes - 1] = 1;
+    return stream == NULL;
+}
+
+static int is_expected(cuda_stream stream)
+{
+    return stream == (now.is_host ? (cuda_stream)&streams : (cuda_stream)now.stream);
+}
+
 static int cuMemcpyDtoDAsync(cuda_address target, cuda_address source, size_t bytes, cuda_stream stream)
 {
     check_memory("a copy", target, bytes);
     check_memory("a copy", source, bytes);
-    return stream != NULL;
+    return !is_expected(stream);
 }
 
 static int cuMemsetD8Async(cuda_address target, unsigned char value, size_t count, cuda_stream stream)
 {
     check_memory("a fill", target, count);
-    return (value & 0) || stream;
+    return (value & 0) || !is_expected(stream);
 }
 
 static int cuMemsetD32Async(cuda_address target, unsigned value, size_t count, cuda_stream stream)
 {
     check_memory("a fill", target, 4 * count);
-    return (value & 0) || stream;
+    return (value & 0) || !is_expected(stream);
 }
 
 static void check_values(const struct flat_parameter *parameter, const unsigned char *passed)
@@ -403,6 +423,8 @@ static int cuLaunchKernelEx(const struct cuda_launch_config *config, cuda_functi
     const struct flat_launch *launch = (const struct flat_launch *)table(FLAT_LAUNCHES) + launches++;
     const struct flat_parameter *own = (const struct flat_parameter *)table(FLAT_PARAMETERS) + launch->parameters;
     touch(config->attributes, config->attribute_count * sizeof *config->attributes);
+    if (!is_expected((cuda_stream)config->stream))
+        wrong("launch %zu is in another stream", launches - 1);
     if (memcmp(config->grid, launch->grid, sizeof launch->grid) || !function || extra)
         wrong("launch %zu is another one", launches - 1);
     for (uint32_t i = 0; i < launch->parameter_count; i++, own++) {
@@ -430,14 +452,8 @@ static int cuGetProcAddress_v2(const char *name, void **found, int version, uint
     }
 #define ABSENT(function) \
     if (!strcmp(name, #function)) return *status = 1;
-    ABSENT(cuDevicePrimaryCtxGetState)
-    ABSENT(cuCtxGetDevice)
     ABSENT(cuFuncGetAttribute)
-    ABSENT(cuMemcpyDtoHAsync)
-#define cuDevicePrimaryCtxGetState NULL
-#define cuCtxGetDevice NULL
 #define cuFuncGetAttribute NULL
-#define cuMemcpyDtoHAsync NULL
 #include "driver_functions.h"
 #undef FUNCTION
     return 1;
