@@ -40,7 +40,7 @@ class Accepted(NamedTuple):
 
     Attributes:
         manifest: its fields.
-        data: its file's bytes.
+        data: its file's bytes; empty where the local store has the same.
         row: where the artifact is; None where the local store has it.
     """
 
@@ -150,7 +150,8 @@ class Fetch:
             return None
         held = self._store.get_artifact(manifest.action)
         if held is not None and held.digest == manifest.record:
-            return Accepted(manifest, data, None)
+            same = self._store.get_file(format.MANIFESTS, key) == data
+            return Accepted(manifest, b"" if same else data, None)
         for index in self._indexes:
             row = index.actions.get(manifest.action)
             if row is not None and row.record == manifest.record:
@@ -159,8 +160,9 @@ class Fetch:
 
     def _bring(self, accepted: Mapping[str, Accepted]) -> list[str]:
         """Publish the artifacts of accepted manifests, and those manifests; return their keys."""
-        here = [key for key, a in accepted.items() if a.row is None]
-        done = list(here) if self._publish(here, accepted, _LocalPack({})) else []
+        done = [key for key, a in accepted.items() if not a.data]
+        moved = [key for key, a in accepted.items() if a.data and a.row is None]
+        done += moved if self._publish(moved, accepted, _LocalPack({})) else []
         batch: list[str] = []
         size = 0
         for pack, keys in self._by_pack(accepted).items():

@@ -163,7 +163,7 @@ class FolderObjects:
         action = f"{verb} file://{self._folder}/{name}"
         try:
             yield
-        except (FileNotFoundError, NotADirectoryError):
+        except FileNotFoundError:
             raise RemoteError(f"{action}: it does not exist", Failure.MISSING) from None
         except OSError as error:
             failure = Failure.BROKEN

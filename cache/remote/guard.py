@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import NamedTuple, TypeVar
 
@@ -32,7 +32,9 @@ _MB = 1e6
 _LOOK_S = 0.05
 """How often a wait looks whether more has arrived."""
 _ONCE_MORE = (Failure.BUSY, Failure.BROKEN, Failure.TORN)
-_OF_THE_OBJECT = (Failure.MISSING, Failure.TORN, Failure.NO_RANGES, Failure.TOO_LARGE)
+_OF_WHAT_IS_WRITTEN = (Failure.TORN, Failure.TOO_LARGE)
+_OF_WHAT_IS_READ = (*_OF_WHAT_IS_WRITTEN, Failure.MISSING, Failure.NO_RANGES)
+"""What another object need not fail of."""
 T = TypeVar("T")
 
 
@@ -172,12 +174,12 @@ class Guard:
 
     def put(self, name: str, data: bytes, *, needs: Mapping[str, int] | None = None) -> None:
         """Write an object, in the place of an older one."""
-        self._try(lambda: self.objects.put(name, data, needs=needs))
+        self._try(lambda: self.objects.put(name, data, needs=needs), _OF_WHAT_IS_WRITTEN)
         self.stats.add(bytes_written=len(data))
 
     def put_if(self, name: str, data: bytes, version: str | None) -> bool:
         """Write an object if it still has this version."""
-        done = self._try(lambda: self.objects.put_if(name, data, version))
+        done = self._try(lambda: self.objects.put_if(name, data, version), _OF_WHAT_IS_WRITTEN)
         self.stats.add(bytes_written=len(data))
         return done
 
@@ -192,8 +194,14 @@ class Guard:
     def _arrived(self, size: int) -> None:
         self.stats.add(bytes_read=size)
 
-    def _try(self, request: Callable[[], T]) -> T:
+    def _try(
+        self, request: Callable[[], T], of_the_object: Sequence[Failure] = _OF_WHAT_IS_READ
+    ) -> T:
         """Make a request, and once more where that may help.
+
+        Args:
+            request: makes it.
+            of_the_object: failures after which other objects may still be asked for.
 
         Raises:
             RemoteError: it failed; what follows from it is decided here already.
@@ -208,7 +216,7 @@ class Guard:
                 return request()
             except RemoteError as error:
                 if error.failure not in _ONCE_MORE or attempt >= self.limits.attempts:
-                    if error.failure not in _OF_THE_OBJECT:
+                    if error.failure not in of_the_object:
                         self.trip(error)
                     raise
                 failure = error.failure

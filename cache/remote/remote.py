@@ -14,41 +14,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 
 from pallasc.cache.entries import entries_of_variant
 from pallasc.cache.remote import layout
-from pallasc.cache.remote.address import Address
 from pallasc.cache.remote.failure import RemoteError
 from pallasc.cache.remote.fetching import Accept, Fetch
 from pallasc.cache.remote.guard import BUILD, Guard, Limits
-from pallasc.cache.remote.objects import Objects
+from pallasc.cache.remote.opening import open_guard, trust_of
 from pallasc.cache.remote.reading import FrameReader, Known, read_known, read_named
 from pallasc.cache.remote.settings import RemoteSettings
 from pallasc.cache.remote.stats import RemoteStats
 from pallasc.cache.remote.writing import Writer, group_of
-from pallasc.cache.signing import Trust, read_trust
+from pallasc.cache.signing import Trust
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
 
 Tell = Callable[[str], None]
 _REQUEST_S = 10.0
 """A request of a build that takes longer is ended, long after the build has gone on without it."""
-
-
-def open_objects(address: Address, environ: Mapping[str, str], *, timeout_s: float) -> Objects:
-    """Return the objects of an address; no request is made."""
-    if address.scheme == "file":
-        from pallasc.cache.remote.folder_objects import FolderObjects
-
-        return FolderObjects(Path(address.path), timeout_s=min(timeout_s, 10.0))
-    if address.is_bazel:
-        from pallasc.cache.remote.bazel_objects import BazelObjects
-
-        return BazelObjects(address, environ=environ, timeout_s=timeout_s)
-    from pallasc.cache.remote.obstore_objects import ObstoreObjects
-
-    return ObstoreObjects(address, environ=environ, timeout_s=timeout_s)
 
 
 class Remote:
@@ -91,9 +74,8 @@ class Remote:
         Raises:
             SpecError, ToolError: signatures are required, and a key cannot be used.
         """
-        trust = read_trust(environ, required=True) if settings.signed else None
-        objects = open_objects(settings.address, environ, timeout_s=_REQUEST_S)
-        guard = Guard(objects, RemoteStats(url=settings.address.text), limits=limits)
+        trust = trust_of(settings, environ)
+        guard = open_guard(settings, environ, limits=limits, timeout_s=_REQUEST_S)
         return cls(settings, store, guard, trust, tell)
 
     def prepare(self, namespace: str) -> None:
