@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
 
@@ -53,12 +54,13 @@ _HEAD = struct.Struct("<IIQQQ")
 _READ_ONLY, _IS_COPY = 1, 2
 
 
-def read_capsule(capsule: Any, device: int | None) -> ArrayView:
+def read_capsule(capsule: Any, device: int | None, stream: int | None = None) -> ArrayView:
     """Return what a capsule says of its array.
 
     Args:
         capsule: what `__dlpack__` returned, with or without a version.
         device: ordinal of the GPU that it must lie on, None for the host.
+        stream: the stream that the producer's work was ordered in, None where it was not asked.
 
     Raises:
         ArgumentError: it is not of DLPack, of a later version, of a copy, or lies elsewhere.
@@ -75,8 +77,8 @@ def read_capsule(capsule: Any, device: int | None) -> ArrayView:
         address += _HEAD.size
     elif name != _NAME:
         raise ArgumentError(f"__dlpack__ returns {capsule!r}, not an unused DLPack tensor.")
-    data, kind, ordinal, layout, shape, strides, offset = _TENSOR.unpack(
-        ctypes.string_at(address, _TENSOR.size)
+    data, kind, ordinal, layout, shape, strides, offset = _TENSOR.unpack_from(
+        _bytes_at(_TENSOR.size)(address)
     )
     if (None if kind == CPU else ordinal) != device:
         place = "the host" if device is None else f"GPU {device}"
@@ -85,15 +87,20 @@ def read_capsule(capsule: Any, device: int | None) -> ArrayView:
             f"says {place}."
         )
     size = 8 * int.from_bytes(layout[:4], "little")
-    dtype, sizes, own = _layout(
-        layout, ctypes.string_at(shape, size), ctypes.string_at(strides, size) if strides else None
-    )
-    return ArrayView(data + offset, dtype, sizes, own is None, device, is_writable, strides=own)
+    read = _bytes_at(size)
+    dtype, sizes, own = _layout(layout, read(shape).raw, read(strides).raw if strides else None)
+    return ArrayView(data + offset, dtype, sizes, own is None, device, is_writable, stream, own)
+
+
+@cache
+def _bytes_at(size: int) -> Callable[[int], Any]:
+    """Return what shows so many bytes at an address, in a third of the time of `string_at`."""
+    return (ctypes.c_char * size).from_address
 
 
 def _read_head(address: int) -> bool:
     """Tell whether an array may be written."""
-    major, minor, _, _, flags = _HEAD.unpack(ctypes.string_at(address, _HEAD.size))
+    major, minor, _, _, flags = _HEAD.unpack_from(_bytes_at(_HEAD.size)(address))
     if major > 1:
         raise ArgumentError(f"its DLPack tensor has version {major}.{minor}; pallasc reads 1.x.")
     if flags & _IS_COPY:

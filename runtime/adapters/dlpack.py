@@ -29,7 +29,7 @@ class DlpackAdapter(OwnMemory):
         Raises:
             ArgumentError: it cannot be exported, or lies where no kernel reaches.
         """
-        return self._view(array, _NO_SYNCHRONISATION)
+        return self._view(array, None)
 
     def view_in_order(self, array: Any) -> ArrayView:
         """Return what DLPack says of an array; the default stream waits for the producer's work.
@@ -37,10 +37,9 @@ class DlpackAdapter(OwnMemory):
         Raises:
             ArgumentError: it cannot be exported, or lies where no kernel reaches.
         """
-        view = self._view(array, _DEFAULT_STREAM)
-        return view if view.device is None else view._replace(stream=_DEFAULT_STREAM)
+        return self._view(array, _DEFAULT_STREAM)
 
-    def _view(self, array: Any, stream: int) -> ArrayView:
+    def _view(self, array: Any, stream: int | None) -> ArrayView:
         try:
             kind, ordinal = array.__dlpack_device__()
             where = int(kind), int(ordinal)
@@ -50,7 +49,8 @@ class DlpackAdapter(OwnMemory):
             raise ArgumentError(f"an array lies on a DLPack device of kind {where[0]}, no GPU.")
         if where[0] == CPU:
             return read_capsule(self._export(array), None)
-        return read_capsule(self._export(array, stream=stream), where[1])
+        capsule = self._export(array, stream=stream or _NO_SYNCHRONISATION)
+        return read_capsule(capsule, where[1], stream)
 
     def _export(self, array: Any, **options: Any) -> Any:
         """Return a capsule, with a version where the producer knows them."""
