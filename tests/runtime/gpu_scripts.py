@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import standin as control
 
 HERE = Path(__file__).parent
@@ -21,9 +22,11 @@ def run_script(
 
     Args:
         command: the program and its arguments.
-        environment: that of the stand-in where it is None.
+        environment: that of the stand-in where it is None; without a stand-in the test is skipped.
         device: have the stand-in compute what kernels compute.
     """
+    if environment is None and (reason := control.why_not()):
+        pytest.skip(reason)
     given = environment or control.environment()
     folders = [str(HERE), str(HERE / "programs"), given.get("PYTHONPATH", "")]
     if device:

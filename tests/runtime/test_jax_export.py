@@ -37,6 +37,8 @@ kernels:
 
 if importlib.util.find_spec("flatbuffers") is None:
     pytest.skip("flatbuffers, which jax.export needs, is not installed", allow_module_level=True)
+if REASON := control.why_not() or native_build.why_not():
+    pytest.skip(REASON, allow_module_level=True)
 
 
 def minor(version: str) -> int:
@@ -65,8 +67,6 @@ def run(program: str, *arguments: str | Path) -> Any:
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Path:
     """Give a bundle of one kernel, with the PTX that the emulator executes."""
-    if reason := control.why_not() or native_build.why_not():
-        pytest.skip(reason)
     folder = tmp_path_factory.mktemp("exports")
     (folder / "add.yaml").write_text(SPEC)
     shutil.copytree(warm_store.root, folder / "store")

@@ -267,6 +267,8 @@ def test_an_earlier_failure_appears_at_the_next_wait(standin: Standin, rig: Rig)
 
 
 def test_structures_and_numbers_are_those_of_the_toolkit(tmp_path: Path) -> None:
+    if control.compiler() is None:
+        pytest.skip("no C compiler (cc or gcc) that would read it")
     include = ptxas().parents[1] / "include"
     if not (include / "cuda.h").is_file():
         pytest.skip("no cuda.h beside ptxas to compare with")

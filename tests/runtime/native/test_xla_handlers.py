@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ def tensors(framework: made.Framework, *texts: str, **where: int) -> list[made.T
     return [framework.tensor(text, **where) for text in texts]
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no cc on the PATH")
 def test_the_declarations_are_those_of_the_installed_jax() -> None:
     ffi = pytest.importorskip("jax.ffi")
     includes = [f"-I{ffi.include_dir()}", f"-I{fake_xla.native_build.SOURCES}"]
