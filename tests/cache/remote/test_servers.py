@@ -1,0 +1,166 @@
+"""The same promises on real servers of every kind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import servers
+from bazel_cache import BazelCache
+from variants import NAMESPACE, check, download, fill, put, request_key, upload
+
+from pallasc.cache.remote.settings import RemoteSettings, read_settings
+from pallasc.cache.remote.survey import verify
+from pallasc.cache.remote.transfer import pull, push
+from pallasc.cache.store import Store
+
+Start = Callable[[str], RemoteSettings]
+KINDS = ["file", "s3 of rclone", "s3 of moto", "webdav of rclone", "nginx for bazel", "bazel"]
+LISTED = KINDS[:4]
+
+
+def _settings(url: str) -> RemoteSettings:
+    settings = read_settings({}, url=url, write=True)
+    assert settings is not None
+    return settings
+
+
+@pytest.fixture
+def start(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """Return a function that starts a server of a kind and gives the settings for it."""
+    with ExitStack() as stack:
+
+        def start(kind: str) -> RemoteSettings:
+            folder = tmp_path / "server"
+            if kind.startswith("s3"):
+                server = servers.s3_of_moto() if "moto" in kind else servers.s3_of_rclone(folder)
+                environment = servers.s3_environment(stack.enter_context(server))
+                for name, value in environment.items():
+                    monkeypatch.setenv(name, value)
+                return _settings("s3://kernels/team/a")
+            if kind == "webdav of rclone":
+                place = stack.enter_context(servers.webdav_of_rclone(folder))
+                netrc = f"machine 127.0.0.1 login {servers.USER} password {servers.PASSWORD}\n"
+                (home / ".netrc").write_text(netrc)
+                (home / ".netrc").chmod(0o600)
+                return _settings(f"http://{place}/kernels")
+            if kind == "nginx for bazel":
+                return _settings(f"bazel+http://{stack.enter_context(servers.nginx(folder))}")
+            if kind == "bazel":
+                cache = stack.enter_context(BazelCache())
+                return _settings(f"bazel+http://{cache.place}/cache")
+            return _settings(f"file://{folder}")
+
+        yield start
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_one_machine_wrote_another_one_finds(
+    start: Start, kind: str, store: Store, other: Store
+) -> None:
+    settings = start(kind)
+    assert download(settings, Store(store.root.parent / "early"), [request_key(0)])[0] == {}
+    keys = fill(store, range(12), size=40_000)
+    sent = upload(settings, store, keys)
+    assert (sent.offered, sent.tripped, sent.refused) == (12, "", [])
+    found, stats = download(settings, other, keys)
+    assert (len(found), stats.tripped, stats.refused) == (12, "", [])
+    for number in range(12):
+        check(other, number, size=40_000)
+    upload(settings, other, [put(other, 99)])
+    assert len(download(settings, store, [request_key(99), keys[0]])[0]) == 2
+    assert verify(settings, [NAMESPACE]) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_push_and_pull(start: Start, kind: str, store: Store, other: Store) -> None:
+    settings = start(kind)
+    push(settings, store, {NAMESPACE: fill(store, range(6))})
+    namespaces = None if kind in LISTED else [NAMESPACE]
+    assert pull(settings, other, namespaces)[:3] == (6, 0, 0)
+    for number in range(6):
+        check(other, number)
+
+
+@pytest.mark.parametrize("kind", ["file", "s3 of moto"])
+def test_writers_at_once_lose_nothing(start: Start, kind: str, tmp_path: Path) -> None:
+    settings = start(kind)
+
+    def write(number: int) -> None:
+        store = Store(tmp_path / f"store{number}")
+        upload(settings, store, [put(store, number)])
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found, _ = download(settings, Store(tmp_path / "all"), [request_key(n) for n in range(6)])
+    assert len(found) == 6
+
+
+@pytest.mark.parametrize("kind", ["s3 of rclone", "webdav of rclone", "bazel"])
+def test_writers_at_once_where_none_sees_the_others(
+    start: Start, kind: str, tmp_path: Path
+) -> None:
+    """A lost update costs misses, no more: what is found is right, and the remote verifies."""
+    settings = start(kind)
+    stores = [Store(tmp_path / f"store{number}") for number in range(4)]
+
+    def write(number: int) -> None:
+        upload(settings, stores[number], [put(stores[number], number)])
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store = Store(tmp_path / "all")
+    found, stats = download(settings, store, [request_key(n) for n in range(4)])
+    assert found
+    assert stats.refused == []
+    for number in range(4):
+        if request_key(number) in found:
+            check(store, number)
+    assert verify(settings, [NAMESPACE]) == []
+
+
+def test_a_server_without_the_folder_of_the_address_says_so(start: Start, store: Store) -> None:
+    settings = start("webdav of rclone")
+    missing = _settings(f"{settings.address.text}-other/deep")
+    stats = upload(missing, store, fill(store, range(1)))
+    assert "409 Conflict" in stats.tripped
+
+
+def test_a_hit_in_a_cache_of_bazel_is_complete(store: Store, other: Store, home: Path) -> None:
+    with BazelCache() as cache:
+        settings = _settings(f"bazel+http://{cache.place}")
+        first, second = fill(store, range(2))
+        upload(settings, store, [first])
+        packs = set(cache.blobs)
+        upload(settings, store, [second])
+        for digest in packs:
+            del cache.blobs[digest]
+        found, stats = download(settings, other, [first, second])
+        assert list(found) == [second]
+        assert stats.refusals == 1
+        assert "404" in stats.refused[0]
+        assert cache.refused == []
+        upload(settings, store, [first])
+        assert len(download(settings, Store(other.root.parent / "x"), [first, second])[0]) == 2
+
+
+def test_a_large_index_lies_beside_its_action_result(
+    store: Store, other: Store, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pallasc.cache.remote.bazel_objects._INLINE_BYTES", 100)
+    with BazelCache() as cache:
+        settings = _settings(f"bazel+http://{cache.place}")
+        keys = fill(store, range(5))
+        upload(settings, store, keys)
+        assert all(len(data) < 300 for data in cache.actions.values())
+        assert len(download(settings, other, keys)[0]) == 5
+        assert cache.refused == []
