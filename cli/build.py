@@ -15,6 +15,7 @@ from pallasc.cli.arguments.options import (
     compile_options,
     count_option,
     fail_on_warning_option,
+    file_option,
     frozen_options,
     json_option,
     junit_option,
@@ -25,7 +26,13 @@ from pallasc.cli.arguments.options import (
     store_option,
     supervision_options,
 )
-from pallasc.cli.arguments.shard import require_shard, shard_options, take_share
+from pallasc.cli.arguments.shard import (
+    prepare_output,
+    require_shard,
+    shard_options,
+    take_share,
+    write_output,
+)
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
@@ -57,6 +64,10 @@ class _Options(BuildOptions):
 )
 @frozen_options
 @shard_options
+@file_option(
+    "--shard-output",
+    "Write what `pallasc merge` needs of this shard into FILE: artifacts, report, lock entries.",
+)
 @count_option(
     "--reproduce",
     "Afterwards compile N variants twice in fresh processes, and compare their bytes with each "
@@ -84,6 +95,7 @@ def command(
     lock: Path | None,
     shard: Shard | None,
     costs: Path | None,
+    shard_output: Path | None,
     annotations: str | None,
     junit: Path | None,
     reproduce: int | None,
@@ -115,7 +127,7 @@ def command(
       pallasc build specs/ --dry-run --explain
       pallasc build specs/ --locked --junit report.xml --annotations github
       pallasc build specs/ --fail-fast --json > report.json
-      pallasc build specs/ --shard 3/8
+      pallasc build specs/ --shard 3/8 --shard-output 3.part
       pallasc build specs/ --warnings --fail-on-warning "no tuning|cache miss"
 
     --json prints one object:
@@ -159,9 +171,13 @@ def command(
     if reproduce and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"
         raise click.UsageError(f"--reproduce compiles, and {other} compiles nothing.")
-    require_shard(shard, costs=costs)
+    require_shard(shard, costs=costs, shard_output=shard_output)
+    if shard_output and dry_run:
+        raise click.UsageError("--shard-output keeps what was built, and --dry-run builds nothing.")
     outputs = Outputs(as_json=as_json, junit=junit, annotations=annotations)
     with outputs.reporting_errors():
+        if shard_output is not None:
+            prepare_output(shard_output)
         how = Options(**options, compile=not dry_run, frozen=frozen)
         if frozen or locked or (lock is not None and shard is None):
             from pallasc.compiler.builds.locked import load_locked
@@ -204,6 +220,9 @@ def command(
         print_notes(report, store)
         progress.screen.write(f"{summary(report, progress.screen, warnings=warnings)}\n")
         outputs.write(report, reproduction, share)
+    if shard_output is not None and share is not None:
+        whole = not targets and expression is None
+        write_output(shard_output, share, report, store, whole=whole, ptxas=how.ptxas)
     return report.exit_code
 
 

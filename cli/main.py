@@ -25,6 +25,7 @@ COMMANDS = (
     "run",
     "bench",
     "lock",
+    "merge",
     "bundle",
     "cache",
     "targets",

@@ -21,7 +21,8 @@ A key longer than 1000 characters, which YAML does not take so, becomes "  ? key
   digest of the artifact's record, which names every blob by its digest; `request` is the request
   key, which tells that a spec has changed where nothing is known of its sources
 * `cost` is how long the variant took to compile; `--shard` divides by it, nothing else reads it. It
-  stays as it is while a new time is within a factor of two, or every update would change each line
+  stays as it is while a new time is within a factor of two, or half a second, or every update would
+  change each line
 * a component is something that all action keys depend on, by its label in the identity of the
   toolchain; its digest counts, its version is there for people
 
@@ -68,7 +69,9 @@ _LONGEST_KEY = 1000
 """YAML allows 1024 characters up to the colon."""
 
 _NEAR = 2
-"""Times of one variant differ by so much between machines, and between runs on a busy one."""
+_NEAR_S = 0.5
+"""Times of one variant differ by so much between machines, and between runs on a busy one; the
+first one of a kernel that a process compiles takes some tenths of a second longer."""
 
 _LEAST_COST_S = 0.01
 _MOST_COST_S = 90_000.0
@@ -229,8 +232,10 @@ def settled_cost(before_s: float | None, now_s: float) -> float:
         before_s: the cost in the lock, None if it has none.
         now_s: how long compiling took now.
     """
-    if before_s is not None and before_s / _NEAR <= now_s <= before_s * _NEAR:
-        return before_s
+    if before_s is not None:
+        is_near = before_s / _NEAR <= now_s <= before_s * _NEAR
+        if is_near or abs(now_s - before_s) <= _NEAR_S:
+            return before_s
     return float(f"{min(max(now_s, _LEAST_COST_S), _MOST_COST_S):.2g}")
 
 

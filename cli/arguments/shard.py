@@ -13,6 +13,8 @@ from pallasc.cli.terminal.output import count, echo
 from pallasc.cli.terminal.times import duration
 
 if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.compiler.builds.report import Report
     from pallasc.compiler.shards.shard import Shard, Share
     from pallasc.specs.spec import Variant
 
@@ -86,3 +88,49 @@ def share_line(share: Share) -> str:
     if share.unknown:
         line += f"; {share.unknown:,} of all have no time there"
     return line
+
+
+def prepare_output(path: Path) -> None:
+    """Check that a part can be written, and remove that of an earlier run, which must not be taken.
+
+    Raises:
+        SpecError: it cannot be written.
+    """
+    from pallasc.cli.terminal.output import check_reports, refusing
+
+    if path.exists() and not path.is_file():
+        from pallasc.errors import SpecError
+
+        raise SpecError(f"{path} is not a file.", hint="Give --shard-output another path.")
+    check_reports({"--shard-output": path}, as_json=False)
+    with refusing(path, hint="Give --shard-output another path."):
+        path.unlink(missing_ok=True)
+
+
+def write_output(
+    path: Path, share: Share, report: Report, store: Store, *, whole: bool, ptxas: Path | None
+) -> None:
+    """Write the part of a shard, and say so.
+
+    Raises:
+        SpecError: it cannot be written.
+        ToolError: the store lost an artifact.
+    """
+    import os
+
+    from pallasc.cli.render.junit import junit_xml
+    from pallasc.cli.render.report_rows import report_json
+    from pallasc.cli.terminal.workspace import workspace_root
+    from pallasc.compiler.shards.make_part import make_part
+
+    xml = junit_xml(report, workspace_root(os.environ), None, share.shard).decode()
+    make_part(
+        path,
+        share,
+        report,
+        store=store,
+        whole=whole,
+        documents=(report_json(report, share=share), xml),
+        ptxas=ptxas,
+    )
+    echo(f"wrote {path}: {path.stat().st_size:,} bytes", err=True)

@@ -90,8 +90,12 @@ class RememberedToolchain:
 
 
 def remember(store: Store, identity: Mapping[str, str], versions: Mapping[str, str]) -> None:
-    """Record in a store the toolchain that was used to fill it."""
-    now = RememberedToolchain(dict(identity), dict(versions), recorded(JAX))
+    """Record in a store the installed toolchain, that was used to fill it."""
+    remember_toolchain(store, RememberedToolchain(dict(identity), dict(versions), recorded(JAX)))
+
+
+def remember_toolchain(store: Store, now: RememberedToolchain) -> None:
+    """Record in a store a toolchain that was used to fill it."""
     before = remembered_toolchains(store)
     if before[:1] != [now]:
         others = [toolchain for toolchain in before if toolchain.identity != now.identity]

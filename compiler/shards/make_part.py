@@ -1,0 +1,157 @@
+"""Make the part of a shard from the report of its build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pallasc.cache.entries import entries_of_action, entries_of_variant
+from pallasc.cache.store import Store
+from pallasc.compiler.builds.relock import compile_times
+from pallasc.compiler.builds.report import Report, VariantResult
+from pallasc.compiler.inputs.remembered_toolchain import (
+    RememberedToolchain,
+    installed_or_remembered,
+)
+from pallasc.compiler.inputs.request import Request, Requests
+from pallasc.compiler.shards.part import Head, Toolchain, write_part
+from pallasc.compiler.shards.shard import RULE, Share
+from pallasc.compiler.toolchain.context import Context
+from pallasc.compiler.toolchain.identity import JAX, recorded
+from pallasc.errors import ToolError
+from pallasc.specs.canonical import canonical_json, digest
+from pallasc.specs.lock import Entry as Locked
+from pallasc.specs.spec import Variant
+
+if TYPE_CHECKING:
+    from pallasc.cache.packs.format import Entry
+
+_NO_TOOLCHAIN = Toolchain({}, {}, {}, "")
+_SHORT = 16
+"""Digits of the digests that lists of variants are compared by."""
+
+
+def make_part(
+    path: Path,
+    share: Share,
+    report: Report,
+    *,
+    store: Store,
+    whole: bool,
+    documents: tuple[Mapping[str, object], str],
+    ptxas: Path | None = None,
+) -> None:
+    """Write the part of a shard: all that `pallasc merge` needs of it.
+
+    Args:
+        path: the file.
+        share: the shard's variants, and those that were listed.
+        report: the report of building them.
+        store: the store that they were built into.
+        whole: whether all variants of the specs were listed.
+        documents: the report as `--json` prints it, and as JUnit XML.
+        ptxas: as for `build`.
+
+    Raises:
+        SpecError: it cannot be written.
+        ToolError: the store lost an artifact, or could not keep it.
+    """
+    done = [result for result in report.results if result.artifact and result.action_key]
+    requests = _requests(done, report.context)
+    head = Head(
+        shard=share.shard,
+        rule=RULE,
+        costs=share.costs.digest,
+        whole=whole,
+        toolchain=_toolchain(report.context, store, ptxas),
+        listed={variant.id: asked_for(variant) for variant in share.listed},
+        own=[variant.id for variant in share.variants],
+        entries={
+            result.variant.id: Locked(
+                str(result.action_key), result.artifact.digest, requests[result.variant.id].key
+            )
+            for result in done
+            if result.artifact is not None
+        },
+        costs_s=compile_times(report.results),
+        sources=_sources(done, requests, store),
+        report=documents[0],
+        junit=documents[1],
+    )
+    write_part(path, head, _files(done, requests, store))
+
+
+def asked_for(variant: Variant) -> str:
+    """Return a digest of what a variant asks for, to compare the lists of jobs by."""
+    return digest(canonical_json(variant.request()))[:_SHORT]
+
+
+def _requests(done: Sequence[VariantResult], context: Context | None) -> dict[str, Request]:
+    if context is None:
+        return {}
+    requests = Requests(context)
+    return {result.variant.id: requests.of(result.variant) for result in done}
+
+
+def _toolchain(context: Context | None, store: Store, ptxas: Path | None) -> Toolchain:
+    if context is None:
+        return _NO_TOOLCHAIN
+    with installed_or_remembered(store, ptxas=ptxas) as setup:
+        versions = dict(setup.versions_now())
+        jax = setup.jax if isinstance(setup, RememberedToolchain) else recorded(JAX)
+    return Toolchain(context.components(versions), dict(context.identity), versions, jax)
+
+
+def _sources(
+    done: Sequence[VariantResult], requests: Mapping[str, Request], store: Store
+) -> dict[str, str]:
+    """Return the digests of the files that kernels were made from; none where two differ."""
+    found: dict[str, set[str]] = {}
+    for result in done:
+        for key in requests[result.variant.id].keys:
+            manifest = store.find_manifest(key)
+            if manifest is not None and manifest.action == result.action_key:
+                for label, value in manifest.files.items():
+                    found.setdefault(f"{result.variant.name} {label}", set()).add(value)
+                break
+    return {label: min(values) for label, values in found.items() if len(values) == 1}
+
+
+def _files(
+    done: Sequence[VariantResult], requests: Mapping[str, Request], store: Store
+) -> Iterator[Sequence[Entry]]:
+    """Yield the files of each variant.
+
+    Raises:
+        ToolError: the store lacks one.
+    """
+    for result in done:
+        action = str(result.action_key)
+        request = requests[result.variant.id]
+        entries = None
+        if _has_portable_manifest(store, request, action):
+            entries = entries_of_variant(store, request.key)
+        entries = entries or entries_of_action(store, action)
+        if entries is None:
+            why = store.not_stored or "it was removed meanwhile"
+            raise ToolError(
+                f"the store {store.root} has no artifact of {result.variant.id}: {why}.",
+                hint="A part takes artifacts from the store: name one with room by --store.",
+            )
+        yield entries
+
+
+def _has_portable_manifest(store: Store, request: Request, action: str) -> bool:
+    """Tell whether the manifest that serves every folder leads to an action key.
+
+    Another checkout with other sources may have replaced it; then it becomes that of this folder.
+    """
+    portable = store.find_manifest(request.key)
+    if portable is not None and portable.action == action:
+        return True
+    own = store.find_manifest(request.folder_key)
+    if own is None or own.action != action:
+        return False
+    return store.put_manifest(request.key, replace(own, signed=())).stored
