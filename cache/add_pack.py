@@ -72,6 +72,9 @@ def add_pack(store: Store, source: bytes | Path, *, replace_manifests: bool = Tr
     data = arrival.cleaned() if arrival.without or arrival.damaged else source
     try:
         digest = format.sha256(data)
+        for area in (MANIFESTS, ARTIFACTS, BLOBS):  # looking into a folder is faster with one there
+            with store.folders.opened(area, make=True):
+                pass
         with files.temporary(store.folders, data) as place:
             files.publish_first(store.folders, place, f"{format.PACKS}/{digest}")
         for entry in arrival.newer:

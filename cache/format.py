@@ -85,7 +85,7 @@ VERSION = 1
 FOLDER = f"v{VERSION}"
 MAGIC = "pallasc-store"
 BLOBS, ARTIFACTS, MANIFESTS = "cas", "ac", "man"
-PACKS = "packs"
+PACKS, GONE = "packs", ".gone"
 FOLDERS = (
     BLOBS, ARTIFACTS, MANIFESTS, PACKS, "tmp", "quarantine", "pins", "leases", "locks", "uses",
     "stat",

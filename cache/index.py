@@ -11,6 +11,7 @@ only while it is byte for byte what its last user sealed, so all damage is handl
 A file of schema n has had the first n of `MIGRATIONS`:
 
     1  artifacts, variants, requests
+    2  packs; what lies in a pack has its name in the column `pack` of artifacts and requests
 """
 
 from __future__ import annotations
@@ -75,7 +76,18 @@ def _tables(database: Database) -> None:
     database.table("requests").create_index(["action"])
 
 
-MIGRATIONS: tuple[Callable[[Database], None], ...] = (_tables,)
+def _packs(database: Database) -> None:
+    """Make the table of packs. `gone` is the size of the file that says what is missing there."""
+    database.create_table(
+        "packs",
+        {"digest": str, "inode": int, "mtime_ns": int, "bytes": int, "gone": int},
+        pk="digest",
+    )
+    for table in ("artifacts", "requests"):
+        database.execute(f"ALTER TABLE {table} ADD COLUMN pack TEXT NOT NULL DEFAULT ''")
+
+
+MIGRATIONS: tuple[Callable[[Database], None], ...] = (_tables, _packs)
 
 
 @dataclass(slots=True)
@@ -243,7 +255,11 @@ def open_index(store: Store, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[I
                 on_error=lambda error: notes.append(f"the index is used without its file: {error}"),
             )
         )
-        index = Index(store.folders, bool(held), lambda index: refresh(index, store.folders), notes)
+
+        def bring_up_to_date(index: Index) -> Refreshed:
+            return refresh(index, store.folders, store.packed)
+
+        index = Index(store.folders, bool(held), bring_up_to_date, notes)
         stack.callback(index.close)
         yield index
 

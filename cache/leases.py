@@ -3,15 +3,15 @@
 A lease is a file `leases/` token "-" random that a process makes before it uses anything and
 removes at its end. It holds every record used or published since then: those whose modification
 time is not before the lease's own (a use sets it, on the same clock). A record of another user,
-whose time cannot be set, is named in the lease instead, a key a line. The lease of a dead process
-holds nothing.
+whose time cannot be set, is named in the lease instead, a key a line. A pack with a record that is
+held is held whole. The lease of a dead process holds nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from pallasc.cache import files, format, process
 from pallasc.cache.folders import Folders
@@ -23,6 +23,13 @@ FOLDER = "leases"
 _APPEND = os.O_WRONLY | os.O_APPEND
 
 
+class Packs(Protocol):
+    """The packs of a store, as far as they are held."""
+
+    def touch(self, area: str, name: str, touched: set[str]) -> bool:
+        """Note that a pack which holds a file was used now; tell whether there is one."""
+
+
 class Held(NamedTuple):
     """What must stay: named keys, and all that was used at `since_ns` or later."""
 
@@ -32,6 +39,10 @@ class Held(NamedTuple):
     def holds(self, key: str, last_use_ns: int) -> bool:
         """Tell whether a record must stay."""
         return key in self.keys or self.is_recent(last_use_ns)
+
+    def holds_any(self, keys: frozenset[str], last_use_ns: int) -> bool:
+        """Tell whether a pack of these records must stay."""
+        return not self.keys.isdisjoint(keys) or self.is_recent(last_use_ns)
 
     def is_recent(self, time_ns: int) -> bool:
         """Tell whether a running build may have used or made a file of this time."""
@@ -51,13 +62,20 @@ class Lease:
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
         self._place = ""
+        self._touched: set[str] = set()
 
-    def use(self, key: str) -> None:
-        """Hold the record of an action key, and note that it was used now."""
+    def use(self, key: str, packs: Packs | None = None) -> None:
+        """Hold the record of an action key, and note that it was used now.
+
+        Args:
+            key: the action key.
+            packs: those of the store; one that holds the record is held with all that is in it.
+        """
         with contextlib.suppress(OSError):
             self._take()
         try:
-            self._folders.touch(format.relative_path(format.ARTIFACTS, key))
+            if packs is None or not packs.touch(format.ARTIFACTS, key, self._touched):
+                self._folders.touch(format.relative_path(format.ARTIFACTS, key))
         except FileNotFoundError:
             return
         except OSError:

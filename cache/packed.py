@@ -18,7 +18,7 @@ from pallasc.cache.packs.format import AREAS, packed_name, unpacked_name
 from pallasc.cache.packs.reader import Pack, open_pack
 from pallasc.errors import CorruptError
 
-FOLDER, GONE = format.PACKS, ".gone"
+FOLDER, GONE = format.PACKS, format.GONE
 _APPEND = os.O_WRONLY | os.O_APPEND
 
 
@@ -32,6 +32,7 @@ class Packed:
 
     def __init__(self, folders: Folders, tell: Callable[[str, str], None]) -> None:
         self._folders = folders
+        self._path = str(folders.path(FOLDER))
         self._tell = tell
         self._seen: tuple[int, int] | None = None
         self._open: dict[str, Pack] = {}
@@ -71,7 +72,12 @@ class Packed:
         return None
 
     def holders(self, area: str, name: str) -> list[str]:
-        """Return the names of the open packs that hold a file."""
+        """Return the names of the packs that hold a file.
+
+        Raises:
+            OSError: they cannot be listed.
+        """
+        self._refresh()
         packed = packed_name(area, name)
         return [
             digest
@@ -94,29 +100,47 @@ class Packed:
             if packed[0] == code and packed not in self._gone[digest]
         }
 
+    def read_all(self, digest: str, area: str) -> Iterator[tuple[str, bytes]]:
+        """Yield name and bytes of each file of an area in a pack, as far as they can be read.
+
+        Raises:
+            OSError: the pack cannot be read.
+        """
+        pack = self.packs.get(digest)
+        for name, _ in () if pack is None else pack.listed(area):
+            if packed_name(area, name) in self._gone[digest]:
+                continue
+            data = self._read(digest, pack, area, name) if pack is not None else None
+            if data is not None:
+                yield name, data
+
     def gone(self, digest: str) -> frozenset[bytes]:
         """Return the packed names of the files that count as missing in a pack."""
         return frozenset(self._gone.get(digest, ()))
 
-    def forget(self, area: str, name: str) -> bool:
-        """Have a file count as missing in all packs; tell whether one holds it."""
-        holders = self.holders(area, name)
-        for digest in holders:
-            self._forget(digest, [packed_name(area, name)])
-        return bool(holders)
+    def forget(self, area: str, name: str) -> None:
+        """Have a file count as missing in all packs; never raises for the disk."""
+        with contextlib.suppress(OSError):
+            for digest in self.holders(area, name):
+                self._forget(digest, [packed_name(area, name)])
 
-    def touch(self, area: str, name: str) -> None:
-        """Note that the packs which hold a file were used now.
+    def touch(self, area: str, name: str, touched: set[str]) -> bool:
+        """Note that a pack which holds a file was used now; tell whether there is one.
+
+        Args:
+            area: of the file.
+            name: of the file.
+            touched: packs whose time was set by this user already; it is added here.
 
         Raises:
-            FileNotFoundError: no pack holds it, or the pack was removed this moment.
+            FileNotFoundError: the pack was removed this moment.
             OSError: the time of the pack cannot be set.
         """
         holders = self.holders(area, name)
-        if not holders:
-            raise FileNotFoundError(name)
-        for digest in holders:
-            self._folders.touch(f"{FOLDER}/{digest}")
+        if holders and touched.isdisjoint(holders):
+            self._folders.touch(f"{FOLDER}/{holders[0]}")
+            touched.add(holders[0])
+        return bool(holders)
 
     def relist(self) -> None:
         """List the packs anew at the next use."""
@@ -125,7 +149,7 @@ class Packed:
     def _refresh(self) -> None:
         """List the packs if the folder has changed; open new ones, close those that are gone."""
         try:
-            status = os.stat(self._folders.path(FOLDER), follow_symlinks=False)
+            status = os.stat(self._path, follow_symlinks=False)
         except FileNotFoundError:
             self._open, self._gone, self._seen = {}, {}, None
             return

@@ -21,16 +21,24 @@ if TYPE_CHECKING:
 
 _BATCH = 5000
 
+# A row of a file in its area takes the place of one of the same name in a pack, never the reverse.
 _ARTIFACT = """
 INSERT INTO artifacts
-    (key, inode, mtime_ns, bytes, blobs, blob_bytes, cubin_bytes, created_ns, last_use_ns)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (key, inode, mtime_ns, bytes, blobs, blob_bytes, cubin_bytes, created_ns, last_use_ns, pack)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET
     inode = excluded.inode, mtime_ns = excluded.mtime_ns, bytes = excluded.bytes,
     blobs = excluded.blobs, blob_bytes = excluded.blob_bytes, cubin_bytes = excluded.cubin_bytes,
-    last_use_ns = max(last_use_ns, excluded.last_use_ns)
+    last_use_ns = max(last_use_ns, excluded.last_use_ns), pack = excluded.pack
+WHERE pack != '' OR excluded.pack = ''
 """
-_REQUEST = "INSERT OR REPLACE INTO requests VALUES (?, ?, ?, ?, ?)"
+_REQUEST = """
+INSERT INTO requests (request, inode, mtime_ns, bytes, action, pack) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (request) DO UPDATE SET
+    inode = excluded.inode, mtime_ns = excluded.mtime_ns, bytes = excluded.bytes,
+    action = excluded.action, pack = excluded.pack
+WHERE pack != '' OR excluded.pack = ''
+"""
 _VARIANT = "INSERT OR IGNORE INTO variants VALUES (?, ?, ?, ?)"
 _SECONDS = "UPDATE artifacts SET compile_s = ? WHERE key = ? AND compile_s = 0"
 
@@ -77,8 +85,20 @@ class Tables(Protocol):
         """Do something in one transaction."""
 
 
-def refresh(index: Tables, folders: Folders) -> Refreshed:
+class Packs(Protocol):
+    """The packs of a store, as far as they are listed."""
+
+    def read_all(self, digest: str, area: str) -> Iterator[tuple[str, bytes]]:
+        """Yield name and bytes of each file of an area in a pack."""
+
+
+def refresh(index: Tables, folders: Folders, packs: Packs | None = None) -> Refreshed:
     """Make the tables say what the files of a store say.
+
+    Args:
+        index: the tables.
+        folders: of the store.
+        packs: of the store, where it has some.
 
     Raises:
         sqlite3.Error: if the tables cannot be read or written.
@@ -86,13 +106,14 @@ def refresh(index: Tables, folders: Folders) -> Refreshed:
     refreshed = Refreshed()
     _refresh_area(index, folders, ARTIFACTS, refreshed, _write_artifacts)
     _refresh_area(index, folders, MANIFESTS, refreshed, _write_manifests)
+    _refresh_packs(index, folders, packs, refreshed)
     if refreshed.removed:
         index.write(_forget_variants)
     return refreshed
 
 
-Row = tuple[str, files.Identity, Mapping[str, object]]
-"""Name, file and body of a record or manifest."""
+Row = tuple[str, files.Identity, Mapping[str, object], str]
+"""Name, file and body of a record or manifest, and the pack that it lies in, "" for its area."""
 
 
 def _refresh_area(
@@ -106,7 +127,7 @@ def _refresh_area(
     listed = {
         name: (inode, mtime_ns, size)
         for name, inode, mtime_ns, size in index.read(
-            f"SELECT {key}, inode, mtime_ns, bytes FROM {table}"
+            f"SELECT {key}, inode, mtime_ns, bytes FROM {table} WHERE pack = ''"
         )
     }
     scan = Scan(folders)
@@ -118,6 +139,68 @@ def _refresh_area(
         refreshed.removed += len(listed)
         gone = [(name,) for name in listed]
         index.write(lambda database: _many(database, f"DELETE FROM {table} WHERE {key} = ?", gone))
+
+
+def _refresh_packs(
+    index: Tables, folders: Folders, packs: Packs | None, refreshed: Refreshed
+) -> None:
+    """Read packs that are new, or have lost files; all of them where a row was removed.
+
+    What lay in its area, or in another pack, may lie in one that is left, too.
+    """
+    listed = {row[0]: row[1:] for row in index.read("SELECT * FROM packs")}
+    scan = Scan(folders)
+    seen = {} if packs is None else {d: (*identity, gone) for d, identity, gone in scan.packs()}
+    refreshed.faults += map(str, scan.faults)
+    if scan.faults or (seen == listed and not (seen and refreshed.removed)):
+        return
+    lost = listed.keys() - seen.keys()
+    every = bool(lost or refreshed.removed)
+    reading = [d for d in seen if every or _without_time(listed.get(d)) != _without_time(seen[d])]
+
+    def work(database: Database) -> None:
+        stale, unread = [(digest,) for digest in (*lost, *reading)], set()
+        _many(database, "UPDATE artifacts SET pack = '?' WHERE pack = ?", stale)
+        _many(database, "UPDATE requests SET pack = '?' WHERE pack = ?", stale)
+        for digest in reading:
+            try:
+                for area, write in (ARTIFACTS, _write_artifacts), (MANIFESTS, _write_manifests):
+                    write(database, _packed(packs, digest, area, seen[digest][1], refreshed))
+            except OSError as error:
+                path = folders.path(f"{format.PACKS}/{digest}")
+                refreshed.faults.append(f"{path}: cannot be read: {error.strerror or error}")
+                unread.add(digest)
+        for table in ("artifacts", "requests"):
+            refreshed.removed += database.execute(f"DELETE FROM {table} WHERE pack = '?'").rowcount
+        times = [(row[1], digest) for digest, row in seen.items()]
+        _many(
+            database, "UPDATE artifacts SET last_use_ns = max(last_use_ns, ?) WHERE pack = ?", times
+        )
+        database.execute("DELETE FROM packs")
+        rows = [(digest, *row) for digest, row in seen.items() if digest not in unread]
+        _many(database, "INSERT INTO packs VALUES (?, ?, ?, ?, ?)", rows)
+
+    index.write(work)
+
+
+def _without_time(row: tuple[int, ...] | None) -> tuple[int, ...]:
+    return () if row is None else (row[0], *row[2:])
+
+
+def _packed(
+    packs: Packs | None, digest: str, area: str, time_ns: int, refreshed: Refreshed
+) -> list[Row]:
+    """Return the rows of an area's files in a pack."""
+    rows: list[Row] = []
+    for name, data in () if packs is None else packs.read_all(digest, area):
+        refreshed.read += 1
+        try:
+            body, _ = format.decode(KINDS[area], name, data)
+        except CorruptError as error:
+            refreshed.corrupt.append(CorruptFile(area, name, error.message, files.IN_PACK))
+            continue
+        rows.append((name, (0, time_ns, len(data)), body, digest))
+    return rows
 
 
 def _new_rows(
@@ -151,7 +234,7 @@ def _read(folders: Folders, area: str, name: str, refreshed: Refreshed) -> Row |
         identity = None if data is None else data.identity
         refreshed.corrupt.append(CorruptFile(area, name, error.message, identity))
         return None
-    return name, data.identity, body
+    return name, data.identity, body, ""
 
 
 def _write_artifacts(database: Database, rows: list[Row]) -> None:
@@ -159,19 +242,19 @@ def _write_artifacts(database: Database, rows: list[Row]) -> None:
 
 
 def _artifact_row(
-    key: str, identity: files.Identity, body: Mapping[str, object]
+    key: str, identity: files.Identity, body: Mapping[str, object], pack: str
 ) -> tuple[object, ...]:
     record = cast(StoredRecord, body)
     sizes = {blob["digest"]: blob["size"] for blob in record["blobs"].values()}
     packed, cubins, mtime_ns = pack_blobs(record), cubin_bytes(record), identity[1]
-    return key, *identity, packed, sum(sizes.values()), cubins, mtime_ns, mtime_ns
+    return key, *identity, packed, sum(sizes.values()), cubins, mtime_ns, mtime_ns, pack
 
 
 def _write_manifests(database: Database, rows: list[Row]) -> None:
     requests, abouts = [], []
-    for request, identity, body in rows:
+    for request, identity, body, pack in rows:
         action, about = str(body.get("action", "")), body.get("about")
-        requests.append((request, *identity, action))
+        requests.append((request, *identity, action, pack))
         if action:
             seconds = seconds_of(about.get("seconds")) if isinstance(about, Mapping) else 0.0
             abouts.append((action, about_from_json(about), seconds))

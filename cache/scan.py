@@ -52,6 +52,21 @@ class Scan:
                 elif status is not None:
                     self.foreign.append(f"{place}/{name}")
 
+    def packs(self) -> Iterator[tuple[str, files.Identity, int]]:
+        """Yield name and identity of each pack, and the size of what says what is missing there."""
+        listed = {
+            name: status
+            for name, status in self._list(format.PACKS, look=True)
+            if status is not None
+        }
+        for name, status in listed.items():
+            digest = name.removesuffix(format.GONE)
+            if not format.is_name(digest) or not stat.S_ISREG(status.st_mode):
+                self.foreign.append(f"{format.PACKS}/{name}")
+            elif name == digest:
+                gone = listed.get(name + format.GONE)
+                yield name, files.identity(status), 0 if gone is None else gone.st_size
+
     def _list(self, folder: str, *, look: bool = False) -> list[tuple[str, os.stat_result | None]]:
         """Return the names in a folder, with what lstat(2) says of them if asked for."""
         listing = []

@@ -440,8 +440,8 @@ class Store:
         """
         place = format.relative_path(area, name)
         self._warn_once(place, f"{place} is corrupt and counts as missing: {reason}")
-        if identity in (None, files.IN_PACK) and self._packed is not None:
-            self._packed.forget(area, name)
+        if identity in (None, files.IN_PACK) and (packed := self.packed) is not None:
+            packed.forget(area, name)
         if identity == files.IN_PACK:
             return
         aside = f"{files.QUARANTINE}/{area}-{name}-{os.urandom(8).hex()}"

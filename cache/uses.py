@@ -124,7 +124,7 @@ class Session:
             about: who asked for it.
             seconds: what compiling it once took, if that is known.
         """
-        self._lease.use(format.check_name(action_key))
+        self._lease.use(format.check_name(action_key), self._store.packed)
         self._note("hit", action_key, about, seconds)
 
     def miss(self, *, about: About | None = None) -> None:
@@ -133,7 +133,7 @@ class Session:
 
     def made(self, action_key: str, *, seconds: float, about: About | None = None) -> None:
         """Note that an artifact was compiled and published; it is held until the session ends."""
-        self._lease.use(format.check_name(action_key))
+        self._lease.use(format.check_name(action_key), self._store.packed)
         self._note("made", action_key, about, seconds)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from pallasc.cache.packs import format
 from pallasc.cache.packs.format import Entry, Frame, Place, packed_name, unpacked_name
 from pallasc.errors import CorruptError
 
-_HELD_BYTES = 16 * 2**20
+_HELD_BYTES = 8 * 2**20
 """Contents of frames that are kept, because the next file asked for is often beside the last."""
 _READ_BYTES = 2**20
 
@@ -79,7 +79,7 @@ class Pack:
     @cached_property
     def digest(self) -> str:
         """Return the pack's name: as it was opened, else the SHA-256 of its bytes."""
-        return self._expected or self._computed()
+        return self._expected or self.computed_digest()
 
     @cached_property
     def names(self) -> Mapping[tuple[str, str], Place]:
@@ -88,6 +88,13 @@ class Pack:
             unpacked_name(packed): format.place(self._places, number)
             for packed, number in self._numbers.items()
         }
+
+    @cached_property
+    def _by_frame(self) -> dict[int, list[tuple[str, str]]]:
+        found: dict[int, list[tuple[str, str]]] = {}
+        for names, place in self.names.items():
+            found.setdefault(place.frame, []).append(names)
+        return found
 
     def listed(self, area: str) -> Iterator[tuple[str, int]]:
         """Yield name and size of each file of an area, sorted by name."""
@@ -152,7 +159,7 @@ class Pack:
 
     def names_in(self, number: int) -> list[tuple[str, str]]:
         """Return area and name of each file that the index has in a frame; nothing is read."""
-        return [names for names, place in self.names.items() if place.frame == number]
+        return self._by_frame.get(number, [])
 
     def faults(self) -> Iterator[tuple[int | None, str]]:
         """Read everything; yield each damaged frame, None for the pack as a whole, and why.
@@ -160,7 +167,7 @@ class Pack:
         Raises:
             OSError: the pack cannot be read.
         """
-        if self._expected is not None and (digest := self._computed()) != self._expected:
+        if self._expected is not None and (digest := self.computed_digest()) != self._expected:
             yield None, f"its SHA-256 is {digest}"
         found = 0
         for number in range(len(self.frames)):
@@ -171,6 +178,17 @@ class Pack:
                 found += len(self.names_in(number))
         if found != len(self):
             yield None, f"its index names {len(self):,} files, but its frames hold {found:,}"
+
+    def computed_digest(self) -> str:
+        """Read the whole pack and return its SHA-256, which should be its name.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        digest = hashlib.sha256()
+        for at in range(0, self.size, _READ_BYTES):
+            digest.update(self._read(at, min(_READ_BYTES, self.size - at)))
+        return digest.hexdigest()
 
     def _content(self, number: int) -> bytes:
         """Return the content of a frame; the last ones asked for are kept."""
@@ -187,12 +205,6 @@ class Pack:
             while self._held_bytes > _HELD_BYTES and len(self._held) > 1:
                 self._held_bytes -= len(self._held.pop(next(iter(self._held))))
         return content
-
-    def _computed(self) -> str:
-        digest = hashlib.sha256()
-        for at in range(0, self.size, _READ_BYTES):
-            digest.update(self._read(at, min(_READ_BYTES, self.size - at)))
-        return digest.hexdigest()
 
     def _read(self, offset: int, size: int) -> bytes:
         """Read up to `size` bytes; fewer at the end of a file that was cut short."""

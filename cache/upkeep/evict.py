@@ -1,18 +1,20 @@
 """What to take out of a store: a decision over what lies in it, without touching anything.
 
 Records go in the order of `_urgency`, as long as there is a reason for the next one to go
-(`_Decision._reason`). A blob goes with the last record that names it. What a pin names or a running
-build holds stays, even where that leaves the store too large, and is reported with the reason.
+(`_Decision._reason`). A blob goes with the last record that names it. A pack goes whole, in its
+turn among the records. What a pin names or a running build holds stays, a pack with such a record
+too, even where that leaves the store too large, and is reported with the reason.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from pallasc.cache.files import Identity
 from pallasc.cache.leases import Held
-from pallasc.cache.upkeep.inventory import Entry, Inventory, Manifest
+from pallasc.cache.upkeep.inventory import Entry, Inventory, Manifest, PackFile
 from pallasc.cache.upkeep.limits import Limits
 
 AGE, SIZE, CLEAR = "age", "size", "clear"
@@ -33,6 +35,16 @@ class Eviction:
 
 
 @dataclass(frozen=True, slots=True)
+class PackEviction:
+    """A pack that goes, the manifests outside of it that lead into it, and why: see `decide`."""
+
+    pack: PackFile
+    reason: str
+    bytes: int
+    manifests: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Retained:
     """What pruning had to leave in place, for one reason.
 
@@ -40,7 +52,7 @@ class Retained:
         reason: "pinned" · "in use": a running build holds it or may have made it · "young": no
             record needs it, but it has not been there for the grace period.
         records: how many artifacts.
-        files: how many files: those records, blobs and manifests.
+        files: how many files: those records, blobs and manifests, or the packs they lie in.
         bytes: the size of those files; each counts for one reason only.
     """
 
@@ -60,6 +72,7 @@ class Plan:
 
     Attributes:
         evictions: records, in the order in which they go.
+        packs: packs, in the order in which they go.
         orphans: blobs that no record names.
         dangling: manifests that lead to no record, or were not made again for too long.
         bytes_before, bytes_after: the size of the store.
@@ -70,6 +83,7 @@ class Plan:
     """
 
     evictions: tuple[Eviction, ...] = ()
+    packs: tuple[PackEviction, ...] = ()
     orphans: tuple[str, ...] = ()
     dangling: tuple[str, ...] = ()
     bytes_before: int = 0
@@ -118,9 +132,9 @@ def _excess(size: int, limits: Limits) -> int:
     return 0 if limits.max_bytes is None else max(0, size - limits.max_bytes)
 
 
-def _urgency(entry: Entry) -> tuple[int, str]:
-    """Order records: what was used longest ago goes first."""
-    return entry.last_use_ns, entry.key
+def _urgency(unit: Entry | PackFile) -> tuple[int, str]:
+    """Order records and packs: what was used longest ago goes first."""
+    return unit.last_use_ns, unit.digest if isinstance(unit, PackFile) else unit.key
 
 
 class _Decision:
@@ -147,6 +161,12 @@ class _Decision:
         self.leading: dict[str, list[str]] = {}
         for request, manifest in inventory.manifests.items():
             self.leading.setdefault(manifest.action, []).append(request)
+        self.keys = Counter(entry.key for entry in inventory.entries)
+        for pack in inventory.packs:
+            self.keys.update(pack.keys)
+        self.evictions: list[Eviction] = []
+        self.packs: list[PackEviction] = []
+        self.retained_packs: list[tuple[str, PackFile]] = []
         self.retained_entries: list[tuple[str, Entry]] = []
         self.retained_blobs: list[str] = []
 
@@ -157,27 +177,50 @@ class _Decision:
         dangling = self._dangling()
         self.total -= sum(self.inventory.blobs[name][2] for name in orphans)
         self.total -= sum(self.inventory.manifests[name].identity[2] for name in dangling)
-        evictions = self._evictions()
+        self._decide_units()
         dangling += self._last_manifests(set(dangling))
         retained = self._retained(set(loose) - set(orphans), set(dangling))
         excess = _excess(self.total, self.limits)
-        return Plan(evictions, orphans, dangling, self.before, self.total, retained, excess)
+        evictions, packs = tuple(self.evictions), tuple(self.packs)
+        return Plan(evictions, packs, orphans, dangling, self.before, self.total, retained, excess)
 
-    def _evictions(self) -> tuple[Eviction, ...]:
-        evictions = []
-        for entry in sorted(self.inventory.entries, key=_urgency):
-            reason = self._reason(entry)
+    def _decide_units(self) -> None:
+        """Decide about each record and each pack."""
+        units: list[Entry | PackFile] = [*self.inventory.entries, *self.inventory.packs]
+        for unit in sorted(units, key=_urgency):
+            reason = self._reason(unit)
             if not reason:
                 break
-            if entry.key in self.pinned:
-                self.retained_entries.append((PINNED, entry))
-            elif self.held.holds(entry.key, entry.last_use_ns):
-                self.retained_entries.append((IN_USE, entry))
+            if isinstance(unit, PackFile):
+                self._decide_pack(unit, reason)
+            elif unit.key in self.pinned:
+                self.retained_entries.append((PINNED, unit))
+            elif self.held.holds(unit.key, unit.last_use_ns):
+                self.retained_entries.append((IN_USE, unit))
             else:
-                evictions.append(self._evict(entry, reason))
-        return tuple(evictions)
+                self.evictions.append(self._evict(unit, reason))
 
-    def _reason(self, entry: Entry) -> str:
+    def _decide_pack(self, pack: PackFile, reason: str) -> None:
+        if not self.pinned.isdisjoint(pack.keys):
+            self.retained_packs.append((PINNED, pack))
+        elif self.held.holds_any(pack.keys, pack.last_use_ns):
+            self.retained_packs.append((IN_USE, pack))
+        else:
+            manifests = self._leading_nowhere(pack.keys)
+            freed = pack.identity[2]
+            freed += sum(self.inventory.manifests[name].identity[2] for name in manifests)
+            self.total -= freed
+            self.packs.append(PackEviction(pack, reason, freed, manifests))
+
+    def _leading_nowhere(self, keys: Iterable[str]) -> tuple[str, ...]:
+        """Return the manifests that lead to records which go now, and lie nowhere else."""
+        gone: list[str] = []
+        for key in sorted(keys):
+            self.keys[key] -= 1
+            gone += [] if self.keys[key] else self.leading.get(key, ())
+        return tuple(gone)
+
+    def _reason(self, entry: Entry | PackFile) -> str:
         """Return why the next record is evicted, "" where it and all after it may stay."""
         if self.clear:
             return CLEAR
@@ -195,7 +238,7 @@ class _Decision:
             if self.references[name]:
                 continue
             (gone if self._may_go(name) else self.retained_blobs).append(name)
-        manifests = tuple(self.leading.get(entry.key, ()))
+        manifests = self._leading_nowhere((entry.key,))
         freed = entry.identity[2] + sum(self.inventory.blobs[name][2] for name in gone)
         freed += sum(self.inventory.manifests[name].identity[2] for name in manifests)
         self.total -= freed
@@ -209,11 +252,10 @@ class _Decision:
         return identity[1] <= self.grace_ns and not self.held.is_recent(identity[1])
 
     def _dangling(self) -> tuple[str, ...]:
-        keys = {entry.key for entry in self.inventory.entries}
         return tuple(
             request
             for request, manifest in self.inventory.manifests.items()
-            if manifest.action not in keys and self._is_useless(manifest)
+            if manifest.action not in self.keys and self._is_useless(manifest)
         )
 
     def _is_useless(self, manifest: Manifest) -> bool:
@@ -241,8 +283,10 @@ class _Decision:
             dangling: manifests that go.
         """
         tally = _Tally()
+        for reason, pack in self.retained_packs:
+            tally.add_records(reason, len(pack.keys), pack.identity)
         for reason, entry in self.retained_entries:
-            tally.add_record(reason, entry.identity)
+            tally.add_records(reason, 1, entry.identity)
             for name in entry.blobs:
                 tally.add(reason, name, self.inventory.blobs.get(name))
             for request in self.leading.get(entry.key, ()):
@@ -250,11 +294,10 @@ class _Decision:
         for name in self.retained_blobs:
             self._add_young(tally, name, self.inventory.blobs.get(name))
         if self._is_too_large():
-            led = {entry.key for entry in self.inventory.entries}
             for name in loose:
                 self._add_young(tally, name, self.inventory.blobs[name])
             for request, manifest in self.inventory.manifests.items():
-                if manifest.action not in led and request not in dangling:
+                if manifest.action not in self.keys and request not in dangling:
                     self._add_young(tally, request, manifest.identity)
         return tally.retained
 
@@ -275,9 +318,9 @@ class _Tally:
         """Return the sums of the reasons that something stays for."""
         return tuple(Retained(reason, *sums) for reason, sums in self._sums.items() if sums[1])
 
-    def add_record(self, reason: str, identity: Identity) -> None:
-        """Count a record."""
-        self._add(reason, 1, identity)
+    def add_records(self, reason: str, records: int, identity: Identity) -> None:
+        """Count a file that holds records."""
+        self._add(reason, records, identity)
 
     def add(self, reason: str, name: str, identity: Identity | None) -> None:
         """Count a blob or manifest unless it was counted before, or is not there."""

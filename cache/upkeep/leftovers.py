@@ -8,7 +8,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from pallasc.cache import single_flight
+from pallasc.cache import format, single_flight
 from pallasc.cache.folders import Folders
 from pallasc.cache.leases import is_over
 from pallasc.cache.store import Store
@@ -49,9 +49,13 @@ def clear_leftovers(
     def is_dead(name: str, status: os.stat_result) -> bool:
         return is_over(name, status.st_mtime_ns, now_ns=now_ns)
 
+    def is_without_pack(name: str, status: os.stat_result) -> bool:
+        path = store.folders.path(f"{format.PACKS}/{name.removesuffix(format.GONE)}")
+        return name.endswith(format.GONE) and not os.path.lexists(path)
+
     sweep = _Sweep(store.folders, dry_run)
     counts = {
-        "temporaries": sweep.folder("tmp", is_dead),
+        "temporaries": sweep.folder("tmp", is_dead) + sweep.folder(format.PACKS, is_without_pack),
         "leases": sweep.folder("leases", is_dead),
         "locks": sweep.locks(),
         # Being put away changes the change time; the modification time is from before.

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pallasc.cache import files, format, uses
-from pallasc.cache.format import ARTIFACTS, BLOBS, MANIFESTS
+from pallasc.cache.format import ARTIFACTS, BLOBS, GONE, MANIFESTS, PACKS
 from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
 from pallasc.cache.leases import Held, held_by_leases
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.evict import Eviction, Plan, decide
+from pallasc.cache.upkeep.evict import Eviction, PackEviction, Plan, decide
 from pallasc.cache.upkeep.inventory import Inventory, take_inventory
 from pallasc.cache.upkeep.leftovers import Leftovers, clear_leftovers
 from pallasc.cache.upkeep.limits import Limits, read_limits
@@ -38,8 +38,8 @@ class Pruned:
         dry_run: nothing was touched.
         limits: what the store was made to fit.
         plan: the decision. What a build began to use meanwhile was kept nevertheless.
-        evictions: those of the plan that were carried out, or would be.
-        records, blobs, manifests: how many files of each really went.
+        evictions, packs: those of the plan that were carried out, or would be.
+        records, blobs, manifests: how many files of each really went, beside those in packs.
         freed_bytes: the size of those files.
         leftovers: what was cleared away beside them.
         names: names of kernels by action key, for those in the plan.
@@ -50,6 +50,7 @@ class Pruned:
     limits: Limits
     plan: Plan
     evictions: tuple[Eviction, ...]
+    packs: tuple[PackEviction, ...]
     records: int
     blobs: int
     manifests: int
@@ -81,8 +82,18 @@ class Pruned:
             "kept": [retained.to_json() for retained in plan.retained],
             "complete": plan.complete,
             "evicted": [self._evicted(eviction) for eviction in self.evictions],
+            "packs": [self._evicted_pack(eviction) for eviction in self.packs],
             "leftovers": self.leftovers.to_json(),
             "warnings": list(self.warnings),
+        }
+
+    def _evicted_pack(self, eviction: PackEviction) -> dict[str, object]:
+        return {
+            "digest": eviction.pack.digest,
+            "records": len(eviction.pack.keys),
+            "reason": eviction.reason,
+            "bytes": eviction.bytes,
+            "last_use": eviction.pack.last_use_ns / 1e9,
         }
 
     def _evicted(self, eviction: Eviction) -> dict[str, object]:
@@ -164,7 +175,7 @@ def _fits(store: Store, limits: Limits) -> bool:
     sizes = (
         identity[2] for area in (BLOBS, ARTIFACTS, MANIFESTS) for _, identity in scan.area(area)
     )
-    return sum(sizes) < limits.max_bytes
+    return sum(sizes) + sum(seen[2] for _, seen, _ in scan.packs()) < limits.max_bytes
 
 
 def clear(store: Store, *, dry_run: bool = False, now_ns: int | None = None) -> Pruned:
@@ -214,8 +225,10 @@ def _prune(
         effect.forget(index)
     counts = _planned(plan) if dry_run else effect.counts
     evictions = plan.evictions if dry_run else effect.evictions
+    packs = plan.packs if dry_run else effect.packs
     leftovers = clear_leftovers(store, limits, now_ns=now_ns, dry_run=dry_run)
-    return Pruned(dry_run, limits, plan, evictions, *counts, leftovers, names, tuple(faults))
+    told = leftovers, names, tuple(faults)
+    return Pruned(dry_run, limits, plan, evictions, packs, *counts, *told)
 
 
 def _held(store: Store, now_ns: int, faults: list[str]) -> tuple[frozenset[str], Held]:
@@ -230,6 +243,7 @@ def _held(store: Store, now_ns: int, faults: list[str]) -> tuple[frozenset[str],
 def _planned(plan: Plan) -> tuple[int, int, int, int]:
     blobs = len(plan.orphans) + sum(len(eviction.blobs) for eviction in plan.evictions)
     manifests = len(plan.dangling) + sum(len(eviction.manifests) for eviction in plan.evictions)
+    manifests += sum(len(eviction.manifests) for eviction in plan.packs)
     return len(plan.evictions), blobs, manifests, plan.bytes_before - plan.bytes_after
 
 
@@ -249,6 +263,7 @@ class _Effect:
     def __init__(self, store: Store, inventory: Inventory, faults: list[str]) -> None:
         self._store, self._inventory, self._faults = store, inventory, faults
         self._evictions: list[Eviction] = []
+        self._packs: list[PackEviction] = []
         self._manifests: list[str] = []
         self._blobs = 0
         self._bytes = 0
@@ -257,6 +272,11 @@ class _Effect:
     def evictions(self) -> tuple[Eviction, ...]:
         """Return those that were carried out."""
         return tuple(self._evictions)
+
+    @property
+    def packs(self) -> tuple[PackEviction, ...]:
+        """Return the packs that were removed."""
+        return tuple(self._packs)
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
@@ -278,6 +298,15 @@ class _Effect:
             if digest not in spared:
                 self._blobs += self._remove(BLOBS, digest, self._inventory.blobs[digest])
         self._remove_manifests(plan.dangling)
+        for pack in plan.packs:
+            # Its builds have changed its time, as they do a record's.
+            place = f"{PACKS}/{pack.pack.digest}"
+            if self._remove_place(place, pack.pack.identity):
+                self._packs.append(pack)
+                self._remove_manifests(pack.manifests)
+                with contextlib.suppress(OSError):
+                    self._store.folders.unlink(place + GONE)
+        self._store.relist_packs()
 
     def forget(self, index: Index) -> None:
         """Take what went out of the index."""
@@ -298,7 +327,9 @@ class _Effect:
                 self._manifests.append(request)
 
     def _remove(self, area: str, name: str, identity: files.Identity) -> bool:
-        place = format.relative_path(area, name)
+        return self._remove_place(format.relative_path(area, name), identity)
+
+    def _remove_place(self, place: str, identity: files.Identity) -> bool:
         try:
             removed = files.remove_same(self._store.folders, place, identity)
         except OSError as error:

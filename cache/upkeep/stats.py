@@ -26,8 +26,9 @@ class Stats:
 
     Attributes:
         folder: where it lies.
-        entries, manifests, blobs: how many of each.
-        bytes: blobs, records and manifests together.
+        entries, manifests, blobs: how many of each, in packs or not.
+        packs: how many files hold many of them each.
+        bytes: blobs, records, manifests and packs together.
         cubin_bytes: the cubins alone, as often as records name them.
         limit_bytes, limit_age_s: what it may grow to; None is without limit.
         pins, quarantined: how many artifacts are pinned, how many corrupt files are kept.
@@ -41,6 +42,7 @@ class Stats:
     entries: int
     manifests: int
     blobs: int
+    packs: int
     bytes: int
     cubin_bytes: int
     limit_bytes: int | None
@@ -92,20 +94,27 @@ def stats(
     """
     limits = read_limits() if limits is None else limits
     scan = Scan(store.folders)
-    blobs = [identity[2] for _, identity in scan.area(BLOBS)]
+    blobs = dict(scan.area(BLOBS))
+    packs = list(scan.packs())
     with open_index(store, timeout_s=timeout_s) as index:
         totals = fold(store, index)
         entries, record_bytes, cubin_bytes, oldest_ns = index.read(
-            "SELECT count(*), total(bytes), total(cubin_bytes), min(last_use_ns) FROM artifacts"
+            "SELECT count(*), total(iif(pack = '', bytes, 0)), total(cubin_bytes), min(last_use_ns)"
+            " FROM artifacts"
         )[0]
-        manifests, manifest_bytes = index.read("SELECT count(*), total(bytes) FROM requests")[0]
+        manifests, manifest_bytes = index.read(
+            "SELECT count(*), total(iif(pack = '', bytes, 0)) FROM requests"
+        )[0]
         faults = (*map(str, scan.faults), *index.refreshed.faults)
     return Stats(
         folder=str(store.folder),
         entries=entries,
         manifests=manifests,
-        blobs=len(blobs),
-        bytes=sum(blobs) + int(record_bytes) + int(manifest_bytes),
+        blobs=len(blobs.keys() | _in_packs(store)),
+        packs=len(packs),
+        bytes=sum(identity[2] for identity in (*blobs.values(), *(seen for _, seen, _ in packs)))
+        + int(record_bytes)
+        + int(manifest_bytes),
         cubin_bytes=int(cubin_bytes),
         limit_bytes=limits.max_bytes,
         limit_age_s=limits.max_age_s,
@@ -169,6 +178,13 @@ def _count(store: Store, folder: str) -> int:
         return sum(not name.endswith(".reason") for name in store.folders.names(folder))
     except OSError:
         return 0
+
+
+def _in_packs(store: Store) -> set[str]:
+    """Return the digests of the blobs in packs."""
+    with contextlib.suppress(OSError):  # which the walk has told
+        return set() if store.packed is None else store.packed.names(BLOBS)
+    return set()
 
 
 def _other_versions(store: Store) -> tuple[str, ...]:

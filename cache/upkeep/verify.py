@@ -5,23 +5,28 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from pallasc.cache import files, format, stat_digest, uses
 from pallasc.cache.about import pack_blobs
-from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, StoredRecord
+from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, PACKS, StoredRecord
 from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep import pins
+from pallasc.cache.upkeep.verify_packs import (
+    CORRUPT,
+    ExaminedPack,
+    open_for_verification,
+    put_pack_away,
+    replace,
+)
 from pallasc.errors import CorruptError, ToolError
 from pallasc.specs.artifacts.cubin import Tool, other_maker, tools_of
 
-CORRUPT, INCOMPLETE, FOREIGN, UNREADABLE, INDEX = (
-    "corrupt", "incomplete", "foreign", "unreadable", "index",
-)  # fmt: skip
+INCOMPLETE, FOREIGN, UNREADABLE, INDEX = "incomplete", "foreign", "unreadable", "index"
 _Body = TypeVar("_Body")
 _DECODERS: dict[str, Callable[[str, bytes], object]] = {
     "pins": pins.decode,
@@ -57,7 +62,9 @@ class Verified:
     """What a verification found.
 
     Attributes:
-        records, blobs, manifests, pins, uses: how many files of each are as they should be.
+        records, blobs, manifests, pins, uses: how many files of each are as they should be, those
+            in packs too.
+        packs: how many packs are as they should be.
         stat: how many of the two files in `stat/` that say something.
         bytes: how much was read.
         orphans: blobs that no record names; pruning takes them.
@@ -68,6 +75,7 @@ class Verified:
     records: int = 0
     blobs: int = 0
     manifests: int = 0
+    packs: int = 0
     pins: int = 0
     uses: int = 0
     stat: int = 0
@@ -115,13 +123,19 @@ class _Verification:
         self.packed: dict[str, bytes] = {}
         """The blobs of each record, as the index should have them."""
         self._named: Counter[str] = Counter()
+        self._sound: set[str] = set()
+        """The keys of the records that are as they should be."""
+        self._actions: dict[str, str] = {}
+        """Where the manifests that are as they should be lead to."""
 
     def run(self) -> Verified:
         """Verify blobs, then the records that name them, then all else."""
         self._verify_folders()
         scan = Scan(self._store.folders)
-        for digest, seen in scan.area(BLOBS):
-            self._verify_blob(digest, seen)
+        for digest, _ in scan.area(BLOBS):
+            self._verify_blob(digest)
+        for digest, _, _ in scan.packs():
+            self._verify_pack(digest)
         for key, _ in scan.area(ARTIFACTS):
             self._verify_record(key)
         for request, _ in scan.area(MANIFESTS):
@@ -132,6 +146,9 @@ class _Verification:
         for fault in scan.faults:
             where = str(fault.path.relative_to(self._store.folder))
             self._find(UNREADABLE, where, fault.reason, False)
+        self._result.records, self._result.manifests = len(self._sound), len(self._actions)
+        actions = self._actions.values()
+        self._result.dangling = sum(1 for key in actions if key and key not in self.packed)
         self._result.orphans = sum(1 for digest in self._sizes if not self._named[digest])
         self._verify_singles()
         return self._result
@@ -146,7 +163,7 @@ class _Verification:
             self._foreign(place, f"{kind} is in the place of a folder of the store")
             self._refused.add(place)
 
-    def _verify_blob(self, digest: str, seen: files.Identity) -> None:
+    def _verify_blob(self, digest: str) -> None:
         path = format.relative_path(BLOBS, digest)
         file = self._read(path)
         if file is None:
@@ -157,9 +174,57 @@ class _Verification:
         if fault:
             self._put_away(CORRUPT, BLOBS, digest, fault, file.identity)
             return
-        self._sizes[digest] = seen[2]
-        self._look_into(digest, file.data)
-        self._result.blobs += 1
+        self.add_blob(digest, file.data)
+
+    def _verify_pack(self, digest: str) -> None:
+        place = f"{PACKS}/{digest}"
+        try:
+            opened = open_for_verification(self._store, digest)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            self._find(UNREADABLE, place, f"cannot be read: {error.strerror or error}", False)
+            return
+        except CorruptError as error:
+            done = self._repair and put_pack_away(self._store, digest, error.message)
+            self._find(CORRUPT, place, error.message, done)
+            return
+        examined = ExaminedPack(self, opened)
+        try:
+            examined.run()
+        except OSError as error:
+            self._find(UNREADABLE, place, f"cannot be read: {error.strerror or error}", False)
+            return
+        done = self._repair and bool(examined.faults)
+        done = done and replace(self._store, opened, opened.gone | examined.wrong)
+        for kind, reason in examined.faults:
+            self._find(kind, place, reason, done)
+        self._result.packs += not examined.faults
+        self._result.bytes += opened.pack.size
+
+    def fault_of_record(self, body: StoredRecord) -> tuple[str, str] | None:
+        """Return the kind of what is wrong with a record beside its bytes, and what it is."""
+        if lack := next(self._lacks(body), ""):
+            return INCOMPLETE, lack
+        return (CORRUPT, maker) if (maker := self._other_maker(body)) else None
+
+    def add_blob(self, digest: str, data: bytes) -> None:
+        """Note a blob that is as it should be."""
+        self._result.blobs += digest not in self._sizes
+        self._sizes[digest] = len(data)
+        self._look_into(digest, data)
+
+    def add_record(self, key: str, body: StoredRecord) -> None:
+        """Note a record; whether it counts is decided later."""
+        self.packed[key] = pack_blobs(body)
+        self._named.update({blob["digest"] for blob in body["blobs"].values()})
+
+    def add_sound(self, area: str, name: str, body: Mapping[str, object]) -> None:
+        """Note a record or manifest that is as it should be."""
+        if area == ARTIFACTS:
+            self._sound.add(name)
+        else:
+            self._actions[name] = str(body.get("action", ""))
 
     def _look_into(self, digest: str, data: bytes) -> None:
         with contextlib.suppress(CorruptError):  # it is not a cubin
@@ -170,17 +235,17 @@ class _Verification:
         if read is None:
             return
         body, identity = read
-        self.packed[key] = pack_blobs(body)
-        self._named.update({blob["digest"] for blob in body["blobs"].values()})
-        fault = next(self._lacks(body), "")
-        if fault and self._is_still(format.relative_path(ARTIFACTS, key), identity):
-            self._put_away(INCOMPLETE, ARTIFACTS, key, fault, identity)
-            return
-        fault = self._other_maker(body)
+        self.add_record(key, body)
+        fault = self.fault_of_record(body)
+        if fault and fault[0] == INCOMPLETE:
+            if self._is_still(format.relative_path(ARTIFACTS, key), identity):
+                self._put_away(INCOMPLETE, ARTIFACTS, key, fault[1], identity)
+                return
+            fault = None
         if fault:
-            self._put_away(CORRUPT, ARTIFACTS, key, fault, identity)
+            self._put_away(CORRUPT, ARTIFACTS, key, fault[1], identity)
             return
-        self._result.records += 1
+        self.add_sound(ARTIFACTS, key, {})
 
     def _other_maker(self, body: StoredRecord) -> str:
         """Return which kernel another assembler made than the record names, "" if there is none.
@@ -220,11 +285,8 @@ class _Verification:
     def _verify_manifest(self, request: str) -> None:
         kind = KINDS[MANIFESTS]
         read = self._record(MANIFESTS, request, lambda key, data: format.decode(kind, key, data))
-        if read is None:
-            return
-        self._result.manifests += 1
-        action = read[0].get("action", "")
-        self._result.dangling += bool(action) and action not in self.packed
+        if read is not None:
+            self.add_sound(MANIFESTS, request, read[0])
 
     def _record(
         self, area: str, key: str, decode: Callable[[str, bytes], tuple[_Body, str]]

@@ -45,9 +45,10 @@ def prune_command(
 ) -> int:
     """Make the store fit its limits, and remove what dead processes left.
 
-    What was used longest ago goes first. What a pin names or a running build holds stays, and so
-    does a blob that is younger than five minutes; where that leaves the store over a limit, the
-    output says why. Ends with exit code 4 where something cannot be looked at or removed.
+    What was used longest ago goes first; a pack, which holds many artifacts, goes whole. What a
+    pin names or a running build holds stays, and so does a blob that is younger than five minutes;
+    where that leaves the store over a limit, the output says why. Ends with exit code 4 where
+    something cannot be looked at or removed.
 
     Examples:
       pallasc cache prune --dry-run
@@ -95,9 +96,13 @@ def _lines(pruned: Pruned) -> Iterator[str]:
     for eviction in pruned.evictions:
         names = ", ".join(pruned.names.get(eviction.entry.key, [])) or eviction.entry.key[:12]
         yield f"{would} {names}: {_REASONS[eviction.reason]}{eviction.bytes:,} bytes"
+    for pack in pruned.packs:
+        what = f"pack {pack.pack.digest[:12]} of {count(len(pack.pack.keys), 'artifact')}"
+        yield f"{would} {what}: {_REASONS[pack.reason]}{pack.bytes:,} bytes"
     yield from _retained_lines(pruned)
+    packs = f"{count(len(pruned.packs), 'pack')}, " if pruned.packs else ""
     yield (
-        f"{would} {count(pruned.records, 'record')}, {count(pruned.blobs, 'blob')}, "
+        f"{would} {packs}{count(pruned.records, 'record')}, {count(pruned.blobs, 'blob')}, "
         f"{count(pruned.manifests, 'manifest')}: "
         f"{pruned.freed_bytes:,} of {pruned.plan.bytes_before:,} bytes"
     )

@@ -40,9 +40,11 @@ def command(repair: bool, store_root: Path | None, as_json: bool) -> int:
         for finding in verified.findings:
             state = "repaired" if finding.repaired else "damaged"
             echo(f"{state}  {finding.kind} {finding.path}: {finding.reason}")
+        packs = f"{count(verified.packs, 'pack')}, " if verified.packs else ""
         echo(
             f"{count(verified.records, 'record')}, {count(verified.blobs, 'blob')}, "
-            f"{count(verified.manifests, 'manifest')}, read {count(verified.bytes, 'byte')}: "
+            f"{count(verified.manifests, 'manifest')}, "
+            f"{packs}read {count(verified.bytes, 'byte')}: "
             f"{count(len(verified.findings), 'finding')}"
         )
     return 0 if all(finding.repaired for finding in verified.findings) else 5

@@ -174,9 +174,7 @@ def artifact_of_action(store: Store, action_key: str) -> Artifact | None:
     """
     if not store.trust.required:
         return stored_artifact(store, action_key, record=None)
-    from pallasc.cache.scan import Scan
-
-    manifests = (store.get_manifest(key) for key, _ in Scan(store.folders).area(MANIFESTS))
+    manifests = (store.get_manifest(key) for key in store.names(MANIFESTS))
     records = {m.record for m in manifests if m is not None and m.action == action_key}
     artifacts = (stored_artifact(store, action_key, record=record) for record in sorted(records))
     return next(filter(None, artifacts), None)

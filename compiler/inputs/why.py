@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 
 from pallasc.cache import format
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.manifest import fields_in, short_fields
@@ -112,8 +111,7 @@ def _hit(variant: Variant, key: str, artifact: Artifact) -> Explanation:
 
 def all_manifests(store: Store) -> list[Manifest]:
     """Return the manifests of compilations in the store."""
-    keys = [key for key, _ in Scan(store.folders).area(format.MANIFESTS)]
-    manifests = map(store.get_manifest, keys)
+    manifests = map(store.get_manifest, store.names(format.MANIFESTS))
     return [manifest for manifest in manifests if manifest is not None and manifest.request]
 
 

@@ -346,4 +346,4 @@ def test_few_contents_are_kept_in_memory() -> None:
     pack = Pack(packed(random)[0])
     for (entry,) in random * 2:
         assert pack.read("cas", entry.name) == entry.data
-    assert sum(map(len, pack._held.values())) == pack._held_bytes < 18 * 2**20
+    assert sum(map(len, pack._held.values())) == pack._held_bytes < 10 * 2**20

@@ -1,0 +1,317 @@
+"""What keeps a store in order knows what lies in packs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pallasc.cache import format
+from pallasc.cache.add_pack import add_pack
+from pallasc.cache.entries import entries_of_variant
+from pallasc.cache.index import open_index
+from pallasc.cache.manifests import Manifest
+from pallasc.cache.packs.reader import open_pack
+from pallasc.cache.packs.writer import write_pack
+from pallasc.cache.store import Store
+from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.pins import pin, unpin
+from pallasc.cache.upkeep.prune import clear, prune, tidy
+from pallasc.cache.upkeep.stats import artifacts, stats
+from pallasc.cache.upkeep.verify import Verified, verify
+from pallasc.cache.uses import Session
+
+S = 10**9
+NOW_S = 2_000_000_000
+
+
+def key(number: int) -> str:
+    return hashlib.sha256(f"action {number}".encode()).hexdigest()
+
+
+def request_of(number: int) -> str:
+    return hashlib.sha256(f"request {number}".encode()).hexdigest()
+
+
+def blobs(number: int) -> dict[str, bytes]:
+    return {"cubin": f"cubin {number}".encode() * 300, "ptx": b"shared " * 40}
+
+
+def put(store: Store, number: int) -> None:
+    store.put_artifact(key(number), {"number": number}, blobs(number))
+    about = {"name": f"kernel{number}", "target": "sm_90a", "params": {"n": number}, "seconds": 2.5}
+    store.put_manifest(request_of(number), Manifest(action=key(number), about=about))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Store:
+    """Return another store with ten variants."""
+    other = Store(tmp_path / "source")
+    for number in range(10):
+        put(other, number)
+    return other
+
+
+def pack(source: Store, store: Store, numbers: Sequence[int], *, used_s: int = 1) -> Path:
+    groups = [entries_of_variant(source, request_of(number)) or [] for number in numbers]
+    out = io.BytesIO()
+    write_pack(groups, out)
+    digest = add_pack(store, out.getvalue()).digest
+    path = store.folder / "packs" / digest
+    os.utime(path, (used_s, used_s))
+    store.relist_packs()
+    return path
+
+
+def held(store: Store) -> set[int]:
+    """Return the numbers whose artifacts a reader finds whole."""
+    seen = Store(store.root)
+    return {n for n in range(20) if seen.get_artifact(key(n), verify=True) is not None}
+
+
+def packs(store: Store) -> list[str]:
+    return sorted(path.name for path in (store.folder / "packs").iterdir())
+
+
+def damage(path: Path, number: int = 0) -> None:
+    frame = open_pack(path).frames[number]
+    data, before = bytearray(path.read_bytes()), path.stat()
+    data[frame.offset + frame.size // 2] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def counts(found: Verified) -> tuple[int, int, int, int, list[str]]:
+    reasons = [finding.reason for finding in found.findings]
+    return found.records, found.blobs, found.manifests, found.packs, reasons
+
+
+def test_verify_counts_what_lies_in_packs(source: Store, store: Store) -> None:
+    path = pack(source, store, range(4))
+    put(store, 9)
+    found = verify(store)
+    assert counts(found) == (5, 6, 5, 1, [])
+    assert (found.orphans, found.dangling) == (0, 0)
+    assert found.bytes > path.stat().st_size
+    assert store.warnings == []
+
+
+def test_verify_tells_a_damaged_frame_and_repair_keeps_the_others(
+    source: Store, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pallasc.cache.packs.format.FRAME_BYTES", 2000)
+    path = pack(source, store, range(4), used_s=7)
+    damage(path, 1)  # the first one has the blob that all share
+    found = verify(store)
+    assert not found.ok
+    assert {finding.path for finding in found.findings} == {f"packs/{path.name}"}
+    assert any("frame 1 is damaged: its SHA-256 is" in finding.reason for finding in found.findings)
+    assert verify(store, repair=True).ok
+    assert counts(verify(store))[3:] == (1, [])
+    assert path.name not in packs(store)
+    assert (store.folder / "packs" / packs(store)[0]).stat().st_mtime == 7
+    lost = {0, 1, 2, 3} - held(store)
+    assert 1 <= len(lost) < 4
+    quarantined = sorted(p.name for p in (store.folder / "quarantine").iterdir())
+    assert [name.partition("-")[0] for name in quarantined] == ["packs", "packs"]
+
+
+def test_verify_puts_away_what_is_no_pack(source: Store, store: Store) -> None:
+    path = pack(source, store, range(2))
+    os.truncate(path, 100)
+    (store.folder / "packs" / "notes.txt").write_text("mine")
+    found = verify(store)
+    assert [(f.kind, f.path) for f in found.findings] == [
+        ("corrupt", f"packs/{path.name}"),
+        ("foreign", "packs/notes.txt"),
+    ]
+    assert verify(store, repair=True).ok
+    assert packs(store) == []
+    assert verify(store).findings == []
+
+
+def test_what_counts_as_missing_in_a_pack_is_neither_counted_nor_a_fault(
+    source: Store, store: Store
+) -> None:
+    path = pack(source, store, range(3))
+    store.put_away(format.ARTIFACTS, key(1), "nobody vouches for it", None)
+    assert packs(store) == [path.name, f"{path.name}.gone"]
+    found = verify(store)
+    assert counts(found)[0] == 2
+    assert (found.findings, found.dangling, found.orphans) == ([], 1, 1)
+    assert stats(store).entries == 2
+    assert held(store) == {0, 2}
+
+
+def test_stats_and_list_know_what_lies_in_packs(source: Store, store: Store) -> None:
+    path = pack(source, store, range(4), used_s=50)
+    put(store, 9)
+    figures = stats(store)
+    assert (figures.entries, figures.manifests, figures.blobs, figures.packs) == (5, 5, 6, 1)
+    own = sum(p.stat().st_size for area in ("ac", "cas", "man") for p in _files(store, area))
+    assert figures.bytes == own + path.stat().st_size
+    assert figures.oldest_use == 50
+    (listed,) = artifacts(store, name="kernel2")
+    assert (listed.key, listed.requests, listed.compile_s) == (key(2), (request_of(2),), 2.5)
+    assert listed.last_use == 50
+
+
+def _files(store: Store, folder: str) -> list[Path]:
+    return [path for path in (store.folder / folder).rglob("*") if path.is_file()]
+
+
+def test_the_index_follows_packs_that_come_and_go(source: Store, store: Store) -> None:
+    def listed() -> set[int]:
+        with open_index(store) as index:
+            keys = {found for (found,) in index.read("SELECT key FROM artifacts")}
+        return {number for number in range(10) if key(number) in keys}
+
+    put(store, 0)
+    assert listed() == {0}
+    first = pack(source, store, [0, 1, 2])
+    assert listed() == {0, 1, 2}
+    second = pack(source, store, [2, 3])
+    assert listed() == {0, 1, 2, 3}
+    store.path("ac", key(0)).unlink()
+    assert listed() == {0, 1, 2, 3}
+    put(store, 9)
+    first.unlink()
+    assert listed() == {2, 3, 9}
+    second.unlink()
+    assert listed() == {9}
+
+
+def test_a_use_of_a_pack_is_seen_by_the_index_without_reading_it(
+    source: Store, store: Store
+) -> None:
+    pack(source, store, range(3), used_s=50)
+    stats(store)
+    with Session(store) as session:
+        assert store.get_artifact(key(1)) is not None
+        session.hit(key(1))
+    with open_index(store) as index:
+        assert index.refreshed.read == 0
+    (listed,) = artifacts(store, name="kernel1")
+    assert listed.hits == 1
+    assert listed.last_use > 10**9
+
+
+@pytest.mark.parametrize(
+    ("size", "left"),
+    [(10**9, {0, 1, 2, 3, 4, 5}), (-1, {2, 3, 4, 5}), (-700, {2, 3, 4, 5}), (0, set())],
+)
+def test_a_pack_goes_whole_in_its_turn(
+    source: Store, store: Store, size: int, left: set[int]
+) -> None:
+    pack(source, store, [0, 1], used_s=10)
+    pack(source, store, [2, 3], used_s=30)
+    for number in (4, 5):
+        put(store, number)
+    limit = stats(store).bytes + size if size < 0 else size
+    pruned = prune(store, limits=Limits(max_bytes=limit, grace_s=0), now_ns=NOW_S * 10 * S)
+    assert held(store) == left
+    assert pruned.plan.bytes_before - pruned.freed_bytes == stats(store).bytes
+    assert len(pruned.packs) == 2 - len(packs(store))
+    assert [p["records"] for p in pruned.to_json()["packs"]] == [2] * len(pruned.packs)  # type: ignore[attr-defined]
+
+
+def test_packs_go_by_age(source: Store, store: Store) -> None:
+    pack(source, store, [0, 1], used_s=NOW_S - 100)
+    pack(source, store, [2, 3], used_s=NOW_S - 10)
+    pruned = prune(store, limits=Limits(max_bytes=None, max_age_s=50), now_ns=NOW_S * S)
+    assert held(store) == {2, 3}
+    assert [eviction.reason for eviction in pruned.packs] == ["age"]
+
+
+def test_a_dry_run_tells_the_packs_that_would_go(source: Store, store: Store) -> None:
+    pack(source, store, [0, 1])
+    pruned = prune(store, limits=Limits(max_bytes=0), dry_run=True)
+    assert [len(eviction.pack.keys) for eviction in pruned.packs] == [2]
+    assert held(store) == {0, 1}
+
+
+def test_a_pack_with_a_pinned_artifact_stays_whole(source: Store, store: Store) -> None:
+    pack(source, store, [0, 1])
+    pack(source, store, [2, 3])
+    pin(store, key(1))
+    pruned = prune(store, limits=Limits(max_bytes=0))
+    assert held(store) == {0, 1}
+    (retained,) = pruned.plan.retained
+    assert (retained.reason, retained.records, retained.files) == ("pinned", 2, 1)
+    unpin(store, key(1))
+    clear(store)
+    assert held(store) == set()
+    assert packs(store) == []
+
+
+def test_a_pack_that_a_build_uses_stays(source: Store, store: Store) -> None:
+    pack(source, store, [0, 1])
+    pack(source, store, [2, 3])
+    with Session(store) as session:
+        assert store.get_artifact(key(0)) is not None
+        session.hit(key(0))
+        prune(Store(store.root), limits=Limits(max_bytes=0))
+        assert held(store) == {0, 1}
+        session.hit(key(1))
+    prune(store, limits=Limits(max_bytes=0), now_ns=NOW_S * S)
+    assert held(store) == set()
+
+
+def test_a_pack_of_another_user_is_held_by_naming_the_key(
+    source: Store, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack(source, store, [0, 1])
+
+    def refuse(place: str, **_: object) -> None:
+        raise PermissionError(1, "Operation not permitted", place)
+
+    with Session(store) as session:
+        assert store.get_artifact(key(0)) is not None
+        monkeypatch.setattr(store.folders, "touch", refuse)
+        session.hit(key(0))
+        monkeypatch.undo()
+        prune(Store(store.root), limits=Limits(max_bytes=0))
+        assert held(store) == {0, 1}
+
+
+def test_manifests_outside_go_with_the_pack_that_they_lead_into(
+    source: Store, store: Store
+) -> None:
+    pack(source, store, [0, 1])
+    other = "9" * 64
+    store.put_manifest(other, Manifest(action=key(1)))
+    assert verify(store).dangling == 0
+    pruned = prune(store, limits=Limits(max_bytes=0, grace_s=0), now_ns=NOW_S * S)
+    assert pruned.manifests == 1
+    assert store.get_manifest(other) is None
+
+
+def test_a_manifest_that_leads_into_a_pack_is_not_dangling(source: Store, store: Store) -> None:
+    pack(source, store, [0, 1], used_s=NOW_S)
+    store.put_manifest("9" * 64, Manifest(action=key(1)))
+    os.utime(store.path("man", "9" * 64), (1, 1))
+    prune(store, limits=Limits(grace_s=0), now_ns=NOW_S * S)
+    assert store.get_manifest("9" * 64) is not None
+
+
+def test_what_says_that_files_are_missing_goes_with_its_pack(source: Store, store: Store) -> None:
+    path = pack(source, store, [0, 1])
+    store.put_away(format.ARTIFACTS, key(1), "nobody vouches for it", None)
+    prune(store, limits=Limits(max_bytes=0))
+    assert packs(store) == []
+    path.with_name(f"{'7' * 64}.gone").write_text("")
+    assert prune(store).leftovers.temporaries == 1
+    assert packs(store) == []
+
+
+def test_a_store_of_packs_below_its_limits_is_not_pruned(source: Store, store: Store) -> None:
+    pack(source, store, [0, 1])
+    assert tidy(store) is None
+    assert not (store.folder / "index.sqlite").exists()
+    (store.folder / "stat" / "tidied").unlink()
+    assert tidy(store, limits=Limits(max_bytes=100)) is not None
+    assert held(store) == set()
