@@ -1,4 +1,4 @@
-"""Fuzz the C library: its reader of flat plans, then the handlers that XLA calls.
+"""Fuzz the C library and the extension: the reader of flat plans, then what XLA and Python call.
 
 Whatever the reader is given, it opens or refuses.
 
@@ -22,7 +22,9 @@ store (`--store`, as `pallasc build --store` fills it), else the example kernels
 
 Handlers get call sites of a program of XLA: with such plans, sound or changed, with attributes that
 are missing or of another type, and with buffers of other counts, dtypes, ranks and sizes
-(`fuzz/handlers.c`); a call that is sound has to be executed. `--through "nice -n 19"` has each
+(`fuzz/handlers.c`); a call that is sound has to be executed. The extension gets damaged words, odd
+arrays, streams and exchange APIs, and callbacks that raise, return something else or change what is
+used at that moment (`programs/native_odd_calls.py`). `--through "nice -n 19"` has each
 process started by a command.
 """
 
@@ -46,6 +48,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tests" / "runtime"))
 
 BATCH = 1_000_000
+KERNELS_AT_ONCE = 10_000
 LONGEST_S = 1
 MEMORY_BYTES = 2**29
 CLANGS = ("clang", "clang-14")
@@ -66,6 +69,7 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
         with concurrent.futures.ThreadPoolExecutor() as threads:
             beside = threads.submit(lambda: list(_libfuzzer(options, files, Path(name))))
             found = [*_mutations(options, files, kept), *_handlers(options, files)]
+            found += _extension(options)
             return [*found, *beside.result()]
 
 
@@ -163,6 +167,31 @@ def _handlers(options: argparse.Namespace, files: Sequence[Path]) -> Iterator[Fi
     yield Figure("findings in handlers", findings, goal=0)
 
 
+def _extension(options: argparse.Namespace) -> Iterator[Figure]:
+    """Call the extension oddly."""
+    import native_fuzz
+
+    if (missing := native_fuzz.why_not_extension()) is not None:
+        print(f"the extension is not fuzzed: {missing}", file=sys.stderr)
+        return
+    counts: list[Mapping[str, int]] = []
+    findings = 0
+    for first in range(0, options.kernels, KERNELS_AT_ONCE):
+        count = min(KERNELS_AT_ONCE, options.kernels - first)
+        try:
+            through = options.through.split()
+            counts.append(
+                native_fuzz.run_extension(count, seed=options.seed, first=first, through=through)
+            )
+        except AssertionError as error:
+            findings += 1
+            print(error, file=sys.stderr)
+    yield Figure("kernels of the extension", sum(count["cases"] for count in counts))
+    for name in ("launched", "left to Python", "exceptions"):
+        yield Figure(f"calls there, {name}", sum(count.get(name, 0) for count in counts))
+    yield Figure("findings in the extension", findings, goal=0)
+
+
 def _total(counts: Sequence[Mapping[str, Any]], name: str) -> int:
     return sum(count[name][0] for count in counts)
 
@@ -221,6 +250,7 @@ def _stat(output: str, name: str) -> int:
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mutations", type=int, default=100_000)
     parser.add_argument("--sites", type=int, default=100_000, help="call sites of XLA")
+    parser.add_argument("--kernels", type=int, default=5_000, help="that the extension launches")
     parser.add_argument("--minutes", type=float, default=1, help="of libFuzzer")
     parser.add_argument("--store", type=Path, help="where artifacts are taken from")
     parser.add_argument("--seed", type=int, default=1)

@@ -136,6 +136,12 @@ static PyObject *make_program(PyObject *module, PyObject *args)
     }
     memcpy(self->plan.places, places, (size_t)place_bytes);
     self->plan.place_count = place_count;
+    for (size_t n = 0; n < place_count; n++) {
+        const place *own = &self->plan.places[n];
+        if (own->kind == AT_ARRAY && own->value >= self->plan.array_count)
+            self->plan.array_count = own->value < MOST_ARRAYS ? own->value + 1 : MOST_ARRAYS + 1;
+        self->plan.uses_workspace |= own->kind == AT_WORKSPACE;
+    }
     for (Py_ssize_t n = 0; n < PyTuple_Size(list); n++) {
         const char *words, *values;
         Py_ssize_t word_bytes, value_bytes;
@@ -501,6 +507,13 @@ static route *choose(call *own)
     return NULL;
 }
 
+/* Tells whether a call of a route has all the arrays that steps use. */
+static bool fits(const route *way, const steps *plan)
+{
+    size_t arrays = (size_t)(way->input_count + way->result_count);
+    return plan->array_count <= arrays && (way->new_workspace || !plan->uses_workspace);
+}
+
 /* The program of a device, a new reference, since a fork within the call makes fronts forget
  * theirs; NULL where Python shall do it. The first time Python makes it. */
 static program *program_on(route *way, int device)
@@ -517,7 +530,7 @@ static program *program_on(route *way, int device)
         forget_error();
         return NULL;
     }
-    if (Py_TYPE(made) != program_type) {
+    if (Py_TYPE(made) != program_type || !fits(way, &((program *)made)->plan)) {
         way->is_slow_on[device] = made == Py_False;
         Py_DECREF(made);
         return NULL;
@@ -674,7 +687,7 @@ static int allocate_all(call *own, const route *way, void *stream, int device, i
 {
     int results = way->input_count + way->result_count, end = first;
     int last = results + (way->new_workspace != NULL);
-    void *current;
+    void *current = NULL;
     *is_placed = true;
     if (last > first && own->stream &&
         !(current_stream(own->self, device, &current) && current == stream)) {
@@ -756,7 +769,7 @@ static int launch_on(call *own, route *way, program *ready, int device, PyObject
 {
     front *self = own->self;
     bool allocates = self->what != FRONT_INTO;
-    void *context, *stream;
+    void *context = NULL, *stream = NULL;
     if (ready->plan.driver.current_context(&context) || context != ready->plan.context)
         return NOT_DONE;
     if (!allocates && !take_results(own, way, device))
@@ -974,17 +987,24 @@ static bool read_arrays(route *made, const int64_t *words, size_t count, int arr
     return at == end;
 }
 
-/* Reads the slots (numbers of inputs), updated inputs and leaves of a route. */
+/* Reads the slots (numbers of inputs), updated inputs and leaves of a route: each input is a
+ * parameter, and each result is returned. */
 static bool read_structure(route *made, const front *self, PyObject *slots, PyObject *updated,
                            PyObject *leaves)
 {
+    bool has_slot[MOST_ARRAYS] = {false}, has_leaf[MOST_ARRAYS] = {false};
     if (PyTuple_Size(slots) != self->slot_count || PyTuple_Size(leaves) > MOST_ARRAYS)
         return false;
     for (int n = 0; n < self->slot_count; n++) {
         made->slots[n] = (int)PyLong_AsLong(PyTuple_GetItem(slots, n));
         if (made->slots[n] >= made->input_count)
             return false;
+        if (made->slots[n] >= 0)
+            has_slot[made->slots[n]] = true;
     }
+    for (int n = 0; n < made->input_count; n++)
+        if (!has_slot[n])
+            return false;
     for (Py_ssize_t n = 0; n < PyTuple_Size(updated); n++) {
         long number = PyLong_AsLong(PyTuple_GetItem(updated, n));
         if (number < 0 || number >= made->input_count)
@@ -1000,7 +1020,12 @@ static bool read_structure(route *made, const front *self, PyObject *slots, PyOb
         if (number < 0 || number >= count)
             return false;
         made->leaves[made->leaf_count++] = (leaf){is_result != 0, number};
+        if (is_result)
+            has_leaf[number] = true;
     }
+    for (int n = 0; n < made->result_count; n++)
+        if (!has_leaf[n])
+            return false;
     return !PyErr_Occurred() && (made->returns != RETURN_LEAF || made->leaf_count == 1);
 }
 

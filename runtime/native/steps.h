@@ -72,6 +72,8 @@ typedef struct steps {
     driver_functions driver;
     void *context; /* the device's primary context */
     size_t place_count, step_count;
+    size_t array_count; /* those that places name are below it */
+    int uses_workspace;
     place *places;
     step *list;
 } steps;

@@ -1,6 +1,7 @@
 """Build the programs that fuzz the C library, and the plans that they begin with.
 
-One fuzzes the reader of flat plans, one the handlers that XLA calls.
+One fuzzes the reader of flat plans, one the handlers that XLA calls; the extension is compiled with
+sanitizers and called by a program in Python.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -170,6 +173,79 @@ def run_handlers(
     """
     command = [*through, build(what="handlers"), str(count), str(seed), str(first), *files]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AssertionError(f"seed {seed}: {done.stderr[-6000:]}")
+    counted: Mapping[str, int] = json.loads(done.stdout)
+    return counted
+
+
+_EXTENSION_FLAGS = (
+    "-g", "-O1", "-fno-omit-frame-pointer", f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all",
+    "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-fvisibility=hidden",
+)  # fmt: skip
+
+
+def why_not_extension() -> str | None:
+    """Return what is missing to fuzz the extension; None where nothing is."""
+    if (missing := why_not()) is not None:
+        return missing
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "this Python is here without its headers"
+    if not all(map(Path.is_file, _sanitizer_libraries())):
+        return "cc has no sanitizers as libraries, and Python has to load them first"
+    return None
+
+
+def _sanitizer_libraries() -> list[Path]:
+    asked = [["cc", f"-print-file-name=lib{name}.so"] for name in ("asan", "ubsan")]
+    found = [subprocess.check_output(command, text=True) for command in asked]
+    return [Path(line.strip()) for line in found]
+
+
+@functools.cache
+def _build_extension() -> list[Path]:
+    """Return the extension and what it calls, compiled where these sources were not before."""
+    watcher, headers = PROGRAM / "extension.c", sysconfig.get_path("include")
+    own = [native_build.SOURCES / name for name in sorted(native_build.OF_PYTHON)]
+    digest = hashlib.sha256(repr((_EXTENSION_FLAGS, headers)).encode())
+    for path in (*own, *sorted(native_build.SOURCES.glob("*.h")), watcher):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    folder = native_build.ROOT / "build" / "native" / digest.hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    made = []
+    for name, sources in (("_native.abi3.so", own), ("watcher.so", [watcher])):
+        if not (folder / name).exists():
+            scratch = folder / f"{name}.{os.getpid()}"
+            include = [f"-I{headers}", f"-I{native_build.SOURCES}"]
+            command = ["cc", "-std=gnu11", *_EXTENSION_FLAGS, *include, *sources, "-o", scratch]
+            subprocess.run(command, check=True)
+            os.replace(scratch, folder / name)
+        made.append(folder / name)
+    return made
+
+
+def run_extension(
+    count: int, *, seed: int, first: int = 0, through: Sequence[str] = ()
+) -> Mapping[str, int]:
+    """Call the extension oddly, for that many kernels; return what the program counted.
+
+    Raises:
+        AssertionError: it ended with a finding, which the text tells.
+    """
+    program = Path(__file__).parent / "programs" / "native_odd_calls.py"
+    numbers = [str(count), str(seed), str(first)]
+    changes = {
+        "LD_PRELOAD": os.pathsep.join(map(str, _sanitizer_libraries())),
+        "PYTHONMALLOC": "malloc",
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python itself leaves much behind
+    }
+    done = subprocess.run(
+        [*through, sys.executable, "-I", program, *_build_extension(), *numbers],
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         raise AssertionError(f"seed {seed}: {done.stderr[-6000:]}")
     counted: Mapping[str, int] = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Changed flat plans and odd calls of XLA are taken or refused, under the sanitizers of a compiler.
+"""Changed flat plans, odd calls of XLA and of Python are taken or refused, under sanitizers.
 
 `bench/fuzz_flat_plan.py` tries millions of them.
 """
@@ -15,7 +15,7 @@ from native_plans import PLANS
 
 from pallasc.specs.artifacts.flat_plan import flat_plan
 
-INPUTS, SITES, SEED = 20_000, 4_000, 16
+INPUTS, SITES, KERNELS, SEED = 20_000, 4_000, 500, 16
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,17 @@ def test_odd_calls_of_xla_are_refused_and_sound_ones_launch_within_their_arrays(
     assert found["executed"] > SITES / 5
     assert found["not_executed"] > SITES / 5
     assert found["described"] > 0
+
+
+def test_odd_calls_of_the_extension_are_left_to_python_or_launch_what_was_passed() -> None:
+    if (missing := native_fuzz.why_not_extension()) is not None:
+        pytest.skip(f"{missing}, so the extension cannot be fuzzed")
+    found = native_fuzz.run_extension(KERNELS, seed=SEED)
+    assert found["cases"] == KERNELS
+    assert found["launched"] > KERNELS
+    assert found["left to Python"] > KERNELS
+    for what in ("kernels refused", "damaged programs refused", "exceptions"):
+        assert found[what] > 0
 
 
 def test_sound_plans_keep_the_rules_of_python_and_others_do_not() -> None:

@@ -1,0 +1,434 @@
+"""Call the extension with odd arrays, streams and callbacks; print what came of it as JSON.
+
+Usage: native_odd_calls.py EXTENSION WATCHER COUNT SEED [FIRST]. WATCHER is `fuzz/extension.c`. Both
+are compiled with sanitizers, and those are preloaded. What may not happen: a finding of them, an
+exception that nobody raised, a launch of other arrays or in another stream than those of the call,
+a sound call that goes to the fallback, a call that does both, arrays that are never let go.
+
+Cases are numbered from FIRST on; the number of one that fails is the last that is said, and with
+COUNT 1 and that number as FIRST it happens again.
+"""
+
+import ctypes
+import gc
+import importlib.machinery
+import importlib.util
+import json
+import random
+import struct
+import sys
+from collections import Counter
+
+FILE, WATCHER, COUNT, SEED = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+FIRST = int(sys.argv[5]) if len(sys.argv) > 5 else 0
+CONTEXT, FORGET_AFTER = 0xC0, 500
+CALL, INTO, OPERATOR = 0, 1, 2
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = (
+        *(("data", ctypes.c_void_p), ("type", ctypes.c_int32), ("id", ctypes.c_int32)),
+        *(("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8)),
+        *(("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p), ("strides", ctypes.c_void_p)),
+        ("offset", ctypes.c_uint64),
+    )
+
+
+class Record(ctypes.Structure):
+    _fields_ = (
+        *(("object", ctypes.c_void_p), ("status", ctypes.c_int)),
+        *(("raises", ctypes.c_void_p), ("tensor", Tensor)),
+    )
+
+
+class Asked(ctypes.Structure):
+    _fields_ = (
+        *(("what", ctypes.c_uint64), ("stream", ctypes.c_uint64)),
+        ("numbers", ctypes.c_uint64 * 16),
+    )
+
+
+class Function(ctypes.Structure):
+    _fields_ = (("count", ctypes.c_size_t), ("sizes", ctypes.c_size_t * 16))
+
+
+class API(ctypes.Structure):
+    _fields_ = (
+        *(("major", ctypes.c_uint32), ("minor", ctypes.c_uint32)),
+        *((name, ctypes.c_void_p) for name in ("previous", "allocate", "take", "give")),
+        *((name, ctypes.c_void_p) for name in ("view", "stream")),
+    )
+
+
+def load():
+    loader = importlib.machinery.ExtensionFileLoader("_native", FILE)
+    spec = importlib.util.spec_from_loader("_native", loader)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+native, watcher = load(), ctypes.CDLL(WATCHER)
+records = (Record * 64).in_dll(watcher, "records")
+logged = (Asked * 256).in_dll(watcher, "logged")
+NUMBERS = ("stream_status", "context_status", "answer", "answer_at", "logged_count")
+POINTERS = ("stream_raises", "stream_now", "context_now")
+now = {name: ctypes.c_int.in_dll(watcher, name) for name in NUMBERS}
+now |= {name: ctypes.c_void_p.in_dll(watcher, name) for name in POINTERS}
+seen = Counter()
+alive = [0]
+missing = object()
+LAUNCHED = Function(6, (ctypes.c_size_t * 16)(8, 8, 8, 8, 192, 4))
+new_capsule = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
+)(("PyCapsule_New", ctypes.pythonapi))
+NAMES = [b"dlpack_exchange_api", b"something_else"]
+
+
+def address(name):
+    return ctypes.cast(getattr(watcher, name), ctypes.c_void_p).value
+
+
+FUNCTIONS = [
+    address(f"driver_{name}")
+    for name in ("launch", "copy", "fill8", "fill32", "replace", "context")
+]
+SOUND = API(1, 3, None, None, None, None, address("exchange_view"), address("exchange_stream"))
+NEWER = API(2, 0, ctypes.addressof(SOUND), None, None, None, None, None)
+WITHOUT = API(1, 0, None, None, None, None, None, address("exchange_stream"))
+OTHER = API(3, 0, None, None, None, None, address("exchange_view"), address("exchange_stream"))
+
+
+class Fault(Exception):
+    """What callbacks raise."""
+
+
+class Array:
+    """An array whose answers lie in the table of the watcher."""
+
+    def __init__(self, place, pointer, **changes):
+        alive[0] += 1
+        self.place, self.shape, self.strides = place, changes.pop("shape", (4, 64)), None
+        self.sizes = (ctypes.c_int64 * max(1, len(self.shape)))(*self.shape)
+        self.steps = (ctypes.c_int64 * max(1, len(self.shape)))(*changes.pop("strides", (64, 1)))
+        has_strides = changes.pop("has_strides", True)
+        own = {
+            "data": pointer,
+            "offset": 0,
+            "type": 2,
+            "id": 0,
+            "code": 2,
+            "bits": 32,
+            "lanes": 1,
+            "ndim": len(self.shape),
+            "shape": ctypes.addressof(self.sizes),
+            "strides": ctypes.addressof(self.steps) if has_strides else None,
+        }
+        status, raises = changes.pop("status", 0), changes.pop("raises", None)
+        tensor = Tensor(**(own | changes))
+        self.pointer = (tensor.data or 0) + tensor.offset & 2**64 - 1
+        records[place] = Record(id(self), status, id(raises) if raises else None, tensor)
+
+    def __del__(self):
+        alive[0] -= 1
+
+
+class Sub(Array):
+    pass
+
+
+class Stream:
+    """A stream whose handle comes of code."""
+
+    def __init__(self, work):
+        self.work = work
+
+    @property
+    def cuda_stream(self):
+        return self.work()
+
+
+def raising(kind):
+    def run(*arguments):
+        raise kind
+
+    return run
+
+
+class Case:
+    """One kernel of two inputs and one result, and calls of it."""
+
+    def __init__(self, number):
+        self.any = random.Random(f"{SEED} {number}")
+        self.left, self.places, self.faults = [], iter(range(64)), 0
+        self.what = self.any.choice((CALL, INTO, OPERATOR))
+        self.has_workspace = self.any.random() < 0.5
+        self.kept = []
+        self.is_slow = False
+        self.front = self.make_front()
+        self.odd_kernel = self.faults
+
+    def odd(self, share=0.05):
+        """Tell whether something odd happens here; it is counted."""
+        is_odd = self.any.random() < share
+        self.faults += is_odd
+        return is_odd
+
+    def one(self, share, sound, *others):
+        """Return what is sound, now and then one of the others."""
+        return self.any.choice(others) if self.odd(share) else sound
+
+    def callback(self, work):
+        """Return a callback that does something else, or raises, now and then."""
+
+        def run(*arguments):
+            choice = self.any.random()
+            if choice < 0.01 and self.kept_front:
+                self.kept_front.forget()
+            elif choice < 0.02:
+                gc.collect()
+            elif choice < 0.03 and self.kept_front:
+                self.kept_front.fall_back(self.fallback)
+            if self.odd(0.02):
+                raise self.any.choice((Fault, KeyboardInterrupt, MemoryError, AttributeError))
+            if self.odd(0.02):
+                value = self.any.choice((None, (), 7, "odd", False, object(), [1], (1, 2, 3)))
+                self.is_slow |= value is False  # Python has said that it launches here for ever
+                return value
+            return work(*arguments)
+
+        return run
+
+    def fallback(self, *arrays, **named):
+        self.left.append((arrays, named))
+        return "left"
+
+    def make_front(self):
+        self.kept_front = None
+        api = self.one(0.02, SOUND, NEWER, WITHOUT, OTHER)
+        name = self.one(0.02, *NAMES)
+        kinds = self.one(0.02, (Array,), (), (Array,) * 5, (None, Array))
+        names = self.one(0.02, ("a", "b"), (), (None,) * 40, (None, None))
+        plain = self.callback(lambda array: True) if self.any.random() < 0.5 else None
+        written = self.callback(lambda arrays: None) if self.any.random() < 0.5 else None
+        new_in = self.callback(self.new_in) if self.any.random() < 0.7 else None
+        self.new_in_is_there = new_in is not None
+        made = native.front(
+            self.what, names, missing, self.fallback, kinds,
+            new_capsule(ctypes.addressof(api), name, None), written, self.callback(self.new_here),
+            new_in, self.callback(lambda stream: 5), plain, 0,
+        )  # fmt: skip
+        self.kept_front, self.can_ask_plain = made.__self__, plain is not None
+        self.add_route()
+        return made
+
+    def add_route(self):
+        plain = self.any.choice((0, 8)) * self.can_ask_plain
+        array = struct.pack("=10q", 2, 32, 7 | plain, 256, 1024, 2, 4, 64, 64, 1)
+        words = array * 3
+        if self.odd(0.05):
+            words = self.changed(words)
+        slots = self.one(0.03, (0, 1), (0, 0), (5, 1), (0,), (-1, 1), (1, 0))
+        updated = self.one(0.02, (), (0,), (7,), (-1,))
+        sound = ((True, 0),)
+        others = ((), ((False, 0),), ((True, 3),), ((True, -1),), (7,), sound * 40)
+        leaves = self.one(0.03, sound, *others)
+        returns = self.one(0.02, self.any.randrange(3), 3, 9, -1)
+        results = (("result",),) * self.one(0.02, 1, 0, 30, 31)
+        self.returns = returns
+        self.kept_front.add(
+            2, words, slots, updated, returns, leaves, results,
+            ("workspace",) if self.has_workspace else None,
+            self.callback(self.ready), self.callback(lambda device, stream: None),
+            self.callback(raising(Fault)),
+        )  # fmt: skip
+
+    def changed(self, data):
+        """Change bytes, or how many there are."""
+        made = bytearray(data)
+        choice = self.any.random()
+        if choice < 0.3:
+            return bytes(made[: self.any.randrange(len(made) + 1)])
+        if choice < 0.4:
+            return bytes(made) + bytes(self.any.randrange(64))
+        at = self.any.randrange(len(made) // 8) * 8
+        value = self.any.choice((0, 1, 2, 31, 96, 2**63, 2**64 - 1, self.any.getrandbits(64)))
+        made[at : at + 8] = struct.pack("=Q", value)
+        return bytes(made)
+
+    def ready(self, device):
+        """Return the program: a launch with pointers, a map and a value, a fill and a copy."""
+        last = 1 if self.has_workspace else 2  # in the workspace, or at the address 0
+        places = struct.pack("=10Q", 0, 0, 0, 1, 0, 2, last, 0, 2, 1 << 40)
+        head = (0, ctypes.addressof(LAUNCHED), 1, 1, 1, 128, 1, 1, 0, 1, 1, 1, 1, 1, 6, 1)
+        pointers = [word for buffer in range(4) for word in (0, buffer, 0)]
+        launch = struct.pack("=37Q", *head, *pointers, 1, 0, 0, 1, 0, 192, 64, 0, 0)
+        fill = struct.pack("=6Q", 1, 3, 0, 16, 7, self.any.choice((1, 4)))
+        copy = struct.pack("=6Q", 2, 2, 0, 0, 0, 1024)
+        steps = [(launch, bytes(range(196))), (fill, b""), (copy, b"")]
+        if self.odd(0.05):
+            number = self.any.randrange(3)
+            steps[number] = (self.changed(steps[number][0]), steps[number][1])
+            return self.refused_or_harmless(places, steps)
+        if self.odd(0.02):
+            return self.refused_or_harmless(self.changed(places), steps)
+        return native.program(struct.pack("=6Q", *FUNCTIONS), CONTEXT, places, tuple(steps))
+
+    def refused_or_harmless(self, places, steps):
+        """Read a damaged program; it does not launch, as its words are always Python's own."""
+        try:
+            native.program(struct.pack("=6Q", *FUNCTIONS), CONTEXT, places, tuple(steps))
+        except ValueError:
+            seen["damaged programs refused"] += 1
+        return None
+
+    def new_here(self, *arguments):
+        return self.array(next(self.places), is_sound=not self.odd(0.02))
+
+    def new_in(self, stream, device, new):
+        count = len(new) if not self.odd(0.03) else self.any.randrange(4)
+        return [self.array(next(self.places)) for _ in range(count)]
+
+    def array(self, place, is_sound=True):
+        pointer = (1 << 44) + (place << 20)
+        if is_sound:
+            has_strides = self.any.random() < 0.5
+            made = Array(place, pointer, has_strides=has_strides)
+            return self.keep(made)
+        one, number = self.any.choice, self.any.randrange
+        changes = one(
+            [
+                {"shape": tuple(number(-2, 70) for _ in range(number(40))), "strides": ()},
+                {"ndim": one((0, 1, 3, -1)), "shape": (4, 64, 1), "strides": (64, 1, 1)},
+                {"strides": (1, 64)},
+                {"type": one((1, 0, 10, -1))},
+                {"id": one((1, 31, 32, -1, 2**31 - 1))},
+                {"code": number(1, 256)},
+                {"bits": one((0, 8, 16, 64))},
+                {"lanes": one((0, 2, 65535))},
+                {"offset": one((1, 128, 2**64 - 1))},
+                {"status": -1},
+                {"status": -1, "raises": one((Fault, KeyboardInterrupt))},
+                {"pointer": 0},
+            ]
+        )
+        return self.keep(Array(place, **{"pointer": pointer, **changes}))
+
+    def keep(self, made):
+        self.kept.append(made)
+        return made
+
+    def argument(self):
+        if not self.odd(0.06):
+            return self.array(next(self.places))
+        if self.any.random() < 0.6:
+            return self.array(next(self.places), is_sound=False)
+        sub = Sub(next(self.places), 1 << 44)
+        return self.any.choice((None, missing, 7, "x", object(), Array, sub, []))
+
+    def stream(self):
+        if not self.odd(0.1):
+            return self.any.choice((0, 1, 2, 77, 2**48))
+        odd = self.any.choice((-1, 2**64, 1.5, "x", True, object(), None, Fault))
+        if self.any.random() < 0.5:
+            return odd
+        if self.any.random() < 0.5:
+            return Stream(raising(self.any.choice((Fault, KeyboardInterrupt))))
+        return Stream(lambda: odd)
+
+    def call(self):
+        """Make one call; return whether all of it was sound, and what was passed."""
+        self.places, self.faults = iter(range(64)), self.odd_kernel
+        self.kept.clear()
+        self.left.clear()
+        self.prepare_driver()
+        arrays = [self.argument() for _ in range(self.one(0.03, 2, 0, 1, 3, 4))]
+        named = {}
+        if self.what == INTO:
+            out = self.argument()
+            if self.returns and not self.odd(0.03):
+                out = (out,) if self.any.random() < 0.5 else [out]
+            elif self.odd(0.02):
+                out = self.any.choice(([], (out, out), [[out]], None, {"out": out}))
+            if not self.odd(0.02):
+                named["out"] = out
+        if self.any.random() < 0.5:
+            named["stream"] = self.stream()
+        if self.odd(0.02):
+            named[self.any.choice(("a", "c", "stream2", ""))] = self.argument()
+        before = now["logged_count"].value
+        try:
+            result = self.front(*arrays, **named)
+        except (Fault, KeyboardInterrupt, MemoryError, AttributeError) as error:
+            if not self.faults:
+                raise AssertionError("an exception that nobody raised") from error
+            seen["exceptions"] += 1
+            return
+        self.check(arrays, named, result, now["logged_count"].value - before)
+
+    def prepare_driver(self):
+        for name in NUMBERS:
+            now[name].value = 0
+        now["stream_raises"].value = None
+        now["stream_now"].value = self.any.choice((0, 9, 2**40))
+        now["context_now"].value = CONTEXT
+        if self.odd(0.02):
+            now["context_status"].value, now["context_now"].value = self.any.choice(
+                ((201, 0), (0, 0), (0, 1))
+            )
+        if self.odd(0.02):
+            now["stream_status"].value = -1
+            now["stream_raises"].value = self.any.choice((None, id(Fault), id(KeyboardInterrupt)))
+        if self.odd(0.02):
+            now["answer_at"].value, now["answer"].value = self.any.randrange(1, 5), 719
+
+    def check(self, arrays, named, result, steps):
+        if self.left:
+            seen["left to Python"] += 1
+            needs_new_in = "stream" in named and (self.what != INTO or self.has_workspace)
+            may_be_left = self.faults or self.is_slow or (needs_new_in and not self.new_in_is_there)
+            assert may_be_left, "a sound call was left to Python"
+            assert steps == 0, "a call was launched and left to Python"
+            assert len(self.left) == 1
+            assert result == "left"
+            ((passed, keywords),) = self.left
+            assert all(one is other for one, other in zip(passed, arrays, strict=True))
+            assert keywords.keys() == named.keys()
+            return
+        seen["launched"] += 1
+        if self.faults:
+            seen["launched though something was odd"] += 1
+            return
+        assert steps == 3
+        launch, fill, copy = logged[0], logged[1], logged[2]
+        stream = named.get("stream", now["stream_now"].value or 0)
+        assert {launch.stream, fill.stream, copy.stream} == {stream}
+        assert [*launch.numbers[:2]] == [array.pointer for array in arrays]
+        out = named["out"] if self.what == INTO else result
+        out = out[0] if type(out) in (tuple, list) else out
+        assert launch.numbers[2] == copy.numbers[0] == out.pointer
+        assert copy.numbers[1] == arrays[0].pointer
+        assert (fill.numbers[0] == launch.numbers[3] != 0) == self.has_workspace
+
+
+def main():
+    for number in range(FIRST, FIRST + COUNT):
+        try:
+            try:
+                case = Case(number)
+            except (ValueError, TypeError, SystemError):
+                seen["kernels refused"] += 1
+                continue
+            for _ in range(8):
+                case.call()
+            case = None
+        except BaseException:
+            print(f"case {number}", file=sys.stderr)
+            raise
+        if number % FORGET_AFTER == 0:
+            gc.collect()
+            assert alive[0] <= 4, f"{alive[0]} arrays are alive"
+    print(json.dumps({"cases": COUNT, **seen}))
+
+
+main()
