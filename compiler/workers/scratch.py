@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -20,6 +21,17 @@ from pallasc.cache.leases import is_over
 from pallasc.errors import ToolError
 
 _PREFIX = "pallasc-workers-"
+_SPLIT = re.compile(r"[\s,{}]")
+
+
+def temporary_folder() -> str:
+    """Return the folder for temporary files, `/tmp` where Mosaic could not read its path.
+
+    The device library lies there (`device_library`), and Mosaic names it in a line of options for
+    LLVM's passes, which is split at blanks, commas and braces.
+    """
+    folder = os.path.realpath(tempfile.gettempdir())
+    return "/tmp" if _SPLIT.search(folder) else folder
 
 
 class Scratch:
@@ -39,7 +51,7 @@ class Scratch:
             if self._folder is None:
                 remove_left_folders()
                 prefix = f"{_PREFIX}{process.token()}-"
-                self._folder = Path(tempfile.mkdtemp(prefix=prefix)).resolve()
+                self._folder = Path(tempfile.mkdtemp(prefix=prefix, dir=temporary_folder()))
             self._count += 1
             made = self._folder / str(self._count)
             made.mkdir(mode=0o700)
@@ -56,7 +68,7 @@ class Scratch:
 
 def remove_left_folders() -> None:
     """Remove the folders of this user's killed builds."""
-    with contextlib.suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
+    with contextlib.suppress(OSError), os.scandir(temporary_folder()) as entries:
         for entry in entries:
             if entry.name.startswith(_PREFIX) and _is_left(entry):
                 shutil.rmtree(entry.path, ignore_errors=True)

@@ -23,6 +23,7 @@ from pallasc.compiler.lowering.patches import patched
 from pallasc.compiler.lowering.ptxas_reports import Reports
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.failures import exit_in_words
+from pallasc.compiler.workers.scratch import temporary_folder
 from pallasc.compiler.workers.xla_worker import receive, send
 from pallasc.errors import CompileError, ToolError
 from pallasc.specs.gpus import Target
@@ -45,7 +46,7 @@ class XlaProcess:
     """
 
     def __init__(self, setup: Setup) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="pallasc-xla-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="pallasc-xla-", dir=temporary_folder()))
         script = self._folder / "reports"
         script.mkdir()
         self.reports = Reports(setup.toolchain.ptxas, script)

@@ -45,6 +45,23 @@ def test_each_worker_has_a_folder_and_all_go_at_once(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["two words", "a,b", "a{b", "a}b"])
+def test_a_folder_that_mosaic_cannot_read_is_not_taken(
+    name: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = temporary / name
+    odd.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(odd))
+    scratch = Scratch()
+    folder = scratch.make_folder()
+    assert folder.parent.parent == Path("/tmp")
+    remove_left_folders()
+    assert folder.exists()
+    scratch.remove()
+    assert not folder.exists()
+    assert list(odd.iterdir()) == []
+
+
 def test_what_a_dead_build_left_is_removed_by_the_next(temporary: Path) -> None:
     left = left_by_a_dead_process(temporary)
     (left / "1" / "deep").mkdir()
