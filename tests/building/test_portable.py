@@ -1,0 +1,194 @@
+"""Artifacts travel: which keys two machines share, and what stays where it was made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pallasc.cache.manifests import Manifest
+from pallasc.cache.store import Store
+from pallasc.compiler.inputs.portable import why_not_portable
+from pallasc.specs.loading.lock_file import read_lock
+from pallasc.specs.lock import Lock
+
+SPEC = """\
+schema: 1
+targets: [h100-sxm, b200]
+kernels:
+  - name: tiled
+    entry: kernels.py:tiled
+    args: {x: "f32[1024, 4096]"}
+    static: {table: {$call: "tables:table", rows: 3}}
+    files: [tiles.json]
+"""
+KERNELS = '''\
+"""A kernel with a helper, a data file, a table that it finds itself, and a constant of numpy's."""
+
+import json
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+from tables import blocks
+
+from pallasc.specs.library.elementwise import add
+
+HERE = Path(__file__).parent
+SEEN = {name for name in ("a", "b", "c", "d")}
+
+
+def tiled(x, *, table):
+    tiles = json.loads((HERE / "tiles.json").read_text())
+    found = sorted(os.listdir(HERE / "more"))
+    order = ",".join(SEEN)  # by the hash seed
+    warnings.warn(f"{len(found)} more, {os.getcwd() == str(HERE)}, {order}")
+    factor = np.float32(np.cos(len(found)) + len(os.environ.get("HOME", "")) * 0)
+    return add(x, x * factor, block_size=blocks(tiles["block"], table))
+'''
+TABLES = '''\
+"""What the kernel calls."""
+
+
+def table(rows):
+    return rows
+
+
+def blocks(size, table):
+    return size if table == 3 else 2 * size
+'''
+
+
+def write_project(folder: Path) -> Path:
+    (folder / "more").mkdir(parents=True)
+    (folder / "more" / "one.txt").touch()
+    (folder / "tiles.json").write_text('{"block": 2048}')
+    (folder / "tables.py").write_text(TABLES)
+    (folder / "kernels.py").write_text(KERNELS)
+    (folder / "spec.yaml").write_text(SPEC)
+    return folder / "spec.yaml"
+
+
+def works(*command: str) -> bool:
+    ran = subprocess.run(
+        [*command, sys.executable, "-P", "-c", "import pallasc"], capture_output=True, check=False
+    )
+    return ran.returncode == 0
+
+
+def other_machine() -> list[str]:
+    """Return a command that runs another as on another machine, as far as this one allows it."""
+    name = ["unshare", "--uts", "--", "sh", "-c", 'hostname elsewhere && exec "$@"', "sh"]
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"]
+    core = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
+    command: list[str] = []
+    for part in (name, user, core):
+        if shutil.which(part[0]) and works(*command, *part):
+            command += part
+    return command
+
+
+def locked(
+    folder: Path, warm: Store, *, prefix: Sequence[str] = (), umask: int = 0o022, **env: str
+) -> Lock:
+    """Build the project in a folder, in a store of its own, and return the lock of it."""
+    spec = write_project(folder / "project")
+    shutil.copytree(warm.root, folder / "store")
+    for place in (folder, *folder.rglob("*")):  # the other user may write
+        place.chmod(stat.S_IMODE(place.stat().st_mode) | (0o777 if place.is_dir() else 0o666))
+    command = ["-P", "-m", "pallasc", "lock", str(spec), "--update", "--jobs", "1"]
+    command += ["--store", str(folder / "store"), "--lock", str(folder / "pallasc.lock")]
+    subprocess.run(
+        [*prefix, sys.executable, *command],
+        env={**os.environ, **env},
+        cwd=folder,
+        umask=umask,
+        check=True,
+    )
+    lock = read_lock(folder / "pallasc.lock")
+    assert lock is not None
+    return lock
+
+
+def test_two_machines_have_the_same_keys_and_artifacts(tmp_path: Path, warm_store: Store) -> None:
+    """Other folder, user, home, host, umask, locale, time zone, cores, hash seed, terminal."""
+    for place in (tmp_path, *tmp_path.parents):
+        if place.stat().st_uid == os.getuid() and place != Path("/"):
+            place.chmod(stat.S_IMODE(place.stat().st_mode) | 0o755)
+    first = locked(tmp_path / "first", warm_store)
+    other = locked(
+        tmp_path / "other" / "deep in it" / "é",
+        warm_store,
+        prefix=other_machine(),
+        umask=0o077,
+        HOME=str(tmp_path / "nowhere"),
+        USER="someone",
+        LOGNAME="someone",
+        LANG="tr_TR.UTF-8",
+        LC_ALL="C",
+        TZ="Asia/Kathmandu",
+        PYTHONHASHSEED="77",
+        TERM="vt100",
+        COLUMNS="20",
+        OMP_NUM_THREADS="7",
+        CI="true",
+        AWS_REGION="eu-north-1",
+    )
+    assert len(first.variants) == 2
+    assert other.variants == first.variants
+    assert other.toolchain == first.toolchain
+
+
+def test_what_a_kernel_sees_of_a_machine_is_no_reason_to_stay(
+    tmp_path: Path, warm_store: Store
+) -> None:
+    locked(tmp_path, warm_store)
+    store = Store(tmp_path / "store")
+    manifests = [
+        manifest
+        for path in store.folder.glob("man/*/*")
+        if (manifest := store.get_manifest(path.name)) is not None and manifest.variant
+    ]
+    assert len(manifests) == 4  # two variants, each under the key of its folder, too
+    assert {why_not_portable(manifest) for manifest in manifests} == {""}
+    assert not any(str(tmp_path) in repr(manifest.body) for manifest in manifests)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "why"),
+    [
+        (Manifest(), ""),
+        (Manifest(files={"file:kernel.py": "0", "file:../lib/a.py": "0", "module:x": "0"}), ""),
+        (Manifest(opened={"file:tiles.json": "0", "site:x/y.json": "0", "is:site:x": "0"}), ""),
+        (Manifest(opened={"is:/etc/hostname": "file", "is:/proc/self": "folder"}), ""),
+        (
+            Manifest(files={"file:/home/me/kernel.py": "0"}),
+            "its spec names /home/me/kernel.py by an absolute path",
+        ),
+        (
+            Manifest(opened={"file:/etc/tiles.json": "0"}),
+            "it reads /etc/tiles.json, outside of the folder of its spec",
+        ),
+        (
+            Manifest(opened={"folder:a": "0", "folder:/data": None}),
+            "it reads /data, outside of the folder of its spec",
+        ),
+        (
+            Manifest(opened={"link:/data/now": "0"}),
+            "it reads /data/now, outside of the folder of its spec",
+        ),
+        (
+            Manifest(opened={"is:/data/now": None}),
+            "it tests for /data/now, outside of the folder of its spec",
+        ),
+    ],
+)
+def test_what_depends_on_paths_of_a_machine_stays_there(manifest: Manifest, why: str) -> None:
+    assert why_not_portable(manifest) == why
