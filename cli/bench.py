@@ -17,6 +17,7 @@ from pallasc.cli.arguments.options import (
     specs_argument,
     store_option,
 )
+from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.launching.launching import CollectOptions, launch_options
 from pallasc.cli.terminal.output import echo
 
@@ -38,6 +39,7 @@ from pallasc.cli.terminal.output import echo
 @compile_options
 @store_option
 @require_store_option
+@remote_options
 @json_option("the figures")
 def command(
     specs: tuple[str, ...],

@@ -26,6 +26,7 @@ from pallasc.cli.arguments.options import (
     store_option,
     supervision_options,
 )
+from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.arguments.shard import (
     prepare_output,
     require_shard,
@@ -78,6 +79,7 @@ class _Options(BuildOptions):
 @annotations_option("failures, spills and warnings")
 @store_option
 @require_store_option
+@remote_options
 @click.option(
     "--warnings",
     is_flag=True,
@@ -145,8 +147,9 @@ def command(
       variants     a list, in the order of the specs; of each: id, name, params, target, arch,
                    status (hit, lowered, shared, compiled, failed, skipped, missing), seconds,
                    saved_s, reason (why it was a miss), explanation (with --explain: reason, key,
-                   nearest, fields, sources, over_budget), action_key, digest (of the artifact),
-                   cubin_bytes, kernels (resources), pallas_kernels (how many are Mosaic's),
+                   nearest, fields, sources, over_budget), remote (whether it is a hit of the
+                   remote store), action_key, digest (of the artifact), cubin_bytes, kernels
+                   (resources), pallas_kernels (how many are Mosaic's),
                    xla_kernels (names of those that XLA added), warnings (stage, kind, source, text,
                    count),
                    error (message, hint, file, line, column, exit_code), output (its last lines)
@@ -155,6 +158,10 @@ def command(
       shard        with --shard: number, of, variants and others (how many this shard has, and all
                    others have), unknown (how many of all the costs lack), expected_s (compile time
                    by the costs), costs (digest of what was divided by, or null), costs_from
+      remote       what was done with the remote store, or null: url, requests, hits, offered (how
+                   many variants were sent), bytes_read, bytes_written, waited_s, saved_s, refusals
+                   (how much was not used), refused (the first reasons), conflicts (action keys
+                   under which it has another record), tripped (why it was left alone)
       errors       of Python specs whose process died or was stopped; the others are built
       error        why nothing was built, such as a mistake in a spec
     What a variant does not have is null or empty.

@@ -25,9 +25,11 @@ from pallasc.cli.arguments.options import (
     specs_argument,
     store_option,
 )
+from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.arguments.shard import require_shard, shard_options, take_share
 
 if TYPE_CHECKING:
+    from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.cache.store import Store
     from pallasc.checks.candidate import Candidate
     from pallasc.checks.levels import Level
@@ -46,6 +48,7 @@ class _Limits(TypedDict):
     jobs: int | None
     ptxas: Path | None
     require_store: bool
+    remote: RemoteSettings | None
 
 
 class _CheckOptions(LoadOptions, _Limits):
@@ -95,6 +98,7 @@ class _Request(NamedTuple):
 @annotations_option("findings and failures")
 @store_option
 @require_store_option
+@remote_options
 @json_option("the report")
 def command(
     specs: tuple[str, ...],
@@ -200,6 +204,7 @@ def command(
                 timeout_s=options["timeout_s"],
                 memory_bytes=options["memory_bytes"],
                 require_store=options["require_store"],
+                remote=options["remote"],
             ),
             quiet=outputs.prints_report,
         )

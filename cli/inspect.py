@@ -19,9 +19,11 @@ from pallasc.cli.arguments.options import (
     store_option,
     supervision_options,
 )
+from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
+    from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
 
@@ -75,6 +77,7 @@ def _view(name: str, text: str) -> Callable[[Any], Any]:
 @supervision_options
 @store_option
 @require_store_option
+@remote_options
 def command(
     specs: tuple[str, ...],
     output: str | None,
@@ -82,6 +85,7 @@ def command(
     ptxas: Path | None,
     store_root: Path | None,
     require_store: bool,
+    remote: RemoteSettings | None,
     **options: Unpack[LoadOptions],
 ) -> int:
     """Show what the variants of SPECS were compiled into, a summary where no view is chosen.
@@ -115,6 +119,7 @@ def command(
         timeout_s=options["timeout_s"],
         memory_bytes=options["memory_bytes"],
         require_store=require_store,
+        remote=remote,
     )
     store = open_store(store_root)
     with store_progress(store, hits=False) as progress:

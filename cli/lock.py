@@ -22,6 +22,7 @@ from pallasc.cli.arguments.options import (
     store_option,
     supervision_options,
 )
+from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @supervision_options
 @store_option
 @require_store_option
+@remote_options
 @fail_on_warning_option
 @signed_store_option
 @json_option("the differences")

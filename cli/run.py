@@ -20,6 +20,7 @@ from pallasc.cli.arguments.options import (
     specs_argument,
     store_option,
 )
+from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.launching.launching import CollectOptions, launch_options
 from pallasc.cli.terminal.output import echo
 from pallasc.errors import DeviceError
@@ -57,6 +58,7 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 @launching_options
 @store_option
 @require_store_option
+@remote_options
 @json_option("the results")
 def command(
     specs: tuple[str, ...],

@@ -6,9 +6,12 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from pallasc.cache.remote.settings import RemoteSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,12 +44,13 @@ class LoadOptions(ProcessLimits, Selection):
 
 
 class BuildOptions(ProcessLimits):
-    """How a command compiles."""
+    """How a command compiles; for `remote` see `cli/arguments/remote`."""
 
     jobs: int | None
     ptxas: Path | None
     require_store: bool
     fail_on_warning: tuple[re.Pattern[str], ...]
+    remote: RemoteSettings | None
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:

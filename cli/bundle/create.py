@@ -21,6 +21,7 @@ from pallasc.cli.arguments.options import (
     store_option,
     supervision_options,
 )
+from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.bundle.options import output_option
 from pallasc.cli.terminal.output import echo
 
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 @supervision_options
 @store_option
 @require_store_option
+@remote_options
 @fail_on_warning_option
 @signed_store_option
 @json_option("what was written")

@@ -15,6 +15,7 @@ from pallasc.cli.arguments.options import count_option, together
 from pallasc.errors import DeviceError, SelectionError, SpecError
 
 if TYPE_CHECKING:
+    from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.cache.store import Store
     from pallasc.cli.launching.request import Request
     from pallasc.compiler.builds.options import Options
@@ -33,6 +34,7 @@ class CompileOptions(TypedDict):
     jobs: int | None
     ptxas: Path | None
     require_store: bool
+    remote: RemoteSettings | None
     timeout_s: NotRequired[float | None]
     memory_bytes: NotRequired[int | None]
 

@@ -90,6 +90,8 @@ class Progress:
         name = one_line(event.variant.id)
         if event.result is not None and (remarks := remark_facts(event.result)):
             name = f"{name}  {', '.join(remarks)}"
+        if event.result is not None and event.result.remote:
+            name = f"{name}  from the remote store"
         held = self._held
         held.append(self._hit_line % (event.done, name))
         if len(held) >= _HELD_LINES or self._clock() - self._written_s > _HELD_S:

@@ -59,6 +59,7 @@ def report_json(
         "errors": [error_row(failed) for failed in report.errors],
         "error": error_row(error) if error else None,
         "shard": shard_row(share) if share else None,
+        "remote": report.remote.to_json() if report.remote else None,
     }
     if reproduction is not None:
         data["reproduced"] = [result.to_json() for result in reproduction.results]
@@ -117,6 +118,7 @@ class VariantRow(TypedDict):
     saved_s: float
     reason: str
     explanation: object
+    remote: bool
     action_key: str | None
     digest: str | None
     cubin_bytes: int | None
@@ -143,6 +145,7 @@ def variant_row(result: VariantResult) -> VariantRow:
         "saved_s": round(result.saved_s, 3),
         "reason": result.reason,
         "explanation": result.explanation.to_json() if result.explanation else None,
+        "remote": result.remote,
         "action_key": result.action_key,
         "digest": artifact.digest if artifact else None,
         "cubin_bytes": artifact.cubin_bytes if artifact else None,

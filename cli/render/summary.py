@@ -32,7 +32,10 @@ def summary(
         screen: gives colours, and the columns of a line where they are limited.
         warnings: show all warnings, instead of counting them.
     """
-    lines = [*map(printable, remarks(report, warnings=warnings)), totals_line(report, screen)]
+    lines = [*map(printable, remarks(report, warnings=warnings))]
+    if report.remote is not None and report.remote.requests:
+        lines.append(printable(str(report.remote)))
+    lines.append(totals_line(report, screen))
     if len(report.hits) == len(report.results):
         return "\n".join(lines)
     from pallasc.cli.render.highlights import highlights

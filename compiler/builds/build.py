@@ -75,15 +75,18 @@ def build(
     started = time.monotonic()
     run = Run(variants, store, options, on_event)
     interrupted = False
+    remote = None
     try:
         _run(run)
     except KeyboardInterrupt:
         interrupted = True
+    finally:
+        remote = run.finish_remote()
     seconds = time.monotonic() - started
     lock_notes = run.locked.notes() if run.locked else []
     hidden = hidden_notes((result.variant.name, result.missed) for result in run.results.values())
     notes = tuple(dict.fromkeys([*store.warnings, *run.notes, *lock_notes, *hidden]))
-    return Report(run.finished(), seconds, notes, interrupted, context=run.context)
+    return Report(run.finished(), seconds, notes, interrupted, context=run.context, remote=remote)
 
 
 def _run(run: Run) -> None:
@@ -99,8 +102,12 @@ def _run(run: Run) -> None:
             return
         stack.enter_context(setup)
         workers = Workers(run, setup, stack)
+        run.open_remote(setup)
         if not run.store.folder.exists():
-            workers.start(len(run.variants))  # while the toolchain's files are read
+            if run.remote is None:
+                workers.start(len(run.variants))  # while the toolchain's files are read
+            else:
+                run.remote.open()  # which may have all
             with ticking(run):
                 context = setup.context(run.store)
         else:
@@ -111,7 +118,7 @@ def _run(run: Run) -> None:
         run.apply_lock(lookup, setup)
         session = stack.enter_context(Session(run.store))
         with collector_paused():
-            if _has_misses(run.variants, lookup):
+            if run.remote is None and _has_misses(run.variants, lookup):
                 workers.start(1)  # while the others are looked up
             look_up(run, lookup, session, workers)
         if run.misses and options.explain:
@@ -119,15 +126,19 @@ def _run(run: Run) -> None:
         if isinstance(setup, Setup):
             if run.misses and run.may_compile():
                 workers.compile(lookup, session)
-            if any(result.status in _WRITES_MANIFEST for result in run.results.values()):
+            if any(_adds_manifest(result) for result in run.results.values()):
                 from pallasc.compiler.inputs.remembered_toolchain import remember
 
                 remember(run.store, context.identity, setup.versions_now())
         run.notes += setup.notes(context)
-    if any(result.status == "compiled" for result in run.results.values()):
+    if any(result.status == "compiled" or result.remote for result in run.results.values()):
         from pallasc.cache.upkeep.prune import tidy
 
         tidy(run.store, limits=limits or _limits())
+
+
+def _adds_manifest(result: VariantResult) -> bool:
+    return result.remote or result.status in _WRITES_MANIFEST
 
 
 def _prepared(run: Run) -> Setup | RememberedToolchain | None:
@@ -235,41 +246,96 @@ def _has_misses(variants: Sequence[Variant], lookup: Lookup) -> bool:
 
 
 def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> None:
-    """Settle the variants that the store has; group the misses by request and folder."""
+    """Settle the variants that the stores have; group the misses by request and folder."""
     # The import system caches the listings of folders, and files may have been added since.
     importlib.invalidate_caches()
+    waiting: list[tuple[int, Request, LookupResult | PallascError]] = []
     for index, variant in enumerate(run.variants):
         began = time.monotonic()
         try:
             request = lookup.requests.of(variant)
-            cached = run.locked.find(variant, request) if run.locked else lookup.find(request)
         except PallascError as error:
-            error.location = error.location or variant.location
-            run.settle(index, VariantResult(variant, "failed", error=error))
+            _fail(run, index, error)
             continue
-        if cached.artifact is None or cached.action_key is None:
-            _record_miss(run, index, request, cached)
-            workers.start(1)
-            continue
-        manifest = cached.manifest
-        session.hit(cached.action_key, about=About.of(variant), seconds=manifest.cost_s)
-        seconds = time.monotonic() - began
-        run.settle(
-            index,
-            VariantResult(
-                variant,
-                "hit",
-                seconds,
-                cached.action_key,
-                cached.artifact,
-                saved_s=manifest.cost_s,
-                printed=manifest.printed,
-                diagnostics=_diagnostics(manifest),
-                manifest_key=cached.manifest_key,
-                missed=manifest.missed,
-                request=request,
-            ),
-        )
+        cached = _find(run, lookup, variant, request)
+        if isinstance(cached, LookupResult) and cached.artifact is not None:
+            _settle_hit(run, session, index, request, cached, began)
+        elif run.remote is not None:
+            run.remote.open()
+            waiting.append((index, request, cached))
+        else:
+            _settle_miss(run, index, request, cached)
+            workers.start(len(run.misses))
+    if run.remote is None or not waiting:
+        return
+    with ticking(run):
+        fetched = run.remote.fetch(lookup, [request for _, request, _ in waiting])
+    for index, request, before in waiting:
+        began, cached = time.monotonic(), before
+        if request.key in fetched:
+            cached = _find(run, lookup, run.variants[index], request)
+        if isinstance(cached, LookupResult) and cached.artifact is not None:
+            _settle_hit(run, session, index, request, cached, began, remote=True)
+        else:
+            _settle_miss(run, index, request, cached)
+    workers.start(len(run.misses))
+
+
+def _find(
+    run: Run, lookup: Lookup, variant: Variant, request: Request
+) -> LookupResult | PallascError:
+    """Return what the local store has, or why a miss is an error in this build."""
+    try:
+        return run.locked.find(variant, request) if run.locked else lookup.find(request)
+    except PallascError as error:
+        return error
+
+
+def _fail(run: Run, index: int, error: PallascError) -> None:
+    variant = run.variants[index]
+    error.location = error.location or variant.location
+    run.settle(index, VariantResult(variant, "failed", error=error))
+
+
+def _settle_miss(
+    run: Run, index: int, request: Request, found: LookupResult | PallascError
+) -> None:
+    if isinstance(found, PallascError):
+        _fail(run, index, found)
+    else:
+        _record_miss(run, index, request, found)
+
+
+def _settle_hit(
+    run: Run,
+    session: Session,
+    index: int,
+    request: Request,
+    cached: LookupResult,
+    began: float,
+    *,
+    remote: bool = False,
+) -> None:
+    variant, manifest = run.variants[index], cached.manifest
+    session.hit(cached.action_key or "", about=About.of(variant), seconds=manifest.cost_s)
+    seconds = time.monotonic() - began
+    run.settle(
+        index,
+        VariantResult(
+            variant,
+            "hit",
+            seconds,
+            cached.action_key,
+            cached.artifact,
+            saved_s=manifest.cost_s,
+            printed=manifest.printed,
+            diagnostics=_diagnostics(manifest),
+            manifest_key=cached.manifest_key,
+            missed=manifest.missed,
+            request=request,
+            remote=remote,
+        ),
+    )
 
 
 def _diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:

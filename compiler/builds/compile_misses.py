@@ -132,6 +132,8 @@ def _result(
             run.store.tell_once(topic, warning)
         run.notes += _notes(variant, reply)
         _sign(run, miss, reply)
+        if run.remote is not None and reply.stored and not reply.uncached:
+            run.remote.offer(miss.request, variant.id)
     artifact = _artifact(run, reply)
     if artifact is None:
         return replace(result, error=CompileError("the store lost the new artifact"))

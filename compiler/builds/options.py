@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.compiler.builds.locked import Locked
 
 
@@ -29,6 +30,7 @@ class Options:
         require_store: whether a variant fails if it cannot be stored.
         fail_on_warning: patterns; a variant fails if one matches a warning of its compilation, now
             or when it was stored.
+        remote: the remote store behind the local one, None for none.
     """
 
     jobs: int | None = None
@@ -43,6 +45,7 @@ class Options:
     locked: Locked | None = None
     require_store: bool = False
     fail_on_warning: tuple[re.Pattern[str], ...] = ()
+    remote: RemoteSettings | None = None
 
     @property
     def compiles(self) -> bool:

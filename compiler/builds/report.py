@@ -11,6 +11,7 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
+    from pallasc.cache.remote.stats import RemoteStats
     from pallasc.compiler.inputs.request import Request
     from pallasc.compiler.inputs.why import Explanation
     from pallasc.compiler.toolchain.context import Context
@@ -44,6 +45,7 @@ class VariantResult:
         diagnostics: warnings of tracing, lowering and compiling, also of an earlier build.
         missed: variables and files that its code requested but could not see (`hidden_inputs`).
         request: its look-up keys, None if it has none or is not a hit.
+        remote: whether a hit came from the remote store, in this build.
     """
 
     variant: Variant
@@ -63,6 +65,7 @@ class VariantResult:
     diagnostics: tuple[Diagnostic, ...] = ()
     missed: Mapping[str, str] = field(default_factory=dict)
     request: Request | None = None
+    remote: bool = False
 
 
 class Event(NamedTuple):
@@ -108,6 +111,7 @@ class Report:
         errors: errors of spec files that could not be executed.
         context: what identified the toolchain, for keys of what follows the build; None if there is
             no toolchain.
+        remote: what was done with the remote store, None if there is none.
     """
 
     results: tuple[VariantResult, ...]
@@ -116,6 +120,7 @@ class Report:
     interrupted: bool = False
     errors: tuple[PallascError, ...] = ()
     context: Context | None = None
+    remote: RemoteStats | None = None
 
     def having(self, status: Status) -> tuple[VariantResult, ...]:
         """Return the results with a status."""

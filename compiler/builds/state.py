@@ -19,7 +19,9 @@ from pallasc.specs.artifacts.budgets import check_budget
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
+    from pallasc.cache.remote.stats import RemoteStats
     from pallasc.compiler.builds.locked import LockedLookup
+    from pallasc.compiler.builds.remote_tier import RemoteTier
     from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
     from pallasc.compiler.inputs.why import Explanation
     from pallasc.compiler.toolchain.context import Context
@@ -67,6 +69,7 @@ class Run:
         has_compiler: whether a compiler is installed.
         explanations: explanations of misses by folder key, with `explain`.
         context: what identifies the toolchain, None until that is known.
+        remote: the remote store, None if there is none.
     """
 
     def __init__(
@@ -83,7 +86,23 @@ class Run:
         self.locked: LockedLookup | None = None
         self.has_compiler = True
         self.context: Context | None = None
+        self.remote: RemoteTier | None = None
         self._failed = False
+
+    def open_remote(self, setup: Setup | RememberedToolchain) -> None:
+        """Set `remote`, if the build has one; nothing is asked of it yet."""
+        if self.options.remote is not None:
+            from pallasc.compiler.builds.remote_tier import RemoteTier
+
+            self.remote = RemoteTier(self.options.remote, self.store, setup)
+
+    def finish_remote(self) -> RemoteStats | None:
+        """Send what is left to the remote store, and return what was done with it."""
+        if self.remote is None:
+            return None
+        stats = self.remote.finish()
+        self.notes += self.remote.notes
+        return stats
 
     def apply_lock(self, lookup: Lookup, setup: Setup | RememberedToolchain) -> None:
         """Check the build against its lock, if it has one.

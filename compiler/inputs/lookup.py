@@ -101,6 +101,13 @@ class Lookup:
                 records[manifest.action] = manifest.record
         return records
 
+    def fits(self, manifest: Manifest, request: Request) -> bool:
+        """Tell whether a manifest of another store is true here: believed, and nothing changed."""
+        return (
+            self._store.believes(request.key, manifest)
+            and self._first_change(manifest, request.place) is None
+        )
+
     def _follow(self, key: str, manifest: Manifest, place: Place) -> LookupResult:
         """Return the artifact of a manifest if its sources are unchanged, else the miss."""
         if not self._store.believes(key, manifest):

@@ -1,0 +1,129 @@
+"""The remote store of a build: what the local store lacks is looked for there before compiling.
+
+A build that misses nothing asks the remote nothing. Catalog and indexes are read from the first
+miss on; where the local store is empty, while the toolchain's files are hashed. All misses are
+asked for together, before a worker is started. What arrives is published in the local store, and
+found there as any other hit. What was compiled is sent while other variants compile, and the rest
+at the end. What depends on this machine stays here (`inputs/portable`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pallasc.cache.manifests import Manifest
+from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.inputs.portable import why_not_portable
+from pallasc.compiler.inputs.request import Request
+from pallasc.compiler.toolchain.identity import python_name
+from pallasc.compiler.toolchain.setup import Setup
+from pallasc.specs.loading.build_settings import SALT, cache_salt
+
+if TYPE_CHECKING:
+    from pallasc.cache.remote.remote import Remote
+    from pallasc.cache.remote.settings import RemoteSettings
+    from pallasc.cache.remote.stats import RemoteStats
+    from pallasc.cache.store import Store
+    from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
+
+_NOT_NAMES = ("computed with", "traced with", "ptxas")
+"""Labels of versions that are slow to know, or several in one."""
+
+
+class RemoteTier:
+    """The remote store of one build.
+
+    Args:
+        settings: where it is, and whether it is written.
+        store: the local store.
+        setup: the toolchain.
+    """
+
+    def __init__(
+        self, settings: RemoteSettings, store: Store, setup: Setup | RememberedToolchain
+    ) -> None:
+        self._settings, self._store, self._setup = settings, store, setup
+        self._opened: Remote | None = None
+        self.notes: list[str] = []
+        """What was not sent, and why."""
+
+    def open(self) -> Remote:
+        """Begin to read what the remote has for the toolchain; the second time, do nothing.
+
+        Raises:
+            SpecError, ToolError: signatures are required of remotes, and a key cannot be used.
+        """
+        if self._opened is None:
+            from pallasc.cache.remote.remote import Remote
+
+            self._opened = Remote.open(self._settings, self._store, tell=self._store.tell)
+            self._opened.prepare(namespace(self._setup))
+        return self._opened
+
+    def fetch(self, lookup: Lookup, requests: Iterable[Request]) -> set[str]:
+        """Bring into the local store what the remote has; return the request keys of that."""
+        wanted: dict[str, list[Request]] = {}
+        for request in requests:
+            wanted.setdefault(request.key, []).append(request)
+
+        def accept(key: str, manifest: Manifest) -> bool:
+            return any(lookup.fits(manifest, request) for request in wanted[key])
+
+        return {*self.open().fetch(list(wanted), accept)}
+
+    def offer(self, request: Request, variant: str) -> None:
+        """Send what was compiled for a request, unless it depends on this machine.
+
+        Args:
+            request: the request.
+            variant: the variant's id, for notes.
+        """
+        if not self._settings.write:
+            return
+        manifest = self._store.find_manifest(request.key)
+        if manifest is None:
+            return
+        why = why_not_portable(manifest)
+        if why:
+            self.notes.append(f"{variant} is not sent to the remote store: {why}")
+        else:
+            self.open().offer(request.key)
+
+    def finish(self) -> RemoteStats:
+        """Send what is left, and return what was done; an interrupt ends that."""
+        if self._opened is None:
+            from pallasc.cache.remote.stats import RemoteStats
+
+            return RemoteStats(url=self._settings.address.text)
+        with suppress(KeyboardInterrupt):
+            return self._opened.finish()
+        return self._opened.stats
+
+
+def namespace(setup: Setup | RememberedToolchain) -> str:
+    """Return the namespace of a toolchain: what divides the entries of a remote.
+
+    It consists of what is known before any file is hashed: versions, and the salt. Request keys
+    alone decide what is a hit.
+    """
+    from pallasc.cache.remote.layout import namespace_of
+    from pallasc.version import installed_version
+
+    if isinstance(setup, Setup):
+        versions: Mapping[str, str] = {
+            package.name: package.version for package in setup.toolchain.packages
+        }
+    else:
+        versions = {k: v for k, v in setup.versions.items() if k not in _NOT_NAMES}
+    salt = cache_salt(os.environ)
+    return namespace_of(
+        {
+            **versions,
+            "python": python_name(),
+            "pallasc": installed_version(),
+            **({SALT: salt} if salt else {}),
+        }
+    )
