@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 
 from pallasc.cache.entries import entries_of_variant
 from pallasc.cache.remote import layout
@@ -187,7 +188,11 @@ class Remote:
 
     def _open_writer(self) -> Writer:
         if self._writer is None:
-            self._writer = Writer(self._guard, self._namespace, self._known or Known())
+            known = self._known or Known()
+            bad = {pack for reader in self._readers for pack in reader.bad}
+            sound = {digest: index.without_packs(bad) for digest, index in known.indexes.items()}
+            known = replace(known, indexes=sound)  # what was in a bad pack is sent again
+            self._writer = Writer(self._guard, self._namespace, known)
         return self._writer
 
     def _write_waiting(self) -> None:

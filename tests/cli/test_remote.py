@@ -1,0 +1,425 @@
+"""Builds with a remote store: hits of other machines, and remotes that fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache.store import Store
+
+RunCommand = Callable[..., Any]
+IDS = ["add[m=1024,dtype=f32]@h100-sxm", "add[m=1024,dtype=bf16]@h100-sxm"]
+KERNELS = '''\
+"""A kernel with a helper beside it."""
+
+from pathlib import Path
+
+from helper import add
+
+
+def there(x, y, *, block_size):
+    Path("/data/tiles.json").exists()
+    return add(x, y, block_size=block_size)
+'''
+HELPER = '''\
+"""What both kernels call."""
+
+from pallasc.specs.library.elementwise import add as add_of_library
+
+
+def add(x, y, *, block_size):
+    return add_of_library(x, y, block_size=block_size)
+'''
+SPEC = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: add
+    entry: helper.py:add
+    args: {x: "{dtype}[{m}, 4096]", y: "{dtype}[{m}, 4096]"}
+    static: {block_size: 2048}
+    matrix: {m: [1024], dtype: [f32, bf16]}
+"""
+BOUND = """\
+  - name: there
+    entry: kernels.py:there
+    args: {x: "f32[1024, 4096]", y: "f32[1024, 4096]"}
+    static: {block_size: 2048}
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine: a checkout of the project and a store of its own.
+
+    Attributes:
+        folder: where both lie.
+        remote: the folder of the remote store.
+    """
+
+    folder: Path
+    remote: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.folder / "project" / "spec.yaml"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        return (self.spec, "--store", self.store, "--jobs", "1")
+
+    @property
+    def url(self) -> str:
+        return f"file://{self.remote}"
+
+
+def make_machine(folder: Path, warm: Store, remote: Path, *, more: str = "") -> Machine:
+    project = folder / "project"
+    project.mkdir(parents=True)
+    (project / "kernels.py").write_text(KERNELS)
+    (project / "helper.py").write_text(HELPER)
+    (project / "spec.yaml").write_text(SPEC + more)
+    shutil.copytree(warm.root, folder / "store")
+    return Machine(folder, remote)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> tuple[Path, str]:
+    """Return a remote that another machine has filled, and what that machine's build said."""
+    folder = tmp_path_factory.mktemp("other-machine")
+    machine = make_machine(folder, warm_store, folder / "remote", more=BOUND)
+    command = [sys.executable, "-P", "-m", "pallasc", "build", *map(str, machine.arguments)]
+    ran = subprocess.run(
+        [*command, "--remote", machine.url, "--remote-write"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return machine.remote, ran.stderr
+
+
+@pytest.fixture
+def machine(filled: tuple[Path, str], tmp_path: Path, warm_store: Store) -> Machine:
+    """Return a machine with a copy of that remote."""
+    shutil.copytree(filled[0], tmp_path / "remote")
+    return make_machine(tmp_path / "machine", warm_store, tmp_path / "remote")
+
+
+def report(result: Any) -> Any:
+    return json.loads(result.out)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_what_is_compiled_is_sent_except_for_what_depends_on_the_machine(
+    filled: tuple[Path, str],
+) -> None:
+    *_, remote, totals = filled[1].splitlines()
+    assert remote.startswith(f"remote file://{filled[0]}: 0 hits, 2 written, 0.0 MB read, ")
+    assert totals.endswith(": 1 lowered, 2 compiled")  # the third is as the first
+    assert (
+        "warning: there@h100-sxm is not sent to the remote store: it tests for /data/tiles.json, "
+        "outside of the folder of its spec" in filled[1].splitlines()
+    )
+
+
+def test_a_build_takes_what_another_machine_has_made(machine: Machine, run: RunCommand) -> None:
+    before = files_of(machine.remote)
+    first = run("build", *machine.arguments, "--remote", machine.url, "--json")
+    found = report(first)
+    assert (first.code, found["totals"]["hit"]) == (0, 2)
+    assert [row["remote"] for row in found["variants"]] == [True, True]
+    stats = found["remote"]
+    assert (stats["url"], stats["hits"], stats["offered"]) == (machine.url, 2, 0)
+    assert (stats["bytes_written"], stats["refusals"], stats["tripped"]) == (0, 0, "")
+    assert stats["bytes_read"] > 1000
+    assert stats["requests"] <= 5
+    assert stats["saved_s"] > 0
+    assert [line.split("  ")[-1] for line in first.err.splitlines()[:2]] == [
+        "from the remote store"
+    ] * 2
+    assert first.err.splitlines()[2].startswith(f"remote {machine.url}: 2 hits, ")
+    assert files_of(machine.remote) == before
+    second = run("build", *machine.arguments, "--remote", machine.url, "--json")
+    again = report(second)
+    assert again["remote"]["requests"] == 0
+    assert [row["remote"] for row in again["variants"]] == [False, False]
+    assert [row["action_key"] for row in again["variants"]] == [
+        row["action_key"] for row in found["variants"]
+    ]
+    assert len(second.err.splitlines()) == 3
+    assert run("build", *machine.arguments, "--frozen", "--no-remote").code == 0
+
+
+def test_frozen_builds_take_hits_of_the_remote(machine: Machine, run: RunCommand) -> None:
+    lock = machine.folder / "pallasc.lock"
+    remote = ("--remote", machine.url)
+    assert run("build", *machine.arguments, "--frozen").code == 3
+    made = run("lock", *machine.arguments, "--update", "--lock", lock, *remote)
+    assert (made.code, made.out.count("+ ")) == (0, 2)
+    shutil.rmtree(machine.store / "v1" / "packs")
+    how = ("--lock", lock, "--json")
+    missing = run("build", *machine.arguments, "--frozen", *how)
+    assert (missing.code, report(missing)["totals"]["failed"]) == (3, 2)
+    frozen = run("build", *machine.arguments, "--frozen", *how, *remote)
+    assert (frozen.code, report(frozen)["remote"]["hits"]) == (0, 2)
+    shutil.rmtree(machine.store / "v1" / "packs")
+    locked = run("build", *machine.arguments, "--locked", *how, *remote)
+    assert (locked.code, report(locked)["remote"]["hits"]) == (0, 2)
+
+
+def test_a_bundle_is_made_of_hits_of_the_remote(machine: Machine, run: RunCommand) -> None:
+    place = machine.folder / "kernels.pallasc"
+    made = run("bundle", "create", *machine.arguments, "-o", place, "--remote", machine.url)
+    assert (made.code, place.exists()) == (0, True)
+    assert "compiled" not in made.err
+
+
+def test_the_remote_is_named_by_the_environment_or_the_project(
+    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = ("build", *machine.arguments, "--dry-run", "--json")
+    assert report(run(*build))["remote"] is None
+    monkeypatch.setenv("PALLASC_REMOTE", f"file://{machine.folder}/nothing")
+    assert report(run(*build))["remote"]["hits"] == 0
+    assert report(run(*build, "--no-remote"))["remote"] is None
+    monkeypatch.setenv("PALLASC_REMOTE", "none")
+    project = machine.folder / "pyproject.toml"
+    project.write_text(f'[tool.pallasc]\nremote = "{machine.url}"\n')
+    monkeypatch.chdir(machine.spec.parent)
+    assert report(run(*build))["remote"] is None
+    monkeypatch.delenv("PALLASC_REMOTE")
+    assert report(run(*build))["remote"]["hits"] == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            'remote = "ftp://there"',
+            ":3: remote: the address of the remote store begins with ftp:// instead of file://",
+        ),
+        ("remote-write = 1", ":3: tool.pallasc.remote-write: expected true or false, got 1."),
+        ('remotes = "x"', ":3: tool.pallasc: unknown key 'remotes'."),
+    ],
+)
+def test_a_wrong_setting_is_told_with_file_and_line(
+    line: str, told: str, machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = machine.folder / "pyproject.toml"
+    project.write_text(f"# ours\n[tool.pallasc]\n{line}\n")
+    monkeypatch.chdir(machine.folder)
+    result = run("build", *machine.arguments)
+    assert result.code == 2
+    assert result.err.startswith(f"error: {project}{told}")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--remote", "nowhere"), "--remote: the address of the remote store has no scheme"),
+        (("--remote", "https://u:hush@h/?a=b"), "--remote: the address of the remote store has a"),
+        (("--remote", "file:///x", "--no-remote"), "--remote and --no-remote contradict each"),
+        (("--remote-write", "--no-remote"), "--remote-write and --no-remote contradict each"),
+        (("--remote-write",), "--remote-write needs a remote store: name it with --remote or"),
+    ],
+)
+def test_wrong_options_are_refused(
+    options: tuple[str, ...], told: str, machine: Machine, run: RunCommand
+) -> None:
+    result = run("build", *machine.arguments, *options)
+    assert result.code == 2
+    assert result.err.startswith(f"error: {told}")
+    assert "hush" not in result.err
+
+
+def test_writing_is_a_switch_of_its_own(
+    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = machine.folder / "empty"
+    one = (*machine.arguments, "-k", "dtype=f32", "--remote", f"file://{empty}", "--json")
+    monkeypatch.setenv("PALLASC_REMOTE_WRITE", "1")
+    assert report(run("build", *one, "--no-remote-write"))["totals"]["compiled"] == 1
+    assert not empty.exists()
+    (machine.spec.parent / "helper.py").write_text(HELPER + "\n\nCHANGED = True\n")
+    lowered = report(run("build", *one))
+    assert (lowered["totals"]["lowered"], lowered["remote"]["offered"]) == (1, 1)
+    assert list(empty.rglob("packs/*"))
+
+
+def test_wrong_bytes_are_refused_compiled_again_and_healed(
+    machine: Machine, run: RunCommand, warm_store: Store
+) -> None:
+    for pack in machine.remote.rglob("packs/*"):
+        data = bytearray(pack.read_bytes())
+        data[100:200] = bytes(100)
+        pack.write_bytes(data)
+    remote = ("--remote", machine.url, "--json")
+    first = run("build", *machine.arguments, *remote, "--remote-write")
+    found = report(first)
+    assert (first.code, found["totals"]["compiled"]) == (0, 2)
+    assert found["remote"]["refusals"] > 0
+    assert found["remote"]["offered"] == 2
+    other = make_machine(machine.folder / "third", warm_store, machine.remote)
+    healed = report(run("build", *other.arguments, *remote))
+    assert (healed["totals"]["hit"], healed["remote"]["refusals"]) == (2, 0)
+
+
+class Server(ThreadingHTTPServer):
+    """Answers every request in one way."""
+
+    daemon_threads = True
+    answer: Callable[[BaseHTTPRequestHandler], None]
+    seen: list[str]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def handle_one_request(self) -> None:
+        self.raw_requestline = self.rfile.readline(65537)
+        if not self.raw_requestline or not self.parse_request():
+            self.close_connection = True
+            return
+        server: Any = self.server
+        server.seen.append(f"{self.command} {self.path}")
+        server.answer(self)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def refuse(status: int) -> Callable[[BaseHTTPRequestHandler], None]:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        handler.send_header("Content-Length", "0")
+        handler.send_header("Retry-After", "30")
+        handler.end_headers()
+
+    return answer
+
+
+def stall(handler: BaseHTTPRequestHandler) -> None:
+    time.sleep(30)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(("127.0.0.1", 0), Handler) as made:
+        made.answer, made.seen = refuse(403), []
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        yield made
+        made.shutdown()
+
+
+def build_with(run: RunCommand, machine: Machine, port: int) -> tuple[Any, Any]:
+    """Build with a remote on a port of this machine; return what came of it, and its report."""
+    one = (*machine.arguments, "-k", "dtype=f32", "--json")
+    url = f"http://me:hush@127.0.0.1:{port}/cache"
+    result = run("build", *one, "--remote", url, "--remote-write")
+    return result, report(result)
+
+
+@pytest.mark.parametrize(
+    ("answer", "most"),
+    [(refuse(403), 1), (refuse(429), 2), (refuse(500), 2), (stall, 1)],
+    ids=["403", "429", "500", "stall"],
+)
+def test_a_remote_that_fails_costs_a_warning_and_little_time(
+    answer: Callable[[BaseHTTPRequestHandler], None],
+    most: int,
+    machine: Machine,
+    run: RunCommand,
+    server: Server,
+) -> None:
+    server.answer = answer
+    result, found = build_with(run, machine, server.server_port)
+    assert (result.code, found["totals"]["compiled"]) == (0, 1)
+    assert 1 <= len(server.seen) <= most
+    assert found["remote"]["tripped"]
+    assert found["remote"]["waited_s"] < 2.6
+    (warning,) = (line for line in result.err.splitlines() if line.startswith("warning: "))
+    assert "the remote store is left alone for the rest of this build" in warning
+    assert "given up" in result.err.splitlines()[-2]
+    assert "hush" not in result.err + result.out
+
+
+def test_a_remote_that_is_not_there_costs_a_warning(machine: Machine, run: RunCommand) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        result, found = build_with(run, machine, taken.getsockname()[1])
+    assert (result.code, found["totals"]["compiled"]) == (0, 1)
+    assert found["remote"]["waited_s"] < 2.1
+    assert found["remote"]["tripped"]
+
+
+def test_a_missing_package_is_named_with_its_command(
+    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    result = run("build", *machine.arguments, "--dry-run", "--remote", "s3://bucket/prefix")
+    assert result.code == 0
+    (warning,) = (line for line in result.err.splitlines() if line.startswith("warning: "))
+    assert "needs the package obstore, which is not installed" in warning
+    assert "pip install 'pallasc[remote]'" in warning
+
+
+def test_signatures_can_be_required_of_remotes_alone(
+    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch, warm_store: Store
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(machine.folder / "config"))
+    key = machine.folder / "store.key"
+    assert run("bundle", "keygen", key).code == 0
+    one = ("-k", "dtype=f32", "--json")
+    monkeypatch.setenv("PALLASC_REQUIRE_SIGNED_REMOTE", "1")
+    monkeypatch.setenv("PALLASC_TRUSTED_KEYS", f"{key}.pub")
+    unsigned = report(run("build", *machine.arguments, *one, "--dry-run", "--remote", machine.url))
+    assert (unsigned["totals"]["missing"], unsigned["remote"]["refusals"]) == (1, 1)
+    assert unsigned["remote"]["refused"][0].endswith("no trusted key signed it")
+    monkeypatch.setenv("PALLASC_STORE_KEY", str(key))
+    own = ("--remote", f"file://{machine.folder}/own")
+    made = report(run("build", *machine.arguments, *one, *own, "--remote-write"))
+    assert (made["totals"]["compiled"], made["remote"]["offered"]) == (1, 1)
+    monkeypatch.delenv("PALLASC_STORE_KEY")
+    other = make_machine(machine.folder / "third", warm_store, machine.remote)
+    signed = report(run("build", *other.arguments, *one, *own))
+    assert (signed["totals"]["hit"], signed["remote"]["hits"]) == (1, 1)
+
+
+def test_an_interrupt_ends_a_build_whose_remote_hangs(machine: Machine, server: Server) -> None:
+    server.answer = stall
+    command = [sys.executable, "-P", "-m", "pallasc", "build", *map(str, machine.arguments)]
+    process = subprocess.Popen(
+        [*command, "--remote", f"http://127.0.0.1:{server.server_port}", "--remote-write"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "CI": ""},
+    )
+    while not server.seen and process.poll() is None:
+        time.sleep(0.05)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert time.monotonic() - began < 15  # a busy machine; nobody waits for the 30 s of the server
+    assert "Traceback" not in err
