@@ -13,6 +13,8 @@ from pallasc.cache.store import Store
 sys.path.insert(0, str(Path(__file__).parent))
 
 import bazel_cache  # noqa: F401  (tests import these by their bare names)
+import fault_proxy  # noqa: F401
+import faulty  # noqa: F401
 import servers  # noqa: F401
 import variants  # noqa: F401
 

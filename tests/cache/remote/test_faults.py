@@ -1,0 +1,156 @@
+"""A remote that breaks requests costs little, fails nothing, and nothing wrong comes from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import faulty
+import pytest
+import servers
+from bazel_cache import BazelCache
+from fault_proxy import FAULTS, FaultProxy
+from variants import NAMESPACE, check, download, fill, request_key, upload
+
+from pallasc.cache.remote.guard import BUILD, Limits
+from pallasc.cache.remote.settings import RemoteSettings, read_settings
+from pallasc.cache.remote.survey import verify
+from pallasc.cache.store import Store
+
+
+def _settings(url: str) -> RemoteSettings:
+    settings = read_settings({}, url=url, write=True)
+    assert settings is not None
+    return settings
+
+
+def _bazel(place: str, prefix: str = "") -> RemoteSettings:
+    return _settings(f"bazel+http://{place}/{prefix}")
+
+
+def _s3(monkeypatch: pytest.MonkeyPatch, place: str, prefix: str) -> RemoteSettings:
+    for name, value in servers.s3_environment(f"http://{place}").items():
+        monkeypatch.setenv(name, value)
+    return _settings(f"s3://kernels/{prefix}")
+
+
+def test_many_faults_of_a_cache_of_bazel(fast_folder: Path, home: Path) -> None:
+    with BazelCache() as cache:
+        outcome = faulty.run(fast_folder, cache.place, _bazel, faults=120, seed=1)
+    assert (outcome.wrong, outcome.failed, outcome.late) == ([], [], [])
+    assert outcome.found > 10
+    assert len(outcome.injected) > 15
+
+
+def test_many_faults_of_s3(fast_folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with servers.s3_of_rclone(fast_folder / "server") as endpoint:
+        outcome = faulty.run(
+            fast_folder,
+            endpoint.removeprefix("http://"),
+            lambda place, prefix: _s3(monkeypatch, place, prefix),
+            faults=120,
+            seed=2,
+        )
+    assert (outcome.wrong, outcome.failed, outcome.late) == ([], [], [])
+    assert outcome.found > 10
+
+
+@pytest.fixture
+def filled(store: Store, home: Path) -> Iterator[BazelCache]:
+    """Return a cache that has four variants."""
+    with BazelCache() as cache:
+        upload(_bazel(cache.place), store, fill(store, range(4)))
+        yield cache
+
+
+KEYS = [request_key(number) for number in range(4)]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_costs_at_most_two_seconds(filled: BazelCache, other: Store, fault: str) -> None:
+    with FaultProxy(filled.place, lambda method, path: fault) as proxy:
+        began = time.monotonic()
+        found, stats = download(_bazel(proxy.place), other, KEYS)
+        upload(_bazel(proxy.place), other, [])
+        assert time.monotonic() - began < 2.9
+    if fault not in ("lost", "unsaid", "half written", "flip written", "slow", "earlier"):
+        assert found == {}
+        assert bool(stats.tripped) != (fault in ("404", "empty"))
+    for number in range(4):
+        if request_key(number) in found:
+            check(other, number)
+
+
+def test_a_dead_remote_is_told_once_with_what_to_do(filled: BazelCache, other: Store) -> None:
+    from pallasc.cache.remote.remote import Remote
+
+    told: list[str] = []
+    with FaultProxy(filled.place, lambda method, path: "stall") as proxy:
+        remote = Remote.open(_bazel(proxy.place), other, tell=told.append)
+        remote.prepare(NAMESPACE)
+        assert remote.fetch(KEYS, lambda key, manifest: True) == {}
+        assert remote.fetch(KEYS, lambda key, manifest: True) == {}
+        remote.offer(KEYS[0])
+        stats = remote.finish()
+    (text,) = told
+    assert text == (
+        "the remote store is left alone for the rest of this build, which goes on without it: "
+        f"bazel+http://{proxy.place}: 2.0 s were waited for 0.0 MB. "
+        "Look at the network, or build without --remote."
+    )
+    assert 2.0 <= stats.waited_s < 2.2
+
+
+@pytest.mark.parametrize(("later", "found"), [("429", 4), ("500", 4), ("reset", 4), ("403", 0)])
+def test_one_broken_answer_is_asked_for_again_where_that_helps(
+    filled: BazelCache, other: Store, later: str, found: int
+) -> None:
+    first = iter([later])
+    with FaultProxy(filled.place, lambda method, path: next(first, None)) as proxy:
+        answers, stats = download(_bazel(proxy.place), other, KEYS)
+    assert len(answers) == found
+    assert bool(stats.tripped) == (not found)
+
+
+def test_what_was_damaged_on_the_way_up_is_found_and_healed(
+    store: Store, other: Store, home: Path, tmp_path: Path
+) -> None:
+    with BazelCache() as cache:
+        keys = fill(store, range(4))
+        upload(_bazel(cache.place), store, keys)
+        for digest, data in cache.blobs.items():
+            cache.blobs[digest] = data[:-1] + bytes([data[-1] ^ 1])
+        found, stats = download(_bazel(cache.place), other, keys)
+        assert (found, stats.refusals) == ({}, 1)
+        assert upload(_bazel(cache.place), store, keys).offered == 4
+        assert len(download(_bazel(cache.place), Store(tmp_path / "new"), keys)[0]) == 4
+        assert verify(_bazel(cache.place), [NAMESPACE]) == []
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(
+    other: Store, home: Path, tmp_path: Path
+) -> None:
+    with servers.tls(tmp_path) as place:
+        began = time.monotonic()
+        found, stats = download(_settings(f"bazel+https://{place}"), other, KEYS)
+        assert time.monotonic() - began < 2
+    assert found == {}
+    assert "certificate is not valid (UnknownIssuer)" in stats.tripped
+
+
+def test_nothing_listens(other: Store, home: Path) -> None:
+    place = f"127.0.0.1:{servers.free_port()}"
+    found, stats = download(_bazel(place), other, KEYS)
+    assert (found, stats.requests) == ({}, 1)
+    assert "the connection is refused" in stats.tripped
+    assert stats.waited_s < 1
+
+
+def test_a_slow_remote_may_go_on_as_long_as_something_arrives(
+    filled: BazelCache, other: Store
+) -> None:
+    limits = Limits(wait_s=1.0, s_per_mb=BUILD.s_per_mb * 1e6)
+    with FaultProxy(filled.place, lambda method, path: "slow") as proxy:
+        found, stats = download(_bazel(proxy.place), other, KEYS, limits=limits)
+    assert (len(found), stats.tripped) == (4, "")
