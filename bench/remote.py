@@ -1,0 +1,167 @@
+"""Remote stores: what faults, kills and dead servers do to builds.
+
+Goals: of 10,000 faults that a proxy injects into requests to real servers, none has a wrong
+artifact served or a build failed; a remote that is dead costs a build at most 2 s; after SIGKILL at
+1,000 random moments of pushes and pulls, both the local store and the remote verify, and the next
+push and pull complete what was interrupted.
+
+Faults and kills come from `tests/cache/remote/` (`fault_proxy.py`, `faulty.py`, `kills.py`), which
+the tests run with small counts; so does this, unless `--full` asks for the great ones. All traffic
+is to 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness import Figure, run_benchmark
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "cache" / "remote"))
+
+import faulty
+import kills
+import servers
+import variants
+from bazel_cache import BazelCache
+from fault_proxy import FaultProxy
+
+from pallasc.cache.remote.settings import RemoteSettings, read_settings
+from pallasc.cache.store import Store
+
+FAULTS, KILLS = (300, 10_000), (20, 1_000)
+PARTS = ("faults", "dead", "kills")
+_DEAD_ROUNDS = 5
+SettingsAt = Callable[[str, str], RemoteSettings]
+
+
+def measure(options: argparse.Namespace) -> Sequence[Figure]:
+    """Measure the parts that were asked for."""
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory(prefix="pallasc-remote-", dir=options.folder) as name:
+        os.environ["HOME"] = name  # no credentials of whoever runs this
+        for part in options.only or PARTS:
+            folder = Path(name, part)
+            folder.mkdir()
+            figures += _PARTS[part](folder, options)
+    return figures
+
+
+def _settings(url: str) -> RemoteSettings:
+    settings = read_settings({}, url=url, write=True)
+    assert settings is not None
+    return settings
+
+
+def _s3(place: str, prefix: str) -> RemoteSettings:
+    os.environ.update(servers.s3_environment(f"http://{place}"))
+    return _settings(f"s3://kernels/{prefix}")
+
+
+def _web(place: str, prefix: str) -> RemoteSettings:
+    user = f"{servers.USER}:{servers.PASSWORD}"
+    return _settings(f"http://{user}@{place}/kernels")
+
+
+def _bazel(place: str, prefix: str) -> RemoteSettings:
+    return _settings(f"bazel+http://{place}/{prefix}")
+
+
+@contextmanager
+def _upstreams(folder: Path) -> Iterator[dict[str, tuple[str, SettingsAt]]]:
+    """Start one server of each kind; give its `host:port`, and what settings lead there."""
+    with (
+        servers.s3_of_rclone(folder / "s3") as s3,
+        servers.webdav_of_rclone(folder / "webdav") as web,
+        BazelCache() as cache,
+    ):
+        yield {
+            "s3": (s3.removeprefix("http://"), _s3),
+            "webdav": (web, _web),
+            "bazel": (cache.place, _bazel),
+        }
+
+
+def _faults(folder: Path, options: argparse.Namespace) -> list[Figure]:
+    most = FAULTS[options.full]
+    wrong = failed = late = found = 0
+    injected: Counter[str] = Counter()
+    with _upstreams(folder) as upstreams:
+        for number, (kind, (place, settings_at)) in enumerate(upstreams.items()):
+            trials = folder / f"trials-{kind}"
+            trials.mkdir()
+            outcome = faulty.run(
+                trials,
+                place,
+                settings_at,
+                faults=-(-most // len(upstreams)),
+                seed=options.seed + number,
+            )
+            for text in [*outcome.wrong, *outcome.failed, *outcome.late]:
+                print(f"{kind}: {text}", file=sys.stderr)
+            wrong, failed = wrong + len(outcome.wrong), failed + len(outcome.failed)
+            late, found = late + len(outcome.late), found + outcome.found
+            injected += outcome.injected
+            print(f"{kind}: {outcome.faults} faults, {outcome.found} found", file=sys.stderr)
+    return [
+        Figure("faults injected", injected.total(), goal=most, at_least=True),
+        Figure("kinds of faults", len(injected), goal=20, at_least=True),
+        Figure("variants served under faults", found),
+        Figure("wrong artifacts served", wrong, goal=0),
+        Figure("builds failed", failed, goal=0),
+        Figure("builds that waited too long", late, goal=0),
+    ]
+
+
+def _dead(folder: Path, options: argparse.Namespace) -> list[Figure]:
+    """Time a build's whole use of a remote that never answers, and of one that is not there."""
+    source = Store(folder / "source")
+    keys = variants.fill(source, range(4))
+    times: dict[str, list[float]] = {"stalled": [], "refused": []}
+    with BazelCache() as cache, FaultProxy(cache.place, lambda method, path: "stall") as proxy:
+        places = {"stalled": proxy.place, "refused": f"127.0.0.1:{servers.free_port()}"}
+        for kind, place in places.items():
+            for number in range(_DEAD_ROUNDS):
+                settings = _bazel(place, "")
+                store = Store(folder / f"{kind}-{number}")
+                began = time.perf_counter()
+                variants.download(settings, store, keys)
+                times[kind].append(time.perf_counter() - began)
+    return [
+        Figure("a remote that never answers, worst", max(times["stalled"]), "s", goal=2.2),
+        Figure("a remote that is not there, worst", max(times["refused"]), "s", goal=2.0),
+    ]
+
+
+def _kills(folder: Path, options: argparse.Namespace) -> list[Figure]:
+    outcome = kills.run(folder, kills=KILLS[options.full], seed=options.seed)
+    for text in outcome.wrong:
+        print(text, file=sys.stderr)
+    return [
+        Figure("pushes killed", outcome.kills["push"]),
+        Figure("pulls killed", outcome.kills["pull"]),
+        Figure("kills", sum(outcome.kills.values()), goal=KILLS[options.full], at_least=True),
+        Figure("what did not verify after a kill", len(outcome.wrong), goal=0),
+    ]
+
+
+_PARTS = {"faults": _faults, "dead": _dead, "kills": _kills}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--full", action="store_true", help="10,000 faults, 1,000 kills")
+    parser.add_argument("--seed", type=int, default=17, help="of faults and kills")
+    parser.add_argument("--folder", help="for stores and servers; one in memory is fastest")
+    parser.add_argument("--only", action="append", choices=PARTS, help="only this part")
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(__doc__.splitlines()[0], measure, add_options))

@@ -1,0 +1,146 @@
+"""Processes that push and pull are killed at random moments; both tiers verify afterwards.
+
+`run` is used by the tests with a few kills and by bench/remote.py with a thousand. Each process is
+forked from this one, so that it is busy with the transfer from its first moment on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from variants import NAMESPACE, check, fill
+
+from pallasc.cache.remote.settings import RemoteSettings, read_settings
+from pallasc.cache.remote.survey import verify
+from pallasc.cache.remote.transfer import pull, push
+from pallasc.cache.store import Store
+from pallasc.cache.upkeep.verify import verify as verify_store
+
+_VARIANTS = 24
+_SIZE = 8000
+_ROUND = 10
+"""Kills of pushes to one remote, and of pulls into one store, before it is made anew."""
+
+
+@dataclass
+class Outcome:
+    """What came of many kills; `wrong` says what did not verify."""
+
+    kills: dict[str, int] = field(default_factory=lambda: {"push": 0, "pull": 0})
+    completed: dict[str, int] = field(default_factory=lambda: {"push": 0, "pull": 0})
+    wrong: list[str] = field(default_factory=list)
+
+
+def run(folder: Path, *, kills: int, seed: int) -> Outcome:
+    """Kill pushes and pulls until each was killed half as often as `kills`."""
+    outcome = Outcome()
+    rng = random.Random(seed)
+    source = Store(folder / "source")
+    keys = fill(source, range(_VARIANTS), size=_SIZE)
+    longest = _time(folder, source, keys)
+    while min(outcome.kills.values()) < kills // 2:
+        settings = _settings(folder / "remote")
+        _killed(outcome, "push", rng, longest["push"], _pushing(settings, source, keys, rng))
+        _check_remote(outcome, settings, folder, keys)
+        _killed(outcome, "pull", rng, longest["pull"], _pulling(settings, folder / "local"))
+        _check_local(outcome, Store(folder / "local"))
+        if sum(outcome.kills.values()) % _ROUND < 2:
+            _finish(outcome, settings, source, folder, keys)
+    return outcome
+
+
+def _settings(folder: Path) -> RemoteSettings:
+    settings = read_settings({}, url=f"file://{folder}", write=True)
+    assert settings is not None
+    return settings
+
+
+def _time(folder: Path, source: Store, keys: list[str]) -> dict[str, float]:
+    """Return how long a whole push and a whole pull take here."""
+    settings = _settings(folder / "timed")
+    began = time.perf_counter()
+    _child(_pushing(settings, source, keys, random.Random(1)))()
+    pushed = time.perf_counter()
+    _child(_pulling(settings, folder / "timed-store"))()
+    return {"push": pushed - began, "pull": time.perf_counter() - pushed}
+
+
+def _pushing(
+    settings: RemoteSettings, source: Store, keys: list[str], rng: random.Random
+) -> Callable[[], object]:
+    some = rng.sample(keys, rng.randrange(8, len(keys)))
+    return lambda: push(settings, source, {NAMESPACE: some})
+
+
+def _pulling(settings: RemoteSettings, folder: Path) -> Callable[[], object]:
+    return lambda: pull(settings, Store(folder))
+
+
+def _child(work: Callable[[], object]) -> Callable[[], int]:
+    """Start a process that does this work; return what waits for it and gives its status."""
+    pid = os.fork()
+    if not pid:
+        status = 1
+        try:
+            work()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    wait = lambda: os.waitpid(pid, 0)[1]  # noqa: E731
+    wait.pid = pid  # type: ignore[attr-defined]
+    return wait
+
+
+def _killed(
+    outcome: Outcome, verb: str, rng: random.Random, longest_s: float, work: Callable[[], object]
+) -> None:
+    wait = _child(work)
+    time.sleep(rng.uniform(0, longest_s))
+    os.kill(wait.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+    status = wait()
+    if os.WIFSIGNALED(status):
+        outcome.kills[verb] += 1
+    else:
+        outcome.completed[verb] += 1
+        if os.WEXITSTATUS(status):
+            outcome.wrong.append(f"{verb} failed")
+
+
+def _check_remote(
+    outcome: Outcome, settings: RemoteSettings, folder: Path, keys: list[str]
+) -> None:
+    outcome.wrong += [f"remote: {fault}" for fault in verify(settings)]
+
+
+def _check_local(outcome: Outcome, store: Store) -> None:
+    findings = verify_store(store).findings
+    outcome.wrong += [f"local: {f.kind} {f.path}: {f.reason}" for f in findings]
+    outcome.wrong += [f"local: {warning}" for warning in store.warnings]
+
+
+def _finish(
+    outcome: Outcome, settings: RemoteSettings, source: Store, folder: Path, keys: list[str]
+) -> None:
+    """Complete what was interrupted so often; all is there then. Begin with nothing again."""
+    push(settings, source, {NAMESPACE: keys})
+    _check_remote(outcome, settings, folder, keys)
+    local = Store(folder / "local")
+    pull(settings, local)
+    for number in range(_VARIANTS):
+        try:
+            check(local, number, size=_SIZE)
+        except AssertionError:
+            outcome.wrong.append(f"local: variant {number} is not there or wrong")
+    _check_local(outcome, local)
+    shutil.rmtree(folder / "remote")
+    shutil.rmtree(folder / "local")
