@@ -1,0 +1,113 @@
+"""URLs of remotes: taken apart, refused, and never shown with what they may hold of credentials."""
+
+from __future__ import annotations
+
+import pytest
+
+from pallasc.cache.remote.address import parse_address
+from pallasc.cache.remote.settings import read_settings
+from pallasc.errors import SpecError
+
+SECRET = "s3cr3t-hunter2"
+
+
+@pytest.mark.parametrize(
+    ("url", "text", "place", "path"),
+    [
+        ("file:///srv/kernels/", "file:///srv/kernels", "", "/srv/kernels"),
+        ("file://localhost/srv/a%20b", "file:///srv/a b", "", "/srv/a b"),
+        ("s3://bucket", "s3://bucket", "bucket", ""),
+        ("s3://bucket/a/b/", "s3://bucket/a/b", "bucket", "a/b"),
+        ("GS://my.bucket/x", "gs://my.bucket/x", "my.bucket", "x"),
+        ("az://container/x", "az://container/x", "container", "x"),
+        ("https://host/x", "https://host/x", "host", "x"),
+        ("http://[::1]:80/x", "http://[::1]:80/x", "[::1]:80", "x"),
+        ("bazel+https://host:8443", "bazel+https://host:8443", "host:8443", ""),
+        (f"https://me:{SECRET}@host/x", "https://host/x", "host", "x"),
+    ],
+)
+def test_an_address(url: str, text: str, place: str, path: str) -> None:
+    address = parse_address(url)
+    assert (str(address), address.place, address.path) == (text, place, path)
+    assert SECRET not in repr(address)
+
+
+def test_user_and_password_are_kept_apart() -> None:
+    login = parse_address("https://me%40work:p%3Aw@host").login
+    assert login is not None
+    assert (login.user, login.password) == ("me@work", "p:w")
+    assert repr(login) == "Login()"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "kernels",
+        "/srv/kernels",
+        "ftp://host/x",
+        "file://host/x",
+        "file://",
+        "file:relative",
+        "s3://",
+        "s3:///x",
+        f"s3://key:{SECRET}@bucket/x",
+        "s3://bucket/a/../b",
+        "s3://bucket/a//b",
+        "s3://bucket/a b",
+        "https://",
+        "https://host:port/x",
+        "https://host:99999/x",
+        f"https://host/x?sig={SECRET}",
+        f"https://host/x#{SECRET}",
+        f"https://me:{SECRET}@/x",
+        f"{SECRET}://host",
+        f"https://me:{SECRET}@ho st/x",
+        f"https://[{SECRET}/x",
+    ],
+)
+def test_what_is_not_an_address_is_refused_without_quoting_it(url: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_address(url)
+    error: BaseException | None = caught.value
+    assert caught.value.hint
+    while error is not None:
+        assert SECRET not in f"{error!r} {error}" or url.startswith(SECRET)
+        error = error.__cause__
+
+
+def test_the_command_line_counts_before_the_environment_before_the_project() -> None:
+    environ = {"PALLASC_REMOTE": "file:///b", "PALLASC_REMOTE_WRITE": "1"}
+    project = {"remote": "file:///c", "remote-write": False, "remote-signed": "required"}
+    first = read_settings(environ, url="file:///a", write=False, project=project)
+    second = read_settings(environ, project=project)
+    third = read_settings({}, project=project)
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert [str(s.address) for s in (first, second, third)] == [
+        "file:///a", "file:///b", "file:///c",
+    ]  # fmt: skip
+    assert [s.write for s in (first, second, third)] == [False, True, False]
+    assert third.signed
+    assert read_settings({}) is None
+    assert read_settings({"PALLASC_REMOTE": ""}) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "project", "message"),
+    [
+        ({"PALLASC_REMOTE": f"https://me:{SECRET}@"}, {}, "PALLASC_REMOTE: the address"),
+        ({"PALLASC_REMOTE": "s3://b1", "PALLASC_REMOTE_WRITE": "maybe"}, {}, "is 'maybe'"),
+        ({}, {"remote": 3}, "must be the text of a URL"),
+        ({}, {"remote": "s3://b1", "remote-write": "yes"}, "must be true or false"),
+        ({}, {"remote": "s3://b1", "remote-signed": True}, 'must be "required" or'),
+    ],
+)
+def test_a_wrong_setting_is_named(
+    environ: dict[str, str], project: dict[str, object], message: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        read_settings(environ, project=project)
+    assert message in str(caught.value)
+    assert SECRET not in str(caught.value)

@@ -1,0 +1,277 @@
+"""Credentials: found where the clouds' own tools have them, and shown nowhere."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import servers
+from bazel_cache import BazelCache
+from fault_proxy import FAULTS, FaultProxy
+from variants import download, fill, request_key, upload
+
+from pallasc.cache.remote import layout
+from pallasc.cache.remote.address import parse_address
+from pallasc.cache.remote.credentials import authorization, gcs_options, s3_options
+from pallasc.cache.remote.failure import Failure, RemoteError
+from pallasc.cache.remote.opening import open_objects
+from pallasc.cache.remote.settings import read_settings
+from pallasc.cache.remote.transfer import push
+from pallasc.cache.store import Store
+
+SECRET = "wJalrXUtnFEMI-hunter2"
+
+
+def _basic(text: str) -> str:
+    return f"Basic {base64.b64encode(text.encode()).decode()}"
+
+
+def test_the_url_counts_before_a_token_before_netrc(tmp_path: Path) -> None:
+    netrc = tmp_path / ".netrc"
+    netrc.write_text("machine host login n password p\nmachine other login x password y\n")
+    netrc.chmod(0o600)
+    environ = {"HOME": str(tmp_path), "PALLASC_REMOTE_TOKEN": "abc"}
+    assert authorization(parse_address("https://u:w@host"), environ) == _basic("u:w")
+    assert authorization(parse_address("https://host"), environ) == "Bearer abc"
+    del environ["PALLASC_REMOTE_TOKEN"]
+    assert authorization(parse_address("https://host:8080/x"), environ) == _basic("n:p")
+    assert authorization(parse_address("https://third"), environ) is None
+    assert authorization(parse_address("https://host"), {"HOME": "/nonexistent"}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "message"),
+    [
+        (f"machine host login n password {SECRET}", 0o644, "other users can read it"),
+        (f"machine host login n {SECRET}", 0o600, "line 1 is not understood"),
+    ],
+)
+def test_a_netrc_that_cannot_be_used_is_named_and_not_quoted(
+    tmp_path: Path, text: str, mode: int, message: str
+) -> None:
+    (tmp_path / ".netrc").write_text(text)
+    (tmp_path / ".netrc").chmod(mode)
+    with pytest.raises(RemoteError, match=message) as caught:
+        authorization(parse_address("https://host"), {"HOME": str(tmp_path)})
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_token_that_no_header_may_have_is_refused() -> None:
+    with pytest.raises(RemoteError, match="PALLASC_REMOTE_TOKEN has characters") as caught:
+        authorization(parse_address("https://host"), {"PALLASC_REMOTE_TOKEN": f"{SECRET}\nX: y"})
+    assert SECRET not in str(caught.value)
+
+
+PROFILES = f"""
+[default]
+aws_access_key_id = AKDEFAULT
+aws_secret_access_key = {SECRET}
+[ci]
+aws_access_key_id = AKCI
+aws_secret_access_key = {SECRET}
+aws_session_token = T
+"""
+CONFIG = """
+[default]
+region = eu-west-1
+[profile ci]
+region = eu-north-1
+endpoint_url = http://127.0.0.1:1
+[profile web]
+role_arn = arn:aws:iam::1:role/x
+web_identity_token_file = /token
+[profile sso]
+sso_session = company
+"""
+
+
+@pytest.fixture
+def aws(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "credentials").write_text(PROFILES)
+    (tmp_path / ".aws" / "config").write_text(CONFIG)
+    return {"HOME": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        (
+            {},
+            {
+                "access_key_id": "AKDEFAULT",
+                "secret_access_key": SECRET,
+                "region": "eu-west-1",
+            },
+        ),
+        (
+            {"AWS_PROFILE": "ci"},
+            {
+                "access_key_id": "AKCI",
+                "secret_access_key": SECRET,
+                "session_token": "T",
+                "region": "eu-north-1",
+                "endpoint": "http://127.0.0.1:1",
+            },
+        ),
+        (
+            {"AWS_PROFILE": "web"},
+            {"role_arn": "arn:aws:iam::1:role/x", "web_identity_token_file": "/token"},
+        ),
+        ({"AWS_ACCESS_KEY_ID": "A", "AWS_PROFILE": "ci"}, {}),
+        ({"AWS_WEB_IDENTITY_TOKEN_FILE": "/token"}, {}),
+    ],
+)
+def test_profiles_of_aws(
+    aws: dict[str, str], environ: Mapping[str, str], expected: Mapping[str, str]
+) -> None:
+    assert s3_options({**aws, **environ}) == expected
+
+
+def test_a_profile_that_does_not_exist_is_named(aws: dict[str, str]) -> None:
+    with pytest.raises(RemoteError, match="the profile nobody of AWS has no entry"):
+        s3_options({**aws, "AWS_PROFILE": "nobody"})
+
+
+def test_a_profile_that_only_boto3_understands_says_so(
+    aws: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "boto3", None)
+    with pytest.raises(RemoteError, match="the profile sso of AWS needs boto3") as caught:
+        s3_options({**aws, "AWS_PROFILE": "sso"})
+    assert "export-credentials" in str(caught.value)
+
+
+def test_without_any_profile_there_is_nothing_to_add(tmp_path: Path) -> None:
+    assert s3_options({"HOME": str(tmp_path)}) == {}
+
+
+def test_a_file_of_google_that_cannot_be_read_is_named_and_not_quoted(tmp_path: Path) -> None:
+    file = tmp_path / "key.json"
+    file.write_text(f'{{"private_key": "{SECRET}"')
+    with pytest.raises(RemoteError, match="names no readable file of JSON") as caught:
+        gcs_options({"GOOGLE_APPLICATION_CREDENTIALS": str(file)})
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    file.write_text('{"type": "service_account"}')
+    assert gcs_options({"GOOGLE_APPLICATION_CREDENTIALS": str(file)}) == {}
+
+
+def _everything(error: BaseException) -> str:
+    """Return all that can be reached from an exception, suppressed or not."""
+    parts, seen, left = [], set(), [error]
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        parts += [repr(one), str(one), *map(repr, one.args), repr(vars(one))]
+        left += [e for e in (one.__cause__, one.__context__) if e is not None]
+    return "\n".join(parts)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("scheme", ["http", "bazel+http"])
+def test_no_error_of_a_request_shows_credentials(
+    fault: str, scheme: str, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with BazelCache() as cache, FaultProxy(cache.place, lambda method, path: fault) as proxy:
+        address = parse_address(f"{scheme}://user:{SECRET}@{proxy.place}")
+        objects = open_objects(address, {"HOME": str(home)}, timeout_s=0.3)
+        name = layout.pack_name("ab" * 32)
+        for call in (
+            lambda: objects.get(name, limit_bytes=10, on_bytes=lambda _: None),
+            lambda: objects.get_part(name, 0, 10, on_bytes=lambda _: None),
+            lambda: objects.put(layout.catalog_name("ab" * 32), b"x"),
+            lambda: list(objects.list(layout.ROOT)),
+            lambda: objects.delete(name),
+        ):
+            error = _error_of(call)
+            if error is not None:
+                assert SECRET not in _everything(error)
+                assert _basic(f"user:{SECRET}") not in _everything(error)
+                assert error.__context__ is None
+                assert error.hint
+        assert SECRET not in repr(address)
+    assert SECRET not in caplog.text
+
+
+def _error_of(call: Callable[[], object]) -> RemoteError | None:
+    try:
+        call()
+    except RemoteError as error:
+        return error
+    return None
+
+
+def test_nothing_of_a_build_shows_credentials(store: Store, other: Store, home: Path) -> None:
+    """Not in statistics, in warnings, in records, or in what the remote holds."""
+    with BazelCache() as cache:
+        settings = read_settings({}, url=f"bazel+http://user:{SECRET}@{cache.place}", write=True)
+        assert settings is not None
+        keys = fill(store, range(2))
+        sent = upload(settings, store, keys)
+        found, stats = download(settings, other, keys)
+        assert len(found) == 2
+        shown = [sent.to_json(), str(sent), stats.to_json(), str(stats), store.warnings]
+        assert SECRET not in repr(shown)
+        held = b"".join([*cache.actions.values(), *cache.blobs.values()])
+        assert SECRET.encode() not in held
+    for path in store.root.parent.rglob("*"):
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes()
+
+
+def test_s3_shows_neither_key(
+    store: Store, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with servers.s3_of_rclone(tmp_path / "server") as endpoint:
+        for name, value in servers.s3_environment(endpoint).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        settings = read_settings({}, url="s3://kernels", write=True)
+        assert settings is not None
+        with pytest.raises(RemoteError, match=r"403 Forbidden \(SignatureDoesNotMatch\)") as caught:
+            push(settings, store, {"5e" * 32: fill(store, range(1))})
+    assert caught.value.failure is Failure.REFUSED
+    assert SECRET not in _everything(caught.value)
+    assert servers.ACCESS_KEY not in _everything(caught.value)
+
+
+def test_credentials_do_not_follow_a_redirect_to_another_host(other: Store, home: Path) -> None:
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    from threading import Thread
+    from typing import Any
+
+    seen: list[str | None] = []
+
+    class Second(BaseHTTPRequestHandler):
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization"))
+            self.send_error(404)
+
+    second = ThreadingHTTPServer(("127.0.0.1", 0), Second)
+
+    class First(Second):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{second.server_address[1]}/x")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    first = ThreadingHTTPServer(("127.0.0.1", 0), First)
+    for server in (first, second):
+        Thread(target=server.serve_forever, daemon=True).start()
+    settings = read_settings({}, url=f"http://u:{SECRET}@127.0.0.1:{first.server_address[1]}")
+    assert settings is not None
+    download(settings, other, [request_key(0)])
+    for server in (first, second):
+        server.shutdown()
+        server.server_close()
+    assert seen == [None]
