@@ -63,6 +63,11 @@ class Bundled(Candidate):
         return Facts(own.target, own.arch, driver, own.inputs, own.outputs)
 
     @property
+    def vmap(self) -> str | None:
+        """The kernel that does the same to a batch, as the spec says."""
+        return self._entry.vmap
+
+    @property
     def digest(self) -> str:
         """Digest of the artifact as it was compiled."""
         return self._entry.digest

@@ -146,6 +146,8 @@ class Kernel(Variants):
     def defvmap(self, batched: Kernel | None = None) -> None:
         """Declare what does to each part of a batch what the kernel does, for `jax.vmap`.
 
+        It goes before the kernel that `vmap` in the spec names.
+
         Args:
             batched: a kernel whose arrays have one more dimension in front, the batch. The variants
                 of the kernel itself that take such arrays, where it is left out.

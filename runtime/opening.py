@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError
+from pallasc.runtime.calls.match import Rules
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.matching import known
 from pallasc.runtime.matching.candidates import Candidate, Origin
@@ -30,6 +32,27 @@ class NoSuchKernelError(ArgumentError, KeyError):
     """No kernel has this name: an `ArgumentError`, and a `KeyError` as of any mapping."""
 
 
+class _Siblings:
+    """Finds kernels that were opened together; it does not keep `Kernels` in use."""
+
+    def __init__(self, kernels: Kernels, bundles: Bundles, *, checks: bool) -> None:
+        self._kernels = weakref.ref(kernels)
+        self._bundles = bundles
+        self._checks = checks
+
+    def __call__(self, name: str) -> Kernel | None:
+        """Return the kernel with a name, None where there is none."""
+        kernels = self._kernels()
+        return self.open(name) if kernels is None else kernels.get(name)
+
+    def open(self, name: str) -> Kernel | None:
+        """Return the kernel with a name anew."""
+        candidates = self._bundles.candidates(name)
+        if not candidates:
+            return None
+        return Kernel(name, candidates, checks=self._checks, rules=Rules(self))
+
+
 class Kernels(Mapping[str, Kernel]):
     """Kernels by name, each with its variants; `with` closes the bundles that they lie in.
 
@@ -49,8 +72,8 @@ class Kernels(Mapping[str, Kernel]):
         checks: bool = True,
         bundles: Bundles | None = None,
     ) -> None:
-        self._checks = checks
         self._bundles = bundles
+        self._siblings = None if bundles is None else _Siblings(self, bundles, checks=checks)
         self._kernels: dict[str, Kernel] = {}
         variants: dict[str, list[Candidate]] = {}
         for name, params, artifact in entries:
@@ -143,10 +166,9 @@ class Kernels(Mapping[str, Kernel]):
 
     def _find(self, name: str) -> Kernel | None:
         kernel = self._kernels.get(name)
-        if kernel is None and self._bundles is not None:
-            candidates = self._bundles.candidates(name)
-            if candidates:
-                made = Kernel(name, candidates, checks=self._checks)
+        if kernel is None and self._siblings is not None:
+            made = self._siblings.open(name)
+            if made is not None:
                 kernel = self._kernels.setdefault(name, made)
         return kernel
 

@@ -106,6 +106,7 @@ class Spec:
         mesh: axes of the devices that run the kernel together, with sizes, numbers or templates.
         check: values of parameters that `pallasc check` takes instead, `$args`, `$seed`,
             `$tolerance`.
+        vmap: the kernel that does the same to a batch, for `jax.vmap`; None where there is none.
         location: where it is declared.
         base_dir: absolute folder of the spec file; no part of any key.
         locations: places of the fields, by dotted path (`args.a`, `exclude.0`).
@@ -131,6 +132,7 @@ class Spec:
     env: tuple[str, ...] = ()
     mesh: dict[str, int | str] = field(default_factory=dict)
     check: dict[str, Value] = field(default_factory=dict)
+    vmap: str | None = None
     locations: Mapping[str, Location] = field(default_factory=dict, compare=False)
 
     def where(self, *path: str | int) -> Location:
@@ -163,6 +165,7 @@ class Variant:
         mesh: axes and sizes of the devices that run it together; empty for one device.
         env: as in `Spec`, sorted.
         check: what is checked in its place, None for the variant itself.
+        vmap: as in `Spec`.
         locations: as in `Spec`; empty where a worker reads it.
     """
 
@@ -181,6 +184,7 @@ class Variant:
     mesh: Mesh = ()
     env: tuple[str, ...] = ()
     check: Check | None = None
+    vmap: str | None = None
     locations: Mapping[str, Location] = field(default_factory=dict, compare=False, repr=False)
 
     def where(self, path: str) -> Location:
@@ -213,8 +217,8 @@ class Variant:
     def request(self) -> dict[str, object]:
         """Return all that decides the compilation as plain data, mappings sorted by key.
 
-        The kernel's name, its place, the folder, reference, tolerance, budget and check are not
-        in it.
+        The kernel's name, its place, the folder, reference, tolerance, budget, check and vmap are
+        not in it.
         """
         return {
             "args": plain_args(self.args),

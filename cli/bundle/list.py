@@ -34,7 +34,8 @@ def command(file: Path, as_json: bool, **selection: Unpack[Selection]) -> int:
       bytes     its size
       digest    of all its content
       variants  a list; of each: id, name, params, target, arch, inputs, outputs, minimum_driver,
-                digest (of the artifact, as in store and lock), bytes (compressed)
+                digest (of the artifact, as in store and lock), bytes (compressed), vmap (the
+                kernel for a batch, null where the spec names none)
     """
     from pallasc.cli.bundle.options import selected_entries
     from pallasc.cli.terminal.output import json_text, table
@@ -74,4 +75,5 @@ def entry_json(bundle: Bundle, entry: Entry) -> dict[str, object]:
         "minimum_driver": dict(entry.minimum_driver),
         "digest": entry.digest,
         "bytes": bundle.stored_bytes(entry),
+        "vmap": entry.vmap,
     }

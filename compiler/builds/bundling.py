@@ -208,7 +208,12 @@ def _items(results: Sequence[VariantResult]) -> list[Item]:
     from pallasc.specs.bundle.items import item_of
 
     return [
-        item_of(result.variant.name, dict(result.variant.params), result.artifact)
+        item_of(
+            result.variant.name,
+            dict(result.variant.params),
+            result.artifact,
+            vmap=result.variant.vmap,
+        )
         for result in results
         if result.artifact is not None
     ]

@@ -31,6 +31,7 @@ _UNDECIDING = (
     "reference",
     "table",
     "tolerance",
+    "vmap",
 )
 """Fields of a spec that do not affect compilations."""
 

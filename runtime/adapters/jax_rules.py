@@ -66,8 +66,8 @@ def _batched(
     if batched is None:
         raise ArgumentError(
             f"{name} cannot be used under jax.vmap: its shapes are fixed.",
-            hint="Compile a variant for the batched shape and declare it with defvmap, or use "
-            "jax.lax.map.",
+            hint="Compile a variant for the batched shape and declare it, by vmap in the spec or "
+            "with defvmap, or use jax.lax.map.",
         )
     repeated = [
         array if has_batch else jnp.broadcast_to(array, (axis_size, *array.shape))

@@ -29,12 +29,16 @@ if TYPE_CHECKING:
 class Rules:
     """What a program has declared of a kernel, for transformations of JAX.
 
+    Args:
+        find: returns the kernel with a name that was opened together with this one.
+
     Attributes:
         backward: a kernel or a function that gives gradients, None where there is none.
         version: grows with each declaration.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, find: Callable[[str], Variants | None] = lambda _: None) -> None:
+        self._find = find
         self.backward: Any = None
         self.version = 0
         self._batched: Variants | None = None
@@ -51,10 +55,31 @@ class Rules:
         self.version += 1
 
     def batched_form_of(self, kernel: Variants) -> Variants | None:
-        """Return what does the same as a kernel with these rules to a batch, None where nothing."""
-        if not self._is_batched:
-            return None
-        return kernel if self._batched is None else self._batched.named_like(kernel)
+        """Return what does the same as a kernel with these rules to a batch, None where nothing.
+
+        What the program declared goes before what the specs of its variants did.
+
+        Raises:
+            ArgumentError: the specs name different kernels, or one that was not opened with it.
+        """
+        if self._is_batched:
+            return kernel if self._batched is None else self._batched.named_like(kernel)
+        names = sorted({own.vmap for own in kernel.variants if own.vmap is not None})
+        if len(names) > 1:
+            raise ArgumentError(
+                f"variants of {kernel.name} name several kernels for jax.vmap: {', '.join(names)}.",
+                hint="Declare one of them with defvmap.",
+            )
+        if not names or names[0] == kernel.name:
+            return kernel if names else None
+        batched = self._find(names[0])
+        if batched is None:
+            raise ArgumentError(
+                f"{kernel.name} cannot be used under jax.vmap: its spec names the kernel "
+                f"{names[0]} for that, which was not opened with it.",
+                hint=f"Put {names[0]} into the bundle, or declare a kernel with defvmap.",
+            )
+        return batched.named_like(kernel)
 
 
 class Variants:

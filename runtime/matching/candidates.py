@@ -103,6 +103,11 @@ class Candidate:
         """
         return Signature.of(self.artifact.plan)
 
+    @property
+    def vmap(self) -> str | None:
+        """The kernel that does the same to a batch, None where nothing names one."""
+        return None
+
     @cached_property
     def facts(self) -> Facts:
         """What is known of it before its artifact is read."""

@@ -253,7 +253,7 @@ class Bundle:
             with self._reader.naming:
                 record = self._record(entry)
                 numbers = dict(zip(kinds_of(record), entry.blobs, strict=True))
-            yield Item(entry.name, entry.params, record, self._read_of(numbers))
+            yield Item(entry.name, entry.params, record, self._read_of(numbers), entry.vmap)
 
     def stored_bytes(self, entry: Entry) -> int:
         """Return the bytes that an entry's record and blobs take in the file, bases not counted."""

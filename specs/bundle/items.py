@@ -24,12 +24,14 @@ class Item:
         params: parameters and their values, in the order of the matrix.
         record: the artifact's record, as it was compiled.
         read: returns the bytes of a blob of the record; None where an earlier bundle left it out.
+        vmap: the kernel that does the same to a batch, None where the spec names none.
     """
 
     name: str
     params: tuple[tuple[str, Scalar], ...]
     record: ArtifactRecord
     read: Callable[[str], bytes | None]
+    vmap: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +64,18 @@ class Packed:
     blobs: Mapping[str, Blob]
 
 
-def item_of(name: str, params: Mapping[str, Scalar], artifact: Artifact) -> Item:
+def item_of(
+    name: str, params: Mapping[str, Scalar], artifact: Artifact, *, vmap: str | None = None
+) -> Item:
     """Return the item of an artifact.
 
     Args:
         name: the kernel.
         params: parameters and their values, in the order of the matrix.
         artifact: what was compiled.
+        vmap: the kernel that does the same to a batch.
     """
-    return Item(name, tuple(params.items()), artifact.record, artifact.blob)
+    return Item(name, tuple(params.items()), artifact.record, artifact.blob, vmap)
 
 
 def pack_item(item: Item, *, keep_debug: bool, keep_ptx: bool) -> Packed:
@@ -124,4 +129,5 @@ def _entry(item: Item, record: ArtifactRecord, own: str) -> Entry:
         record=0,
         blobs=(),
         digest_of=lambda _: own,
+        vmap=item.vmap,
     )

@@ -9,9 +9,10 @@
 * `inputs`, `outputs`: `[path, dtype, shape]` of each array, as in the plan; after them its layout,
   where it is not row-major
 * `order`: the parameters' names in the order of the matrix
+* `vmap`: the kernel that does the same to a batch, for `jax.vmap`; only where the spec names one
 
-All but `blobs` and `order` repeats what the record says, so that a variant can be chosen without
-reading records; `Bundle.artifact` and `Bundle.verify` compare.
+All but `blobs`, `order` and `vmap` repeats what the record says, so that a variant can be chosen
+without reading records; `Bundle.artifact` and `Bundle.verify` compare.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class Entry:
         blobs: number of each of the record's blobs, in the order of their digests; None for those
             that were left out.
         digest_of: returns the digest of a blob by its number.
+        vmap: the kernel that does the same to a batch, None where the spec names none.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Entry:
     record: int
     blobs: tuple[int | None, ...]
     digest_of: Callable[[int], str] = field(repr=False, compare=False)
+    vmap: str | None = None
 
     @property
     def digest(self) -> str:
@@ -129,6 +132,7 @@ def about_of(entry: Entry, *, record: int | str, blobs: Sequence[int | str | Non
             "order": [name for name, _ in entry.params],
             "outputs": [array.to_json() for array in entry.outputs],
             "record": record,
+            **({} if entry.vmap is None else {"vmap": entry.vmap}),
         }
     )
 
@@ -234,6 +238,9 @@ def _entry(key: bytes, about: Mapping[str, object], digest_of: Callable[[int], s
         raise ValueError("a key cannot hold the name of its kernel or target")
     if len(set(order)) != len(values) or len(order) != len(values):
         raise ValueError("its order does not name each parameter once")
+    vmap = as_text(about["vmap"]) if "vmap" in about else None
+    if vmap is not None and not is_name(vmap):
+        raise ValueError("its kernel for batches has no name of a kernel")
     return Entry(
         name=name,
         params=tuple((item, _scalar(values[item])) for item in order),
@@ -245,6 +252,7 @@ def _entry(key: bytes, about: Mapping[str, object], digest_of: Callable[[int], s
         record=_number(about["record"]),
         blobs=tuple(None if item is None else _number(item) for item in as_list(about["blobs"])),
         digest_of=digest_of,
+        vmap=vmap,
     )
 
 

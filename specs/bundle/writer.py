@@ -86,7 +86,8 @@ def _sorted(variants: Iterable[Packed]) -> list[Packed]:
     """Return the variants in the order of their keys, each once.
 
     Raises:
-        SpecError: two artifacts have the same key, or there are too many.
+        SpecError: two artifacts have the same key, two copies of one name different kernels for
+            batches, or there are too many.
     """
     by_key: dict[bytes, Packed] = {}
     for variant in variants:
@@ -98,10 +99,27 @@ def _sorted(variants: Iterable[Packed]) -> list[Packed]:
                 f"{entry.digest[:12]}.",
                 hint="Leave one of them out.",
             )
-        by_key[entry.key] = max(variant, other, key=_richness)
+        by_key[entry.key] = _with_vmap(max(variant, other, key=_richness), variant, other)
     if len(by_key) > MAX_COUNT:
         raise SpecError(f"a bundle holds at most {MAX_COUNT} variants; there are {len(by_key)}.")
     return [by_key[key] for key in sorted(by_key)]
+
+
+def _with_vmap(richest: Packed, *copies: Packed) -> Packed:
+    """Return a copy of an artifact with the kernel for batches that any copy names.
+
+    Raises:
+        SpecError: two copies name different ones.
+    """
+    names = sorted({copy.entry.vmap for copy in copies if copy.entry.vmap is not None})
+    if len(names) > 1:
+        raise SpecError(
+            f"there are two kernels for a batch of {richest.entry.id}: {' and '.join(names)}.",
+            hint="Leave one of its copies out.",
+        )
+    if not names:
+        return richest
+    return replace(richest, entry=replace(richest.entry, vmap=names[0]))
 
 
 def _richness(variant: Packed) -> tuple[int, tuple[str, ...], bytes]:

@@ -92,6 +92,7 @@ def kernel(
     env: Sequence[str] | None = None,
     mesh: Mapping[str, int | str] | None = None,
     check: Mapping[str, Any] | None = None,
+    vmap: str | None = None,
 ) -> Callable[[Function], Function]:
     """Declare the decorated function as a kernel; the fields are those of YAML.
 
@@ -111,6 +112,7 @@ def kernel(
         mesh: axes and sizes of the devices that run it together: `{"x": 4}`.
         check: values of parameters that `pallasc check` takes instead, `$args`, `$seed` and
             `$tolerance`.
+        vmap: name of the kernel that does the same to a batch, for `jax.vmap`.
 
     Raises:
         SpecError: when the function is decorated while its file is being collected, and a field

@@ -289,6 +289,7 @@ KERNEL_FIELDS = (
     Field("env", VARIABLES_KIND, "Environment variables that the kernel gets to see."),
     Field("mesh", MESH_KIND, "Axes and sizes of the devices that run the kernel together."),
     Field("check", CHECK_KIND, "Small values of parameters that pallasc check takes instead."),
+    Field("vmap", KERNEL_NAME, "The kernel that does the same to a batch; it may be this one."),
 )
 """Every field of a kernel, in the order of the reference."""
 

@@ -9,6 +9,7 @@ from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import without_layout
 from pallasc.specs.fields import Number, PathParts, Place
 from pallasc.specs.gpus import Target
+from pallasc.specs.loading.batches import check_batch_arrays
 from pallasc.specs.loading.filling import Params, Trees
 from pallasc.specs.loading.kernel_fields import AXIS_SIZE, DIFFERENCE, LIMIT
 from pallasc.specs.loading.limits import check_expansion
@@ -54,7 +55,9 @@ def expand(specs: Iterable[Spec]) -> list[Variant]:
                     location=variant.location,
                     hint=f"The other is declared at {other.location}.",
                 )
-    return list(variants.values())
+    made = list(variants.values())
+    check_batch_arrays(made)
+    return made
 
 
 def _expanded(spec: Spec) -> Iterator[Variant]:
@@ -168,6 +171,7 @@ class _Filled:
                 reference=spec.reference,
                 files=self._files,
                 env=self._env,
+                vmap=spec.vmap,
                 location=spec.location,
                 base_dir=spec.base_dir,
                 locations=spec.locations,

@@ -9,6 +9,7 @@ from typing import cast
 from pallasc.errors import SpecError
 from pallasc.specs.fields import Place
 from pallasc.specs.gpus import Target
+from pallasc.specs.loading.batches import check_batch_names
 from pallasc.specs.loading.declare import SpecFile, check_targets, declare, kernel_place
 from pallasc.specs.loading.kernel_fields import FILE, FILE_FIELDS, FileFields
 from pallasc.specs.loading.project import with_project
@@ -35,8 +36,8 @@ def load_specs(
         on_skip: called for what looks like a spec in a folder and is not read.
 
     Raises:
-        SpecError: a file is missing or wrong, a folder has no specs, or two files declare a
-            kernel of the same name for the same architecture.
+        SpecError: a file is missing or wrong, a folder has no specs, two files declare a
+            kernel of the same name for the same architecture, or `vmap` names no kernel.
     """
     specs: list[Spec] = []
     owners: dict[str, dict[str | None, Spec]] = {}
@@ -47,6 +48,7 @@ def load_specs(
         for spec in loaded:
             owners.setdefault(spec.name, {}).update(dict.fromkeys(_archs(spec), spec))
         specs.extend(loaded)
+    check_batch_names(specs)
     return with_project(specs)
 
 

@@ -33,7 +33,8 @@ def square(x):
     return x * x
 """
 KERNELS: list[dict[str, Any]] = [
-    {"name": "double", "entry": "kernel.py:double"},
+    {"name": "double", "entry": "kernel.py:double", "vmap": "doubles"},
+    {"name": "doubles", "entry": "kernel.py:double", "args": {"x": "f32[4, 8, 128]"}},
     {"name": "square", "entry": "kernel.py:square", "matrix": {"n": [128, 256]}},
 ]
 TARGETS = ["sm_90a", "h200"]
@@ -96,12 +97,16 @@ def test_a_bundle_has_what_was_wanted(project: Project, expected: bytes) -> None
         assert [entry.id for entry in bundle.entries()] == [
             "double@h100-sxm",
             "double@h200",
+            "doubles@h100-sxm",
+            "doubles@h200",
             "square[n=128]@h100-sxm",
             "square[n=256]@h100-sxm",
             "square[n=128]@h200",
             "square[n=256]@h200",
         ]
+        vmaps = {(entry.name, entry.vmap) for entry in bundle.entries()}
         (origin,) = bundle.provenance
+    assert vmaps == {("double", "doubles"), ("doubles", None), ("square", None)}
     assert origin.specs.keys() == {"kernels.yaml"}
     assert {"jax", "jaxlib", "ptxas"} <= origin.toolchain.keys()
     assert str(project.folder).encode() not in expected

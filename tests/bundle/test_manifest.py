@@ -131,6 +131,7 @@ CHANGES: list[tuple[str, Any]] = [
     ("inputs", [["x", "bf16", [-1]]]), ("inputs", [["x", "bf16", [True]]]),
     ("inputs", [["x", 5, [1]]]), ("inputs", [["x", "bf16", [1] * 65]]), ("order", None),
     ("order", ["m", "m"]), ("order", []), ("order", ["n"]), ("order", [["m"]]),
+    ("vmap", 5), ("vmap", None), ("vmap", ""), ("vmap", "a\x1b[0m"),
 ]  # fmt: skip
 
 
@@ -169,6 +170,17 @@ def test_an_entry_with_another_key_is_refused(key: bytes) -> None:
     page = EntryPage(b"\3\0\0\0abc", 1)
     with pytest.raises(CorruptError, match="an unterminated key"):
         page.key(0)
+
+
+def test_the_kernel_for_batches_comes_back_and_is_part_of_the_content() -> None:
+    from dataclasses import replace
+
+    plain, named = _entry(), replace(_entry(), vmap="many")
+    page = EntryPage(pack_entries([named]), 1)
+    assert page.entry(0, _digest_of) == named
+    assert b"vmap" not in pack_entries([plain])
+    contents = {content_digest([(own, ["a" * 64, None])]) for own in (plain, named)}
+    assert len(contents) == 2
 
 
 def test_fields_of_a_later_minor_version_are_passed_over() -> None:

@@ -43,6 +43,7 @@ kernels:
     name: add
     args: {y: "{dtype}[{m}, 4096]", x: "{dtype}[{m}, 4096]"}
     budget: {registers: 255}
+    vmap: softmax
     entry: pallasc.specs.library.elementwise:add
 targets: [b200, sm_90a]
 schema: 1

@@ -96,6 +96,21 @@ def test_the_same_variant_twice_is_one() -> None:
     assert build_bundle([*items, *items]) == build_bundle(items)
 
 
+def test_a_kernel_for_batches_is_kept_whichever_copy_names_it() -> None:
+    artifact = make_artifact(1)
+    plain, named, other = (item_of("one", {}, artifact, vmap=vmap) for vmap in (None, "a", "b"))
+    data = build_bundle([plain, named])
+    assert data == build_bundle([named, plain]) == build_bundle([named])
+    assert data != build_bundle([plain])
+    with open_bundle(data) as bundle:
+        bundle.verify()
+        (entry,) = bundle.entries()
+        assert (entry.vmap, entry.digest) == ("a", artifact.digest)
+        assert build_bundle(bundle.items(), keep_debug=True, keep_ptx=True) == data
+    with pytest.raises(SpecError, match=r"two kernels for a batch of one@h100-sxm: a and b\."):
+        build_bundle([named, other])
+
+
 def test_two_artifacts_of_one_variant_are_refused() -> None:
     items = [item_of("scale", {"m": 1}, make_artifact(seed)) for seed in (1, 2)]
     with pytest.raises(SpecError, match=r"two artifacts of scale\[m=1\]@h100-sxm") as caught:

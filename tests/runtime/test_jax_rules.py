@@ -50,6 +50,27 @@ def report(request: pytest.FixtureRequest) -> dict[str, Any]:
         ("repeated", [15, 25]),
         ("as it is", "nothing"),
         ("another kernel", [6, 10]),
+        ("of a spec: single", [6, 10]),
+        ("of a spec: own", [6, 10]),
+        ("of a spec: the rest forgotten", [6, 10]),
+        (
+            "of a spec: alone",
+            "ArgumentError: alone cannot be used under jax.vmap: its spec names the kernel "
+            "elsewhere for that, which was not opened with it.",
+        ),
+        (
+            "of a spec: undeclared",
+            "ArgumentError: undeclared cannot be used under jax.vmap: its shapes are fixed.",
+        ),
+        (
+            "of a spec: several",
+            "ArgumentError: variants of several name several kernels for jax.vmap: batched, own.",
+        ),
+        (
+            "of a spec: overridden",
+            "ArgumentError: single has no variant for a batch of 2 under jax.vmap: arrays of the "
+            "shapes [2, 4, 64].",
+        ),
         (
             "undeclared",
             "ArgumentError: multiply cannot be used under jax.vmap: its shapes are fixed.",

@@ -40,6 +40,7 @@ def slow(x, *, config, flag): ...
     tolerance={"rtol": 0.01},
     budget={"registers": 168},
     files=["table.json"],
+    vmap="doubles",
 )
 def fast(x, *, config, flag): ...
 '''
@@ -48,6 +49,7 @@ YAML = """\
 schema: 1
 kernels:
   - files: [table.json]
+    vmap: doubles
     budget: {registers: 168}
     tolerance: {rtol: 0.01}
     reference: kernels.py:slow
@@ -81,6 +83,7 @@ def test_python_and_yaml_give_the_same_variants(folder: Path) -> None:
     for own, other in zip(python, yaml, strict=True):
         assert (own.id, own.tolerance, own.budget) == (other.id, other.tolerance, other.budget)
         assert (own.reference, own.base_dir) == (other.reference, other.base_dir)
+        assert own.vmap == other.vmap == "doubles"
 
 
 def test_the_place_is_the_line_of_the_decorator(folder: Path) -> None:

@@ -49,6 +49,7 @@ KEEPS: dict[str, dict[str, Any]] = {
     "tolerance": {"tolerance": Tolerance(rtol=0.1)},
     "budget": {"budget": Budget(registers=1)},
     "check": {"check": Check((("m", 4),), {}, {}, (), None, 1)},
+    "vmap": {"vmap": "doubles"},
     "order of files": {"files": ("a.json", "b.json")},
     "order of arguments": {"args": dict(reversed(dict(BASE.args).items()))},  # type: ignore[arg-type]
     "order of static": {"static": dict(reversed(BASE.static.items()))},

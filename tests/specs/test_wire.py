@@ -31,6 +31,7 @@ kernels:
     env: [KERNEL_TILE]
     reference: json:dumps
     check: {m: 1, $args: {z: "f32[2]"}, $seed: 3, $tolerance: {atol: 0.5}}
+    vmap: k_of_batches
 """
 
 

@@ -6,7 +6,10 @@ whose launches the grid says how many rows there are.
 
 from __future__ import annotations
 
+import gc
 import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -17,7 +20,10 @@ import standin
 from jax.sharding import Mesh, PartitionSpec
 from jax_ways import message
 
+import pallasc
 from pallasc.runtime.opening import Kernels
+from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.writer import build_bundle
 
 ROWS = (4, 64)
 
@@ -59,6 +65,11 @@ def variant(
     return name, {"rows": rows}, made.artifact(step, **given)
 
 
+def first(array: Any) -> list[float]:
+    """Return the first element of each part."""
+    return [float(value) for value in np.asarray(array)[..., 0, 0].ravel()]
+
+
 def multiplying() -> Any:
     """Return a kernel that multiplies, alone and in batches of two and of three."""
     entries = [variant("multiply", "three", 2, rows) for rows in (None, 2, 3)]
@@ -73,15 +84,12 @@ def batches(a: Any, b: Any) -> dict[str, Any]:
     report = {"undeclared": message(lambda: jax.vmap(kernel)(jnp.stack([a, b]), jnp.stack([b, b])))}
     kernel.defvmap()
     both, twos = jnp.stack([a, b]), jnp.stack([b, b])
-
-    def first(array: Any) -> list[float]:
-        return [float(value) for value in np.asarray(array)[..., 0, 0].ravel()]
-
     singles = Kernels([variant("single", "two", 1)])["single"]
     others = Kernels([variant("batched", "two", 1, 2)])["batched"]
     singles.defvmap(others)
     wrong = Kernels([variant("wrong", "two", 1), variant("wrong", "two", 1, 2, outputs=[text(3)])])
     wrong["wrong"].defvmap()
+    report |= declared_batches(both)
     report |= {
         "both": first(jax.vmap(kernel)(both, twos)),
         "inside jit": first(jax.jit(jax.vmap(kernel))(both, twos)),
@@ -93,6 +101,42 @@ def batches(a: Any, b: Any) -> dict[str, Any]:
         "other results": message(lambda: jax.vmap(wrong["wrong"])(both)),
         "no kernel": message(lambda: kernel.defvmap(len)),
     }
+    return report
+
+
+def declared_batches(both: Any) -> dict[str, Any]:
+    """Return what comes of vmap where the specs of a bundle's kernels say what it calls."""
+
+    def item(name: str, rows: int | None, vmap: str | None) -> Any:
+        _, params, artifact = variant(name, "two", 1, rows)
+        return item_of(name, params, artifact, vmap=vmap)
+
+    items = [
+        *(item("single", None, "batched"), item("batched", 2, None)),
+        *(item("own", None, "own"), item("own", 2, "own")),
+        *(item("alone", None, "elsewhere"), item("undeclared", None, None)),
+        *(item("several", None, "batched"), item("several", 2, "own")),
+    ]
+
+    def attempt(kernel: Any) -> Any:
+        found: list[Any] = []
+        words = message(lambda: found.append(first(jax.vmap(kernel)(both))))
+        return found[0] if found else words
+
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "made.pallasc"
+        file.write_bytes(build_bundle(items, level=1))
+        kernels = pallasc.open_bundle(file)
+        report = {
+            f"of a spec: {name}": attempt(kernels[name])
+            for name in ("single", "own", "alone", "undeclared", "several")
+        }
+        kernel = kernels["single"]
+        kernel.defvmap()
+        report["of a spec: overridden"] = attempt(kernel)
+        kernel = pallasc.open_bundle(file)["single"]
+        gc.collect()
+        report["of a spec: the rest forgotten"] = attempt(kernel.unchecked)
     return report
 
 
