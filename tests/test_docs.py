@@ -280,7 +280,8 @@ SHELL: dict[str, Check] = {
 
 # What needs more than is here: pallasc installed with its entry points (tests/wheels/test_page.py
 # runs it), the stand-in driver (test_docs_page.py, test_jax_page.py, native/test_page.py of
-# tests/runtime), or a kernel around it (tests/checks/test_static.py, test_depends_on_order.py).
+# tests/runtime), a kernel around it (tests/checks/test_static.py, test_depends_on_order.py), or
+# several machines (tests/shards/test_recipes.py).
 ELSEWHERE = {
     "docs/wheels.md": ("console", "python"),
     "docs/runtime.md": ("console", "python"),
@@ -288,6 +289,7 @@ ELSEWHERE = {
     "docs/native.md": ("console", "python"),
     "docs/check-rules.md": ("ptx", "json"),
     "docs/check.md": ("python",),
+    "docs/shards.md": ("yaml", "sh", "python"),
 }
 
 

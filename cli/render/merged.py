@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 from pallasc.cli.render.junit import clean, document, ended, seconds_text
 from pallasc.cli.render.report_rows import error_row
+from pallasc.cli.render.summary import totals_words
 from pallasc.cli.terminal.output import count
 from pallasc.cli.terminal.screen import STATUS_COLOURS
 from pallasc.cli.terminal.times import duration
@@ -145,7 +146,7 @@ class MergedReport:
                 message = str(as_object(row.get("error") or {}).get("message", ""))
                 first = one_line(message.strip().partition("\n")[0])
                 lines.append(f"failed  {one_line(name)} (shard {self._shard_of[name]}): {first}")
-        parts = [f"{number:,} {status}" for status, number in counts.items() if number]
+        parts = totals_words(counts).values()
         times = [_number(shard["seconds"]) for shard in self._shards]
         spread = f"{duration(min(times))} to {duration(max(times))} a shard" if times else ""
         total = f"{count(len(self._shards), 'shard')} with {count(len(self._rows), 'variant')}"

@@ -60,7 +60,7 @@ def totals_line(report: Report, screen: Screen | None = None) -> str:
         saved_s += result.saved_s if result.status == "hit" else 0.0
     took = f"{report.seconds:.1f} s" if report.seconds < 120 else duration(report.seconds)
     start = f"{count(len(report.results), 'variant')} in {took}: "
-    parts = _parts(counts)
+    parts = totals_words(counts)
     end = f", {duration(saved_s)} saved" if saved_s >= 0.05 else ""
     columns = screen.line_columns if screen else None
     if columns is not None and len(start + ", ".join(parts.values()) + end) > columns:
@@ -72,7 +72,7 @@ def totals_line(report: Report, screen: Screen | None = None) -> str:
     return f"{start}{', '.join(parts.values()) or 'nothing to do'}{end}"
 
 
-def _parts(counts: Mapping[str, int]) -> dict[str, str]:
+def totals_words(counts: Mapping[str, int]) -> dict[str, str]:
     """Return each count that is not 0 in words; hits with their share of what was finished."""
     parts = {status: f"{number:,} {status}" for status, number in counts.items() if number}
     if counts["hit"]:

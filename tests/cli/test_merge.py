@@ -42,7 +42,7 @@ def test_what_was_merged_is_what_one_machine_has(
     Path("pallasc.lock").rename("one.lock")
     merged = run("merge", *parts, "--store", "merged", "--lock", "merged.lock")
     assert (merged.code, merged.out) == (0, "")
-    assert "2 shards with 2 variants: 2 hit; " in merged.err
+    assert "2 shards with 2 variants: 2 hits (100 %); " in merged.err
     assert "merged.lock is written\n" in merged.err
     assert Path("merged.lock").read_text() == Path("one.lock").read_text()
     here = (built.spec, "--store", "merged")
