@@ -52,7 +52,9 @@ def command(
 
     --json prints the object of `pallasc build --json` for all variants, in which
       seconds  time of the shard that took longest
-      shards   a list; of each shard: number, of, file, variants (how many), seconds, expected_s
+      remote   null
+      shards   a list; of each shard: number, of, file, variants (how many), seconds, expected_s,
+               remote
       missing  ids of variants that are in no part
       lock     the lock file that was written, or null
 

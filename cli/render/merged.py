@@ -73,6 +73,7 @@ class MergedReport:
                 "variants": len(rows),
                 "seconds": _number(report["seconds"]),
                 "expected_s": _number(own["expected_s"]),
+                "remote": report.get("remote"),
             }
         )
 
@@ -127,6 +128,7 @@ class MergedReport:
             "variants": rows,
             "errors": self._errors,
             "error": error_row(error) if error else None,
+            "remote": None,
             "shard": None,
             "shards": self._shards,
             "missing": list(self._joined.unbuilt),
