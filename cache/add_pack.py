@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,7 +77,12 @@ def add_pack(store: Store, source: bytes | Path, *, replace_manifests: bool = Tr
             with store.folders.opened(area, make=True):
                 pass
         with files.temporary(store.folders, data) as place:
-            files.publish_first(store.folders, place, f"{format.PACKS}/{digest}")
+            to = f"{format.PACKS}/{digest}"
+            # One of this name that is there already has lost files, or this would not be needed.
+            with contextlib.suppress(FileNotFoundError):
+                store.folders.unlink(f"{to}{format.GONE}")
+            files.publish_last(store.folders, place, to)
+        store.folders.sync(format.PACKS)
         for entry in arrival.newer:
             store.publish_manifest(entry.name, entry.data)
     except OSError as error:

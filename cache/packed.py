@@ -143,8 +143,8 @@ class Packed:
         return bool(holders)
 
     def relist(self) -> None:
-        """List the packs anew at the next use."""
-        self._seen = None
+        """List and open the packs anew at the next use."""
+        self._open, self._gone, self._refused, self._seen = {}, {}, set(), None
 
     def _refresh(self) -> None:
         """List the packs if the folder has changed; open new ones, close those that are gone."""

@@ -155,6 +155,10 @@ def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = Non
         with files.temporary(store.folders, b"") as place:
             store.folders.touch(place, time_ns=now_ns)
             files.publish_last(store.folders, place, _TIDIED)
+        if store.packed is not None:
+            from pallasc.cache.upkeep.merge_packs import merge_packs
+
+            merge_packs(store)
         if _fits(store, limits):
             return None
         with open_index(store, timeout_s=0) as index:

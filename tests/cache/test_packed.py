@@ -230,6 +230,28 @@ def test_a_damaged_pack_is_told_counts_as_missing_and_heals(
     assert {name: artifact.blob(name) for name in artifact.names} == BLOBS
 
 
+def test_a_damaged_pack_that_arrives_again_is_whole(store: Store, variant: list[Entry]) -> None:
+    add_pack(store, pack_of(variant))
+    _damage_frame(the_pack(store))
+    other = Store(store.root)
+    assert other.get_artifact(KEY, verify=True) is None
+    assert len(list((store.folder / "packs").iterdir())) == 2
+    assert add_pack(other, pack_of(variant)).records == 1
+    assert [path.suffix for path in (store.folder / "packs").iterdir()] == [""]
+    for seen in (other, Store(store.root)):
+        assert seen.get_artifact(KEY, verify=True) is not None
+
+
+def test_a_record_that_was_put_away_comes_back_with_its_pack(
+    store: Store, variant: list[Entry]
+) -> None:
+    add_pack(store, pack_of(variant))
+    store.put_away(format.ARTIFACTS, KEY, "nobody vouches for it", None)
+    assert add_pack(store, pack_of(variant)).records == 1
+    for seen in (store, Store(store.root)):
+        assert seen.get_artifact(KEY, verify=True) is not None
+
+
 def test_a_store_that_cannot_be_written_says_so(store: Store, variant: list[Entry]) -> None:
     store.root.mkdir()
     (store.root / "v1").write_text("in the way")

@@ -19,6 +19,7 @@ from pallasc.cache.packs.reader import open_pack
 from pallasc.cache.packs.writer import write_pack
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.merge_packs import merge_packs
 from pallasc.cache.upkeep.pins import pin, unpin
 from pallasc.cache.upkeep.prune import clear, prune, tidy
 from pallasc.cache.upkeep.stats import artifacts, stats
@@ -315,3 +316,68 @@ def test_a_store_of_packs_below_its_limits_is_not_pruned(source: Store, store: S
     (store.folder / "stat" / "tidied").unlink()
     assert tidy(store, limits=Limits(max_bytes=100)) is not None
     assert held(store) == set()
+
+
+def test_many_small_packs_become_one(source: Store, store: Store) -> None:
+    for number in range(10):
+        pack(source, store, [number], used_s=100 + number)
+    store.put_away(format.ARTIFACTS, key(4), "nobody vouches for it", None)
+    assert merge_packs(store, most=10) == 0
+    reader = Store(store.root)
+    assert reader.get_artifact(key(0)) is not None
+    assert merge_packs(store, most=9) == 10
+    (name,) = packs(store)
+    assert (store.folder / "packs" / name).stat().st_mtime == 109
+    assert held(store) == set(range(10)) - {4}
+    assert all(reader.get_artifact(key(n), verify=True) for n in range(10) if n != 4)
+    assert counts(verify(store)) == (9, 11, 10, 1, [])
+
+
+def test_packs_that_overlap_are_merged_without_repeating(source: Store, store: Store) -> None:
+    for number in range(8):
+        pack(source, store, [number, number + 1], used_s=100 + number)
+    size = sum(path.stat().st_size for path in (store.folder / "packs").iterdir())
+    assert merge_packs(store, most=1) == 8
+    assert (store.folder / "packs" / packs(store)[0]).stat().st_size < size
+    assert held(store) == set(range(9))
+    assert verify(store).findings == []
+
+
+def test_a_damaged_pack_is_not_merged(source: Store, store: Store) -> None:
+    paths = [pack(source, store, [number], used_s=100 + number) for number in range(4)]
+    damage(paths[2])
+    assert merge_packs(store, most=1) == 3
+    assert len(packs(store)) == 2
+    assert held(store) == {0, 1, 3}
+
+
+def test_large_packs_are_left_alone(
+    source: Store, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pack(source, store, [0])
+    pack(source, store, [1])
+    monkeypatch.setattr(
+        "pallasc.cache.upkeep.merge_packs.MAX_MERGED_BYTES", path.stat().st_size * 3 // 2
+    )
+    assert merge_packs(store, most=1) == 0
+    assert len(packs(store)) == 2
+
+
+def test_tidying_merges_packs(source: Store, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        pack(source, store, [number])
+    monkeypatch.setattr("pallasc.cache.upkeep.merge_packs.MOST_PACKS", 3)
+    assert tidy(store) is None
+    assert len(packs(store)) == 1
+    assert held(store) == {0, 1, 2, 3}
+
+
+def test_a_pack_that_a_build_uses_is_held_after_it_was_merged(source: Store, store: Store) -> None:
+    for number in range(4):
+        pack(source, store, [number])
+    with Session(store) as session:
+        assert store.get_artifact(key(0)) is not None
+        session.hit(key(0))
+        merge_packs(Store(store.root), most=1)
+        prune(Store(store.root), limits=Limits(max_bytes=0))
+        assert 0 in held(store)
