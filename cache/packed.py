@@ -28,9 +28,13 @@ class Packed:
     Args:
         folders: of the store.
         tell: is called with each fault: the pack's place, and what is wrong, in words.
+        read_only: leave what is damaged where it is.
     """
 
-    def __init__(self, folders: Folders, tell: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, folders: Folders, tell: Callable[[str, str], None], *, read_only: bool = False
+    ) -> None:
+        self._read_only = read_only
         self._folders = folders
         self._path = str(folders.path(FOLDER))
         self._tell = tell
@@ -187,7 +191,8 @@ class Packed:
         except CorruptError as error:
             self._refused.add(digest)
             self._tell(place, f"is corrupt and counts as missing: {error.message}")
-            put_away(self._folders, digest, error.message, identity)
+            if not self._read_only:
+                put_away(self._folders, digest, error.message, identity)
             return None
         except OSError as error:
             self._refused.add(digest)
@@ -210,6 +215,8 @@ class Packed:
     def _forget(self, digest: str, packed: Iterable[bytes]) -> None:
         new = [name for name in packed if name not in self._gone[digest]]
         self._gone[digest].update(new)
+        if self._read_only:
+            return
         lines = "".join("{} {}\n".format(*unpacked_name(name)) for name in new)
         with contextlib.suppress(OSError):  # then every reader finds it damaged
             descriptor = files.open_new(self._folders, f"{FOLDER}/{digest}{GONE}", _APPEND)

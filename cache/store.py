@@ -75,6 +75,7 @@ class Store:
         require_signed: believe only what a trusted key signed, whatever the environment says.
         trust: what is signed with and believed; by default what the environment says, see
             `cache/signing.py`.
+        read_only: change nothing in the folder: what is damaged is told, and stays where it is.
     """
 
     def __init__(
@@ -84,7 +85,9 @@ class Store:
         warn: Callable[[str], None] | None = None,
         require_signed: bool = False,
         trust: Trust | None = None,
+        read_only: bool = False,
     ) -> None:
+        self.read_only = read_only
         self.root = default_root() if root is None else _absolute(root)
         self.folder = self.root / format.FOLDER
         self.folders = Folders(self.folder)
@@ -215,7 +218,9 @@ class Store:
             from pallasc.cache.packed import Packed
 
             self._packed = Packed(
-                self.folders, lambda place, fault: self._warn_once(place, f"{place} {fault}")
+                self.folders,
+                lambda place, fault: self._warn_once(place, f"{place} {fault}"),
+                read_only=self.read_only,
             )
         return self._packed
 
@@ -442,7 +447,7 @@ class Store:
         self._warn_once(place, f"{place} is corrupt and counts as missing: {reason}")
         if identity in (None, files.IN_PACK) and (packed := self.packed) is not None:
             packed.forget(area, name)
-        if identity == files.IN_PACK:
+        if identity == files.IN_PACK or self.read_only:
             return
         aside = f"{files.QUARANTINE}/{area}-{name}-{os.urandom(8).hex()}"
         files.put_away(self.folders, place, aside, reason, identity)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import click
 
 from pallasc.cli.arguments.command import Group
-from pallasc.cli.cache import audit, pin, prune, stats, verify, why
+from pallasc.cli.cache import audit, merge, pin, prune, stats, verify, why
 
 
 @click.group(
     "cache",
     cls=Group,
-    short_help="Manage the store: stats, why, verify, prune, pin.",
+    short_help="Manage the store: stats, why, verify, prune, pin, merge.",
 )
 def command() -> None:
     """Manage the store of compiled artifacts.
@@ -35,6 +35,7 @@ for _command in (
     prune.prune_command,
     prune.clear_command,
     pin.command,
+    merge.command,
     audit.command,
 ):
     command.add_command(_command)

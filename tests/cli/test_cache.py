@@ -370,3 +370,75 @@ def _as_nobody(run: RunCommand, *arguments: str | Path) -> tuple[int, str]:
 def _make_old(store: Path) -> None:
     for path in (store / "v1").glob("[acm]*/*/*"):
         os.utime(path, (1000, 1000))
+
+
+def test_merge_takes_a_store_and_every_command_finds_what_came(
+    run: RunCommand, own: tuple[Path, Path], tmp_path: Path
+) -> None:
+    spec, store = own
+    target = tmp_path / "target"
+    done = run("cache", "merge", store, "--store", target)
+    assert (done.code, done.out) == (0, f"{store}: 2 artifacts taken\n")
+    assert [path.name for path in (target / "v1" / "cas").iterdir()] == []
+    assert run("cache", "merge", store, "--store", target).out == (
+        f"{store}: 0 artifacts taken, 2 there already\n"
+    )
+    built = json.loads(run("build", spec, "--store", target, "--json").out)
+    assert [variant["status"] for variant in built["variants"]] == ["hit", "hit"]
+    figures = json.loads(run("cache", "stats", "--store", target, "--json").out)
+    assert (figures["entries"], figures["packs"], figures["hits"]) == (2, 1, 2)
+    assert re.search(r"^packs        1$", run("cache", "stats", "--store", target).out, re.M)
+    why = run("cache", "why", spec, "--store", target, "-k", "dtype=f32")
+    assert why.out == "hit   add[m=1024,dtype=f32]@h100-sxm: the store has it\n"
+    key = built["variants"][0]["action_key"]
+    assert run("inspect", key, "--store", target).out == run("inspect", key, "--store", store).out
+    assert run("cache", "pin", "add", "--store", target).code == 0
+    kept = run("cache", "prune", "--size", "1B", "--store", target)
+    assert "kept 2 artifacts: pinned" in kept.out
+    assert run("cache", "pin", "add", "--remove", "--store", target).code == 0
+    gone = run("cache", "clear", "--store", target)
+    assert re.search(r"^removed pack [0-9a-f]{12} of 2 artifacts: [0-9,]+ bytes$", gone.out, re.M)
+    assert re.search(r"^removed 1 pack, 0 records, 0 blobs, 0 manifests: ", gone.out, re.M)
+
+
+def test_merge_names_what_is_damaged_and_what_is_no_store(
+    run: RunCommand, own: tuple[Path, Path], tmp_path: Path
+) -> None:
+    _, store = own
+    blob = _blob(store)
+    blob.write_bytes(b"damaged")
+    target = tmp_path / "target"
+    done = run("cache", "merge", store, "--store", target)
+    assert done.code == 5
+    assert "left      " in done.out
+    assert done.out.endswith(f"{store}: 1 artifact taken\n")
+    assert blob.read_bytes() == b"damaged"
+    assert run("cache", "verify", "--store", target).code == 0
+    told = run("cache", "merge", tmp_path, "--store", target)
+    assert told.code == 3
+    assert "there is no store, as there is no folder v1 in it" in told.err
+    itself = run("cache", "merge", target, "--store", target)
+    assert itself.code == 2
+    assert "is the store itself" in itself.err
+    answer = json.loads(run("cache", "merge", store, "--store", target, "--json").out)
+    assert [merged["ok"] for merged in answer["merged"]] == [False]
+
+
+def test_verify_repairs_a_damaged_pack_and_a_build_heals_the_rest(
+    run: RunCommand, own: tuple[Path, Path], tmp_path: Path
+) -> None:
+    spec, store = own
+    target = tmp_path / "target"
+    assert run("cache", "merge", store, "--store", target).code == 0
+    (path,) = (target / "v1" / "packs").iterdir()
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+    found = run("cache", "verify", "--store", target)
+    assert found.code == 5
+    assert f"damaged  corrupt packs/{path.name}: frame 0 is damaged" in found.out
+    assert run("cache", "verify", "--repair", "--store", target).code == 0
+    assert run("cache", "verify", "--store", target).code == 0
+    assert run("build", spec, "--store", target).code == 0
+    stats = json.loads(run("cache", "stats", "--store", target, "--json").out)
+    assert (stats["entries"], stats["made"]) == (2, 2)

@@ -1,0 +1,96 @@
+"""Kill merges of stores at random moments; both stores must verify, and a last merge be whole.
+
+Usage: merge_kill.py ROOT KILLS SEED. Prints JSON: how many kills hit a merge in the middle of its
+work, and everything that was wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+from unittest import mock
+
+from content import is_right, key, manifest, publish
+
+from pallasc.cache.store import Store
+from pallasc.cache.upkeep.merge_packs import merge_packs
+from pallasc.cache.upkeep.merge_stores import merge_stores
+from pallasc.cache.upkeep.verify import verify
+
+KEYS = 30
+
+
+def merge(target: Path, sources: list[Path]) -> None:
+    """Merge, with packs so small that there are many, and then merge those."""
+    store = Store(target)
+    with (
+        mock.patch("pallasc.cache.upkeep.merge_stores.PACK_BYTES", 50_000),
+        mock.patch("pallasc.cache.packs.format.FRAME_BYTES", 50_000),
+    ):
+        list(merge_stores(store, sources))
+        merge_packs(store, most=3)
+
+
+def kill_one(target: Path, sources: list[Path], pause_s: float) -> bool:
+    """Start a merge and kill it after `pause_s`; False if it had ended before."""
+    ready, ready_there = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(ready_there, b"x")
+        merge(target, sources)
+        os._exit(0)
+    os.read(ready, 1)
+    select.select([], [], [], pause_s)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    os.close(ready)
+    os.close(ready_there)
+    return os.WIFSIGNALED(status)
+
+
+def faults(root: Path) -> list[str]:
+    """Return what is wrong in a store: no finding, and no answer that is not right."""
+    store = Store(root)
+    wrong = [f"{finding.path}: {finding.reason}" for finding in verify(store).findings]
+    for number in range(KEYS):
+        found = store.get_artifact(key(number), verify=True)
+        if found is not None and not is_right(found, number):
+            wrong.append(f"artifact {number}")
+        if store.get_manifest(key(number)) not in (None, manifest(number)):
+            wrong.append(f"manifest {number}")
+    return wrong + store.warnings
+
+
+def main() -> None:
+    """Run the experiment."""
+    root, kills, dice = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
+    sources, target = [root / "one", root / "two"], root / "target"
+    for number in range(KEYS):
+        publish(Store(sources[number % 2]), number)
+        publish(Store(sources[0]), number % 5)
+    began_s = time.perf_counter()
+    merge(target, sources)
+    whole_s = time.perf_counter() - began_s
+    interrupted, wrong = 0, []
+    for number in range(kills):
+        if dice.random() < 0.5:
+            shutil.rmtree(target, ignore_errors=True)
+        interrupted += kill_one(target, sources, dice.uniform(0, whole_s))
+        found = [text for place in (*sources, target) for text in faults(place)]
+        wrong += [f"after kill {number}: {text}" for text in found]
+    merge(target, sources)
+    whole = Store(target)
+    wrong += [f"not whole: {n}" for n in range(KEYS) if not whole.get_artifact(key(n), verify=True)]
+    print(json.dumps({"kills": kills, "interrupted": interrupted, "wrong": wrong}))
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
