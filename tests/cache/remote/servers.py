@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -21,6 +22,21 @@ import pytest
 ACCESS_KEY, SECRET_KEY = "AKIDOFTHETEST", "secretKeyOfTheTest/wJalrX"
 USER, PASSWORD = "reader", "pass-word-of-the-test"
 _START_S = 30.0
+
+# The commands of docs/remote.md; what is replaced in them is what they have for the reader.
+RCLONE_S3 = "rclone serve s3 --addr 127.0.0.1:9000 --auth-key KEY,SECRET /srv/buckets"
+RCLONE_WEBDAV = "rclone serve webdav --addr 127.0.0.1:9000 --user USER --pass PASSWORD /srv/files"
+MOTO_S3 = "python -m moto.server -H 127.0.0.1 -p 9000"
+NGINX = "nginx -c /etc/pallasc/nginx.conf"
+
+
+def _command(documented: str, port: int, **replaced: str) -> list[str]:
+    """Return a documented command for this machine."""
+    text = documented.replace("9000", str(port))
+    words = shlex.split(text)
+    for name, value in replaced.items():
+        words = [word.replace(name, value) for word in words]
+    return words
 
 
 def free_port() -> int:
@@ -69,8 +85,9 @@ def s3_of_rclone(folder: Path) -> Iterator[str]:
     """Serve the buckets in a folder; give the endpoint. It ignores conditions of writes."""
     port = free_port()
     (folder / "kernels").mkdir(parents=True)
-    serve = [rclone(), "--config", "", "serve", "s3", "--addr", f"127.0.0.1:{port}"]
-    with running([*serve, "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", str(folder)], port):
+    key = f"{ACCESS_KEY},{SECRET_KEY}"
+    command = _command(RCLONE_S3, port, **{"KEY,SECRET": key, "/srv/buckets": str(folder)})
+    with running([rclone(), *command[1:]], port):
         yield f"http://127.0.0.1:{port}"
 
 
@@ -79,8 +96,7 @@ def s3_of_moto() -> Iterator[str]:
     """Serve S3 with conditional writes; give the endpoint."""
     pytest.importorskip("moto", reason="moto is not installed: pip install 'moto[s3]' flask")
     port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    with running(command, port):
+    with running([sys.executable, *_command(MOTO_S3, port)[1:]], port):
         endpoint = f"http://127.0.0.1:{port}"
         request = urllib.request.Request(f"{endpoint}/kernels", method="PUT")
         urllib.request.urlopen(request, timeout=10).close()
@@ -92,11 +108,23 @@ def webdav_of_rclone(folder: Path) -> Iterator[str]:
     """Serve a folder through WebDAV, to one user; give `host:port`."""
     port = free_port()
     (folder / "kernels").mkdir(parents=True)
-    serve = [rclone(), "--config", "", "serve", "webdav", "--addr", f"127.0.0.1:{port}"]
-    with running([*serve, "--user", USER, "--pass", PASSWORD, str(folder)], port):
+    login = {"USER": USER, "PASSWORD": PASSWORD, "/srv/files": str(folder)}
+    with running([rclone(), *_command(RCLONE_WEBDAV, port, **login)[1:]], port):
         yield f"127.0.0.1:{port}"
 
 
+NGINX_SERVER = """
+server {
+  listen 127.0.0.1:9000;
+  root /srv/bazel;
+  client_max_body_size 100m;
+  location / {
+    dav_methods PUT;
+    create_full_put_path on;
+  }
+}
+"""
+"""The server of docs/remote.md."""
 _NGINX = """
 worker_processes 1;
 daemon off;
@@ -111,15 +139,7 @@ http {{
   fastcgi_temp_path {folder}/fastcgi;
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
-  server {{
-    listen 127.0.0.1:{port};
-    root {folder}/root;
-    client_max_body_size 100m;
-    location / {{
-      dav_methods PUT;
-      create_full_put_path on;
-    }}
-  }}
+  {server}
 }}
 """
 
@@ -134,8 +154,10 @@ def nginx(folder: Path) -> Iterator[str]:
     (folder / "root").mkdir(parents=True)
     user = "user root;" if os.geteuid() == 0 else ""
     configuration = folder / "nginx.conf"
-    configuration.write_text(_NGINX.format(folder=folder, port=port, user=user))
-    with running([program, "-e", "stderr", "-c", str(configuration)], port):
+    server = NGINX_SERVER.replace("9000", str(port)).replace("/srv/bazel", f"{folder}/root")
+    configuration.write_text(_NGINX.format(folder=folder, user=user, server=server))
+    command = _command(NGINX, port, **{"/etc/pallasc/nginx.conf": str(configuration)})
+    with running([program, "-e", "stderr", *command[1:]], port):
         yield f"127.0.0.1:{port}"
 
 

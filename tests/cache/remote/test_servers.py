@@ -57,6 +57,13 @@ def start(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
         yield start
 
 
+def test_the_page_has_the_commands_that_are_tested_here() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "remote.md").read_text()
+    commands = (servers.RCLONE_S3, servers.RCLONE_WEBDAV, servers.MOTO_S3, servers.NGINX)
+    assert [c for c in commands if f"$ {c}\n" not in page] == []
+    assert f"```text{servers.NGINX_SERVER}```" in page
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_one_machine_wrote_another_one_finds(
     start: Start, kind: str, store: Store, other: Store
