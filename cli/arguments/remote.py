@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pallasc.cli.arguments.options import together
+from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
 
+_TIMEOUT_S = 60.0
 _NO_REMOTE, _WRITE = "pallasc.no_remote", "pallasc.remote_write"
+_TIMEOUT = "pallasc.remote_timeout"
 """Where the context of a command holds what the eager options say."""
 
 
@@ -44,6 +47,57 @@ def _settings(ctx: click.Context, _: click.Parameter, url: str | None) -> Remote
         )
     return settings
 
+
+def _named(ctx: click.Context, _: click.Parameter, url: str | None) -> RemoteSettings | None:
+    """Return the remote store of a command about it.
+
+    Raises:
+        SpecError: there is none, or a setting is wrong.
+    """
+    if ctx.resilient_parsing:
+        return None
+    from pallasc.compiler.builds.remote_settings import remote_settings
+
+    timeout_s = ctx.meta.get(_TIMEOUT, _TIMEOUT_S)
+    settings = remote_settings(os.environ, url=url, timeout_s=timeout_s)
+    if settings is None:
+        raise SpecError(
+            "no remote store is named.",
+            hint="Name it with --remote URL, PALLASC_REMOTE, or remote under [tool.pallasc] in "
+            "pyproject.toml.",
+        )
+    return settings
+
+
+def _timeout(ctx: click.Context, _: click.Parameter, seconds: float) -> None:
+    ctx.meta[_TIMEOUT] = seconds
+
+
+remote_option = together(
+    click.option(
+        "--remote",
+        "settings",
+        callback=_named,
+        metavar="URL",
+        help="The remote store; PALLASC_REMOTE, or remote of [tool.pallasc], when left out.",
+    ),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True, max=86_400),
+        is_eager=True,
+        expose_value=False,
+        callback=_timeout,
+        default=_TIMEOUT_S,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long one request may take.",
+    ),
+)
+"""The options of commands about a remote store, which is required; builds have `remote_options`."""
+
+every_option = click.option(
+    "--all", "every", is_flag=True, help="Take the entries of all toolchains, not only of this one."
+)
 
 remote_options = together(
     click.option(

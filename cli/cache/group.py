@@ -5,13 +5,25 @@ from __future__ import annotations
 import click
 
 from pallasc.cli.arguments.command import Group
-from pallasc.cli.cache import audit, merge, pin, prune, stats, verify, why
+from pallasc.cli.cache import (
+    audit,
+    merge,
+    pin,
+    prune,
+    pull,
+    push,
+    remote_stats,
+    stats,
+    sync,
+    verify,
+    why,
+)
 
 
 @click.group(
     "cache",
     cls=Group,
-    short_help="Manage the store: stats, why, verify, prune, pin, merge.",
+    short_help="Manage the store: stats, why, verify, prune, merge, push, pull.",
 )
 def command() -> None:
     """Manage the store of compiled artifacts.
@@ -20,6 +32,9 @@ def command() -> None:
     $PALLASC_CACHE_SIZE limits its size, 10GiB by default; what was used longest ago goes first.
     Users of a group share a store in a folder of that group with the mode 2775, whatever their
     umask; each trusts what the others put there, unless $PALLASC_REQUIRE_SIGNED_STORE is 1.
+
+    A remote store behind it is shared by machines: push and pull move variants, and builds do so
+    by themselves with --remote.
 
     Examples:
       pallasc cache stats
@@ -37,5 +52,9 @@ for _command in (
     pin.command,
     merge.command,
     audit.command,
+    push.command,
+    pull.command,
+    sync.command,
+    remote_stats.command,
 ):
     command.add_command(_command)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,10 +39,20 @@ _REASONS = {
         for limit in SETTINGS
     )
 )
+@click.option(
+    "--remote",
+    metavar="URL",
+    help="Prune this remote store instead: packs that were not used for --age, and those used "
+    "longest ago until the others fit --size.",
+)
 @store_option
 @json_option("what was removed")
 def prune_command(
-    dry_run: bool, store_root: Path | None, as_json: bool, **limits: str | None
+    dry_run: bool,
+    remote: str | None,
+    store_root: Path | None,
+    as_json: bool,
+    **limits: str | None,
 ) -> int:
     """Make the store fit its limits, and remove what dead processes left.
 
@@ -50,14 +61,57 @@ def prune_command(
     where that leaves the store over a limit, the output says why. Ends with exit code 4 where
     something cannot be looked at or removed.
 
+    A remote store is pruned only where --remote names it, with --size or --age; its server may
+    have a rule for that, which is better. What no catalog leads to goes after a day.
+
     Examples:
       pallasc cache prune --dry-run
       pallasc cache prune --size 2GiB --age 30d
+      pallasc cache prune --remote s3://bucket/kernels --age 90d --dry-run
     """
+    if remote is not None:
+        return _prune_remote(remote, dry_run, as_json, limits)
     from pallasc.cache.upkeep.prune import prune
 
     pruned = prune(opened(store_root), limits=read_limits(limits), dry_run=dry_run)
     return _show_pruned(pruned, as_json)
+
+
+def _prune_remote(url: str, dry_run: bool, as_json: bool, limits: Mapping[str, str | None]) -> int:
+    """Prune a remote store by the limits of the command line, and show what went.
+
+    Raises:
+        click.UsageError: neither limit is given.
+        SpecError: the URL or a limit is wrong.
+        RemoteError: the remote store fails, or can neither list nor delete.
+    """
+    from pallasc.cache.remote.garbage import collect
+    from pallasc.cache.upkeep.limits import parse_age, parse_size
+    from pallasc.cli.terminal.output import json_text
+    from pallasc.compiler.builds.remote_settings import remote_settings
+
+    size, age = limits["size"], limits["age"]
+    if size is None and age is None:
+        raise click.UsageError("--remote needs --size or --age: what is the remote store to fit?")
+    settings = remote_settings(os.environ, url=url)
+    if settings is None:
+        raise click.UsageError("--remote names no remote store.")
+    done = collect(
+        settings,
+        max_age_s=None if age is None else parse_age(age, what="--age"),
+        max_bytes=None if size is None else parse_size(size, what="--size"),
+        dry_run=dry_run,
+    )
+    if as_json:
+        data = {"url": settings.address.text, "dry_run": dry_run, **done._asdict()}
+        echo(json_text(data))
+        return 0
+    would = "would remove" if dry_run else "removed"
+    unknown = f", {count(done.unknown, 'object')} that no catalog leads to" if done.unknown else ""
+    echo(f"{would} {count(done.packs, 'pack')}{unknown}: {done.bytes:,} bytes")
+    stays = "would stay" if dry_run else "stay"
+    echo(f"{count(done.kept_packs, 'pack')} {stays}: {done.kept_bytes:,} bytes")
+    return 0
 
 
 @click.command("clear", cls=Command)

@@ -155,3 +155,109 @@ def gpu(standin_gpu: Any) -> Iterator[Any]:
     with standin_gpu.plugged_in() as driver:
         driver.configure(kernel_ns=20_000)
         yield driver
+
+
+_KERNELS = '''\
+"""A kernel with a helper beside it."""
+
+from pathlib import Path
+
+from helper import add
+
+
+def there(x, y, *, block_size):
+    Path("/data/tiles.json").exists()
+    return add(x, y, block_size=block_size)
+'''
+_HELPER = '''\
+"""What both kernels call."""
+
+from pallasc.specs.library.elementwise import add as add_of_library
+
+
+def add(x, y, *, block_size):
+    return add_of_library(x, y, block_size=block_size)
+'''
+_PROJECT = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: add
+    entry: helper.py:add
+    args: {x: "{dtype}[{m}, 4096]", y: "{dtype}[{m}, 4096]"}
+    static: {block_size: 2048}
+    matrix: {m: [1024], dtype: [f32, bf16]}
+"""
+_BOUND = """\
+  - name: there
+    entry: kernels.py:there
+    args: {x: "f32[1024, 4096]", y: "f32[1024, 4096]"}
+    static: {block_size: 2048}
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine: a checkout of the project and a store of its own.
+
+    Attributes:
+        folder: where both lie.
+        remote: the folder of the remote store.
+    """
+
+    folder: Path
+    remote: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.folder / "project" / "spec.yaml"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "store"
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        return (self.spec, "--store", self.store, "--jobs", "1")
+
+    @property
+    def url(self) -> str:
+        return f"file://{self.remote}"
+
+
+def _make_machine(folder: Path, warm: Store, remote: Path, *, more: str = "") -> Machine:
+    project = folder / "project"
+    project.mkdir(parents=True)
+    (project / "kernels.py").write_text(_KERNELS)
+    (project / "helper.py").write_text(_HELPER)
+    (project / "spec.yaml").write_text(_PROJECT + more)
+    shutil.copytree(warm.root, folder / "store")
+    return Machine(folder, remote)
+
+
+@pytest.fixture(scope="session")
+def filled_remote(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> tuple[Path, str]:
+    """Return a remote that another machine has filled, and what that machine's build said."""
+    folder = tmp_path_factory.mktemp("other-machine")
+    machine = _make_machine(folder, warm_store, folder / "remote", more=_BOUND)
+    command = [sys.executable, "-P", "-m", "pallasc", "build", *map(str, machine.arguments)]
+    ran = subprocess.run(
+        [*command, "--remote", machine.url, "--remote-write"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return machine.remote, ran.stderr
+
+
+@pytest.fixture
+def machine(filled_remote: tuple[Path, str], tmp_path: Path, warm_store: Store) -> Machine:
+    """Return a machine with a copy of that remote."""
+    shutil.copytree(filled_remote[0], tmp_path / "remote")
+    return _make_machine(tmp_path / "machine", warm_store, tmp_path / "remote")
+
+
+@pytest.fixture
+def make_machine(warm_store: Store) -> Callable[[Path, Path], Machine]:
+    """Return a function that makes a machine in a folder, with the folder of its remote."""
+    return lambda folder, remote: _make_machine(folder, warm_store, remote)

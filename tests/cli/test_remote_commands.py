@@ -1,0 +1,142 @@
+"""`pallasc cache push`, `pull`, `sync`, `remote-stats` and `prune --remote`."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RunCommand = Callable[..., Any]
+Machine = Any
+
+
+def told(result: Any) -> Any:
+    assert result.code == 0, result.err
+    return json.loads(result.out)
+
+
+def test_stores_are_brought_and_sent(
+    machine: Machine,
+    make_machine: Callable[..., Machine],
+    run: RunCommand,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, remote = ("--store", machine.store), ("--remote", machine.url)
+    brought = run("cache", "pull", *store, *remote)
+    assert brought.out.startswith("brought 2 variants, 0 were there: 0.0 MB written, ")
+    again = told(run("cache", "pull", *store, *remote, "--json"))
+    assert (again["brought"], again["present"], again["absent"]) == (0, 2, 0)
+    assert (again["url"], again["refusals"], again["bytes_written"]) == (machine.url, 0, 0)
+    assert run("build", machine.spec, *store, "--frozen").code == 0
+
+    second = f"file://{machine.folder}/second"
+    monkeypatch.setenv("PALLASC_REMOTE", second)
+    sent = run("cache", "push", machine.spec, *store, "-k", "dtype=f32")
+    assert sent.out.startswith("sent 1 variant, 0 were there: 0.0 MB written, 0.0 MB read, ")
+    rest = told(run("cache", "push", machine.spec, *store, "--json"))
+    assert (rest["sent"], rest["present"], rest["absent"], rest["bound"]) == (1, 1, 0, {})
+    other = make_machine(machine.folder / "third", machine.remote)
+    one = told(run("cache", "sync", other.spec, "--store", other.store, "--json"))
+    assert (one["pulled"]["brought"], one["pushed"]["sent"]) == (2, 0)
+    assert one["pushed"]["present"] == 2
+    lines = run("cache", "sync", other.spec, "--store", other.store).out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        "brought 0 variants, 2 were there",
+        "sent 0 variants, 2 were there",
+    ]
+
+
+def test_what_the_store_lacks_is_counted(machine: Machine, run: RunCommand) -> None:
+    sent = told(
+        run("cache", "push", machine.spec, "--store", machine.store, "--remote", machine.url,
+            "--json")
+    )  # fmt: skip
+    assert (sent["sent"], sent["present"], sent["absent"]) == (0, 0, 2)
+
+
+def test_figures_of_a_remote_and_what_is_wrong_with_it(machine: Machine, run: RunCommand) -> None:
+    common = ("--store", machine.store, "--remote", machine.url)
+    data = told(run("cache", "remote-stats", *common, "--json"))
+    (figures,) = data["namespaces"]
+    assert (data["url"], data["faults"], figures["here"]) == (machine.url, None, True)
+    assert [figures[name] for name in ("variants", "artifacts", "indexes", "packs")] == [2, 2, 1, 1]
+    text = run("cache", "remote-stats", *common, "--all", "--verify")
+    url, head, row = text.out.splitlines()
+    assert (text.code, url, text.err) == (0, machine.url, "")
+    assert head.split() == ["NAMESPACE", "VARIANTS", "ARTIFACTS", "PACKS", "MB", "USED", "OLDEST"]
+    assert row.split()[1:] == ["2", "2", "1", "0.0", "today", "today"]
+    (pack,) = machine.remote.rglob("packs/*")
+    pack.write_bytes(pack.read_bytes()[:-100])
+    wrong = run("cache", "remote-stats", *common, "--verify")
+    assert wrong.code == 5
+    assert wrong.err.startswith("warning: ")
+    assert pack.name in wrong.err
+    assert told(run("cache", "remote-stats", *common, "--json"))["faults"] is None
+
+
+def test_a_remote_is_pruned_only_where_it_is_named(
+    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PALLASC_REMOTE", machine.url)
+    packs = list(machine.remote.rglob("packs/*"))
+    prune = ("cache", "prune", "--store", machine.store)
+    run(*prune, "--size", "1B")
+    refused = run(*prune, "--remote", machine.url)
+    assert (refused.code, refused.err.partition("\n")[0]) == (
+        2,
+        "error: --remote needs --size or --age: what is the remote store to fit?",
+    )
+    young = told(run(*prune, "--remote", machine.url, "--age", "1d", "--json"))
+    assert (young["packs"], young["kept_packs"], young["dry_run"]) == (0, 1, False)
+    dry = run(*prune, "--remote", machine.url, "--size", "1B", "--dry-run")
+    assert dry.out.splitlines()[0] == f"would remove 1 pack: {packs[0].stat().st_size:,} bytes"
+    assert dry.out.splitlines()[1] == "0 packs would stay: 0 bytes"
+    assert packs[0].exists()
+    assert run(*prune, "--remote", machine.url, "--size", "1B").out.startswith("removed 1 pack: ")
+    assert not packs[0].exists()
+    found = told(run("cache", "remote-stats", "--store", machine.store, "--json"))
+    assert [each["variants"] for each in found["namespaces"]] == [0]
+
+
+@pytest.mark.parametrize("command", ["push", "pull", "sync", "remote-stats"])
+def test_a_remote_that_is_not_there_is_an_error(
+    command: str, machine: Machine, run: RunCommand
+) -> None:
+    assert run("cache", "pull", "--store", machine.store, "--remote", machine.url).code == 0
+    specs = (machine.spec,) if command in ("push", "sync") else ()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        url = f"http://me:hush@127.0.0.1:{taken.getsockname()[1]}/cache"
+        result = run("cache", command, *specs, "--store", machine.store, "--remote", url)
+    assert (result.code, result.out) == (4, "")
+    assert result.err.startswith("error: ")
+    assert "hush" not in result.err
+    missing = run("cache", command, *specs, "--store", machine.store)
+    assert missing.code == 2
+    assert missing.err.startswith("error: no remote store is named.\n  Name it with --remote URL")
+
+
+def test_what_depends_on_the_machine_is_named(
+    machine: Machine, run: RunCommand, tmp_path: Path
+) -> None:
+    """As a store that another build has filled may have it."""
+    assert run("cache", "pull", "--store", machine.store, "--remote", machine.url).code == 0
+    bound = machine.spec.parent / "bound.yaml"
+    bound.write_text(
+        machine.spec.read_text().partition("matrix")[0].replace("helper.py", "kernels.py")
+        .replace("name: add", "name: there").replace(":add", ":there")
+        .replace("{dtype}[{m}, 4096]", "f32[1024, 4096]")
+    )  # fmt: skip
+    built = run("build", bound, "--store", machine.store, "--jobs", "1")
+    assert (built.code, built.err.splitlines()[-1].endswith("1 lowered")) == (0, True), built.err
+    remote = ("--remote", f"file://{tmp_path}/second")
+    sent = run("cache", "push", bound, "--store", machine.store, *remote)
+    assert sent.out.startswith("sent 0 variants, 0 were there, 1 depend on this machine: ")
+    assert sent.err == (
+        "warning: there@h100-sxm is not sent: it tests for /data/tiles.json, outside of the folder "
+        "of its spec\n"
+    )
