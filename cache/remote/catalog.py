@@ -2,7 +2,8 @@
 
     catalog = { "indexes": { digest: [ bytes, time ] }, "packs": { digest: [ bytes, time ] },
                 "costs": { digest: [ bytes, time ] }, "bad": { digest: time } }
-    time    = seconds since 1970, whole; of a pack, when a writer last wrote or used it
+    time    = seconds since 1970, whole; of a pack, when a writer last wrote or used it; of an
+              index, later than that of all that were there before
     bad     = packs that a writer found damaged or gone
 
 It changes by compare-and-swap where the server can do that; elsewhere the writer reads it back, and
@@ -44,7 +45,9 @@ class Catalog:
 
     def changed(self, change: Change) -> Catalog:
         """Return this catalog after a change."""
-        indexes = {**_without(self.indexes, change.dropped_indexes), **change.indexes}
+        after = max((time for _, time in self.indexes.values()), default=0) + 1
+        new = {digest: (size, max(time, after)) for digest, (size, time) in change.indexes.items()}
+        indexes = {**_without(self.indexes, change.dropped_indexes), **new}
         packs = {**_without(self.packs, change.dropped_packs), **change.packs}
         for digest, time in change.used.items():
             if digest in packs and packs[digest][1] < time:

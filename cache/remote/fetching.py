@@ -94,8 +94,12 @@ class Fetch:
         return result
 
     def _candidates(self, key: str) -> list[RequestRow]:
-        rows = [index.requests[key] for index in self._indexes if key in index.requests]
-        return list({row.digest: row for row in rows}.values())[:_MOST_CANDIDATES]
+        """Return rows of different manifests, newest first; of equal ones the newest row."""
+        rows: dict[str, RequestRow] = {}
+        for index in self._indexes:
+            if key in index.requests:
+                rows.setdefault(index.requests[key].digest, index.requests[key])
+        return list(rows.values())[:_MOST_CANDIDATES]
 
     def _judge(self, wanted: Sequence[str], accept: Accept) -> dict[str, Accepted]:
         """Return the accepted manifest of each key that has one."""

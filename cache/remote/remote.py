@@ -25,7 +25,7 @@ from pallasc.cache.remote.opening import open_guard, trust_of
 from pallasc.cache.remote.reading import FrameReader, Known, read_known, read_named
 from pallasc.cache.remote.settings import RemoteSettings
 from pallasc.cache.remote.stats import RemoteStats
-from pallasc.cache.remote.writing import Writer, group_of
+from pallasc.cache.remote.writing import MOST_PACKS, Writer, group_of
 from pallasc.cache.signing import Trust
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
@@ -49,6 +49,7 @@ class Remote:
         self._known: Known | None = None
         self._writer: Writer | None = None
         self._waiting: list[str] = []
+        self._brought: list[str] = []
         self._readers: list[FrameReader] = []
         self._costs: dict[str, bytes] = {}
         self._told = False
@@ -108,6 +109,7 @@ class Remote:
         fetch = Fetch(self._guard, self._store, known, self._trust)
         self._readers.append(fetch.reader)
         fetched = fetch.run(wanted, accept)
+        self._brought += fetched.actions
         self.stats.hits += len(fetched.actions)
         self.stats.saved_s += fetched.saved_s
         self._tell_once()
@@ -172,6 +174,9 @@ class Remote:
             return
         self._write_waiting()
         writer = self._open_writer()
+        if sum(len(reader.packs) for reader in self._readers) > MOST_PACKS:
+            for key in self._brought:
+                self._write(key, again=True)
         bad = frozenset(pack for reader in self._readers for pack in reader.bad)
         used = frozenset(pack for reader in self._readers for pack in reader.packs) - bad
         writer.finish(used=used, bad=bad, costs=self._costs)
@@ -199,15 +204,19 @@ class Remote:
         """Hand what was offered to the writer."""
         if self._load() is None:
             return
-        writer = self._open_writer()
         waiting, self._waiting = self._waiting, []
-        for key in waiting:
-            try:
-                entries = entries_of_variant(self._store, key)
-                if entries is not None and writer.add(group_of(key, entries)):
-                    self.stats.offered += 1
-            except CorruptError as error:
-                self.stats.refuse(error.message)
+        self.stats.offered += sum(self._write(key) for key in waiting)
+
+    def _write(self, key: str, *, again: bool = False) -> bool:
+        """Hand a variant to the writer; tell whether the remote lacks it."""
+        try:
+            entries = entries_of_variant(self._store, key)
+            return entries is not None and self._open_writer().add(
+                group_of(key, entries), again=again
+            )
+        except CorruptError as error:
+            self.stats.refuse(error.message)
+            return False
 
     def _tell_once(self) -> None:
         error = self._guard.failed

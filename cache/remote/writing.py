@@ -28,6 +28,8 @@ PACK_BYTES = 4 * 2**20
 """A pack of a build is sent when it has this size, so that little is lost and waited for."""
 MOST_INDEXES = 12
 """A writer that finds more of them joins them."""
+MOST_PACKS = 32
+"""A writer that had to read from more of them sends what it read once more, in few packs."""
 _ATTEMPTS = 10
 """Of writing the catalog, where others write it too."""
 _USED_AGAIN_S = 24 * 3600
@@ -80,9 +82,14 @@ class Writer:
         self._out = io.BytesIO()
         self._writer = PackWriter(self._out)
         self._groups = []
+        self._actions: dict[str, str] = {}
 
-    def add(self, group: Group) -> bool:
+    def add(self, group: Group, *, again: bool = False) -> bool:
         """Take a variant, unless the remote has it.
+
+        Args:
+            group: its files.
+            again: also where the remote has it, so that it lies beside the others in one pack.
 
         Returns:
             False if it is there, or has another record there: then compiling it is not
@@ -94,8 +101,8 @@ class Writer:
             if text not in self._guard.stats.conflicts:
                 self._guard.stats.conflicts.append(text)
             return False
-        manifests = [entry for entry in group.entries if entry.area == format.MANIFESTS]
-        if held is not None:
+        if held is not None and not again:
+            manifests = [entry for entry in group.entries if entry.area == format.MANIFESTS]
             rows = [i.requests.get(group.request) for i in self._indexes()]
             digests = {row.digest for row in rows if row is not None}
             if all(format.sha256(entry.data) in digests for entry in manifests):
@@ -103,6 +110,7 @@ class Writer:
             group = group._replace(entries=manifests)
         self._writer.add(group.entries)
         self._groups.append(group)
+        self._actions[group.action] = group.record
         if self._writer.bytes_so_far >= self._pack_bytes:
             self.flush()
         return True
@@ -112,9 +120,8 @@ class Writer:
 
     def _held_action(self, action: str) -> str | None:
         """Return the digest of the record that the remote, or what is being sent, has."""
-        for group in self._groups:
-            if group.action == action:
-                return group.record
+        if action in self._actions:
+            return self._actions[action]
         for index in self._indexes():
             if action in index.actions:
                 return index.actions[action].record

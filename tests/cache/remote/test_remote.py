@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import variants
 from variants import accept_all, action_key, check, download, fill, put, request_key, upload
 
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.remote.remote import Remote
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
-from pallasc.cache.remote.writing import PACK_BYTES
+from pallasc.cache.remote.survey import survey, verify
+from pallasc.cache.remote.writing import MOST_INDEXES, MOST_PACKS, PACK_BYTES
 from pallasc.cache.store import Store
 
 
@@ -113,3 +115,59 @@ def test_many_variants_take_few_requests(fast_folder: Path) -> None:
     found, stats = download(settings, other, keys)
     assert len(found) == 150
     assert stats.requests <= 12
+
+
+def test_many_small_packs_become_few(
+    settings: RemoteSettings, store: Store, tmp_path: Path, there: Path
+) -> None:
+    keys = [put(store, number) for number in range(MOST_PACKS + 2)]
+    for key in keys:
+        upload(settings, store, [key])
+    before = download(settings, Store(tmp_path / "first"), keys)[1]
+    after = download(RemoteSettings(settings.address), Store(tmp_path / "second"), keys)[1]
+    assert (before.hits, after.hits) == (len(keys), len(keys))
+    assert before.requests > MOST_PACKS
+    assert after.requests <= 6
+    assert verify(settings) == []
+
+
+def test_indexes_are_joined_before_there_are_too_many(
+    settings: RemoteSettings, store: Store, other: Store
+) -> None:
+    keys = [put(store, number) for number in range(MOST_INDEXES + 3)]
+    for key in keys:
+        upload(settings, store, [key])
+    (figures,) = survey(settings)
+    assert figures.variants == len(keys)
+    assert figures.indexes <= MOST_INDEXES
+    assert len(download(settings, other, keys)[0]) == len(keys)
+
+
+def test_costs_are_those_from_before_a_time(
+    settings: RemoteSettings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for time_s in (1000, 2000, 3000):
+        monkeypatch.setattr("time.time", lambda time_s=time_s: float(time_s))
+        remote = Remote.open(settings, store, tell=lambda text: None)
+        remote.prepare(variants.NAMESPACE)
+        remote.offer_costs(b"costs of %d" % time_s)
+        assert remote.finish().tripped == ""
+    remote = Remote.open(settings, store, tell=lambda text: None)
+    remote.prepare(variants.NAMESPACE)
+    found = [remote.costs(before) for before in (1000.0, 1001.0, 2500.0, 9000.0)]
+    assert found == [None, b"costs of 1000", b"costs of 2000", b"costs of 3000"]
+
+
+def test_only_what_is_signed_counts_where_the_settings_ask_for_it(
+    settings: RemoteSettings, store: Store, other: Store, home: Path
+) -> None:
+    upload(settings, store, fill(store, range(2)))
+    signed = RemoteSettings(settings.address, signed=True)
+    found, stats = download(signed, other, [request_key(0), request_key(1)])
+    assert found == {}
+    assert stats.refused == [
+        f"manifest {request_key(n)}: no trusted key signed it" for n in range(2)
+    ]
+    signer = Store(store.root.parent / "signer", require_signed=True)
+    upload(settings, signer, [put(signer, 0, 3)])
+    assert list(download(signed, other, [request_key(0), request_key(1)])[0]) == [request_key(0)]
