@@ -33,6 +33,7 @@ import variants
 from bazel_cache import BazelCache
 from fault_proxy import FaultProxy
 
+from pallasc.cache.remote.guard import BUILD
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
 from pallasc.cache.store import Store
 
@@ -132,7 +133,7 @@ def _dead(folder: Path, options: argparse.Namespace) -> list[Figure]:
                 settings = _bazel(place, "")
                 store = Store(folder / f"{kind}-{number}")
                 began = time.perf_counter()
-                variants.download(settings, store, keys)
+                variants.download(settings, store, keys, limits=BUILD)
                 times[kind].append(time.perf_counter() - began)
     return [
         Figure("a remote that never answers, worst", max(times["stalled"]), "s", goal=2.2),

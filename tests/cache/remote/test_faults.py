@@ -71,8 +71,7 @@ KEYS = [request_key(number) for number in range(4)]
 def test_each_fault_costs_at_most_two_seconds(filled: BazelCache, other: Store, fault: str) -> None:
     with FaultProxy(filled.place, lambda method, path: fault) as proxy:
         began = time.monotonic()
-        found, stats = download(_bazel(proxy.place), other, KEYS)
-        upload(_bazel(proxy.place), other, [])
+        found, stats = download(_bazel(proxy.place), other, KEYS, limits=BUILD)
         assert time.monotonic() - began < 2.9
     if fault not in ("lost", "unsaid", "half written", "flip written", "slow", "earlier"):
         assert found == {}
@@ -133,7 +132,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
 ) -> None:
     with servers.tls(tmp_path) as place:
         began = time.monotonic()
-        found, stats = download(_settings(f"bazel+https://{place}"), other, KEYS)
+        found, stats = download(_settings(f"bazel+https://{place}"), other, KEYS, limits=BUILD)
         assert time.monotonic() - began < 2
     assert found == {}
     assert "certificate is not valid (UnknownIssuer)" in stats.tripped
@@ -141,7 +140,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
 
 def test_nothing_listens(other: Store, home: Path) -> None:
     place = f"127.0.0.1:{servers.free_port()}"
-    found, stats = download(_bazel(place), other, KEYS)
+    found, stats = download(_bazel(place), other, KEYS, limits=BUILD)
     assert (found, stats.requests) == ({}, 1)
     assert "the connection is refused" in stats.tripped
     assert stats.waited_s < 1

@@ -14,6 +14,8 @@ from pallasc.cache.store import Store
 from pallasc.specs.canonical import labelled_key
 
 NAMESPACE = "5e" * 32
+PATIENT = BUILD._replace(wait_s=60.0)
+"""Of builds in tests that are not about time: a busy machine may take long over a file."""
 
 
 def request_key(number: int) -> str:
@@ -62,7 +64,7 @@ def accept_all(key: str, manifest: Manifest) -> bool:
 
 
 def upload(
-    settings: RemoteSettings, store: Store, keys: Sequence[str], *, limits: Limits = BUILD
+    settings: RemoteSettings, store: Store, keys: Sequence[str], *, limits: Limits = PATIENT
 ) -> RemoteStats:
     """Do what a build does that has compiled these variants."""
     remote = Remote.open(settings, store, tell=lambda text: None, limits=limits)
@@ -73,7 +75,7 @@ def upload(
 
 
 def download(
-    settings: RemoteSettings, store: Store, keys: Sequence[str], *, limits: Limits = BUILD
+    settings: RemoteSettings, store: Store, keys: Sequence[str], *, limits: Limits = PATIENT
 ) -> tuple[dict[str, str], RemoteStats]:
     """Do what a build does that lacks these variants."""
     remote = Remote.open(settings, store, tell=lambda text: None, limits=limits)
