@@ -135,7 +135,7 @@ def _first(table: dict[str, Any]) -> str:
 def test_an_index_with_a_wrong_field_is_refused(
     index: bytes, change: Callable[[dict[str, Any]], None]
 ) -> None:
-    with pytest.raises(CorruptError, match="the index is not what an index is|frame 0 has"):
+    with pytest.raises(CorruptError, match=r"the index is not what an index is|frame 0 has"):
         decode_index(_changed(index, change))
 
 
