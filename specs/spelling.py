@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pallasc.specs.canonical import plain
 
@@ -58,6 +58,28 @@ def suggestion(word: str, known: Iterable[str], *, otherwise: str = "Known") -> 
         return None
     more = ", …" if len(words) > _LISTED else ""
     return f"{otherwise}: {', '.join(map(shortened, words[:_LISTED]))}{more}."
+
+
+def values_text(
+    values: Iterable[object], asked: object = None, *, text: Callable[[object], str] = plain
+) -> str:
+    """Return `64, 128, 256` for a message: sorted, numbers by size, the rest of many counted.
+
+    Args:
+        values: what there is; equal ones of one type are listed once.
+        asked: what is not among them; of many numbers, those nearest to it are listed.
+        text: how one of them is written.
+    """
+    different = list({(type(value), value): value for value in values}.values())
+    numbers = [value for value in different if isinstance(value, int | float)]
+    if len(numbers) < len(different):
+        shown = sorted(map(text, different))[:_LISTED]
+    else:
+        if isinstance(asked, int | float):
+            numbers = sorted(numbers, key=lambda value: abs(value - asked))
+        shown = list(map(text, sorted(numbers[:_LISTED])))
+    more = len(different) - len(shown)
+    return f"{', '.join(map(shortened, shown))}{f' and {more:,} more' if more else ''}"
 
 
 def one_of(words: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import current_device, get_device, is_driver_open
 from pallasc.runtime.matching import known, mismatches
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Passed, check_copied, find_adapter
-from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
+from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type, has_params
 from pallasc.runtime.matching.selection import may_run, select, several_fit
 from pallasc.specs.arrays import array_text, strides_of
 from pallasc.specs.artifacts.arguments import MISSING, Arguments
@@ -158,7 +158,7 @@ class Variants:
         key = tuple(sorted((name, str(type(value)), value) for name, value in params.items()))
         variants = self._with_params.get(key)
         if variants is None:
-            selection = [own for own in self.variants if _has(own.params, params)]
+            selection = [own for own in self.variants if has_params(own, params)]
             if not selection:
                 raise mismatches.no_variant_with(self.name, self.variants, params)
             variants = self.of(selection)
@@ -259,13 +259,6 @@ def _kind(candidate: Candidate) -> object:
     outputs = tuple((output.dtype, output.shape) for output in signature.outputs)
     trees = canonical_json([signature.input_tree, signature.output_tree])
     return candidate.arrays, outputs, signature.sources, signature.alignments, trees
-
-
-def _has(own: Mapping[str, object], params: Mapping[str, object]) -> bool:
-    return all(
-        name in own and (type(own[name]), own[name]) == (type(value), value)
-        for name, value in params.items()
-    )
 
 
 # Not frozen: making a frozen object takes three times as long, at each slow call.

@@ -145,3 +145,12 @@ class Candidate:
         return self.arrays, tuple(
             array_type(array.dtype, array.shape) for array in self.facts.outputs
         )
+
+
+def has_params(candidate: Candidate, params: Mapping[str, object]) -> bool:
+    """Tell whether a variant has these parameters of the matrix; 1 and True are two."""
+    own = candidate.params
+    return all(
+        name in own and (type(own[name]), own[name]) == (type(value), value)
+        for name, value in params.items()
+    )

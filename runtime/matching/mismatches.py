@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
+from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type, has_params
 from pallasc.specs.arrays import array_text, strides_of
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.bundle.manifest import Array
+from pallasc.specs.spelling import nearest, suggestion, values_text
 
 MOST_LISTED = 5
 """Variants that one message lists."""
@@ -41,17 +42,40 @@ def no_variant_for(
 def no_variant_with(
     name: str, candidates: Sequence[Candidate], params: Mapping[str, object]
 ) -> ArgumentError:
-    """Return the error for values of parameters that no variant has."""
-
-    def count_differences(candidate: Candidate) -> int:
-        return sum(candidate.params.get(key) != value for key, value in params.items())
-
-    nearest = sorted(candidates, key=count_differences)
+    """Return the error for parameters that no variant has, or for values that none has of them."""
+    known = dict.fromkeys(key for candidate in candidates for key in candidate.params)
+    for key in params:
+        if key not in known:
+            near = nearest(key, known)
+            listed = f" {_values(near, candidates, params[key])}" if near is not None else ""
+            return ArgumentError(
+                f"{name} has no parameter {key!r}.",
+                hint=f"{suggestion(key, known, otherwise='Its parameters')}{listed}"
+                if known
+                else "It has no parameters.",
+            )
     listed = ", ".join(f"{key}={value!r}" for key, value in params.items())
     return ArgumentError(
-        f"{name} has no variant with {listed}.",
-        hint=_hint([candidate.id for candidate in nearest], len(candidates)),
+        f"{name} has no variant with {listed}.", hint=_values_hint(candidates, params)
     )
+
+
+def _values_hint(candidates: Sequence[Candidate], params: Mapping[str, object]) -> str:
+    """Return the values that parameters have where the others are as they were given."""
+    lines = []
+    for key, value in params.items():
+        others = {other: params[other] for other in params if other != key}
+        fitting = [candidate for candidate in candidates if has_params(candidate, others)]
+        if fitting:
+            with_others = ", ".join(f"{other}={given!r}" for other, given in others.items())
+            head = f"With {with_others}: " if others else ""
+            lines.append(f"{head}{_values(key, fitting, value)}")
+    return "\n  ".join(lines or [_values(key, candidates, params[key]) for key in params])
+
+
+def _values(key: str, candidates: Sequence[Candidate], asked: object) -> str:
+    values = [candidate.params[key] for candidate in candidates if key in candidate.params]
+    return f"Values of {key}: {values_text(values, asked, text=repr)}."
 
 
 def wrong_array(

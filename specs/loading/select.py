@@ -24,7 +24,7 @@ from fnmatch import fnmatchcase
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import plain
 from pallasc.specs.spec import Spec, Variant
-from pallasc.specs.spelling import nearest
+from pallasc.specs.spelling import nearest, shortened, values_text
 from pallasc.specs.targets import resolve_target
 
 Predicate = Callable[[Variant], bool]
@@ -37,6 +37,7 @@ _COMPARISON = re.compile(r"(?P<key>\w*)(?P<sign>==|!=|<=|>=|[<>]|=(?=$)|(?<!\w)=
 _GLOB = re.compile(r"[*?\[]")
 _LONGEST = 2000
 _DEEPEST = 100
+_LISTED = 12
 
 
 def select(variants: Iterable[Variant], expression: str) -> list[Variant]:
@@ -122,27 +123,63 @@ def _values(variant: Variant, key: str) -> list[str]:
 
 
 def _no_match_hint(terms: list[str], variants: list[Variant]) -> str | None:
+    for term in terms:
+        if not any(matches(term, variant) for variant in variants):
+            return _array_hint(term, variants) or _term_hint(term, variants)
+    return "Each term selects some variant, but no variant fits all of them." if variants else None
+
+
+def _term_hint(term: str, variants: list[Variant]) -> str:
+    """Return what may have been meant by a term that selects nothing."""
+    assignment = _ASSIGNMENT.fullmatch(term)
+    if assignment is not None and not _GLOB.search(assignment["key"]):
+        return _value_hint(assignment["key"], assignment["value"], variants)
     words = {v.name for v in variants}
     for variant in variants:
         words.update(f"{key}={plain(value)}" for key, value in variant.params)
         words.update(f"target={known}" for known in _values(variant, "target"))
-    for term in terms:
-        if not any(matches(term, variant) for variant in variants):
-            if array := _array_named(term, variants):
-                return f"{array} is an array: -k compares names, targets and matrix parameters."
-            near = nearest(term, words)
-            listed = ", ".join(sorted({v.name for v in variants})[:12])
-            return f"Did you mean {_quoted(near)!r}?" if near else f"Kernels: {listed}."
-    return "Each term selects some variant, but no variant fits all of them." if variants else None
+    near = nearest(term, words)
+    listed = ", ".join(sorted({v.name for v in variants})[:12])
+    return f"Did you mean {_quoted(near)!r}?" if near else f"Kernels: {listed}."
 
 
-def _array_named(term: str, variants: list[Variant]) -> str | None:
-    """Return the array that a term names in place of a parameter, None if it names none."""
+def _value_hint(key: str, value: str, variants: list[Variant]) -> str:
+    """Return what may have been meant by `key=value`, and the values that the parameter has."""
+    params = sorted({name for variant in variants for name, _ in variant.params})
+    keys = [*params, "target", "name"]
+    name = key if key in keys else nearest(key, keys)
+    if name is None:
+        return f"Parameters: {', '.join([*map(shortened, params[:_LISTED]), 'target', 'name'])}."
+    texts = {text for variant in variants for text in _values(variant, name)}
+    exact = value if value in texts else None
+    near = exact or nearest(value, texts)
+    if near is not None:
+        first = f"Did you mean {_quoted(f'{name}={near}')!r}?"
+    else:
+        first = "" if name == key else f"Did you mean {name!r}?"
+    own = [dict(variant.params).get(name) for variant in variants]
+    values = [each for each in own if each is not None] or sorted(texts)
+    listed = "" if exact else f"Values of {name}: {values_text(values, _number(value))}."
+    return " ".join(part for part in (first, listed) if part)
+
+
+def _number(text: str) -> float | None:
+    """Return the number that a text is, None where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _array_hint(term: str, variants: list[Variant]) -> str | None:
+    """Return the hint for a term that names an array in place of a parameter, None for others."""
     key = term.partition("=")[0] if "=" in term else ""
     params = {name for variant in variants for name, _ in variant.params}
     known = [variant for variant in variants if isinstance(variant, Variant)]  # not of a bundle
     arrays = {path.partition(".")[0] for variant in known for path, _ in variant.arrays()}
-    return key if key in arrays - params else None
+    if key not in arrays - params:
+        return None
+    return f"{key} is an array: -k compares names, targets and matrix parameters."
 
 
 def _quoted(term: str) -> str:

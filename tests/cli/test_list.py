@@ -64,7 +64,8 @@ def test_an_expression_that_means_nothing_is_a_mistake(
     result = run("list", spec, "--store", tmp_path, "-k", "dtype=bf17")
     assert (result.code, result.out) == (2, "")
     assert result.err == (
-        "error: -k 'dtype=bf17' selects none of 2 variants.\n  Did you mean 'dtype=bf16'?\n"
+        "error: -k 'dtype=bf17' selects none of 2 variants.\n  Did you mean 'dtype=bf16'? "
+        "Values of dtype: bf16, f32.\n"
     )
 
 

@@ -49,12 +49,64 @@ def test_a_dtype_that_no_variant_takes_names_those_of_the_same_shape_first(
     assert str(caught.value).splitlines()[2] == ("    sum[m=7]@h100-sxm, where b is f32[4, 64]")
 
 
-def test_a_parameter_that_no_variant_has_lists_five(runtime: Any, framework: Any) -> None:
+@pytest.mark.parametrize(
+    ("params", "lines"),
+    [
+        (
+            {"m": 61},
+            [
+                "sum has no variant with m=61.",
+                "  Values of m: 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60 and 48 more.",
+            ],
+        ),
+        (
+            {"m": "7"},
+            [
+                "sum has no variant with m='7'.",
+                "  Values of m: 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 48 more.",
+            ],
+        ),
+        (
+            {"blok": 8},
+            ["sum has no parameter 'blok'.", "  Did you mean 'block'? Values of block: 8, 16."],
+        ),
+        ({"xyz": 8}, ["sum has no parameter 'xyz'.", "  Its parameters: block, m."]),
+        (
+            {"m": 2, "block": 16},
+            [
+                "sum has no variant with m=2, block=16.",
+                "  With block=16: Values of m: 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23 and 18 "
+                "more.",
+                "  With m=2: Values of block: 8.",
+            ],
+        ),
+        (
+            {"m": 61, "block": 32},
+            [
+                "sum has no variant with m=61, block=32.",
+                "  Values of m: 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60 and 48 more.",
+                "  Values of block: 8, 16.",
+            ],
+        ),
+    ],
+)
+def test_parameters_that_no_variant_has_name_the_values_that_there_are(
+    runtime: Any, params: dict[str, Any], lines: list[str]
+) -> None:
+    candidates = [
+        Candidate("sum", {"m": m, "block": 8 + 8 * (m % 2)}, made.add(target=target))
+        for m in range(1, 61)
+        for target in ("h100-sxm", "b200")
+    ]
     with pytest.raises(ArgumentError) as caught:
-        _sizes(count=60).variant(m=61)
-    lines = str(caught.value).splitlines()
-    assert lines[:2] == ["sum has no variant with m=61.", "  The nearest of its 120 variants:"]
-    assert len(lines) == 7
+        Kernel("sum", candidates).variant(**params)
+    assert str(caught.value).splitlines() == lines
+
+
+def test_a_kernel_without_parameters_says_so(runtime: Any) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        Kernel("sum", [Candidate("sum", {}, made.add())]).variant(m=1)
+    assert str(caught.value) == "sum has no parameter 'm'.\n  It has no parameters."
 
 
 def test_among_many_that_cannot_run_five_are_listed_and_counted(

@@ -108,7 +108,8 @@ def test_brackets_of_a_value_are_themselves(expression: str, count: int) -> None
 def test_a_suggestion_can_be_used_as_it_stands() -> None:
     with pytest.raises(SpecError) as caught:
         select(ARRAYS, "q=bf16[1,64]")
-    assert caught.value.hint == """Did you mean 'q="bf16[1, 64]"'?"""
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("""Did you mean 'q="bf16[1, 64]"'? Values of q: """)
     assert len(select(ARRAYS, 'q="bf16[1, 64]"')) == 4
 
 
@@ -121,10 +122,27 @@ def test_a_suggestion_can_be_used_as_it_stands() -> None:
             "-k 'a=f32[1024]' selects none of 11 variants.\n"
             "  a is an array: -k compares names, targets and matrix parameters.",
         ),
-        ("m=1025", "-k 'm=1025' selects none of 11 variants.\n  Did you mean 'm=1024'?"),
+        (
+            "m=1025",
+            "-k 'm=1025' selects none of 11 variants.\n"
+            "  Did you mean 'm=1024'? Values of m: 1024, 4096.",
+        ),
+        ("m=7", "-k 'm=7' selects none of 11 variants.\n  Values of m: 1024, 4096."),
+        ("dtyp=f16", "-k 'dtyp=f16' selects none of 11 variants.\n  Did you mean 'dtype=f16'?"),
+        (
+            "layuot=z",
+            "-k 'layuot=z' selects none of 11 variants.\n"
+            "  Did you mean 'layout'? Values of layout: column, row major.",
+        ),
+        (
+            "block=64",
+            "-k 'block=64' selects none of 11 variants.\n"
+            "  Parameters: dtype, layout, m, target, name.",
+        ),
         (
             "target=h20",
-            "-k 'target=h20' selects none of 11 variants.\n  Did you mean 'target=h200'?",
+            "-k 'target=h20' selects none of 11 variants.\n  Did you mean 'target=h200'? "
+            "Values of target: b200, h100-sxm, h200, sm_100a, sm_90a.",
         ),
         (
             "xyz",
