@@ -14,6 +14,7 @@ parts that were not done. The parts, in order:
 
   numbers    every kernel, with arrays of numpy, torch, cupy, JAX and DLPack, against numpy
   calls      bundles, packages, operators, graphs, streams, threads
+  exports    files of jax.export by bytes and by digest, and the C library of a bundle
   codes      what the stand-in driver models, provoked on the real one, beside its answers
   errors     what users are told, with all causes
   launch     what a launch costs, against Triton, cuda.core, cupy and JAX
@@ -49,8 +50,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 PARTS = (
-    *("numbers", "calls", "codes", "errors", "launch", "times", "tunings", "starts"),
-    "sanitizer",
+    *("numbers", "calls", "exports", "codes", "errors", "launch", "times", "tunings"),
+    *("starts", "sanitizer"),
 )
 _BUDGET_S = 600
 _RESERVE_S = 10

@@ -2,11 +2,11 @@
 
 Usage: pack.py FOLDER [--there FILE] [--targets h100-sxm] [-k TEXT] [--store STORE]
 
-In it are the library kernels, JAX's own over their tunings, and a small package, compiled; a wheel
-of pallasc and those of the packages that it needs; cubins for the cases of `error_codes.py` with
-what the stand-in driver answers; the scripts. It takes no GPU, and the network for the wheels of
-others only. The same sources, tools and versions give the same bytes: `MANIFEST.json` has a digest
-of each file.
+In it are the library kernels, JAX's own over their tunings, and a small package, compiled; a kernel
+exported to C, compiled where a compiler is here; a wheel of pallasc and those of the packages that
+it needs; cubins for the cases of `error_codes.py` with what the stand-in driver answers; the
+scripts. It takes no GPU, and the network for the wheels of others only. The same sources, tools and
+versions give the same bytes: `MANIFEST.json` has a digest of each file.
 
 FILE is what `python3 -m pip list --format=freeze` prints on that machine: packages in it are left
 out, and the JAX that packs must be the JAX there, as kernel times are compared with JAX's own.
@@ -105,6 +105,32 @@ def pack_package(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
             ]
             (place / f"{name}.pallasc").write_bytes(build_bundle(items))
     (package / "__init__.py").write_text('"""Kernels of a package that pallasc.load opens."""\n')
+
+
+def pack_exports(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
+    """Write a bundle of a kernel that adds, and the C library of it where a compiler is here."""
+    import c_exports
+    import standin
+
+    from pallasc.specs.bundle.items import item_of
+    from pallasc.specs.bundle.writer import build_bundle
+
+    folder.mkdir()
+    adding = [
+        (variant, artifact)
+        for variant, artifact in built
+        if variant.name == "add" and {array.dtype for array in artifact.plan.inputs} == {"f32"}
+    ]
+    for variant, artifact in adding[:1]:
+        (folder / "variant").write_text(variant.id)
+        item = item_of(variant.name, dict(variant.params), artifact)
+        (folder / "add.pallasc").write_bytes(build_bundle([item]))
+        if standin.compiler() is None:
+            continue
+        with tempfile.TemporaryDirectory(prefix="pallasc-pack-") as name:
+            sources = c_exports.export(folder / "add.pallasc", Path(name) / "kernels")
+            library = c_exports.build_with_cc(sources, Path(name) / "build")
+            shutil.copy(library, folder / library.name)
 
 
 def pack_codes(folder: Path, capability: str, cases: Sequence[str] | None) -> None:
@@ -249,6 +275,7 @@ def pack_variants(folder: Path, options: argparse.Namespace, store: Path) -> Non
     library = compiled(sorted((ROOT / "specs" / "library").glob("*.yaml")), store, chosen)
     pack_kernels(folder / "kernels", library)
     pack_package(folder / "package", library)
+    pack_exports(folder / "exports", library)
     tunings = [] if options.no_tunings else [ROOT / "examples" / "jax_tuning.yaml"]
     built = compiled(
         tunings, store, lambda variant: any(map(variant.id.count, options.only_tunings or [""]))

@@ -204,6 +204,7 @@ def _sanitizer(known: Known, things: Things) -> Iterator[str]:
 _TABLES = {
     "numbers": _numbers,
     "calls": _calls,
+    "exports": _numbers,
     "codes": _codes,
     "errors": _errors,
     "launch": _launch,

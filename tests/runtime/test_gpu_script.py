@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import native_build
 import pytest
 import standin as control
 from gpu_scripts import HERE, SCRIPTS, run_script
@@ -63,9 +65,15 @@ def packed(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Path:
     return place / "packed"
 
 
-def _check(folder: Path, out: Path, *arguments: Any, device: dict[str, str] | None = None) -> Any:
+def _check(
+    folder: Path,
+    out: Path,
+    *arguments: Any,
+    device: dict[str, str] | None = None,
+    native: dict[str, str] | None = None,
+) -> Any:
     """Run the command of a folder; `device` says how kernels misbehave."""
-    environment = control.environment()
+    environment = {**control.environment(), **(native or {})}
     environment["GPU_DEVICE"] = json.dumps(device or {})
     command = [folder / "check_gpu.py", "--out", out, *SHORT, *arguments]
     return run_script(*command, environment=environment, device=True)
@@ -142,6 +150,24 @@ def test_a_whole_run_answers_everything(whole: tuple[Path, Any], packed: Path) -
     assert things["times/peaks", "copy"]["gb_per_s"] > 0
     assert things[f"tunings/{TUNING}", "numbers"]["right"] is True
     assert things[f"tunings/{TUNING}", "time"]["warm"]["median_us"] > 0
+
+
+def test_exports_are_launched_in_processes_of_their_own(packed: Path, tmp_path: Path) -> None:
+    if reason := native_build.why_not():
+        pytest.skip(reason)
+    native = {"PALLASC_NATIVE": str(native_build.build())}
+    done = _check(packed, tmp_path, "--parts", "exports", native=native)
+    assert done.returncode == 0, done.stderr
+    things = _things(_rows(tmp_path))
+    assert things[f"exports/C {VARIANT}", "library"]["right"] is True
+    ways = ("by bytes", "by digest", "by digest, without the bundle")
+    whole, short, without = (things[f"exports/JAX {VARIANT}", way] for way in ways)
+    if importlib.util.find_spec("flatbuffers") is None:
+        assert whole["missing"].startswith("flatbuffers: ")
+        return
+    assert (whole["right"], short["right"], without["right"]) == (True, True, True)
+    assert short["bytes"] < whole["bytes"]
+    assert "no open bundle has its cubins" in without["said"]
 
 
 def test_what_is_missing_is_said(whole: tuple[Path, Any]) -> None:

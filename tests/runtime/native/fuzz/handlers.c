@@ -377,6 +377,8 @@ static void run_site(struct site *site, const unsigned char *data)
         note_addresses(site, frames, buffers);
         if (site->workspace_bytes && frames[1].count)
             what.workspace = frames[1].buffers[frames[1].count - 1]->data;
+        if (site->is_sound && pallasc_prepare(site->plan, device))
+            site->is_sound = 0; /* it is for a GPU that is not here */
         if (!site->is_host && !one_in(4))
             run_stage(pallasc_xla_cuda_prepare, FFI_PREPARE, &frames[0], &frames[1]);
         for (int turn = 0; turn < 2; turn++) {
