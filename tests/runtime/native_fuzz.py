@@ -83,7 +83,7 @@ def build(compiler: str = "cc", *, fuzzer: bool = False, what: str = "reader") -
         program.parent.mkdir(parents=True, exist_ok=True)
         made = program.with_suffix(f".{os.getpid()}")
         include = ["-I", native_build.SOURCES, "-I", PROGRAM]
-        digests = made.with_suffix(".o")
+        digests = program.with_suffix(f".{os.getpid()}.o")
         fast = ["-std=c11", "-O3", "-Dsha256=plain_sha256", "-c", own[names.index("sha256.c")]]
         subprocess.run([compiler, *fast, "-o", digests], check=True)
         checked = [path for path in files if path.name != "sha256.c"]
