@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from pallasc.cache import files, format
 from pallasc.cache.folders import Folders
@@ -20,6 +21,23 @@ from pallasc.errors import CorruptError
 
 FOLDER, GONE = format.PACKS, format.GONE
 _APPEND = os.O_WRONLY | os.O_APPEND
+
+
+class OpenPack(NamedTuple):
+    """A pack, and the packed names of what counts as missing in it."""
+
+    pack: Pack
+    gone: set[bytes]
+
+    def has(self, packed: bytes) -> bool:
+        """Tell whether it holds a file that does not count as missing."""
+        return self.pack.has(packed) and packed not in self.gone
+
+    def listed(self, area: str) -> list[str]:
+        """Return the names of an area's files that do not count as missing, sorted."""
+        code = AREAS.index(area)
+        names = (packed for packed in self.pack.packed_names() if packed[0] == code)
+        return [packed[1:].hex() for packed in names if packed not in self.gone]
 
 
 class Packed:
@@ -39,19 +57,18 @@ class Packed:
         self._path = str(folders.path(FOLDER))
         self._tell = tell
         self._seen: tuple[int, int] | None = None
-        self._open: dict[str, Pack] = {}
-        self._gone: dict[str, set[bytes]] = {}
+        self._open: dict[str, OpenPack] = {}
         self._refused: set[str] = set()
 
     @property
-    def packs(self) -> dict[str, Pack]:
+    def packs(self) -> Mapping[str, OpenPack]:
         """Return the packs that can be read, by name; they are listed again where they changed.
 
         Raises:
             OSError: they cannot be listed.
         """
         self._refresh()
-        return dict(self._open)
+        return self._open
 
     def read(self, area: str, name: str, *, known: bool = False) -> files.Content | None:
         """Return a file that a pack holds; whether it fits its name is not verified.
@@ -67,9 +84,9 @@ class Packed:
         if not known:
             self._refresh()
         packed = packed_name(area, name)
-        for digest, pack in self._open.items():
-            if pack.has(packed) and packed not in self._gone[digest]:
-                data = self._read(digest, pack, area, name)
+        for digest, opened in self._open.items():
+            if opened.has(packed):
+                data = self._read(digest, opened, area, name)
                 if data is not None:
                     self._prefer(digest)
                     return files.Content(data, files.IN_PACK)
@@ -83,11 +100,7 @@ class Packed:
         """
         self._refresh()
         packed = packed_name(area, name)
-        return [
-            digest
-            for digest, pack in self._open.items()
-            if pack.has(packed) and packed not in self._gone[digest]
-        ]
+        return [digest for digest, opened in self._open.items() if opened.has(packed)]
 
     def names(self, area: str) -> set[str]:
         """Return the names of an area's files that packs hold.
@@ -96,13 +109,7 @@ class Packed:
             OSError: they cannot be listed.
         """
         self._refresh()
-        code = AREAS.index(area)
-        return {
-            packed[1:].hex()
-            for digest, pack in self._open.items()
-            for packed in pack.packed_names()
-            if packed[0] == code and packed not in self._gone[digest]
-        }
+        return {name for opened in self._open.values() for name in opened.listed(area)}
 
     def read_all(self, digest: str, area: str) -> Iterator[tuple[str, bytes]]:
         """Yield name and bytes of each file of an area in a pack, as far as they can be read.
@@ -110,23 +117,19 @@ class Packed:
         Raises:
             OSError: the pack cannot be read.
         """
-        pack = self.packs.get(digest)
-        for name, _ in () if pack is None else pack.listed(area):
-            if packed_name(area, name) in self._gone[digest]:
-                continue
-            data = self._read(digest, pack, area, name) if pack is not None else None
+        opened = self.packs.get(digest)
+        if opened is None:
+            return
+        for name in opened.listed(area):
+            data = self._read(digest, opened, area, name)
             if data is not None:
                 yield name, data
-
-    def gone(self, digest: str) -> frozenset[bytes]:
-        """Return the packed names of the files that count as missing in a pack."""
-        return frozenset(self._gone.get(digest, ()))
 
     def forget(self, area: str, name: str) -> None:
         """Have a file count as missing in all packs; never raises for the disk."""
         with contextlib.suppress(OSError):
             for digest in self.holders(area, name):
-                self._forget(digest, [packed_name(area, name)])
+                self._forget(digest, self._open[digest], [packed_name(area, name)])
 
     def touch(self, area: str, name: str, touched: set[str]) -> bool:
         """Note that a pack which holds a file was used now; tell whether there is one.
@@ -148,27 +151,23 @@ class Packed:
 
     def relist(self) -> None:
         """List and open the packs anew at the next use."""
-        self._open, self._gone, self._refused, self._seen = {}, {}, set(), None
+        self._open, self._refused, self._seen = {}, set(), None
 
     def _refresh(self) -> None:
         """List the packs if the folder has changed; open new ones, close those that are gone."""
         try:
             status = os.stat(self._path, follow_symlinks=False)
         except FileNotFoundError:
-            self._open, self._gone, self._seen = {}, {}, None
+            self._open, self._seen = {}, None
             return
         seen = status.st_ino, status.st_mtime_ns
         if seen == self._seen:
             return
         names = [name for name in self._folders.names(FOLDER) if format.is_name(name)]
         opened = {name: pack for name in names if (pack := self._opened(name)) is not None}
-        self._gone = {
-            name: self._gone[name] if name in self._open else self._read_gone(name)
-            for name in opened
-        }
         self._open, self._seen = opened, seen
 
-    def _opened(self, digest: str) -> Pack | None:
+    def _opened(self, digest: str) -> OpenPack | None:
         if digest in self._open:
             return self._open[digest]
         if digest in self._refused:
@@ -185,7 +184,8 @@ class Packed:
             except BaseException:
                 os.close(descriptor)
                 raise
-            return open_pack(descriptor, digest=digest)
+            pack = open_pack(descriptor, digest=digest)
+            return OpenPack(pack, set(read_gone(self._folders, digest)))
         except FileNotFoundError:
             return None
         except CorruptError as error:
@@ -199,22 +199,22 @@ class Packed:
             self._tell(place, f"cannot be read: {error.strerror or error}")
             return None
 
-    def _read(self, digest: str, pack: Pack, area: str, name: str) -> bytes | None:
+    def _read(self, digest: str, opened: OpenPack, area: str, name: str) -> bytes | None:
         try:
-            return pack.read(area, name)
+            return opened.pack.read(area, name)
         except CorruptError as error:
-            place = pack.find(area, name)
-            lost = pack.names_in(-1 if place is None else place.frame)
-            self._forget(digest, [packed_name(*lost) for lost in lost])
+            place = opened.pack.find(area, name)
+            lost = opened.pack.names_in(-1 if place is None else place.frame)
+            self._forget(digest, opened, [packed_name(*names) for names in lost])
             self._tell(
                 f"{FOLDER}/{digest}",
                 f"is damaged, and {len(lost):,} files in it count as missing: {error.message}",
             )
             return None
 
-    def _forget(self, digest: str, packed: Iterable[bytes]) -> None:
-        new = [name for name in packed if name not in self._gone[digest]]
-        self._gone[digest].update(new)
+    def _forget(self, digest: str, opened: OpenPack, packed: Iterable[bytes]) -> None:
+        new = [name for name in packed if name not in opened.gone]
+        opened.gone.update(new)
         if self._read_only:
             return
         lines = "".join("{} {}\n".format(*unpacked_name(name)) for name in new)
@@ -225,13 +225,11 @@ class Packed:
             finally:
                 os.close(descriptor)
 
-    def _read_gone(self, digest: str) -> set[bytes]:
-        return set(read_gone(self._folders, digest))
-
     def _prefer(self, digest: str) -> None:
         """Look into this pack first from now on: files of one variant lie in one pack."""
-        if next(iter(self._open)) != digest:
-            self._open = {digest: self._open[digest], **self._open}
+        opened = self._open
+        if digest in opened and next(iter(opened)) != digest:
+            self._open = {digest: opened[digest], **opened}
 
 
 def read_gone(folders: Folders, digest: str) -> Iterator[bytes]:

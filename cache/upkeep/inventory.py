@@ -9,7 +9,7 @@ from pallasc.cache.about import unpack_blobs
 from pallasc.cache.files import Identity
 from pallasc.cache.format import ARTIFACTS, BLOBS, MANIFESTS, PACKS
 from pallasc.cache.index import Index
-from pallasc.cache.packs.format import packed_name
+from pallasc.cache.packed import OpenPack
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
 
@@ -133,19 +133,15 @@ def take_inventory(store: Store, index: Index, faults: list[str]) -> Inventory:
 
 def _packs(store: Store, scan: Scan, faults: list[str]) -> Iterator[PackFile]:
     """Yield the packs; one that cannot be opened may hold anything, and is a fault."""
-    packed, opened = store.packed, {}
+    opened: Mapping[str, OpenPack] = {}
     try:
-        opened = {} if packed is None else packed.packs
+        opened = opened if store.packed is None else store.packed.packs
     except OSError as error:
         faults.append(f"{store.folders.path(PACKS)}: cannot be listed: {error.strerror or error}")
     for digest, identity, _ in scan.packs():
         pack = opened.get(digest)
-        if packed is None or pack is None:
+        if pack is None:
             faults.append(f"{store.folders.path(f'{PACKS}/{digest}')}: cannot be read")
             continue
-        gone = packed.gone(digest)
-        keys, requests = (
-            frozenset(name for name, _ in pack.listed(area) if packed_name(area, name) not in gone)
-            for area in (ARTIFACTS, MANIFESTS)
-        )
+        keys, requests = (frozenset(pack.listed(area)) for area in (ARTIFACTS, MANIFESTS))
         yield PackFile(digest, identity, keys, requests)

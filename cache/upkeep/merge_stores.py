@@ -18,6 +18,7 @@ from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS
 from pallasc.cache.packs.format import MAX_FILE_BYTES, Entry
 from pallasc.cache.packs.writer import PackWriter
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep.merge_packs import merge_packs
 from pallasc.errors import ArgumentError, CorruptError, NotCachedError, ToolError
 
 PACK_BYTES = 32 * 2**20
@@ -86,6 +87,7 @@ def merge_stores(store: Store, folders: Sequence[Path]) -> Iterator[MergedStore]
             raise ArgumentError(f"{folder} is the store itself.", hint="Name another store.")
     for folder in folders:
         yield _Merge(store, folder).run()
+    merge_packs(store)
 
 
 class _Merge:

@@ -99,7 +99,7 @@ KINDS = ("a file", "a named pipe", "a socket", "a device", "a mount")
 PLANTED = [
     *((area, "a symbolic link") for area in AREAS),
     *(pytest.param(area, kind, marks=as_root if kind in ("a device", "a mount") else ())
-      for area in ("cas", "cas/ab") for kind in KINDS),
+      for area in ("cas", "cas/ab", "packs") for kind in KINDS),
 ]  # fmt: skip
 """A link in the place of each folder, and everything else in that of one at the top and below."""
 
@@ -118,7 +118,7 @@ def test_every_command_refuses_it_and_touches_nothing(
             ("lock", spec), ("cache", "stats"), ("cache", "why", spec), ("cache", "prune"),
             ("cache", "prune", "--size", "1B"), ("cache", "clear"), ("cache", "pin"),
             ("cache", "pin", "add"), ("cache", "pin", "add", "--remove"),
-            ("cache", "audit", spec),
+            ("cache", "audit", spec), ("cache", "merge", spec.parent / "store"),
         ):  # fmt: skip
             told = run(*command, "--store", root)
             assert (command, told.code) == (command, 5), told.err
