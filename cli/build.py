@@ -30,6 +30,7 @@ from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.arguments.shard import (
     prepare_output,
     require_shard,
+    send_times,
     shard_options,
     take_share,
     write_output,
@@ -203,7 +204,9 @@ def command(
                 broken=reading.broken,
             )
             variants = reader.select(specs, targets, expression).variants
-            share = take_share(shard, variants, costs=costs, lock=lock)
+            share = take_share(
+                shard, variants, store, costs=costs, lock=lock, remote=how.remote, ptxas=how.ptxas
+            )
             variants = share.variants if share else variants
             report = build(variants, store=store, options=how, on_event=progress)
             report = replace(report, errors=tuple(reading.errors))
@@ -230,6 +233,8 @@ def command(
     if shard_output is not None and share is not None:
         whole = not targets and expression is None
         write_output(shard_output, share, report, store, whole=whole, ptxas=how.ptxas)
+    if share is None:
+        send_times(report, store, how.remote, ptxas=how.ptxas)
     return report.exit_code
 
 

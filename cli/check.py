@@ -298,7 +298,15 @@ def _check_specs(
             broken=reading.broken,
         )
         variants = reader.select(specs, options["targets"], options["expression"]).variants
-        share = take_share(options["shard"], variants, costs=options["costs"], lock=None)
+        share = take_share(
+            options["shard"],
+            variants,
+            store,
+            costs=options["costs"],
+            lock=None,
+            remote=options["remote"],
+            ptxas=options["ptxas"],
+        )
         variants = share.variants if share else variants
         if any(level.executes for level in asked.levels):
             check_variants(asked.options.inputs, (each.for_check() for each in variants))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallasc.cli.arguments.options import together
+from pallasc.cli.arguments.options import F, together
 from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
@@ -99,30 +100,37 @@ every_option = click.option(
     "--all", "every", is_flag=True, help="Take the entries of all toolchains, not only of this one."
 )
 
-remote_options = together(
-    click.option(
-        "--remote",
-        callback=_settings,
-        metavar="URL",
-        help="Take what the store does not have from this remote store: s3://, gs://, az://, "
-        "https://, file:// or bazel+https://; PALLASC_REMOTE, or remote of [tool.pallasc], when "
-        "left out.",
-    ),
-    click.option(
-        "--no-remote",
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_noted,
-        help="Use no remote store.",
-    ),
-    click.option(
-        "--remote-write/--no-remote-write",
-        default=None,
-        is_eager=True,
-        expose_value=False,
-        callback=_noted,
-        help="Send what is compiled to the remote store, or only read; PALLASC_REMOTE_WRITE, or "
-        "remote-write of [tool.pallasc], when left out.",
-    ),
-)
+_TAKE = "Take what the store does not have from this remote store"
+_SEND = "Send what is compiled to the remote store, or only read"
+
+
+def remote_group(*, use: str, send: str) -> Callable[[F], F]:
+    """Return the three options, where `use` and `send` say what the remote store is for."""
+    return together(
+        click.option(
+            "--remote",
+            callback=_settings,
+            metavar="URL",
+            help=f"{use}: s3://, gs://, az://, https://, file:// or bazel+https://; "
+            "PALLASC_REMOTE, or remote of [tool.pallasc], when left out.",
+        ),
+        click.option(
+            "--no-remote",
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_noted,
+            help="Use no remote store.",
+        ),
+        click.option(
+            "--remote-write/--no-remote-write",
+            default=None,
+            is_eager=True,
+            expose_value=False,
+            callback=_noted,
+            help=f"{send}; PALLASC_REMOTE_WRITE, or remote-write of [tool.pallasc], when left out.",
+        ),
+    )
+
+
+remote_options = remote_group(use=_TAKE, send=_SEND)

@@ -13,6 +13,7 @@ from pallasc.cli.terminal.output import count, echo
 from pallasc.cli.terminal.times import duration
 
 if TYPE_CHECKING:
+    from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.shards.shard import Shard, Share
@@ -60,19 +61,43 @@ def require_shard(shard: Shard | None, **options: object) -> None:
 
 
 def take_share(
-    shard: Shard | None, variants: Sequence[Variant], *, costs: Path | None, lock: Path | None
+    shard: Shard | None,
+    variants: Sequence[Variant],
+    store: Store,
+    *,
+    costs: Path | None,
+    lock: Path | None,
+    remote: RemoteSettings | None = None,
+    ptxas: Path | None = None,
 ) -> Share | None:
     """Return this job's share of the variants, and say what it is; None without `--shard`.
 
+    Args:
+        shard: the shard.
+        variants: all variants.
+        store: the store.
+        costs: the file that `--costs` names.
+        lock: the file that `--lock` names.
+        remote: the remote store, whose costs are taken where there is no file.
+        ptxas: as for `build`.
+
     Raises:
         SpecError: the costs cannot be read.
+        ToolError: those of the remote store cannot be read.
     """
     if shard is None:
         return None
     from pallasc.compiler.shards.costs import find_costs
     from pallasc.compiler.shards.shard import share_of
 
-    share = share_of(shard, variants, find_costs(costs, lock))
+    found = find_costs(costs, lock)
+    if not found.digest and remote is not None and variants:
+        from pallasc.compiler.inputs.remembered_toolchain import installed_or_remembered
+        from pallasc.compiler.shards.remote_costs import remote_costs
+
+        with installed_or_remembered(store, ptxas=ptxas) as setup:
+            found = remote_costs(remote, store, setup, folder=variants[0].base_dir)
+    share = share_of(shard, variants, found)
     echo(share_line(share), err=True)
     return share
 
@@ -82,7 +107,9 @@ def share_line(share: Share) -> str:
     own, every = len(share.variants), len(share.listed)
     line = f"shard {share.shard}: {own:,} of {count(every, 'variant')}"
     if not share.costs.digest:
-        return f"{line}, divided without costs: there is no lock file here, and no --costs"
+        return (
+            f"{line}, divided without costs: no lock file, no --costs and no remote store has any"
+        )
     if own:
         line += f", about {duration(share.expected_s)} of compiling by {share.costs.source}"
     if share.unknown:
@@ -134,3 +161,20 @@ def write_output(
         ptxas=ptxas,
     )
     echo(f"wrote {path}: {path.stat().st_size:,} bytes", err=True)
+
+
+def send_times(
+    report: Report, store: Store, remote: RemoteSettings | None, *, ptxas: Path | None
+) -> None:
+    """Send what variants took to the remote store, if some were compiled and it may be written."""
+    sent = report.remote
+    if remote is None or not remote.write or not report.compiled or report.interrupted:
+        return
+    if sent is not None and sent.tripped:  # it was left alone
+        return
+    from pallasc.compiler.builds.relock import compile_times
+    from pallasc.compiler.shards.remote_costs import send_costs
+    from pallasc.compiler.toolchain.setup import prepare
+
+    with prepare(ptxas) as setup:
+        send_costs(remote, store, setup, compile_times(report.results))

@@ -38,6 +38,15 @@ class Joined(NamedTuple):
     notes: tuple[str, ...]
 
     @property
+    def toolchain(self) -> RememberedToolchain | None:
+        """The toolchain that compiled the variants, None if there are none."""
+        for part in self.parts:
+            toolchain = part.head.toolchain
+            if toolchain.identity and part.head.entries:
+                return RememberedToolchain(toolchain.identity, toolchain.versions, toolchain.jax)
+        return None
+
+    @property
     def missing(self) -> NotCachedError | None:
         """The error of what no part has, None if nothing is missing."""
         if not self.absent and not self.unbuilt:
@@ -290,7 +299,8 @@ def publish(joined: Joined, store: Store) -> None:
             f"the parts lack artifacts of variants that they name: {_named(lost)}.",
             hint="Build these shards again.",
         )
-    _remember(joined, store)
+    if joined.toolchain is not None:
+        remember_toolchain(store, joined.toolchain)
 
 
 def _add(part: Part, data: bytes, store: Store) -> Sequence[str]:
@@ -319,13 +329,3 @@ def _add(part: Part, data: bytes, store: Store) -> Sequence[str]:
             hint="Build that shard again.",
         )
     return added.conflicts
-
-
-def _remember(joined: Joined, store: Store) -> None:
-    """Record the toolchain, for machines without one that use this store."""
-    for part in joined.parts:
-        toolchain = part.head.toolchain
-        if toolchain.identity and part.head.entries:
-            known = RememberedToolchain(toolchain.identity, toolchain.versions, toolchain.jax)
-            remember_toolchain(store, known)
-            return
