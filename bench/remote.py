@@ -13,7 +13,11 @@ is to 127.0.0.1.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import random
+import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from filled_store import fill, write_spec
 from harness import Figure, run_benchmark
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "cache" / "remote"))
@@ -31,14 +36,16 @@ import kills
 import servers
 import variants
 from bazel_cache import BazelCache
-from fault_proxy import FaultProxy
+from fault_proxy import FaultProxy, seeded
 
 from pallasc.cache.remote.guard import BUILD
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
 from pallasc.cache.store import Store
+from pallasc.compiler.toolchain.setup import prepare
 
-FAULTS, KILLS = (300, 10_000), (20, 1_000)
-PARTS = ("faults", "dead", "kills")
+FAULTS, KILLS, BUILDS = (300, 10_000), (20, 1_000), (6, 60)
+PARTS = ("faults", "builds", "dead", "kills")
+_BUILD_VARIANTS = 40
 _DEAD_ROUNDS = 5
 SettingsAt = Callable[[str, str], RemoteSettings]
 
@@ -121,6 +128,72 @@ def _faults(folder: Path, options: argparse.Namespace) -> list[Figure]:
     ]
 
 
+def _builds(folder: Path, options: argparse.Namespace) -> list[Figure]:
+    """Have real processes look up variants of a remote that another machine filled.
+
+    They look with `--dry-run`, since what the faults hide would be compiled otherwise.
+    """
+    spec = write_spec(folder / "project", _BUILD_VARIANTS)
+    warm, full = folder / "warm", folder / "full"
+    with prepare() as setup:
+        context = setup.context(Store(warm))
+        setup.record(context.digests)
+        context.digests.save()
+    shutil.copytree(warm, full)
+    fill(Store(full), spec)
+    outcome = Counter[str]()
+    rng = random.Random(options.seed)
+    with BazelCache() as cache, FaultProxy(cache.place, lambda method, path: None) as proxy:
+        sent = _pallasc(
+            "cache", "push", spec, "--remote", f"bazel+http://{cache.place}", store=full
+        )
+        assert sent.returncode == 0, sent.stderr
+        local = json.loads(_looked_up(spec, full).stdout)
+        expected = {row["id"]: row["digest"] for row in local["variants"]}
+        for number in range(BUILDS[options.full]):
+            proxy.choose = seeded(rng.randrange(2**32), 0.2 + 0.4 * rng.random())
+            store = folder / f"store-{number}"
+            shutil.copytree(warm, store)
+            done = _looked_up(spec, store, "--remote", f"bazel+http://{proxy.place}")
+            _judge(outcome, done, expected)
+            shutil.rmtree(store)
+        injected = proxy.count
+    return [
+        Figure("real builds under faults", BUILDS[options.full]),
+        Figure("faults injected into real builds", injected),
+        Figure("variants that real builds found", outcome["found"]),
+        Figure("wrong artifacts served to real builds", outcome["wrong"], goal=0),
+        Figure("real builds failed", outcome["failed"], goal=0),
+        Figure("real builds that waited too long", outcome["late"], goal=0),
+    ]
+
+
+def _judge(
+    outcome: Counter[str], done: subprocess.CompletedProcess[str], expected: dict[str, str]
+) -> None:
+    if done.returncode or "Traceback" in done.stderr:
+        print(done.stderr, file=sys.stderr)
+        outcome["failed"] += 1
+        return
+    report = json.loads(done.stdout)
+    for row in report["variants"]:
+        if row["status"] == "hit":
+            outcome["found"] += 1
+            outcome["wrong"] += row["digest"] != expected[row["id"]]
+    stats = report["remote"]
+    moved_mb = (stats["bytes_read"] + stats["bytes_written"]) / 1e6
+    outcome["late"] += stats["waited_s"] > BUILD.wait_s + moved_mb + 0.2
+
+
+def _looked_up(spec: Path, store: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return _pallasc("build", spec, "--dry-run", "--json", *options, store=store)
+
+
+def _pallasc(*arguments: str | Path, store: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "pallasc", *map(str, arguments), "--store", str(store)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def _dead(folder: Path, options: argparse.Namespace) -> list[Figure]:
     """Time a build's whole use of a remote that never answers, and of one that is not there."""
     source = Store(folder / "source")
@@ -153,7 +226,7 @@ def _kills(folder: Path, options: argparse.Namespace) -> list[Figure]:
     ]
 
 
-_PARTS = {"faults": _faults, "dead": _dead, "kills": _kills}
+_PARTS = {"faults": _faults, "builds": _builds, "dead": _dead, "kills": _kills}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Push, pull and synchronise whole stores: what `pallasc cache push`, `pull` and `sync` do.
+"""Push and pull whole stores: what `pallasc cache push`, `pull` and `sync` do.
 
 Unlike a build, a command about the remote fails where the remote fails, with `RemoteError`. It may
 be killed at any moment and started again: what was made known stays, the rest is sent again.
@@ -161,26 +161,6 @@ def _is_absent(store: Store, key: str) -> bool:
     if manifest is None:
         return True
     return not manifest.action or store.get_artifact(manifest.action) is None
-
-
-def sync(
-    settings: RemoteSettings,
-    store: Store,
-    requests: Mapping[str, Sequence[str]],
-    *,
-    environ: Mapping[str, str] = os.environ,
-    on_step: OnStep = lambda done, of: None,
-) -> tuple[Transfer, Transfer]:
-    """Pull the namespaces of `requests`, then push these; see both.
-
-    Returns:
-        What was pulled, what was pushed.
-
-    Raises:
-        RemoteError, SpecError, ToolError, CorruptError: as of both.
-    """
-    pulled = pull(settings, store, list(requests), environ=environ, on_step=on_step)
-    return pulled, push(settings, store, requests, environ=environ, on_step=on_step)
 
 
 def namespaces_of(guard: Guard) -> list[str]:

@@ -1,4 +1,4 @@
-"""Push, pull and sync of whole stores, figures of a remote, its verification and its garbage."""
+"""Push and pull of whole stores, figures of a remote, its verification and its garbage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pallasc.cache.remote.failure import Failure, RemoteError
 from pallasc.cache.remote.garbage import choose, collect
 from pallasc.cache.remote.settings import RemoteSettings
 from pallasc.cache.remote.survey import survey, verify
-from pallasc.cache.remote.transfer import pull, push, sync
+from pallasc.cache.remote.transfer import pull, push
 from pallasc.cache.store import Store
 
 DAY_S = 24 * 3600.0
@@ -45,11 +45,11 @@ def test_a_second_push_and_pull_move_nothing(
     assert pull(settings, other)[:3] == (0, 5, 0)
 
 
-def test_sync_brings_and_sends(settings: RemoteSettings, store: Store, other: Store) -> None:
+def test_two_stores_become_equal(settings: RemoteSettings, store: Store, other: Store) -> None:
     push(settings, store, {NAMESPACE: fill(store, range(3))})
-    pulled, pushed = sync(settings, other, {NAMESPACE: fill(other, range(3, 5))})
-    assert (pulled.moved, pushed.moved) == (3, 2)
-    assert pull(settings, store).moved == 2
+    assert pull(settings, other).moved == 3
+    assert push(settings, other, {NAMESPACE: fill(other, range(5))})[:3] == (2, 3, 0)
+    assert pull(settings, store)[:3] == (2, 3, 0)
     for number in range(5):
         check(store, number)
         check(other, number)
