@@ -2,8 +2,8 @@
 
 Goals: of 10,000 faults that a proxy injects into requests to real servers, none has a wrong
 artifact served or a build failed; a remote that is dead costs a build at most 2 s; after SIGKILL at
-1,000 random moments of pushes and pulls, both the local store and the remote verify, and the next
-push and pull complete what was interrupted.
+1,000 random moments of pushes, pulls and merges, the local stores and the remote verify, and the
+next ones complete what was interrupted.
 
 Faults and kills come from `tests/cache/remote/` (`fault_proxy.py`, `faulty.py`, `kills.py`), which
 the tests run with small counts; so does this, unless `--full` asks for the great ones. All traffic
@@ -219,8 +219,7 @@ def _kills(folder: Path, options: argparse.Namespace) -> list[Figure]:
     for text in outcome.wrong:
         print(text, file=sys.stderr)
     return [
-        Figure("pushes killed", outcome.kills["push"]),
-        Figure("pulls killed", outcome.kills["pull"]),
+        *(Figure(f"kills of a {verb}", count) for verb, count in outcome.kills.items()),
         Figure("kills", sum(outcome.kills.values()), goal=KILLS[options.full], at_least=True),
         Figure("what did not verify after a kill", len(outcome.wrong), goal=0),
     ]

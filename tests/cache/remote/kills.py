@@ -1,4 +1,4 @@
-"""Processes that push and pull are killed at random moments; both tiers verify afterwards.
+"""Processes that push, pull and merge are killed at random moments; all stores verify afterwards.
 
 `run` is used by the tests with a few kills and by bench/remote.py with a thousand. Each process is
 forked from this one, so that it is busy with the transfer from its first moment on.
@@ -22,37 +22,44 @@ from pallasc.cache.remote.settings import RemoteSettings, read_settings
 from pallasc.cache.remote.survey import verify
 from pallasc.cache.remote.transfer import pull, push
 from pallasc.cache.store import Store
+from pallasc.cache.upkeep.merge_packs import merge_packs
+from pallasc.cache.upkeep.merge_stores import merge_stores
 from pallasc.cache.upkeep.verify import verify as verify_store
 
+_VERBS = ("push", "pull", "merge")
 _VARIANTS = 24
 _SIZE = 8000
 _ROUND = 10
-"""Kills of pushes to one remote, and of pulls into one store, before it is made anew."""
+"""Turns before what was interrupted is completed, and begun with nothing again."""
 
 
 @dataclass
 class Outcome:
     """What came of many kills; `wrong` says what did not verify."""
 
-    kills: dict[str, int] = field(default_factory=lambda: {"push": 0, "pull": 0})
-    completed: dict[str, int] = field(default_factory=lambda: {"push": 0, "pull": 0})
+    kills: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_VERBS, 0))
+    completed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_VERBS, 0))
     wrong: list[str] = field(default_factory=list)
 
 
 def run(folder: Path, *, kills: int, seed: int) -> Outcome:
-    """Kill pushes and pulls until each was killed half as often as `kills`."""
+    """Kill pushes, pulls and merges until each was killed a third as often as `kills`."""
     outcome = Outcome()
     rng = random.Random(seed)
     source = Store(folder / "source")
     keys = fill(source, range(_VARIANTS), size=_SIZE)
     longest = _time(folder, source, keys)
-    while min(outcome.kills.values()) < kills // 2:
+    turn = 0
+    while min(outcome.kills.values()) < -(-kills // len(_VERBS)):
+        turn += 1
         settings = _settings(folder / "remote")
         _killed(outcome, "push", rng, longest["push"], _pushing(settings, source, keys, rng))
-        _check_remote(outcome, settings, folder, keys)
+        outcome.wrong += [f"remote: {fault}" for fault in verify(settings)]
         _killed(outcome, "pull", rng, longest["pull"], _pulling(settings, folder / "local"))
         _check_local(outcome, Store(folder / "local"))
-        if sum(outcome.kills.values()) % _ROUND < 2:
+        _killed(outcome, "merge", rng, longest["merge"], _merging(folder / "merged", source))
+        _check_local(outcome, Store(folder / "merged"))
+        if not turn % _ROUND:
             _finish(outcome, settings, source, folder, keys)
     return outcome
 
@@ -64,13 +71,16 @@ def _settings(folder: Path) -> RemoteSettings:
 
 
 def _time(folder: Path, source: Store, keys: list[str]) -> dict[str, float]:
-    """Return how long a whole push and a whole pull take here."""
+    """Return how long each takes here when it is not interrupted."""
     settings = _settings(folder / "timed")
     began = time.perf_counter()
     _child(_pushing(settings, source, keys, random.Random(1)))()
     pushed = time.perf_counter()
     _child(_pulling(settings, folder / "timed-store"))()
-    return {"push": pushed - began, "pull": time.perf_counter() - pushed}
+    pulled = time.perf_counter()
+    _child(_merging(folder / "timed-merge", source))()
+    merged = time.perf_counter()
+    return {"push": pushed - began, "pull": pulled - pushed, "merge": merged - pulled}
 
 
 def _pushing(
@@ -82,6 +92,18 @@ def _pushing(
 
 def _pulling(settings: RemoteSettings, folder: Path) -> Callable[[], object]:
     return lambda: pull(settings, Store(folder))
+
+
+def _merging(folder: Path, source: Store) -> Callable[[], object]:
+    """Merge a store into another, and then the packs of that."""
+
+    def merge() -> None:
+        store = Store(folder)
+        merged = list(merge_stores(store, [source.root]))
+        assert all(one.ok for one in merged)
+        merge_packs(store, most=1)
+
+    return merge
 
 
 def _child(work: Callable[[], object]) -> Callable[[], int]:
@@ -116,16 +138,10 @@ def _killed(
             outcome.wrong.append(f"{verb} failed")
 
 
-def _check_remote(
-    outcome: Outcome, settings: RemoteSettings, folder: Path, keys: list[str]
-) -> None:
-    outcome.wrong += [f"remote: {fault}" for fault in verify(settings)]
-
-
 def _check_local(outcome: Outcome, store: Store) -> None:
     findings = verify_store(store).findings
-    outcome.wrong += [f"local: {f.kind} {f.path}: {f.reason}" for f in findings]
-    outcome.wrong += [f"local: {warning}" for warning in store.warnings]
+    outcome.wrong += [f"{store.root.name}: {f.kind} {f.path}: {f.reason}" for f in findings]
+    outcome.wrong += [f"{store.root.name}: {warning}" for warning in store.warnings]
 
 
 def _finish(
@@ -133,14 +149,16 @@ def _finish(
 ) -> None:
     """Complete what was interrupted so often; all is there then. Begin with nothing again."""
     push(settings, source, {NAMESPACE: keys})
-    _check_remote(outcome, settings, folder, keys)
-    local = Store(folder / "local")
-    pull(settings, local)
-    for number in range(_VARIANTS):
-        try:
-            check(local, number, size=_SIZE)
-        except AssertionError:
-            outcome.wrong.append(f"local: variant {number} is not there or wrong")
-    _check_local(outcome, local)
+    outcome.wrong += [f"remote: {fault}" for fault in verify(settings)]
+    pull(settings, Store(folder / "local"))
+    _merging(folder / "merged", source)()
+    for name in ("local", "merged"):
+        store = Store(folder / name)
+        for number in range(_VARIANTS):
+            try:
+                check(store, number, size=_SIZE)
+            except AssertionError:
+                outcome.wrong.append(f"{name}: variant {number} is not there or wrong")
+        _check_local(outcome, store)
+        shutil.rmtree(folder / name)
     shutil.rmtree(folder / "remote")
-    shutil.rmtree(folder / "local")
