@@ -19,6 +19,7 @@ from pallasc.cli.arguments.options import (
     frozen_options,
     json_option,
     junit_option,
+    quiet_option,
     require_store_option,
     selection_options,
     signed_store_option,
@@ -77,6 +78,7 @@ class _Options(BuildOptions):
 )
 @click.option("--explain", is_flag=True, help="Say why each miss was a miss, field by field.")
 @junit_option
+@quiet_option
 @annotations_option("failures, spills and warnings")
 @store_option
 @require_store_option
@@ -104,6 +106,7 @@ def command(
     reproduce: int | None,
     as_json: bool,
     warnings: bool,
+    quiet: bool,
     dry_run: bool,
     frozen: bool,
     locked: bool,
@@ -193,7 +196,7 @@ def command(
             how = replace(how, locked=load_locked(lock, frozen=frozen, locked=locked))
         store = open_store(store_root, require_signed=require_signed)
         reproduction = None
-        with store_progress(store) as progress:
+        with store_progress(store, quiet=quiet) as progress:
             reading = Reading(progress, keep_going=how.keep_going)
             reader = SpecReader(
                 store=store,
@@ -205,7 +208,14 @@ def command(
             )
             variants = reader.select(specs, targets, expression).variants
             share = take_share(
-                shard, variants, store, costs=costs, lock=lock, remote=how.remote, ptxas=how.ptxas
+                shard,
+                variants,
+                store,
+                costs=costs,
+                lock=lock,
+                say=progress.mention,
+                remote=how.remote,
+                ptxas=how.ptxas,
             )
             variants = share.variants if share else variants
             report = build(variants, store=store, options=how, on_event=progress)
@@ -214,7 +224,9 @@ def command(
                 from pallasc.compiler.builds.reproduce import reproduce as compile_twice
                 from pallasc.compiler.builds.reproduce import with_reproduction
 
-                progress.say(f"compiling {min(reproduce, len(variants))} twice more, to compare")
+                progress.mention(
+                    f"compiling {min(reproduce, len(variants))} twice more, to compare"
+                )
                 stored = {r.variant.id: r.artifact for r in report.results if r.artifact}
                 reproduction = compile_twice(
                     variants,
@@ -226,23 +238,28 @@ def command(
                 )
                 report = with_reproduction(report, reproduction)
         if reproduction is not None:
-            _print_reproduction(reproduction, report)
+            _print_reproduction(reproduction, report, quiet=quiet)
         print_notes(report, store)
-        progress.screen.write(f"{summary(report, progress.screen, warnings=warnings)}\n")
+        if ending := summary(report, progress.screen, warnings=warnings, quiet=quiet):
+            progress.screen.write(f"{ending}\n")
         outputs.write(report, reproduction, share)
     if shard_output is not None and share is not None:
         whole = not targets and expression is None
-        write_output(shard_output, share, report, store, whole=whole, ptxas=how.ptxas)
+        line = write_output(shard_output, share, report, store, whole=whole, ptxas=how.ptxas)
+        if not quiet:
+            echo(line, err=True)
     if share is None:
         send_times(report, store, how.remote, ptxas=how.ptxas)
     return report.exit_code
 
 
-def _print_reproduction(reproduction: Reproduction, report: Report) -> None:
+def _print_reproduction(reproduction: Reproduction, report: Report, *, quiet: bool) -> None:
     from pallasc.cli.render.result_text import failure_lines
     from pallasc.specs.plain_text import one_line
 
     for result in reproduction.results:
+        if quiet and result.outcome == "same":
+            continue
         echo(f"{result.outcome:<9}  {one_line(result.variant)}", err=True)
     for failed in report.results:
         for line in failure_lines(failed):

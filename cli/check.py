@@ -20,6 +20,7 @@ from pallasc.cli.arguments.options import (
     file_option,
     json_option,
     junit_option,
+    quiet_option,
     require_store_option,
     selection_options,
     specs_argument,
@@ -64,6 +65,7 @@ class _Request(NamedTuple):
     levels: tuple[Level, ...]
     options: Options
     limits: BuildOptions
+    prints_report: bool
     quiet: bool
 
 
@@ -91,6 +93,7 @@ class _Request(NamedTuple):
 @compile_options
 @checking_options
 @junit_option
+@quiet_option
 @file_option(
     "--sarif",
     "Write the findings as SARIF 2.1, which code hosts show at their lines; - prints it.",
@@ -111,6 +114,7 @@ def command(
     sarif: Path | None,
     annotations: str | None,
     store_root: Path | None,
+    quiet: bool,
     as_json: bool,
     **options: Unpack[_CheckOptions],
 ) -> int:
@@ -187,7 +191,7 @@ def command(
         )
     require_shard(options["shard"], costs=options["costs"])
     levels = chosen_levels(chosen[0])
-    outputs = Outputs(as_json, junit, sarif, annotations, levels)
+    outputs = Outputs(as_json, junit, sarif, annotations, levels, quiet)
     with outputs.reporting_errors():
         files = parse_inputs(inputs, archive)
         asked = _Request(
@@ -206,7 +210,8 @@ def command(
                 require_store=options["require_store"],
                 remote=options["remote"],
             ),
-            quiet=outputs.prints_report,
+            prints_report=outputs.prints_report,
+            quiet=quiet,
         )
         store = open_store(store_root)
         found = _read_compiled(specs, store, options)
@@ -288,7 +293,7 @@ def _check_specs(
     from pallasc.compiler.builds.collect import SpecReader
 
     names = [level.name for level in asked.levels]
-    with store_progress(store, hits=False) as progress:
+    with store_progress(store, hits=False, quiet=asked.quiet) as progress:
         reading = Reading(progress, keep_going=True)
         reader = SpecReader(
             store=store,
@@ -304,6 +309,7 @@ def _check_specs(
             store,
             costs=options["costs"],
             lock=None,
+            say=progress.mention,
             remote=options["remote"],
             ptxas=options["ptxas"],
         )
@@ -320,7 +326,7 @@ def _check_specs(
             store=store,
             options=asked.options,
             limits=asked.limits,
-            events=events(progress, levels=names, quiet=asked.quiet),
+            events=events(progress, levels=names, silent=asked.prints_report),
         )
     return report, share
 
@@ -331,12 +337,12 @@ def _check_compiled(found: Sequence[Candidate], store: Store, asked: _Request) -
     from pallasc.cli.render.live import store_progress
 
     names = [level.name for level in asked.levels]
-    with store_progress(store, hits=False) as progress:
+    with store_progress(store, hits=False, quiet=asked.quiet) as progress:
         return check_candidates(
             found,
             asked.levels,
             store=store,
             options=asked.options,
             limits=asked.limits,
-            events=events(progress, levels=names, quiet=asked.quiet),
+            events=events(progress, levels=names, silent=asked.prints_report),
         )

@@ -15,6 +15,7 @@ from pallasc.cli.arguments.options import (
     fail_on_warning_option,
     json_option,
     lock_option,
+    quiet_option,
     require_store_option,
     selection_options,
     signed_store_option,
@@ -48,6 +49,7 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @remote_options
 @fail_on_warning_option
 @signed_store_option
+@quiet_option
 @json_option("the differences")
 def command(
     specs: tuple[str, ...],
@@ -57,6 +59,7 @@ def command(
     expression: str | None,
     store_root: Path | None,
     require_signed: bool,
+    quiet: bool,
     as_json: bool,
     **options: Unpack[BuildOptions],
 ) -> int:
@@ -99,7 +102,7 @@ def command(
     from pallasc.specs.lock import LOCK_FILE
 
     store = open_store(store_root, require_signed=require_signed)
-    with store_progress(store, hits=False) as progress:
+    with store_progress(store, hits=False, quiet=quiet) as progress:
         variants = load_variants(
             specs,
             store=store,
@@ -109,11 +112,12 @@ def command(
             memory_bytes=options["memory_bytes"],
             on_tick=Reading(progress, keep_going=False).tick,
         )
-    run = _Run(variants, store, lock or LOCK_FILE, whole=not targets and expression is None)
+    whole = not targets and expression is None
+    run = _Run(variants, store, lock or LOCK_FILE, whole=whole, quiet=quiet)
     code = run.update(Options(**options)) if update else run.check(options["ptxas"])
     if as_json and run.data is not None:
         echo(json_text(run.data))
-    elif run.data is not None:
+    elif run.data is not None and not (quiet and update):
         for change in run.changes:
             echo(_line(change))
     return code
@@ -123,9 +127,16 @@ class _Run:
     """One run of the command: what it was given, and what it found."""
 
     def __init__(
-        self, variants: Sequence[Variant], store: Store, path: Path, *, whole: bool
+        self,
+        variants: Sequence[Variant],
+        store: Store,
+        path: Path,
+        *,
+        whole: bool,
+        quiet: bool = False,
     ) -> None:
         self._variants, self._store, self._path, self._whole = variants, store, path, whole
+        self._quiet = quiet
         self.changes: tuple[Change, ...] = ()
         self.data: dict[str, object] | None = None
 
@@ -169,7 +180,7 @@ class _Run:
         from pallasc.specs.lock import write_lock
 
         old = read_lock(self._path)
-        with store_progress(self._store, hits=False) as progress:
+        with store_progress(self._store, hits=False, quiet=self._quiet) as progress:
             updated = update_lock(
                 self._variants,
                 old,
@@ -182,7 +193,7 @@ class _Run:
         print_notes(updated.report, self._store)
         if not updated.complete:
             return self._incomplete(updated)
-        for line in remarks(updated.report, added=False):
+        for line in () if self._quiet else remarks(updated.report, added=False):
             echo(line, err=True)
         written = updated.lock != old
         if written:
@@ -193,7 +204,7 @@ class _Run:
     def _incomplete(self, updated: LockUpdate) -> int:
         from pallasc.cli.render.summary import summary
 
-        echo(summary(updated.report), err=True)
+        echo(summary(updated.report, quiet=self._quiet), err=True)
         echo(f"{self._path} is left as it is.", err=True)
         return updated.report.exit_code
 
@@ -212,6 +223,8 @@ class _Run:
             "toolchain": list(toolchain),
             "changes": [_change_json(change) for change in changes],
         }
+        if self._quiet and (written or not changes):
+            return
         for clause in toolchain if written else ():
             echo(f"{self._path}: {clause}", err=True)
         words = ", ".join(f"{number:,} {kind}" for kind, number in totals.items() if number)

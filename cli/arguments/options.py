@@ -194,6 +194,13 @@ frozen_options = together(
     lock_option("The lock file of --frozen and --locked"),
 )
 
+quiet_option = click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    help="Print only errors and warnings about the store; where something fails, also the totals.",
+)
+
 junit_option = file_option("--junit", "Write the report as JUnit XML; - prints it.")
 
 

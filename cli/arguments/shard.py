@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pallasc.cli.arguments.options import file_option, together
-from pallasc.cli.terminal.output import count, echo
+from pallasc.cli.terminal.output import count
 from pallasc.cli.terminal.times import duration
 
 if TYPE_CHECKING:
@@ -67,10 +67,11 @@ def take_share(
     *,
     costs: Path | None,
     lock: Path | None,
+    say: Callable[[str], None],
     remote: RemoteSettings | None = None,
     ptxas: Path | None = None,
 ) -> Share | None:
-    """Return this job's share of the variants, and say what it is; None without `--shard`.
+    """Return this job's share of the variants, and `say` what it is; None without `--shard`.
 
     Args:
         shard: the shard.
@@ -78,6 +79,7 @@ def take_share(
         store: the store.
         costs: the file that `--costs` names.
         lock: the file that `--lock` names.
+        say: prints what the share is.
         remote: the remote store, whose costs are taken where there is no file.
         ptxas: as for `build`.
 
@@ -98,7 +100,7 @@ def take_share(
         with installed_or_remembered(store, ptxas=ptxas) as setup:
             found = remote_costs(remote, store, setup, folder=variants[0].base_dir)
     share = share_of(shard, variants, found)
-    echo(share_line(share), err=True)
+    say(share_line(share))
     return share
 
 
@@ -136,8 +138,8 @@ def prepare_output(path: Path) -> None:
 
 def write_output(
     path: Path, share: Share, report: Report, store: Store, *, whole: bool, ptxas: Path | None
-) -> None:
-    """Write the part of a shard, and say so.
+) -> str:
+    """Write the part of a shard, and return a line that says so.
 
     Raises:
         SpecError: it cannot be written.
@@ -160,7 +162,7 @@ def write_output(
         documents=(report_json(report, share=share), xml),
         ptxas=ptxas,
     )
-    echo(f"wrote {path}: {path.stat().st_size:,} bytes", err=True)
+    return f"wrote {path}: {path.stat().st_size:,} bytes"
 
 
 def send_times(

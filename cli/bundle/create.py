@@ -14,6 +14,7 @@ from pallasc.cli.arguments.options import (
     fail_on_warning_option,
     frozen_options,
     json_option,
+    quiet_option,
     require_store_option,
     selection_options,
     signed_store_option,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 @remote_options
 @fail_on_warning_option
 @signed_store_option
+@quiet_option
 @json_option("what was written")
 def command(
     specs: tuple[str, ...],
@@ -65,6 +67,7 @@ def command(
     expression: str | None,
     store_root: Path | None,
     require_signed: bool,
+    quiet: bool,
     as_json: bool,
     split_by: SplitBy | None,
     keep_debug: bool,
@@ -106,7 +109,7 @@ def command(
 
     options = Options(**build)
     store = open_store(store_root, require_signed=require_signed)
-    with store_progress(store, hits=False) as progress:
+    with store_progress(store, hits=False, quiet=quiet) as progress:
         reader = SpecReader(
             store=store,
             timeout_s=options.timeout_s,
@@ -133,13 +136,14 @@ def command(
             on_event=progress,
         )
     print_notes(made.report, store)
-    for line in remarks(made.report, added=False) if not made.report.exit_code else ():
+    is_remarked = not (quiet or made.report.exit_code)
+    for line in remarks(made.report, added=False) if is_remarked else ():
         echo(line, err=True)
     if made.report.exit_code:
-        progress.screen.write(f"{summary(made.report, progress.screen)}\n")
+        progress.screen.write(f"{summary(made.report, progress.screen, quiet=quiet)}\n")
         echo(f"{output} is not written.", err=True)
         return made.report.exit_code
-    _tell(made)
+    _tell(made, quiet=quiet)
     if as_json:
         from pallasc.cli.terminal.output import json_text
 
@@ -147,13 +151,13 @@ def command(
     return 0
 
 
-def _tell(made: BundleResult) -> None:
+def _tell(made: BundleResult, *, quiet: bool) -> None:
     from pallasc.cli.terminal.output import count
     from pallasc.specs.bundle.provenance import differing
 
     for text in sorted({differing(origin) for origin in made.provenance if origin.dirty}):
         echo(f"warning: {text}; the bundle says so", err=True)
-    for bundle in made.bundles:
+    for bundle in () if quiet else made.bundles:
         variants = count(len(bundle.variants), "variant")
         echo(f"wrote {bundle.path}: {variants}, {bundle.size:,} bytes", err=True)
 

@@ -25,13 +25,17 @@ if TYPE_CHECKING:
 
 
 class Outputs(NamedTuple):
-    """The outputs that were asked for, and the levels that the report is about."""
+    """The outputs that were asked for, and the levels that the report is about.
+
+    If it is quiet, a check that ends with 0 prints nothing but warnings about the store.
+    """
 
     as_json: bool
     junit: Path | None
     sarif: Path | None
     annotations: str | None
     levels: tuple[Level, ...]
+    quiet: bool = False
 
     @property
     def prints_report(self) -> bool:
@@ -87,12 +91,14 @@ class Outputs(NamedTuple):
         self._write_files(report, error=report.unchecked, share=share)
         for note in report.notes:
             echo(f"warning: {note}", err=True)
-        if not self.prints_report:
+        shows_totals = not self.quiet or report.exit_code != 0
+        if not self.prints_report and shows_totals:
             for text in (*interrupted_lines(report), *rule_lines(report, self.levels)):
                 echo(text)
         for text in error_lines(report):
             echo(text, err=True)
-        echo(summary_line(report), err=True)
+        if shows_totals:
+            echo(summary_line(report), err=True)
         if (unchecked := report.unchecked) is not None:
             echo(f"error: {error_text(unchecked)}", err=True)
 

@@ -24,16 +24,16 @@ _HELD_LINES = 512
 """Lines of stored results that are written at a time: there may be thousands."""
 
 
-def events(progress: Progress, *, levels: Sequence[str], quiet: bool) -> Events:
+def events(progress: Progress, *, levels: Sequence[str], silent: bool) -> Events:
     """Return the listeners of a check.
 
     Args:
         progress: where to say what is running.
         levels: the names of the levels that were asked for.
-        quiet: results go to another output.
+        silent: results go to another output. Where `progress` is quiet, only those are shown that
+            make the command fail.
     """
-    # A list, whose only element the listeners replace.
-    heartbeat = [Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)]
+    heartbeat = Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)
     held: list[str] = []
 
     def write() -> None:
@@ -42,26 +42,26 @@ def events(progress: Progress, *, levels: Sequence[str], quiet: bool) -> Events:
             held.clear()
 
     def on_result(candidate: Candidate, result: LevelResult, from_store: bool) -> None:
-        if quiet:
+        if silent or (progress.quiet and not result.fails):
             return
         variant = candidate.variant
         place = variant.location if variant is not None else candidate.origin
         held.extend(result_lines(candidate.id, result, from_store=from_store, place=place))
         # A result that took time is shown at once; thousands of stored ones are not.
         if not from_store or len(held) >= _HELD_LINES:
-            heartbeat[0] = Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)
+            heartbeat.put_off(time.monotonic())
             write()
 
     def on_unbuilt(variant: Variant, error: PallascError) -> None:
-        if not quiet:
+        if not silent and not progress.quiet:
             held.extend(unbuilt_lines(variant.id, error, levels))
 
     def on_tick(running: Sequence[tuple[str, float]], done: int, total: int) -> None:
         write()
-        if running and heartbeat[0].is_due(time.monotonic()):
+        if running and heartbeat.is_due(time.monotonic()):
             names = [f"{one_line(name)} {elapsed(s)}" for name, s in running[:_MOST_NAMED]]
             more = len(running) - len(names)
             names += [f"{more:,} more"] if more else []
-            progress.say(f"[{done}/{total}] checking {len(running)}: {', '.join(names)}")
+            progress.mention(f"[{done}/{total}] checking {len(running)}: {', '.join(names)}")
 
     return Events(on_result, on_unbuilt, on_tick, write)

@@ -23,15 +23,18 @@ _TOP = 3
 _MOST_LISTED = 10
 
 
-def highlights(report: Report, columns: int | None = None) -> Iterator[str]:
+def highlights(
+    report: Report, columns: int | None = None, *, failures: bool = False
+) -> Iterator[str]:
     """Yield the lines of all sections that are not empty.
 
     Args:
         report: what the build did.
         columns: how many a line may take; None leaves lines whole.
+        failures: only those of what went wrong, and of what is left.
     """
     for section in (
-        *_stands_out(report),
+        *(() if failures else _stands_out(report)),
         _failures(report, short=columns is not None),
         _left(report),
     ):

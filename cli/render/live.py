@@ -31,18 +31,20 @@ _QUIET_S = 0.3
 _FEW_HITS = 20
 
 
-def stderr_progress(*, hits: bool = True, clock: Callable[[], float] = time.monotonic) -> Progress:
-    """Return the progress for this process's standard error output."""
+def stderr_progress(
+    *, hits: bool = True, quiet: bool = False, clock: Callable[[], float] = time.monotonic
+) -> Progress:
+    """Return the progress for this process's standard error output; arguments as of `Progress`."""
     screen = stderr_screen()
-    if not screen.live:
-        return Progress(screen, hits=hits, clock=clock)
+    if quiet or not screen.live:
+        return Progress(screen, hits=hits, quiet=quiet, clock=clock)
     return Live(screen, hits=hits, clock=clock)
 
 
 @contextmanager
-def store_progress(store: Store, *, hits: bool = True) -> Iterator[Progress]:
+def store_progress(store: Store, *, hits: bool = True, quiet: bool = False) -> Iterator[Progress]:
     """Give this process's progress, which also shows the warnings of a store."""
-    with stderr_progress(hits=hits) as progress:
+    with stderr_progress(hits=hits, quiet=quiet) as progress:
         store.warn_by(lambda text: progress.say(f"warning: {text}"))
         yield progress
 

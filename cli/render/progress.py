@@ -12,7 +12,7 @@ from types import TracebackType
 from pallasc.cli.render.remarks import facts as remark_facts
 from pallasc.cli.render.result_text import counter, lines_below, result_line
 from pallasc.cli.terminal.screen import Screen
-from pallasc.cli.terminal.times import Heartbeat, about, elapsed, time_left_s
+from pallasc.cli.terminal.times import LONGEST_SILENCE_S, Heartbeat, about, elapsed, time_left_s
 from pallasc.compiler.builds.report import Event, Tick, VariantResult
 from pallasc.specs.plain_text import one_line, printable
 
@@ -30,19 +30,27 @@ class Progress:
     Args:
         screen: where to.
         hits: whether variants that were in the store get a line.
+        quiet: print only what went wrong.
         clock: gives the time, in seconds.
     """
 
     def __init__(
-        self, screen: Screen, *, hits: bool = True, clock: Callable[[], float] = time.monotonic
+        self,
+        screen: Screen,
+        *,
+        hits: bool = True,
+        quiet: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.screen = screen
-        self.hits = hits
+        self.hits = hits and not quiet
+        self.quiet = quiet
         self._clock = clock
         self._held: list[str] = []
         self._hit_line = ""
         self._written_s = clock()
         self._heartbeat = Heartbeat(self._written_s)
+        self._said_getting_ready = False
 
     def __enter__(self) -> Progress:
         return self
@@ -64,14 +72,20 @@ class Progress:
         elif isinstance(event, Tick):
             self._beat(event)
         elif event.result is not None:
-            self._heartbeat = Heartbeat(self._clock())
-            self._put(_finished_text(event, event.result, self.screen))
+            self._heartbeat.put_off(self._clock())
+            if not self.quiet or event.result.error is not None:
+                self._put(_finished_text(event, event.result, self.screen))
         else:
             self._write()  # nothing may follow for a while
 
     def say(self, text: str) -> None:
         """Print lines of text, after what is held."""
         self._put(printable(text))
+
+    def mention(self, text: str) -> None:
+        """Print lines of text that only say what is going on."""
+        if not self.quiet:
+            self.say(text)
 
     def _put(self, text: str) -> None:
         """Print text that is printable, except for our own colours."""
@@ -107,8 +121,15 @@ class Progress:
     def _beat(self, tick: Tick) -> None:
         """Print what is running, if nothing was finished for long enough."""
         self._write()
+        is_ready = bool(tick.running or tick.done)
+        if is_ready and self._said_getting_ready:
+            self._said_getting_ready = False
+            self._heartbeat = Heartbeat(self._clock())
         if self._heartbeat.is_due(self._clock()):
-            self.say(heartbeat(tick))
+            self.mention(heartbeat(tick))
+            if not is_ready and not self._said_getting_ready:
+                self._said_getting_ready = True
+                self._heartbeat = Heartbeat(self._clock(), first_s=LONGEST_SILENCE_S)
 
 
 def heartbeat(tick: Tick) -> str:

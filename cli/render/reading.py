@@ -35,7 +35,7 @@ class Reading:
     def tick(self, path: str, seconds: float) -> None:
         """Report from time to time, less and less often, that a spec is still being executed."""
         if self._heartbeat.is_due(time.monotonic()):
-            self._progress.say(f"reading {path} {seconds:.0f} s")
+            self._progress.mention(f"reading {path} {seconds:.0f} s")
 
     def broken(self, error: SpecError) -> None:
         """Note the error of a spec whose process died or was stopped.

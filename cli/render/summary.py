@@ -22,6 +22,7 @@ def summary(
     screen: Screen | None = None,
     *,
     warnings: bool = False,
+    quiet: bool = False,
 ) -> str:
     """Return the end of a build's output; one line where nothing stands out.
 
@@ -31,7 +32,10 @@ def summary(
         report: what the build did.
         screen: gives colours, and the columns of a line where they are limited.
         warnings: show all warnings, instead of counting them.
+        quiet: nothing but what went wrong; an empty text where nothing did.
     """
+    if quiet:
+        return _summary_of_failures(report, screen, warnings=warnings)
     lines = [*map(printable, remarks(report, warnings=warnings))]
     if report.remote is not None and report.remote.requests:
         lines.append(printable(str(report.remote)))
@@ -42,6 +46,17 @@ def summary(
 
     columns = screen.line_columns if screen else None
     return "\n".join([*map(printable, highlights(report, columns)), *lines])
+
+
+def _summary_of_failures(report: Report, screen: Screen | None, *, warnings: bool) -> str:
+    lines = [*map(printable, remarks(report, warnings=True, added=False))] if warnings else []
+    if report.exit_code:
+        from pallasc.cli.render.highlights import highlights
+
+        columns = screen.line_columns if screen else None
+        lines += map(printable, highlights(report, columns, failures=True))
+        lines.append(totals_line(report, screen))
+    return "\n".join(lines)
 
 
 def print_notes(report: Report, store: Store) -> None:

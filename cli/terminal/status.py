@@ -47,9 +47,13 @@ class Status(NamedTuple):
 def status_lines(status: Status, columns: int, rows: int) -> list[Line]:
     """Return the lines for a screen of this size: bar, counts, the slowest that run.
 
-    No line is wrapped, and one row of the screen stays free.
+    No line is wrapped, and one row of the screen stays free. Until something runs or is finished,
+    one line says that it is being prepared.
     """
     room = max(1, columns - _MARGIN)
+    if not status.done and not status.running:
+        head = f"[0/{status.total}] " if status.total else ""
+        return [_cut_line([(f"{head}getting ready", None)], room)]
     slowest = sorted(status.running, key=lambda entry: -entry[1])
     shown = slowest[: max(0, min(_MOST_RUNNING, rows - 3))]
     lines = [_bar(status, room), _counts(status), *_running(shown, room)]

@@ -72,6 +72,10 @@ class Heartbeat:
         self._silence_s = first_s
         self._next_s = began_s + first_s
 
+    def put_off(self, now_s: float) -> None:
+        """Wait for as long again, since something else was reported now."""
+        self._next_s = now_s + self._silence_s
+
     def is_due(self, now_s: float) -> bool:
         """Tell whether to report now; if so, the next report is due later."""
         if now_s < self._next_s:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,9 @@ from pallasc.cli.render.check_text import (
     result_lines,
     summary_line,
 )
+from pallasc.cli.render.progress import Progress
 from pallasc.cli.render.sarif import sarif
+from pallasc.cli.terminal.screen import Screen
 from pallasc.errors import Location, SpecError
 
 
@@ -302,9 +306,25 @@ def test_a_finding_without_a_line_is_at_its_kernel_in_the_spec(
 ) -> None:
     finding = Finding(rule="memory-limit", message="too much")
     candidate = Candidate("k@h100", None, origin=Location("kernels.pallasc"))  # type: ignore[arg-type]
-    listeners = events(None, levels=["static"], quiet=False)  # type: ignore[arg-type]
+    progress = Progress(Screen(io.StringIO()))
+    listeners = events(progress, levels=["static"], silent=False)
     listeners.on_result(candidate, from_findings("static", (finding,)), False)
     assert "\n  kernels.pallasc: error: too much [memory-limit]\n" in capsys.readouterr().out
+
+
+def test_a_quiet_check_shows_only_what_makes_it_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    candidate = Candidate("k@h100", None)  # type: ignore[arg-type]
+    progress = Progress(Screen(sys.stderr), quiet=True)
+    listeners = events(progress, levels=["static"], silent=False)
+    note = Finding(rule="spills", message="some", severity="note")
+    for finding in ((), (note,), (Finding(rule="deadlock", message="all wait"),)):
+        listeners.on_result(candidate, from_findings("static", finding), False)
+    listeners.on_tick([("k@h100", 60.0)], 0, 2)
+    out, err = capsys.readouterr()
+    assert (out, err) == (
+        "found        static  k@h100  0.0 s\n  error: all wait [deadlock]\n",
+        "",
+    )
 
 
 def test_github_shows_notes_as_notices(tmp_path: Path) -> None:

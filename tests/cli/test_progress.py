@@ -181,7 +181,9 @@ def test_a_build_of_short_variants_is_one_line_a_variant(stream: Writes, pretend
     assert [line.split("] ")[1].split()[0] for line in lines] == ["compiled"] * 20
 
 
-def test_what_was_finished_makes_the_heartbeat_quick_again(stream: Writes, pretended: Any) -> None:
+def test_what_was_finished_puts_the_heartbeat_off_which_stays_slow(
+    stream: Writes, pretended: Any
+) -> None:
     clock = pretended.Clock()
     progress = Progress(Screen(stream), clock=clock)
     tick = Tick(((pretended.variant(), 1.0),), 3, 24)
@@ -189,10 +191,46 @@ def test_what_was_finished_makes_the_heartbeat_quick_again(stream: Writes, prete
         clock.now_s += step_s
         progress(tick)
     progress(pretended.finished(pretended.compiled()))
-    clock.now_s += 10
-    progress(tick)
+    for step_s in (39, 2):
+        clock.now_s += step_s
+        progress(tick)
     words = [line.split()[2] for line in stream.getvalue().splitlines()]
     assert words == ["compiling", "compiling", "compiled", "compiling"]
+
+
+def test_getting_ready_is_said_once_and_a_minute_later(stream: Writes, pretended: Any) -> None:
+    clock = pretended.Clock()
+    progress = Progress(Screen(stream), clock=clock)
+    for _ in range(60):
+        clock.now_s += 1
+        progress(Tick((), 0, 4))
+    assert stream.getvalue() == "[0/4] getting ready\n"
+    for _ in range(11):
+        clock.now_s += 1
+        progress(Tick((), 0, 4))
+    assert stream.getvalue() == "[0/4] getting ready\n" * 2
+    for _ in range(12):
+        clock.now_s += 1
+        progress(Tick(((pretended.variant(), 1.0),), 0, 4))
+    assert stream.getvalue().splitlines()[2:] == ["[0/4] compiling 1: add@h100-sxm 1 s"]
+
+
+def test_a_quiet_build_prints_only_what_went_wrong(stream: Writes, pretended: Any) -> None:
+    clock = pretended.Clock()
+    progress = Progress(Screen(stream), quiet=True, clock=clock)
+    for result in (pretended.hit(), pretended.compiled(), pretended.skipped(), pretended.failed()):
+        progress(pretended.finished(result))
+        for _ in range(20):
+            clock.now_s += 5
+            progress(Tick(((pretended.variant(), 1.0),), 3, 24))
+    progress.mention("reading a.py 2 s")
+    progress.say("warning: the store is odd")
+    progress.end()
+    assert stream.getvalue().splitlines() == [
+        "[ 3/24] failed    add@h100-sxm",
+        "    it broke.",
+        "warning: the store is odd",
+    ]
 
 
 @pytest.mark.parametrize(

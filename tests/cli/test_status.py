@@ -64,6 +64,14 @@ def test_the_status_is_a_bar_the_counts_and_the_slowest(
     assert _texts(_status(pretended), columns) == lines
 
 
+def test_before_anything_runs_one_line_says_so(pretended: Any) -> None:
+    counts = dict.fromkeys(COUNTS, 0)
+    before = _status(pretended, (), done=0, total=4, counts=counts, compiled_s=[])
+    assert _texts(before, 80) == ["[0/4] getting ready"]
+    assert _texts(before._replace(total=0), 80) == ["getting ready"]
+    assert len(_texts(_status(pretended, done=0, total=4, counts=counts), 80)) == 4
+
+
 @pytest.mark.parametrize(
     ("changes", "line"),
     [

@@ -49,6 +49,16 @@ def test_a_build_in_which_nothing_stands_out_is_one_line(
     assert summary(pretended.report_of(make(pretended))) == text
 
 
+def test_a_quiet_summary_is_that_of_failures(pretended: Any) -> None:
+    fine = [pretended.hit(), *[pretended.compiled()] * 9]
+    assert summary(pretended.report_of(fine), quiet=True) == ""
+    many = [*fine, *[pretended.failed()] * 20]
+    lines = summary(pretended.report_of(many), quiet=True).splitlines()
+    assert lines[:2] == ["failed:", "  add@h100-sxm  it broke."]
+    assert lines[-1] == "30 variants in 1.2 s: 1 hit (3 %), 9 compiled, 20 failed"
+    assert not any("slowest" in line for line in lines)
+
+
 def test_what_was_lowered_or_shared_is_no_hit(pretended: Any) -> None:
     lowered, shared = (replace(pretended.hit(), status=word) for word in ("lowered", "shared"))
     report = pretended.report_of([pretended.hit(), lowered, lowered, shared, pretended.compiled()])
