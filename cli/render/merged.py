@@ -61,7 +61,10 @@ class MergedReport:
                 raise ValueError(f"{status[:40]!r} is not a status")
             self._rows[name] = row
             self._shard_of[name] = str(shard)
-        self._errors += map(as_object, as_list(report["errors"]))
+        for error in map(as_object, as_list(report["errors"])):
+            # Each shard reads all specs, and tells the same of one that cannot be executed.
+            if error not in self._errors:
+                self._errors.append(error)
         self._notes += map(as_text, as_list(report["notes"]))
         self.interrupted |= as_flag(report["interrupted"])
         own = as_object(report["shard"])
@@ -79,21 +82,16 @@ class MergedReport:
 
     @property
     def exit_code(self) -> int:
-        """That of the failures, as one build would have it, else 3 if something is missing."""
+        """130 if a shard was interrupted, that of the failures, or 3 if something is missing."""
+        if self.interrupted:
+            return 130
         errors = [row["error"] for row in self._rows.values() if row.get("error")] + self._errors
         codes = [as_object(error).get("exit_code") for error in errors]
         whole = [code for code in codes if type(code) is int and 0 < code < 256]
         if whole:
             return 1 if 1 in whole else whole[0]
         missing = self._joined.missing
-        if missing is not None:
-            return missing.exit_code
-        return 1 if self.skipped else 0
-
-    @property
-    def skipped(self) -> int:
-        """The number of variants that shards were stopped before."""
-        return sum(row["status"] == "skipped" for row in self._rows.values())
+        return missing.exit_code if missing is not None else 0
 
     @property
     def notes(self) -> list[str]:
