@@ -5,6 +5,8 @@
   recorded costs, and by the real time of each job, no shard may take more than 15 % longer than the
   mean. Merged, they must give the lock and the bundle of the one machine, digest by digest.
   Measure on a machine that does nothing else: the shards do not run at the same time.
+* kills: merges of three shards are killed at random moments (`tests/shards/merge_kills.py`); after
+  each the store must verify, and a further merge must complete it.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness import Figure, run_benchmark
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "shards"))
+
+import merge_kills
 from library_mix import write_mix
 
 from pallasc.specs.bundle.bundle import open_bundle
@@ -112,13 +118,26 @@ def _timed(place: Path, *arguments: str | Path, output: Path | None = None) -> t
     return seconds, cpu_s
 
 
-PARTS = {"shards": _shards}
+def _kills(place: Path, options: argparse.Namespace) -> list[Figure]:
+    outcome = merge_kills.run(place, kills=options.kills, seed=options.seed)
+    for fault in outcome.wrong:
+        print(fault, file=sys.stderr)
+    return [
+        Figure("merges killed", outcome.kills, goal=options.kills, at_least=True),
+        Figure("kills that left some of the variants", outcome.partial),
+        Figure("what did not verify after a kill", len(outcome.wrong), goal=0),
+    ]
+
+
+PARTS = {"shards": _shards, "kills": _kills}
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", choices=PARTS, help="measure only this part")
     parser.add_argument("--variants", type=int, default=200, help="variants of the library")
     parser.add_argument("--shards", type=int, default=8, help="how many shards there are")
+    parser.add_argument("--kills", type=int, default=1000, help="how many merges are killed")
+    parser.add_argument("--seed", type=int, default=17, help="of the moments of kills")
 
 
 if __name__ == "__main__":

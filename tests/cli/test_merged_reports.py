@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from xml.etree import ElementTree
 
@@ -15,18 +14,12 @@ from pallasc.cli.render.merged import MergedReport
 from pallasc.compiler.shards.join import join
 from pallasc.errors import CorruptError
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "shards"))
 
-def _load() -> ModuleType:
-    path = Path(__file__).parents[1] / "shards" / "conftest.py"
-    spec = importlib.util.spec_from_file_location("parts_of_shards", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+import made_parts as made
 
+sys.path.pop(0)
 
-made = _load()
 Merge = Callable[..., MergedReport]
 
 
