@@ -27,11 +27,11 @@ static int keep(int status, int result, const char *hint, const char *message, v
     char made[sizeof text];
     vsnprintf(made, room, message, values);
     end_whole(made, room);
-    make_showable(made);
     if (hint) {
         strcat(made, "\n  ");
         strcat(made, hint);
     }
+    make_showable(made); /* hints have words of strangers, too */
     memcpy(text, made, sizeof text);
     driver_result = result;
     return status;

@@ -357,6 +357,18 @@ def test_a_message_that_is_too_long_is_cut_at_a_character(native: Library) -> No
     assert caught.value.hint == "Call pallasc_prepare for this device before."
 
 
+def test_a_hint_is_shown_without_what_a_terminal_obeys(
+    native: Library, runtime: control.Standin
+) -> None:
+    needed = {"cuda": "13.9", "linux": "\x1b[31m" + "é" * 40}
+    plan = _open(native, made.add(minimum_driver=needed))
+    kind, message, hint, _ = _said(lambda: plan.prepare(0))
+    shown = "?[31m" + "é" * 29 + "?"  # cut within a character
+    assert kind is DeviceError
+    assert f"a driver for CUDA 13.9, {shown} or newer" in message
+    assert hint == f"Install NVIDIA driver {shown} or newer."
+
+
 def test_all_is_well_at_first(native: Library, runtime: control.Standin) -> None:
     plan = _open(native, made.add())
     native_comparison.use_model(runtime, made.add())
