@@ -14,6 +14,7 @@ from pallasc.cli.arguments.options import (
     annotations_option,
     compile_options,
     count_option,
+    executor_option,
     fail_on_warning_option,
     file_option,
     frozen_options,
@@ -49,12 +50,14 @@ class _Options(BuildOptions):
 
     keep_going: bool
     explain: bool
+    executor: str | None
 
 
 @click.command("build", cls=Command, short_help="Compile specs into the store.")
 @specs_argument()
 @selection_options
 @compile_options
+@executor_option
 @supervision_options
 @click.option(
     "--keep-going/--fail-fast",
@@ -133,6 +136,7 @@ def command(
       pallasc build specs/ --dry-run --explain
       pallasc build specs/ --locked --junit report.xml --annotations github
       pallasc build specs/ --fail-fast --json > report.json
+      pallasc build specs/ --executor dask://scheduler:8786
       pallasc build specs/ --shard 3/8 --shard-output 3.part
       pallasc build specs/ --warnings --fail-on-warning "no tuning|cache miss"
 

@@ -66,7 +66,18 @@ MAY_IMPORT_FROM_OUTSIDE = {
     "bundle": {"cryptography", "zstandard"},
     "library": {"jax", "jaxlib", "numpy"},
     "cache": {"boto3", "google", "obstore", "sqlite_utils"},
-    "compiler": {"absl", "cramjam", "google", "jax", "jaxlib", "llvmlite", "ml_dtypes", "numpy"},
+    "compiler": {
+        "absl",
+        "cramjam",
+        "dask",
+        "distributed",
+        "google",
+        "jax",
+        "jaxlib",
+        "llvmlite",
+        "ml_dtypes",
+        "numpy",
+    },
     "emulator": {"ml_dtypes", "numpy"},
     "checks": {"jax", "ml_dtypes", "numpy"},
     "runtime": {"cuda"},
@@ -84,7 +95,7 @@ _SUBFOLDERS = {
 }
 
 # What the command line must never load into its own process.
-HEAVY = {"jax", "jaxlib", "numpy", "llvmlite", "google", "cuda", "torch", "cupy"}
+HEAVY = {"jax", "jaxlib", "numpy", "llvmlite", "google", "cuda", "torch", "cupy", "distributed"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,6 +260,35 @@ def _patterns(
     return tuple(patterns)
 
 
+def _executor(ctx: click.Context, _: click.Parameter, text: str | None) -> str | None:
+    """Return where misses are compiled: as the option says, or the project; None for here.
+
+    Raises:
+        SpecError: it is not the address of a scheduler.
+    """
+    if ctx.resilient_parsing:
+        return None
+    if text is None:
+        from pallasc.specs.loading.build_settings import build_settings
+
+        text = build_settings().executor or None
+    if not text:
+        return None
+    from pallasc.compiler.cluster.address import parse_address
+
+    return parse_address(text).text
+
+
+executor_option = click.option(
+    "--executor",
+    callback=_executor,
+    envvar="PALLASC_EXECUTOR",
+    show_envvar=True,
+    metavar="ADDRESS",
+    help="Compile on the workers of a dask cluster: dask://HOST:8786, dask+tls://HOST:8786, or "
+    "dask: for a cluster on this machine.",
+)
+
 fail_on_warning_option = click.option(
     "--fail-on-warning",
     multiple=True,

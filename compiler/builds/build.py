@@ -32,6 +32,7 @@ from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.upkeep.limits import Limits
+    from pallasc.compiler.cluster.pool import ClusterPool
     from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
     from pallasc.compiler.inputs.why import Explanation
     from pallasc.compiler.workers.diagnostics import Diagnostic
@@ -178,9 +179,9 @@ class Workers:
 
     def __init__(self, run: Run, setup: Setup | RememberedToolchain, stack: ExitStack) -> None:
         self._run, self._setup, self._stack = run, setup, stack
-        self._pool: Pool | None = None
+        self._pool: Pool | ClusterPool | None = None
 
-    def start(self, tasks: int) -> Pool | None:
+    def start(self, tasks: int) -> Pool | ClusterPool | None:
         """Start workers, which import JAX in the background; does nothing the second time.
 
         Raises:
@@ -189,26 +190,38 @@ class Workers:
         setup = self._setup
         if self._pool is None and tasks and self._run.may_compile() and isinstance(setup, Setup):
             _check_store(self._run)
-            from pallasc.compiler.builds.compile_misses import open_pool
-
-            self._pool = self._stack.enter_context(
-                open_pool(self._run.options, setup, len(self._run.variants))
-            )
-            self._pool.warm(tasks)
+            pool = self._pool = self._open(setup)
+            self._stack.enter_context(pool)
+            pool.warm(tasks)
         return self._pool
+
+    def _open(self, setup: Setup) -> Pool | ClusterPool:
+        """Return what compiles: processes here, or a cluster."""
+        if self._run.options.executor:
+            from pallasc.compiler.builds.on_cluster import open_cluster
+
+            return open_cluster(self._run, setup)
+        from pallasc.compiler.builds.compile_misses import open_pool
+
+        return open_pool(self._run.options, setup, len(self._run.variants))
 
     def compile(self, lookup: Lookup, session: Session) -> None:
         """Compile the misses.
 
         Raises:
-            ToolError: a compiling process cannot be started.
+            ToolError: a compiling process cannot be started, or the sources cannot be sent.
         """
         pool = self.start(len(self._run.misses))
         if pool is not None and isinstance(self._setup, Setup):
             from pallasc.compiler.builds.compile_misses import compile_misses
             from pallasc.compiler.workers.messages import Introduction
 
-            pool.context = Introduction.of(self._setup, lookup.context, self._run.store)
+            if self._run.options.executor:
+                from pallasc.compiler.builds.on_cluster import describe
+
+                describe(pool, self._run, lookup, self._setup)
+            else:
+                pool.context = Introduction.of(self._setup, lookup.context, self._run.store)
             compile_misses(self._run, lookup, pool, session)
 
 

@@ -6,6 +6,7 @@ import os
 import shlex
 import time
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pallasc.cache.about import About
 from pallasc.cache.manifests import check_manifest, manifest_from_json
@@ -26,10 +27,13 @@ from pallasc.errors import CompileError, CorruptError, PallascError, SpecError, 
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
 
+if TYPE_CHECKING:
+    from pallasc.compiler.cluster.pool import ClusterPool
+
 _TICK_S = 0.25
 
 
-def compile_misses(run: Run, lookup: Lookup, pool: Pool, session: Session) -> None:
+def compile_misses(run: Run, lookup: Lookup, pool: Pool | ClusterPool, session: Session) -> None:
     """Compile the misses of a build, each request once per folder.
 
     Raises:
@@ -81,7 +85,7 @@ def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
     )
 
 
-def _tick(run: Run, misses: list[Miss], pool: Pool, compiled_s: list[float]) -> Tick:
+def _tick(run: Run, misses: list[Miss], pool: Pool | ClusterPool, compiled_s: list[float]) -> Tick:
     running = tuple(
         (run.variants[misses[task.label].indices[0]], seconds) for task, seconds in pool.running()
     )

@@ -31,6 +31,8 @@ class Options:
         fail_on_warning: patterns; a variant fails if one matches a warning of its compilation, now
             or when it was stored.
         remote: the remote store behind the local one, None for none.
+        executor: the scheduler of the cluster that compiles misses, as `cluster/address` reads it;
+            None compiles here.
     """
 
     jobs: int | None = None
@@ -46,6 +48,7 @@ class Options:
     require_store: bool = False
     fail_on_warning: tuple[re.Pattern[str], ...] = ()
     remote: RemoteSettings | None = None
+    executor: str | None = None
 
     @property
     def compiles(self) -> bool:

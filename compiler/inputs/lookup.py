@@ -105,7 +105,7 @@ class Lookup:
         """Tell whether a manifest of another store is true here: believed, and nothing changed."""
         return (
             self._store.believes(request.key, manifest)
-            and self._first_change(manifest, request.place) is None
+            and self.first_change(manifest, request.place) is None
         )
 
     def _follow(self, key: str, manifest: Manifest, place: Place) -> LookupResult:
@@ -114,7 +114,7 @@ class Lookup:
             return LookupResult(why=NOT_SIGNED, untrusted=True)
         if not manifest.action:
             return LookupResult(why=_NO_ACTION)  # compiling replaces the manifest
-        change = self._first_change(manifest, place)
+        change = self.first_change(manifest, place)
         if change is not None:
             return LookupResult(change=change)
         record = manifest.record if self._store.trust.required else None
@@ -125,7 +125,8 @@ class Lookup:
             return LookupResult(why=ANOTHER_RECORD, untrusted=True)
         return LookupResult(why=_RECORD_GONE)
 
-    def _first_change(self, manifest: Manifest, place: Place) -> SourceChange | None:
+    def first_change(self, manifest: Manifest, place: Place) -> SourceChange | None:
+        """Return the first source of a manifest that has changed, None if none has."""
         sources = (manifest.read, place)
         if sources not in self._changes:
             self._changes[sources] = self.current(place).first_change(manifest)

@@ -169,6 +169,11 @@ def key_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return compiler_variables(environment) | ({SALT: salt} if salt else {})
 
 
+def counted_values(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of an environment that count in every key."""
+    return {name: value for name, value in environment.items() if _is_counted(name)}
+
+
 def reaches_compiler(name: str) -> bool:
     """Tell whether a variable may change what the compiler does, so that kernels may not set it."""
     if name in DECLARABLE:

@@ -92,6 +92,9 @@ def inventory(ptxas: Path | None = None) -> list[Item]:
         _library(
             "cryptography", "only signatures need it", False, fix='pip install "pallasc[sign]"'
         ),
+        _library(
+            "distributed", "only --executor needs it", False, fix='pip install "pallasc[dask]"'
+        ),
         _driver(),
     ]
 

@@ -46,6 +46,7 @@ class Pool:
         grace_s: how much longer than `timeout_s` a task may take whose worker keeps to it itself.
         tick_s: how often `run` yields a tick, None for never.
         program: the module that the workers run.
+        lasting: whether workers stay after `run`, for tasks of a later one.
     """
 
     jobs: int
@@ -56,6 +57,7 @@ class Pool:
     grace_s: float = field(default=0.0, kw_only=True)
     tick_s: float | None = field(default=1.0, kw_only=True)
     program: str = field(default=PROGRAM, kw_only=True)
+    lasting: bool = field(default=False, kw_only=True)
     _workers: list[Worker] = field(default_factory=list, init=False)
     _busy: list[Worker] = field(default_factory=list, init=False)
     _ending: list[Worker] = field(default_factory=list, init=False)
@@ -86,6 +88,11 @@ class Pool:
         for _ in range(min(count, self.jobs)):
             self._new_worker().send(Warm())
 
+    @property
+    def spent_s(self) -> float:
+        """How long all tasks so far have taken together, without the start of their workers."""
+        return self._pace.tasks_s
+
     def running(self) -> list[tuple[Task, float]]:
         """Return the current tasks and for how many seconds they have run, the longest first."""
         now_s = time.monotonic()
@@ -104,6 +111,7 @@ class Pool:
             self._end(worker)
         self._queue = Queue()
         self._queue.add(tasks)
+        self._repeated.clear()  # numbers of tasks, which others have after them
         watch = Watch(self._limits())
         told_s = time.monotonic()
         with DefaultSelector() as selector:
@@ -203,13 +211,14 @@ class Pool:
             yield "done", answer.task, answer
 
     def _is_kept(self, worker: Worker, answer: Answer) -> bool:
-        """Tell whether a worker may go on: it lives, and its group has more to do.
+        """Tell whether a worker may go on: it lives, and its group may have more to do.
 
         If the user's code has changed settings of its process, the next variant would be compiled
         with them.
         """
         usable = answer.reply is not None and not answer.reply.tainted
-        return usable and worker.group in self._queue and not self._limits().are_near(worker)
+        has_more = self.lasting or worker.group in self._queue
+        return usable and has_more and not self._limits().are_near(worker)
 
     # ---- ending
 

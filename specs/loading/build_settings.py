@@ -5,6 +5,7 @@
     remote-write = true                # send what was compiled there
     remote-signed = "required"         # believe only what a trusted key signed
     cache-salt = "2026-03"             # part of every key
+    executor = "dask://scheduler:8786" # where misses are compiled
 
 The project is the nearest folder with a `pyproject.toml`, from the current folder upwards: where
 the lock file is, too. A build may take specs from several folders and has one remote.
@@ -28,7 +29,9 @@ from pallasc.specs.spelling import show
 SALT = "PALLASC_CACHE_SALT"
 """The variable of the salt, and its label in keys."""
 
-BUILD_KEYS = ("remote", "remote-write", "remote-signed", "cache-salt", "compiler", "env")
+BUILD_KEYS = (
+    "remote", "remote-write", "remote-signed", "cache-salt", "executor", "compiler", "env",
+)  # fmt: skip
 """The keys of `tool.pallasc` for builds; `specs/loading/project` reads `env`, the build hooks
 `compiler`."""
 
@@ -45,6 +48,7 @@ FIELDS = (
     Field("remote-write", Flag(), "Whether builds send there what they compile."),
     Field("remote-signed", Choice(("required", "optional")), "Whether signatures are required."),
     Field("cache-salt", _SALT, "Text that is part of every key."),
+    Field("executor", Text("the address of a scheduler"), "Where misses are compiled."),
 )
 _READ = tuple(field.name.encode() for field in FIELDS)
 
@@ -57,6 +61,7 @@ class BuildSettings(NamedTuple):
         remote_write: whether builds send there what they compile.
         remote_signed: `required` or `optional`.
         cache_salt: text that is part of every key.
+        executor: the scheduler of the cluster that compiles misses, as written.
         where: the place of each key that is given, for messages.
     """
 
@@ -64,6 +69,7 @@ class BuildSettings(NamedTuple):
     remote_write: bool | None = None
     remote_signed: str = ""
     cache_salt: str = ""
+    executor: str = ""
     where: Mapping[str, Location] = {}
 
 

@@ -37,12 +37,19 @@ def test_the_nearest_project_says_what_holds_for_builds(tmp_path: Path) -> None:
     assert found[:4] == ("s3://kernels/cache", False, "required", "2026-03")
     assert str(found.where["remote"]) == f"{tmp_path}/pyproject.toml:9"
     write(inner, "[project]\n")
-    assert build_settings(inner) == ("", None, "", "", {})
+    assert build_settings(inner) == ("", None, "", "", "", {})
 
 
 @pytest.mark.parametrize("text", ["", "[tool.other]\nremote = 3\n", "tool = 3\n", "[[tool]]\n"])
 def test_most_projects_say_nothing(text: str, tmp_path: Path) -> None:
-    assert build_settings(write(tmp_path, f"# pallasc remote\n{text}")) == ("", None, "", "", {})
+    assert build_settings(write(tmp_path, f"# pallasc remote\n{text}")) == (
+        "",
+        None,
+        "",
+        "",
+        "",
+        {},
+    )
 
 
 @pytest.mark.parametrize(

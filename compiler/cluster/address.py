@@ -1,0 +1,65 @@
+"""Where variants are compiled: the text of `--executor`, and what it needs installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from typing import NamedTuple
+
+from pallasc.errors import SpecError, ToolError
+
+LOCAL = "dask:"
+"""A cluster in the process of the build."""
+
+INSTALL = 'pip install "pallasc[dask]"'
+_SCHEMES = {"dask": "tcp", "dask+tls": "tls"}
+_ADDRESS = re.compile(
+    r"(?P<scheme>dask(?:\+tls)?)://"
+    r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?/?"
+)
+_PORT = 8786
+"""Where a scheduler of dask listens unless it is told otherwise."""
+
+
+class Address(NamedTuple):
+    """A scheduler.
+
+    Attributes:
+        text: as the user wrote it.
+        url: as dask writes it, "" for a cluster in the process of the build.
+    """
+
+    text: str
+    url: str
+
+
+def parse_address(text: str) -> Address:
+    """Return the scheduler that `--executor` names.
+
+    Raises:
+        SpecError: it names none.
+    """
+    if text.strip() == LOCAL:
+        return Address(LOCAL, "")
+    match = _ADDRESS.fullmatch(text.strip())
+    port = int(match["port"] or _PORT) if match else 0
+    if match is None or not 0 < port < 65536:
+        raise SpecError(
+            f"--executor: {text!r} is not the address of a scheduler.",
+            hint="Write dask://HOST:8786, dask+tls://HOST:8786, or dask: for a cluster on this "
+            "machine.",
+        )
+    return Address(text.strip(), f"{_SCHEMES[match['scheme']]}://{match['host']}:{port}")
+
+
+def require_dask() -> None:
+    """Check that dask is installed, without importing it.
+
+    Raises:
+        ToolError: it is not.
+    """
+    if importlib.util.find_spec("distributed") is None:
+        raise ToolError(
+            "--executor compiles on a dask cluster, and dask.distributed is not installed.",
+            hint=f"Install it with: {INSTALL}",
+        )

@@ -1,0 +1,266 @@
+"""Builds on a cluster: a real scheduler, real workers and real kernels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clusters import Cluster, cluster, is_alive, wait_for
+
+from pallasc.cache.store import Store
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.options import Options
+from pallasc.compiler.builds.report import Report
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
+
+KERNELS = """
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import outside
+from helper import first
+from inner.deeper import second
+from pallasc.specs.library.elementwise import add
+
+def run(x, y, *, rows):
+    table = json.loads(Path("table.json").read_text())
+    return add(x, y, block_size=first(second(outside.third(table["block"]))))
+
+def wrong(x, y):
+    raise ValueError("no such tile")
+
+def bad_argument(x, y, *, block_size):
+    return add(x, y, block_size=block_size)
+
+def crashes(x, y):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def dies_with_place(x, y):
+    print("ERROR: lost a bank", flush=True)
+    os._exit(9)
+
+def waits(x, y, *, told):
+    Path(told).write_text(str(os.getpid()))
+    time.sleep(120)
+"""
+SPEC = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: run
+    entry: kernels.py:run
+    files: [table.json]
+    args: {x: "f32[{rows}, 128]", y: "f32[{rows}, 128]"}
+    static: {rows: "{rows}"}
+    matrix: {rows: [128, 256, 512, 1024, 2048, 4096]}
+"""
+WRONG = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - {name: wrong, entry: "kernels.py:wrong", args: {x: "f32[8, 128]", y: "f32[8, 128]"}}
+  - {name: crashes, entry: "kernels.py:crashes", args: {x: "f32[8, 128]", y: "f32[8, 128]"}}
+  - {name: dies, entry: "kernels.py:dies_with_place", args: {x: "f32[8, 128]", y: "f32[8, 128]"}}
+  - name: bad_argument
+    entry: kernels.py:bad_argument
+    args: {x: "f32[8, 128]", y: "f32[8, 128]"}
+    static: {block_size: 7}
+"""
+WAITS = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: waits
+    entry: kernels.py:waits
+    args: {{x: "f32[8, 128]", y: "f32[8, 128]"}}
+    static: {{told: "{told}"}}
+"""
+
+pytestmark = pytest.mark.once
+
+
+@dataclass
+class Project:
+    """A folder of specs, and stores that know the toolchain's digests."""
+
+    folder: Path
+    warm: Store
+    stores: int = 0
+    built: dict[str, Report] = field(default_factory=dict)
+
+    def store(self) -> Store:
+        self.stores += 1
+        place = self.folder.parent / f"store{self.stores}"
+        shutil.copytree(self.warm.folder, Store(place).folder)
+        return Store(place)
+
+    def build(self, store: Store, name: str = "spec.yaml", **options: Any) -> Report:
+        given = Options(**{"jobs": 2, **options})
+        return build(expand(load_yaml(self.folder / name)), store=store, options=given)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Iterator[Project]:
+    place = tmp_path_factory.mktemp("project")
+    folder, elsewhere = place / "specs", place / "elsewhere"
+    (folder / "inner").mkdir(parents=True)
+    elsewhere.mkdir()
+    (folder / "kernels.py").write_text(KERNELS)
+    (folder / "helper.py").write_text("def first(size): return size\n")
+    (folder / "inner" / "__init__.py").write_text("")
+    (folder / "inner" / "deeper.py").write_text("def second(size): return size\n")
+    (folder / "table.json").write_text('{"block": 512}')
+    (folder / "spec.yaml").write_text(SPEC)
+    (folder / "wrong.yaml").write_text(WRONG)
+    (elsewhere / "outside.py").write_text("def third(size): return size\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(elsewhere))
+        patch.syspath_prepend(str(elsewhere))
+        yield Project(folder, warm_store)
+
+
+@pytest.fixture(scope="module")
+def at_home(project: Project) -> Store:
+    """Return a store that was filled by processes here."""
+    store = project.store()
+    assert not project.build(store).failed
+    return store
+
+
+def content(store: Store) -> dict[str, bytes]:
+    """Return all artifacts of a store, and the names of its manifests."""
+    files = [path for area in ("ac", "cas") for path in (store.folder / area).rglob("*")]
+    held = {path.name: path.read_bytes() for path in files if path.is_file()}
+    return held | {path.name: b"" for path in (store.folder / "man").rglob("*") if path.is_file()}
+
+
+def test_a_cluster_gives_the_artifacts_of_home(
+    project: Project, at_home: Store, two: Cluster
+) -> None:
+    store = project.store()
+    report = project.build(store, executor=two.address)
+    assert {result.status for result in report.results} == {"compiled"}
+    assert content(store) == content(at_home)
+    assert {result.status for result in project.build(store).results} == {"hit"}
+
+
+def test_a_cluster_in_the_build_does_so_too(project: Project, at_home: Store) -> None:
+    store = project.store()
+    report = project.build(store, executor="dask:")
+    assert {result.status for result in report.results} == {"compiled"}
+    assert content(store) == content(at_home)
+
+
+def test_failures_read_as_at_home(project: Project, two: Cluster) -> None:
+    here = project.build(project.store(), "wrong.yaml", jobs=1)
+    there = project.build(project.store(), "wrong.yaml", executor=two.address)
+    for mine, theirs in zip(here.results, there.results, strict=True):
+        assert (mine.status, theirs.status) == ("failed", "failed")
+        assert error_of(mine) == error_of(theirs)
+        assert mine.died == theirs.died
+    assert there.results[0].error is not None
+    assert str(project.folder / "kernels.py") in str(there.results[0].error.location)
+
+
+def error_of(result: Any) -> tuple[object, ...]:
+    error = result.error
+    hint = error.hint and error.hint.partition("--store")[0]
+    return error.message, error.location, hint, error.exit_code, error.kind
+
+
+def test_a_worker_killed_while_it_compiles_changes_no_digest(
+    project: Project, at_home: Store, tmp_path: Path
+) -> None:
+    store = project.store()
+    with cluster(tmp_path) as own:
+        told: list[str] = []
+
+        def kill(event: Any) -> None:
+            told.append(getattr(event, "kind", "tick"))
+            if told.count("compiled") == 2 and own.workers["worker0"].poll() is None:
+                own.workers["worker0"].kill()
+
+        report = build(
+            expand(load_yaml(project.folder / "spec.yaml")),
+            store=store,
+            options=Options(executor=own.address),
+            on_event=kill,
+        )
+    assert own.workers["worker0"].returncode == -signal.SIGKILL
+    assert not report.failed
+    assert content(store) == content(at_home)
+    assert told.count("started") == len(report.results)
+
+
+def test_a_worker_with_another_toolchain_is_passed_over(
+    project: Project, at_home: Store, tmp_path: Path
+) -> None:
+    (other := tmp_path / "other").mkdir()
+    (other / "sitecustomize.py").write_text("changed = True\n")
+    with cluster(tmp_path, workers=0) as own:
+        own.start_worker("other", PYTHONPATH=str(other))
+        own.wait_for_workers()
+        refused = project.build(project.store(), executor=own.address)
+        own.start_worker("same")
+        own.wait_for_workers()
+        store = project.store()
+        report = project.build(store, executor=own.address)
+    assert {result.status for result in refused.results} == {"failed"}
+    error = refused.results[0].error
+    assert error is not None
+    assert error.exit_code == 4
+    assert error.message.startswith(f"no worker of {own.address} compiles it as it would be here:")
+    assert "the content of python differs under the same version" in error.message
+    assert not report.failed
+    assert content(store) == content(at_home)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_the_end_of_a_build_ends_what_the_cluster_compiles_for_it(
+    project: Project, two: Cluster, tmp_path: Path, number: int
+) -> None:
+    told = tmp_path / "told"
+    spec = project.folder / f"waits{number}.yaml"
+    spec.write_text(WAITS.format(told=told))
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "pallasc", "build", str(spec), "--executor", two.address,
+         "--store", str(project.store().root)],
+        stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    wait_for(lambda: told.exists() and bool(told.read_text()), "the kernel")
+    compiling = int(told.read_text())
+    assert is_alive(compiling)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else -number), errors
+    wait_for(lambda: not is_alive(compiling), "the end of what was compiled", 30)
+
+
+def test_a_warm_build_needs_neither_dask_nor_a_scheduler(project: Project, at_home: Store) -> None:
+    program = (
+        "import sys; from pallasc.cli.main import main; code = main(sys.argv[1:]); "
+        "print(code, 'distributed' in sys.modules, 'dask' in sys.modules)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", program, "build", str(project.folder / "spec.yaml"),
+         "--store", str(at_home.root)],
+        stdout=subprocess.PIPE, text=True, check=True,
+        env={**os.environ, "PALLASC_EXECUTOR": "dask://127.0.0.1:1"},
+    )  # fmt: skip
+    assert told.stdout.split() == ["0", "False", "False"]
+
+
+Run = Callable[..., Any]

@@ -1,0 +1,141 @@
+"""Which files are sent to a cluster."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from pallasc.compiler.cluster import shipped as module
+from pallasc.compiler.cluster.shipped import Shipped, shipped
+from pallasc.errors import ToolError
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
+
+SPEC = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - {name: k, entry: "ENTRY", args: {x: "f32[8]"}FILES}
+"""
+
+
+def write(folder: Path, **texts: str) -> None:
+    for name, text in texts.items():
+        path = folder / f"{name.replace('_in_', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+
+
+def sent(folder: Path, entry: str = "kernel.py:run", files: str = "") -> Shipped:
+    (folder / "spec.yaml").write_text(
+        SPEC.replace("ENTRY", entry).replace("FILES", files and f", files: [{files}]")
+    )
+    return shipped(expand(load_yaml(folder / "spec.yaml")), without=[str(folder / "left_out")])
+
+
+def names(result: Shipped, folder: Path) -> set[str]:
+    return {os.path.relpath(path, folder) for path in result.files}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "specs").mkdir()
+    write(tmp_path / "specs", kernel="def run(x): return x\n")
+    return tmp_path / "specs"
+
+
+def test_all_below_the_folder_is_sent_but_what_no_kernel_needs(folder: Path) -> None:
+    for name in (
+        "data/table.json", ".hidden/x", ".env", "__pycache__/k.pyc", "venv/pyvenv.cfg",
+        "venv/lib/x.py", "left_out/x", "store/v1/cas/aa", "node_modules/x", "deep/er/h.py",
+    ):  # fmt: skip
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    assert names(sent(folder), folder) == {
+        "spec.yaml", "kernel.py", "data/table.json", "deep/er/h.py"
+    }  # fmt: skip
+
+
+def test_large_files_are_sent_where_a_spec_declares_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LARGEST_FILE_BYTES", 500)
+    (folder / "large.bin").write_bytes(b"x" * 501)
+    assert "large.bin" not in names(sent(folder), folder)
+    assert "large.bin" in names(sent(folder, files="large.bin"), folder)
+
+
+def test_links_stay_links_where_they_lead_to_what_is_sent(folder: Path) -> None:
+    (folder / "inside.py").symlink_to("kernel.py")
+    (folder / "elsewhere.py").symlink_to(__file__)
+    (folder / "nowhere.py").symlink_to("missing.py")
+    result = sent(folder)
+    assert result.links == {
+        str(folder / "inside.py"): "kernel.py",
+        str(folder / "nowhere.py"): "missing.py",
+    }
+    assert {"kernel.py", "elsewhere.py"} <= names(result, folder)
+
+
+def test_modules_elsewhere_are_found_by_the_imports_that_reach_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = folder.parent / "other"
+    write(
+        other,
+        helper="import deepest\n",
+        package_in___init__="from .inner import value\n",
+        package_in_inner="value = 1\n",
+        deepest="",
+        unused="",
+    )
+    write(
+        folder,
+        kernel="""
+        import json, numpy
+        def run(x):
+            import helper
+            from package import value
+            return x
+        """,
+    )
+    monkeypatch.syspath_prepend(str(other))
+    result = sent(folder)
+    assert names(result, other) - {"../specs/kernel.py", "../specs/spec.yaml"} == {
+        "helper.py", "deepest.py", "package/__init__.py", "package/inner.py"
+    }  # fmt: skip
+    assert result.path == [str(other)]
+
+
+def test_an_entry_that_is_a_module_elsewhere_is_sent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = folder.parent / "other"
+    write(other, mine_in___init__="", mine_in_kernels="def run(x): return x\n")
+    monkeypatch.syspath_prepend(str(other))
+    result = sent(folder, "mine.kernels:run")
+    assert {"mine/__init__.py", "mine/kernels.py"} <= names(result, other)
+    assert result.path == [str(other)]
+
+
+def test_a_folder_that_is_too_large_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_FILES", 5)
+    for number in range(5):
+        (folder / f"{number}.txt").write_text("x")
+    with pytest.raises(ToolError, match="there is too much to send to a cluster"):
+        sent(folder)
+
+
+def test_a_source_that_is_no_python_is_sent_as_it_is(folder: Path) -> None:
+    (folder / "kernel.py").write_text("def run(x: return x\n")
+    path = folder / "spec.yaml"
+    path.write_text(SPEC.replace("ENTRY", "kernel.py:run").replace("FILES", ""))
+    write(folder, kernel="def run(x): return x\n")
+    variants = expand(load_yaml(path))
+    (folder / "kernel.py").write_text("def run(x: return x\n")
+    assert "kernel.py" in names(shipped(variants), folder)
