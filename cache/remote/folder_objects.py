@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from pallasc.cache.openat import share
 from pallasc.cache.remote.failure import Failure, RemoteError
 from pallasc.cache.remote.objects import Got, Item, OnBytes, too_large
 
@@ -114,14 +115,15 @@ class FolderObjects:
 
     def _write(self, name: str, data: bytes) -> None:
         path, aside = self._path(name), self._folder / _TEMPORARY
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.mkdir(exist_ok=True)
+        _make(path.parent)
+        _make(aside)
         temporary = aside / os.urandom(12).hex()
         try:
             with temporary.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+            _share(temporary, 0o060)
             temporary.replace(path)
         finally:
             with contextlib.suppress(OSError):
@@ -144,9 +146,10 @@ class FolderObjects:
             RemoteError: another writer holds it for too long.
         """
         path = self._path(name + _LOCK)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(path.parent)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
+            _share(path, 0o060)
             until = time.monotonic() + self._timeout_s
             while not _lock(descriptor):
                 if time.monotonic() > until:
@@ -176,6 +179,31 @@ class FolderObjects:
 
 def _version(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and those above it; what is made in a shared folder is the group's too."""
+    if not folder.is_dir():
+        _make(folder.parent)
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileExistsError:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+        _share(folder, 0o070)
+
+
+def _share(path: Path, rights: int) -> None:
+    """Give the group of a folder that is group-writable and has the setgid bit its rights."""
+    with contextlib.suppress(OSError):
+        made = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            above = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                share(made, above, rights)
+            finally:
+                os.close(above)
+        finally:
+            os.close(made)
 
 
 def _lock(descriptor: int) -> bool:

@@ -13,6 +13,7 @@ from bazel_cache import BazelCache
 from fault_proxy import FAULTS, FaultProxy
 from variants import NAMESPACE, check, download, fill, request_key, upload
 
+from pallasc.cache.remote.action_result import Result, encode_result
 from pallasc.cache.remote.guard import BUILD, Limits
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
 from pallasc.cache.remote.survey import verify
@@ -75,7 +76,7 @@ def test_each_fault_costs_at_most_two_seconds(filled: BazelCache, other: Store, 
         assert time.monotonic() - began < 2.9
     if fault not in ("lost", "unsaid", "half written", "flip written", "slow", "earlier"):
         assert found == {}
-        assert bool(stats.tripped) != (fault in ("404", "empty"))
+        assert bool(stats.tripped) != (fault in ("404", "empty", "half", "page"))
     for number in range(4):
         if request_key(number) in found:
             check(other, number)
@@ -125,6 +126,18 @@ def test_what_was_damaged_on_the_way_up_is_found_and_healed(
         assert upload(_bazel(cache.place), store, keys).offered == 4
         assert len(download(_bazel(cache.place), Store(tmp_path / "new"), keys)[0]) == 4
         assert verify(_bazel(cache.place), [NAMESPACE]) == []
+
+
+def test_an_entry_of_bazel_that_is_no_action_result_is_replaced(
+    store: Store, other: Store, home: Path
+) -> None:
+    with BazelCache() as cache:
+        keys = fill(store, range(2))
+        upload(_bazel(cache.place), store, keys)
+        cache.actions.update(dict.fromkeys(cache.actions, encode_result(Result(b"\xff" * 9, []))))
+        assert download(_bazel(cache.place), other, keys)[0] == {}
+        assert upload(_bazel(cache.place), store, keys).offered == 2
+        assert len(download(_bazel(cache.place), other, keys)[0]) == 2
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(
