@@ -108,9 +108,10 @@ def _copy(store: Store, lookup: Lookup, variants: Sequence[Variant], compiled: i
     for number, variant in enumerate(variants[compiled:]):
         key = digest(f"copy {variant.id}".encode())
         record, own = _changed(stored.artifact, blobs, number)
-        store.put_artifact(key, record, own)
+        put = store.put_artifact(key, record, own)
+        copied = replace(manifest, action=key, record=put.digest, variant=variant.id)
         for name in lookup.requests.of(variant).keys:
-            store.put_manifest(name, replace(manifest, action=key, variant=variant.id))
+            store.put_manifest(name, copied)
         if number % 1000 == 999:
             print(f"filled {number + 1}", file=sys.stderr)
 

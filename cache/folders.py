@@ -328,6 +328,8 @@ class Folders:
         That of an area is kept; that of a shard is not, there are too many.
         """
         area, _, shard = folder.partition("/")
+        if area not in self._cached:  # a store that a remote fills looks for thousands in vain
+            os.stat(f"{self._text}/{area}", follow_symlinks=False)
         above, _ = self._cached.get(area) or self._keep(area)
         if not shard:
             return above, -1

@@ -104,7 +104,8 @@ def _run(run: Run) -> None:
         stack.enter_context(setup)
         workers = Workers(run, setup, stack)
         run.open_remote(setup)
-        if not run.store.folder.exists():
+        is_new = not run.store.folder.exists()
+        if is_new:
             if run.remote is None:
                 workers.start(len(run.variants))  # while the toolchain's files are read
             else:
@@ -121,7 +122,7 @@ def _run(run: Run) -> None:
         with collector_paused():
             if run.remote is None and _has_misses(run.variants, lookup):
                 workers.start(1)  # while the others are looked up
-            look_up(run, lookup, session, workers)
+            look_up(run, lookup, session, workers, is_new=is_new)
         if run.misses and options.explain:
             _explain(run, lookup, setup)
         if isinstance(setup, Setup):
@@ -258,11 +259,23 @@ def _has_misses(variants: Sequence[Variant], lookup: Lookup) -> bool:
     return False
 
 
-def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> None:
-    """Settle the variants that the stores have; group the misses by request and folder."""
+def look_up(
+    run: Run, lookup: Lookup, session: Session, workers: Workers, *, is_new: bool = False
+) -> None:
+    """Settle the variants that the stores have; group the misses by request and folder.
+
+    Args:
+        run: the build.
+        lookup: looks up in the local store.
+        session: notes what is used.
+        workers: are started at the first miss.
+        is_new: whether the local store was made by this build: with a remote store, nothing is
+            looked up before that was asked.
+    """
     # The import system caches the listings of folders, and files may have been added since.
     importlib.invalidate_caches()
-    waiting: list[tuple[int, Request, LookupResult | PallascError]] = []
+    waiting: list[tuple[int, Request, LookupResult | PallascError | None]] = []
+    asks_first = is_new and run.remote is not None
     for index, variant in enumerate(run.variants):
         began = time.monotonic()
         try:
@@ -270,13 +283,13 @@ def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> Non
         except PallascError as error:
             _fail(run, index, error)
             continue
-        cached = _find(run, lookup, variant, request)
+        cached = None if asks_first else _find(run, lookup, variant, request)
         if isinstance(cached, LookupResult) and cached.artifact is not None:
             _settle_hit(run, session, index, request, cached, began)
         elif run.remote is not None:
             run.remote.open()
             waiting.append((index, request, cached))
-        else:
+        elif cached is not None:
             _settle_miss(run, index, request, cached)
             workers.start(len(run.misses))
     if run.remote is None or not waiting:
@@ -285,10 +298,11 @@ def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> Non
         fetched = run.remote.fetch(lookup, [request for _, request, _ in waiting])
     for index, request, before in waiting:
         began, cached = time.monotonic(), before
-        if request.key in fetched:
+        if cached is None or request.key in fetched:
             cached = _find(run, lookup, run.variants[index], request)
         if isinstance(cached, LookupResult) and cached.artifact is not None:
-            _settle_hit(run, session, index, request, cached, began, remote=True)
+            came = request.key in fetched
+            _settle_hit(run, session, index, request, cached, began, remote=came)
         else:
             _settle_miss(run, index, request, cached)
     workers.start(len(run.misses))
