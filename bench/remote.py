@@ -1,6 +1,12 @@
-"""Remote stores: what faults, kills and dead servers do to builds.
+"""Remote stores: what a warm one costs a build, and what faults, kills and dead servers do to it.
 
-Goals: of 10,000 faults that a proxy injects into requests to real servers, none has a wrong
+Goals: a build of 1,000 variants with an empty local store and a warm remote one takes at most 3
+times as long as one with a warm local store, and makes at most 50 requests; the next one takes at
+most 1.1 times as long, and makes none. The store is filled by `filled_store`, so that the remote's
+packs are smaller than real ones; toolchain's files are hashed in the first build and remembered in
+the others.
+
+More goals: of 10,000 faults that a proxy injects into requests to real servers, none has a wrong
 artifact served or a build failed; a remote that is dead costs a build at most 2 s; after SIGKILL at
 1,000 random moments of pushes, pulls and merges, the local stores and the remote verify, and the
 next ones complete what was interrupted.
@@ -17,17 +23,19 @@ import json
 import os
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
 from filled_store import fill, write_spec
-from harness import Figure, run_benchmark
+from harness import Figure, median_ratio, run_benchmark, timed_process
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "cache" / "remote"))
 
@@ -44,7 +52,8 @@ from pallasc.cache.store import Store
 from pallasc.compiler.toolchain.setup import prepare
 
 FAULTS, KILLS, BUILDS = (300, 10_000), (20, 1_000), (6, 60)
-PARTS = ("faults", "builds", "dead", "kills")
+PARTS = ("warm", "faults", "builds", "dead", "kills")
+VARIANTS = 1000
 _BUILD_VARIANTS = 40
 _DEAD_ROUNDS = 5
 SettingsAt = Callable[[str, str], RemoteSettings]
@@ -95,6 +104,73 @@ def _upstreams(folder: Path) -> Iterator[dict[str, tuple[str, SettingsAt]]]:
             "webdav": (web, _web),
             "bazel": (cache.place, _bazel),
         }
+
+
+def _warm(folder: Path, options: argparse.Namespace) -> list[Figure]:
+    """Time builds whose local store is empty, over a folder and over servers."""
+    spec = write_spec(folder / "spec", VARIANTS)
+    full = Store(folder / "full")
+    fill(full, spec)
+    figures = _warm_rounds(folder, spec, "folder", f"file://{folder}/remote", {}, options.rounds)
+    with _started(servers.s3_of_rclone(folder / "s3")) as endpoint:
+        if endpoint is not None:
+            environment = dict(servers.s3_environment(endpoint))
+            url = "s3://kernels/warm"
+            figures += _warm_rounds(folder, spec, "S3 (rclone)", url, environment, options.rounds)
+    with _started(servers.nginx(folder / "nginx")) as place:
+        if place is not None:
+            url = f"bazel+http://{place}"
+            figures += _warm_rounds(folder, spec, "Bazel (nginx)", url, {}, options.rounds)
+    return figures
+
+
+@contextmanager
+def _started(server: AbstractContextManager[str]) -> Iterator[str | None]:
+    """Give a server's place, None where it is not installed."""
+    with ExitStack() as stack:
+        try:
+            place: str | None = stack.enter_context(server)
+        except pytest.skip.Exception as reason:
+            print(f"left out: {reason}", file=sys.stderr)
+            place = None
+        yield place
+
+
+def _warm_rounds(
+    folder: Path, spec: Path, kind: str, url: str, environment: Mapping[str, str], rounds: int
+) -> list[Figure]:
+    env = {**os.environ, **environment}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)  # bytecode as an installed package has it
+    pallasc = [sys.executable, "-P", "-m", "pallasc"]
+    build = [*pallasc, "build", str(spec)]
+    local = [*build, "--store", str(folder / "full")]
+    push = [*pallasc, "cache", "push", str(spec), "--store", str(folder / "full"), "--remote", url]
+    subprocess.run(push, env=env, check=True)
+    times: dict[str, list[float]] = {"local": [], "first": [], "second": []}
+    requests: dict[str, int] = {}
+    for number in range(rounds + 1):
+        store = folder / f"empty-{number}"
+        remote = [*build, "--store", str(store), "--remote", url]
+        for name, command in (("local", local), ("first", remote), ("second", remote)):
+            times[name].append(timed_process(command, env=env, stderr=subprocess.DEVNULL))
+        shutil.rmtree(store)
+        shown = ", ".join(f"{name}: {found[-1]:.3f} s" for name, found in times.items())
+        print(f"{kind}: {shown}", file=sys.stderr)
+    for name in ("first", "second"):
+        told = subprocess.run([*remote, "--json"], env=env, check=True, capture_output=True)
+        report = json.loads(told.stdout)
+        requests[name] = report["remote"]["requests"]
+        if report["totals"]["hit"] != VARIANTS:
+            raise SystemExit(f"{kind}: {report['totals']}")
+    shutil.rmtree(store)
+    times = {name: found[1:] for name, found in times.items()}  # the first wrote bytecode
+    return [
+        Figure(f"{kind}, empty store", statistics.median(times["first"]), "s"),
+        Figure(f"{kind}, empty store / warm", median_ratio(times["first"], times["local"]), goal=3),
+        Figure(f"{kind}, requests", requests["first"], goal=50),
+        Figure(f"{kind}, next / warm", median_ratio(times["second"], times["local"]), goal=1.1),
+        Figure(f"{kind}, requests of the next", requests["second"], goal=0),
+    ]
 
 
 def _faults(folder: Path, options: argparse.Namespace) -> list[Figure]:
@@ -225,13 +301,14 @@ def _kills(folder: Path, options: argparse.Namespace) -> list[Figure]:
     ]
 
 
-_PARTS = {"faults": _faults, "builds": _builds, "dead": _dead, "kills": _kills}
+_PARTS = {"warm": _warm, "faults": _faults, "builds": _builds, "dead": _dead, "kills": _kills}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument("--full", action="store_true", help="10,000 faults, 1,000 kills")
     parser.add_argument("--seed", type=int, default=17, help="of faults and kills")
+    parser.add_argument("--rounds", type=int, default=5, help="how often builds are timed")
     parser.add_argument("--folder", help="for stores and servers; one in memory is fastest")
     parser.add_argument("--only", action="append", choices=PARTS, help="only this part")
 

@@ -87,8 +87,6 @@ class Fetch:
         accepted = self._judge(wanted, accept)
         result = Fetched(read=self.reader)
         for key in self._bring(accepted):
-            if not self._is_stored(accepted[key].manifest):
-                continue
             result.actions[key] = accepted[key].manifest.action
             result.saved_s += accepted[key].manifest.cost_s
         return result
@@ -166,7 +164,7 @@ class Fetch:
         """Publish the artifacts of accepted manifests, and those manifests; return their keys."""
         done = [key for key, a in accepted.items() if not a.data]
         moved = [key for key, a in accepted.items() if a.data and a.row is None]
-        done += moved if self._publish(moved, accepted, _LocalPack({})) else []
+        done += self._publish(moved, accepted, _LocalPack({}))
         batch: list[str] = []
         size = 0
         for pack, keys in self._by_pack(accepted).items():
@@ -199,14 +197,14 @@ class Fetch:
                 self.reader.bad.add(placed.pack)
                 self._guard.wrong(f"pack {placed.pack}: {error.message}")
         complete = [key for key, a in chosen.items() if local.is_whole(a.manifest.action)]
-        return complete if self._publish(complete, accepted, local) else []
+        return self._publish(complete, accepted, local)
 
     def _publish(
         self, keys: Sequence[str], accepted: Mapping[str, Accepted], local: _LocalPack
-    ) -> bool:
-        """Add manifests to a pack and the pack to the store; tell whether it is there."""
+    ) -> list[str]:
+        """Add manifests to a pack and the pack to the store; return the keys that are there now."""
         if not keys:
-            return False
+            return []
         from pallasc.cache.add_pack import add_pack
 
         local.writer.add([Entry(format.MANIFESTS, key, accepted[key].data) for key in keys])
@@ -214,11 +212,10 @@ class Fetch:
         added = add_pack(self._store, local.out.getvalue())
         for refusal in added.refused:
             self._guard.stats.refuse(f"{refusal.area} {refusal.name}: {refusal.reason}")
-        return added.stored
-
-    def _is_stored(self, manifest: Manifest) -> bool:
-        held = self._store.get_artifact(manifest.action)
-        return held is not None and held.digest == manifest.record
+        if not added.stored:
+            return []
+        lost = {refusal.name for refusal in added.refused} | set(added.conflicts)
+        return [key for key in keys if not {key, accepted[key].manifest.action} & lost]
 
 
 class _LocalPack:
