@@ -171,7 +171,7 @@ def _by_kernel(
             f"{backward.name} takes {number}.",
             hint="Pass defvjp a function that calls it as it has to be.",
         )
-    gradients = list(call(backward.named_like(kernel), choices[number]))
+    gradients = list(call(backward.like(kernel), choices[number]))
     places = [n for n, array in enumerate(arrays) if _has_derivative(array.dtype)]
     if len(gradients) != len(places):
         raise ArgumentError(

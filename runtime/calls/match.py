@@ -63,7 +63,7 @@ class Rules:
             ArgumentError: the specs name different kernels, or one that was not opened with it.
         """
         if self._is_batched:
-            return kernel if self._batched is None else self._batched.named_like(kernel)
+            return kernel if self._batched is None else self._batched.like(kernel)
         names = sorted({own.vmap for own in kernel.variants if own.vmap is not None})
         if len(names) > 1:
             raise ArgumentError(
@@ -79,7 +79,7 @@ class Rules:
                 f"{names[0]} for that, which was not opened with it.",
                 hint=f"Put {names[0]} into the bundle, or declare a kernel with defvmap.",
             )
-        return batched.named_like(kernel)
+        return batched.like(kernel)
 
 
 class Variants:
@@ -171,11 +171,28 @@ class Variants:
         options = {"checks": self.checks, "is_by_digest": self.is_by_digest, **changes}
         return type(self)(self.name, candidates, rules=self.rules, **options)
 
-    def named_like(self, other: Variants) -> Variants:
-        """Return these variants, by digest where another kernel's are."""
-        if other.is_by_digest and not self.is_by_digest:
-            return self.of(self.variants, is_by_digest=True)
-        return self
+    def like(self, other: Variants) -> Variants:
+        """Return these variants as they go with a call of another kernel.
+
+        They are by digest where the other's are. Of those for the same arrays and target, the ones
+        with the parameters of the matrix that all of the other's have are taken, where there are
+        such: who chose a parameter for the call cannot choose it for what stands for the call.
+        """
+        first, *rest = other.variants
+        shared = [
+            {name: value}
+            for name, value in first.params.items()
+            if all(has_params(own, {name: value}) for own in rest)
+        ]
+        groups: dict[object, list[Candidate]] = {}
+        for own in self.variants:
+            groups.setdefault((own.arrays, own.target), []).append(own)
+        taken = {id(own) for group in groups.values() for own in _narrowed(group, shared)}
+        is_by_digest = self.is_by_digest or other.is_by_digest
+        if len(taken) == len(self.variants) and is_by_digest == self.is_by_digest:
+            return self
+        variants = (own for own in self.variants if id(own) in taken)
+        return self.of(variants, is_by_digest=is_by_digest)
 
     def variants_of(self, kernel: str) -> tuple[Candidate, ...]:
         """Return the variants, none where the kernel has another name."""
@@ -251,6 +268,15 @@ class Variants:
                 made = Route(alike, is_only=all(other in alike for other in rivals))
                 route = self._routes.setdefault(key, made)
         return route
+
+
+def _narrowed(
+    candidates: Sequence[Candidate], wishes: Iterable[Mapping[str, object]]
+) -> Sequence[Candidate]:
+    """Return those with all parameters that some of them have."""
+    for params in wishes:
+        candidates = [own for own in candidates if has_params(own, params)] or candidates
+    return candidates
 
 
 def _kind(candidate: Candidate) -> object:

@@ -103,6 +103,26 @@ def test_what_stands_for_a_kernel_by_digest_is_by_digest_too() -> None:
     assert by_digest.is_by_digest
 
 
+def test_what_stands_for_a_kernel_has_its_parameters_where_variants_do() -> None:
+    def with_tiles(*variants: tuple[int, str]) -> Any:
+        return kernel(*(({"tile": tile, "rows": 2}, target) for tile, target in variants))
+
+    h100, b200 = "h100-sxm", "b200"
+    own = kernel(({"tile": 64, "rows": 0}, h100), ({"tile": 128, "rows": 0}, h100))
+    other = with_tiles((128, h100), (64, h100), (32, b200))
+    own.defvmap(other)
+    assert own.rules.batched_form_of(own) is other
+    chosen = own.rules.batched_form_of(own.variant(tile=64))
+    assert chosen.variants == other.variants[1:]
+    assert not chosen.is_by_digest
+    # No variant for this GPU has the parameter, so all stay.
+    assert with_tiles((256, h100), (32, h100)).like(own.variant(tile=64)).variants[1:]
+    # 1 and True are two values.
+    flags = kernel(({"tile": True}, h100), ({"tile": 1}, h100))
+    (flag,) = flags.like(kernel(({"tile": 1}, h100))).variants
+    assert flag is flags.variants[1]
+
+
 def test_declarations_hold_for_what_is_made_of_a_kernel() -> None:
     own = kernel(({"tile": 64}, "h100-sxm"))
     made_before = own.variant(tile=64), own.unchecked, own.by_digest

@@ -53,6 +53,7 @@ def report(request: pytest.FixtureRequest) -> dict[str, Any]:
         ("of a spec: single", [6, 10]),
         ("of a spec: own", [6, 10]),
         ("of a spec: the rest forgotten", [6, 10]),
+        ("of a spec: chosen", [6, 10]),
         (
             "of a spec: alone",
             "ArgumentError: alone cannot be used under jax.vmap: its spec names the kernel "

@@ -107,15 +107,17 @@ def batches(a: Any, b: Any) -> dict[str, Any]:
 def declared_batches(both: Any) -> dict[str, Any]:
     """Return what comes of vmap where the specs of a bundle's kernels say what it calls."""
 
-    def item(name: str, rows: int | None, vmap: str | None) -> Any:
+    def item(name: str, rows: int | None, vmap: str | None, **more: int) -> Any:
         _, params, artifact = variant(name, "two", 1, rows)
-        return item_of(name, params, artifact, vmap=vmap)
+        return item_of(name, params | more, artifact, vmap=vmap)
 
     items = [
         *(item("single", None, "batched"), item("batched", 2, None)),
         *(item("own", None, "own"), item("own", 2, "own")),
         *(item("alone", None, "elsewhere"), item("undeclared", None, None)),
         *(item("several", None, "batched"), item("several", 2, "own")),
+        *(item("tiled", None, "tiles", tile=tile) for tile in (64, 128)),
+        *(item("tiles", 2, None, tile=tile) for tile in (64, 128)),
     ]
 
     def attempt(kernel: Any) -> Any:
@@ -131,6 +133,8 @@ def declared_batches(both: Any) -> dict[str, Any]:
             f"of a spec: {name}": attempt(kernels[name])
             for name in ("single", "own", "alone", "undeclared", "several")
         }
+        tiled = kernels["tiled"]
+        report["of a spec: chosen"] = attempt(lambda x: tiled(x, tile=64))
         kernel = kernels["single"]
         kernel.defvmap()
         report["of a spec: overridden"] = attempt(kernel)
