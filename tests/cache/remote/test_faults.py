@@ -19,6 +19,8 @@ from pallasc.cache.remote.settings import RemoteSettings, read_settings
 from pallasc.cache.remote.survey import verify
 from pallasc.cache.store import Store
 
+pytestmark = pytest.mark.once
+
 
 def _settings(url: str) -> RemoteSettings:
     settings = read_settings({}, url=url, write=True)

@@ -17,6 +17,8 @@ from pallasc.cache.remote.survey import verify
 from pallasc.cache.remote.transfer import pull, push
 from pallasc.cache.store import Store
 
+pytestmark = pytest.mark.once
+
 Start = Callable[[str], RemoteSettings]
 KINDS = ["file", "s3 of rclone", "s3 of moto", "webdav of rclone", "nginx for bazel", "bazel"]
 LISTED = KINDS[:4]
