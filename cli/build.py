@@ -249,7 +249,15 @@ def command(
         outputs.write(report, reproduction, share)
     if shard_output is not None and share is not None:
         whole = not targets and expression is None
-        line = write_output(shard_output, share, report, store, whole=whole, ptxas=how.ptxas)
+        line = write_output(
+            shard_output,
+            share,
+            report,
+            store,
+            whole=whole,
+            specs=reader.remembered,
+            ptxas=how.ptxas,
+        )
         if not quiet:
             echo(line, err=True)
     if share is None:

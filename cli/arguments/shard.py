@@ -137,9 +137,16 @@ def prepare_output(path: Path) -> None:
 
 
 def write_output(
-    path: Path, share: Share, report: Report, store: Store, *, whole: bool, ptxas: Path | None
+    path: Path,
+    share: Share,
+    report: Report,
+    store: Store,
+    *,
+    whole: bool,
+    specs: Sequence[str],
+    ptxas: Path | None,
 ) -> str:
-    """Write the part of a shard, and return a line that says so.
+    """Write the part of a shard, and return a line that says so; arguments as for `make_part`.
 
     Raises:
         SpecError: it cannot be written.
@@ -160,6 +167,7 @@ def write_output(
         store=store,
         whole=whole,
         documents=(report_json(report, share=share), xml),
+        specs=specs,
         ptxas=ptxas,
     )
     return f"wrote {path}: {path.stat().st_size:,} bytes"

@@ -94,6 +94,7 @@ class SpecReader:
         on_tick: called about twice a second while a file is executed.
         broken: called with the error of a file whose process died or exceeded a limit, and the
             other files are read; None raises it.
+        remembered: keys of the manifests in which the store remembers the files that were read.
     """
 
     store: Store
@@ -103,6 +104,7 @@ class SpecReader:
     frozen_by: str = "--frozen"
     on_tick: OnTick | None = None
     broken: Callable[[SpecError], None] | None = None
+    remembered: list[str] = field(default_factory=list)
     _missed: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
 
     def specs(self, paths: Sequence[str]) -> list[Spec]:
@@ -162,6 +164,7 @@ class SpecReader:
             if specs is not None:
                 self._tell(path, _diagnostics(manifest))
                 self._missed.append((Path(path).name, manifest.missed))
+                self.remembered.append(key_of_file)
                 return specs
             if changed is None:
                 self.store.put_away(MANIFESTS, key_of_file, "it has no specs", None)
@@ -217,6 +220,7 @@ class SpecReader:
             diagnostics=[each.to_json() for each in collected.diagnostics],
         )
         self.store.put_manifest(key, manifest)
+        self.remembered.append(key)
         digests.save()
 
     def _tell(self, path: str, diagnostics: Iterable[Diagnostic]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallasc.cache.entries import entries_of_action, entries_of_variant
+from pallasc.cache.format import MANIFESTS
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.relock import compile_times
 from pallasc.compiler.builds.report import Report, VariantResult
@@ -41,6 +43,7 @@ def make_part(
     store: Store,
     whole: bool,
     documents: tuple[Mapping[str, object], str],
+    specs: Sequence[str] = (),
     ptxas: Path | None = None,
 ) -> None:
     """Write the part of a shard: all that `pallasc merge` needs of it.
@@ -52,6 +55,7 @@ def make_part(
         store: the store that they were built into.
         whole: whether all variants of the specs were listed.
         documents: the report as `--json` prints it, and as JUnit XML.
+        specs: keys of the manifests in which the store remembers Python specs.
         ptxas: as for `build`.
 
     Raises:
@@ -80,7 +84,17 @@ def make_part(
         report=documents[0],
         junit=documents[1],
     )
-    write_part(path, head, _files(done, requests, store))
+    write_part(path, head, chain(_specs(specs, store), _files(done, requests, store)))
+
+
+def _specs(keys: Sequence[str], store: Store) -> Iterator[Sequence[Entry]]:
+    """Yield what the store remembers of Python specs, which then need not be executed again."""
+    from pallasc.cache.packs.format import Entry
+
+    for key in keys:
+        data = store.get_file(MANIFESTS, key)
+        if data is not None:
+            yield [Entry(MANIFESTS, key, data)]
 
 
 def asked_for(variant: Variant) -> str:
