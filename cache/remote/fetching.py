@@ -56,12 +56,10 @@ class Fetched:
     Attributes:
         actions: action keys of what the local store has now, by request key.
         saved_s: what these took to compile.
-        read: the reader, which knows packs that were read and bad ones.
     """
 
     actions: dict[str, str] = field(default_factory=dict)
     saved_s: float = 0.0
-    read: FrameReader | None = None
 
 
 class Fetch:
@@ -85,7 +83,7 @@ class Fetch:
     def run(self, wanted: Sequence[str], accept: Accept) -> Fetched:
         """Bring what is wanted and accepted; see `Remote.fetch`."""
         accepted = self._judge(wanted, accept)
-        result = Fetched(read=self.reader)
+        result = Fetched()
         for key in self._bring(accepted):
             result.actions[key] = accepted[key].manifest.action
             result.saved_s += accepted[key].manifest.cost_s

@@ -15,8 +15,6 @@ from pallasc.cache.remote.address import Address, parse_address
 from pallasc.errors import SpecError
 
 URL, WRITE, SIGNED = "PALLASC_REMOTE", "PALLASC_REMOTE_WRITE", "PALLASC_REQUIRE_SIGNED_REMOTE"
-OPTIONS = ("remote", "remote-write", "remote-signed")
-"""Names in `[tool.pallasc]`."""
 _SWITCH = {
     **dict.fromkeys(("", "0", "false", "no", "off"), False),
     **dict.fromkeys(("1", "true", "yes", "on"), True),

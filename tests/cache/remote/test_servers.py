@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -135,6 +136,30 @@ def test_writers_at_once_where_none_sees_the_others(
         if request_key(number) in found:
             check(store, number)
     assert verify(settings, [NAMESPACE]) == []
+
+
+@pytest.mark.parametrize("how", ["keys", "process"])
+def test_s3_with_a_profile_of_aws(
+    how: str, store: Store, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = (servers.ACCESS_KEY, servers.SECRET_KEY)
+    if how == "process":
+        pytest.importorskip("boto3", reason="boto3 is not installed: pip install boto3")
+        answer = {"Version": 1, "AccessKeyId": keys[0], "SecretAccessKey": keys[1]}
+        (home / "keys.json").write_text(json.dumps(answer))
+        profile = f"credential_process = cat {home / 'keys.json'}"
+    else:
+        profile = "aws_access_key_id = {}\naws_secret_access_key = {}".format(*keys)
+    with servers.s3_of_rclone(tmp_path / "server") as endpoint:
+        (home / ".aws").mkdir()
+        (home / ".aws" / "config").write_text(
+            f"[profile ci]\n{profile}\nregion = eu-west-1\nendpoint_url = {endpoint}\n"
+        )
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("AWS_PROFILE", "ci")
+        stats = upload(_settings("s3://kernels"), store, fill(store, range(2)))
+    assert (stats.offered, stats.tripped) == (2, "")
 
 
 def test_a_server_without_the_folder_of_the_address_says_so(start: Start, store: Store) -> None:
