@@ -23,11 +23,11 @@ from pallasc.compiler.lowering.diagnose import (
     definition,
     explain,
     explain_compilation,
-    hint,
     is_mosaic,
     operation_place,
     user_place,
 )
+from pallasc.compiler.lowering.hints import hint
 from pallasc.compiler.lowering.launch_limits import check_launches
 from pallasc.compiler.lowering.lower import Lowered, Signature, lower
 from pallasc.compiler.lowering.makers import check_makers

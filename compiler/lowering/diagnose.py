@@ -49,15 +49,7 @@ _CALLBACK = re.compile(r"_?(?P<name>\w*callback\w*?)_lowering")
 _MOSAIC = os.path.join("jax", "experimental", "mosaic", "")
 _OPERATION = re.compile(r"\s*\bop=\s*\n.*", re.DOTALL)
 _DUMP = re.compile(r"\{ lambda\b|^\s*Equation:|^\s*\w+\[$")
-_AXIS = re.compile(r"unbound axis name: (?P<axis>\w+)")
 _OF_XLA = ("XlaRuntimeError", "JaxRuntimeError")
-_RENAMED = {"out_shape": "out_type", "scratch_shapes": "scratch_types"}
-_ARGUMENT = re.compile(r"unexpected keyword argument '(?P<name>\w+)'")
-_NO_RULE = "assert rule is not None"
-_NO_CALL_HINT = (
-    "JAX 0.11 took Mosaic GPU from pl.pallas_call: use plgpu.kernel or pl.kernel, and "
-    "plgpu.emit_pipeline for blocks."
-)
 _MOST_LINES = 12
 _LONGEST_LINE = 400
 
@@ -118,19 +110,6 @@ def _raised_place(error: BaseException) -> Location | None:
     if not trace or not _is_users(trace[-1].filename):
         return None
     return Location(trace[-1].filename, trace[-1].lineno or 0)
-
-
-def hint(error: BaseException, mesh: object) -> str | None:
-    """Return what to do about an error of JAX that does not say so itself, None for others."""
-    if isinstance(error, AssertionError) and failed_line(error) == _NO_RULE:
-        return _NO_CALL_HINT
-    if isinstance(error, TypeError) and (argument := _ARGUMENT.search(str(error))):
-        name = _RENAMED.get(argument["name"])
-        return f"This version of JAX calls it {name}." if name else None
-    if not isinstance(error, NameError) or (unbound := _AXIS.search(str(error))) is None:
-        return None
-    devices = "" if mesh else f"; devices are declared in the spec: mesh: {{{unbound['axis']}: 4}}"
-    return f"The axes of a kernel are named in grid_names, cluster_names and thread_name{devices}."
 
 
 def equation_place(error: BaseException) -> Location | None:

@@ -18,12 +18,12 @@ from pallasc.compiler.lowering.diagnose import (
     explain,
     explain_compilation,
     frames,
-    hint,
     is_mosaic,
     operation_place,
     shorten,
     user_place,
 )
+from pallasc.compiler.lowering.hints import hint
 from pallasc.errors import CompileError, Location, SpecError, UnsupportedError
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
