@@ -35,6 +35,9 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     and programs of JAX launch kernels, and the extension that calls from Python go through. Both
     are there where pallasc was installed with a C compiler at hand.
 
+    The line "remote store" is there where PALLASC_REMOTE or pyproject.toml names one: it is asked
+    once, and where builds write there, a small object is written.
+
     Examples:
       pallasc doctor
       pallasc doctor --ptxas /usr/local/cuda/bin/ptxas
@@ -54,7 +57,7 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     items = inventory(ptxas)
     problem = problem_of(items)
     runs_only = problem is not None and only_runs(items)
-    items += [_native_launch(), *_salt()]
+    items += [_native_launch(), *_salt(), *_remote(ptxas)]
     if as_json:
         data = {"ok": problem is None, "runs": _runs()}
         echo(json_text({**data, "items": [_json(item) for item in items]}))
@@ -96,6 +99,50 @@ def _salt() -> list[Item]:
         return []
     place = SALT if os.environ.get(SALT) else str(build_settings().where["cache-salt"])
     return [Item("cache salt", salt, "is part of every key", needed=False, path=place)]
+
+
+def _remote(ptxas: Path | None) -> list[Item]:
+    """Return the remote store of builds here, whether it answers; nothing if there is none."""
+    from pallasc.compiler.builds.remote_settings import remote_settings
+    from pallasc.compiler.toolchain.inventory import Item
+    from pallasc.errors import PallascError
+
+    name, purpose = "remote store", "builds go on without it"
+    try:
+        settings = remote_settings(os.environ)
+    except PallascError as error:
+        where = f"{error.location}: " if error.location else ""
+        return [Item(name, "", purpose, needed=False, problem=f"{where}{error.message}")]
+    if settings is None:
+        return []
+    from pallasc.cache.remote.probe import probe
+
+    found = probe(settings, _namespace(ptxas))
+    problem = found.unreadable or found.unwritable
+    access = "read, write" if settings.write and not problem else "read"
+    return [
+        Item(
+            name,
+            "" if found.unreadable else access,
+            purpose,
+            needed=False,
+            path=settings.address.text,
+            problem=problem.rstrip("."),
+        )
+    ]
+
+
+def _namespace(ptxas: Path | None) -> str:
+    """Return the namespace of the toolchain here, any other where it is not complete."""
+    from pallasc.compiler.builds.remote_tier import namespace
+    from pallasc.compiler.toolchain.setup import prepare
+    from pallasc.errors import PallascError
+
+    try:
+        with prepare(ptxas) as setup:
+            return namespace(setup)
+    except PallascError:
+        return "0" * 64
 
 
 def _runs() -> list[str]:

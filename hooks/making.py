@@ -74,7 +74,7 @@ def make(
     from pallasc.specs.user_files import replace_file
 
     try:
-        data = _data(setting, root, say)
+        data = _data(setting, root, environ, say)
         data = _signed(data, environ)
         replace_file(output, data)
     except PallascError as error:
@@ -90,14 +90,14 @@ def _variants(number: int) -> str:
     return "1 variant" if number == 1 else f"{number:,} variants"
 
 
-def _data(setting: Setting, root: Path, say: Say) -> bytes:
+def _data(setting: Setting, root: Path, environ: Mapping[str, str], say: Say) -> bytes:
     """Return the bytes of a bundle, not signed by us."""
     if setting.bundle is not None:
         return _ready(root / setting.bundle)
     # make_bundle writes a file; what is unfinished must not lie where a wheel is made from.
     with tempfile.TemporaryDirectory(prefix="pallasc-") as folder:
         file = Path(folder) / setting.name
-        _build(setting, file, root, say)
+        _build(setting, file, root, environ, say)
         return file.read_bytes()
 
 
@@ -123,12 +123,14 @@ def _ready(file: Path) -> bytes:
     return data
 
 
-def _build(setting: Setting, file: Path, root: Path, say: Say) -> None:
+def _build(setting: Setting, file: Path, root: Path, environ: Mapping[str, str], say: Say) -> None:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.bundling import BundleOptions, make_bundle
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.options import Options
+    from pallasc.compiler.builds.remote_settings import remote_settings
 
+    remote = remote_settings(environ, folder=root)
     store = Store(warn=lambda text: say(f"warning: {text}"))
     reader = SpecReader(store=store, frozen=setting.source == "frozen", frozen_by=setting.frozen_by)
     specs = [str(root / path) for path in setting.specs]
@@ -146,10 +148,12 @@ def _build(setting: Setting, file: Path, root: Path, say: Say) -> None:
             lock=None if lock is None else root / lock,
             locked=setting.lock is not None,
             keep_debug=setting.keep_debug,
-            build=Options(frozen_by=setting.frozen_by),
+            build=Options(frozen_by=setting.frozen_by, remote=remote),
         ),
         on_event=_teller(say),
     )
+    if made.report.remote is not None and made.report.remote.requests:
+        say(str(made.report.remote))
     for note in made.report.notes:
         if note not in store.warnings:
             say(f"warning: {note}")

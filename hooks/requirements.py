@@ -2,21 +2,27 @@
 
 Build front ends make an environment for each build, and ask the backend what else to install there.
 Nothing is needed when the store has everything, so JAX and the CUDA tools are not installed then.
-The package for signatures is needed where the environment has some made or checked.
+The package for signatures is needed where the environment has some made or checked, and those for
+a remote store where one is named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pallasc.cache import signing
+from pallasc.compiler.builds.remote_settings import remote_settings
 from pallasc.compiler.toolchain.installed import find_package
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import PallascError
 from pallasc.hooks.making import SIGN_KEY
 from pallasc.hooks.settings import Setting, compiler_extra, read_settings
 from pallasc.specs.bundle.trust import machine_keys, machine_requires
+
+if TYPE_CHECKING:
+    from pallasc.cache.remote.settings import RemoteSettings
 
 
 def build_requirements(root: Path, environ: Mapping[str, str]) -> list[str]:
@@ -31,12 +37,15 @@ def build_requirements(root: Path, environ: Mapping[str, str]) -> list[str]:
     """
     settings = read_settings(root, environ)
     compiler = compiler_extra(root)
+    remote = remote_settings(environ, folder=root)
     extras = []
     compiling = [s for s in settings if s.specs and s.source == "compile"]
-    if not is_compiler_installed() and not all(_is_in_store(s, root) for s in compiling):
+    if not is_compiler_installed() and not all(_is_in_store(s, root, remote) for s in compiling):
         extras.append(compiler)
     if find_package("cryptography") is None and _has_signatures(settings, environ):
         extras.append("sign")
+    if any(s.specs for s in settings) and _needs_package(remote):
+        extras.append("remote")
     return [f"pallasc[{','.join(extras)}]"] if extras else []
 
 
@@ -49,8 +58,17 @@ def _has_signatures(settings: Iterable[Setting], environ: Mapping[str, str]) -> 
     return signing.is_required(environ) and bool(machine_keys())
 
 
-def _is_in_store(setting: Setting, root: Path) -> bool:
+def _needs_package(remote: RemoteSettings | None) -> bool:
+    """Tell whether a remote store needs a package that is not installed."""
+    return (
+        remote is not None and remote.address.scheme != "file" and find_package("obstore") is None
+    )
+
+
+def _is_in_store(setting: Setting, root: Path, remote: RemoteSettings | None) -> bool:
     """Tell whether a bundle can be made without compiling; an error counts as no."""
+    if _needs_package(remote):
+        remote = None
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.collect import SpecReader
@@ -61,7 +79,7 @@ def _is_in_store(setting: Setting, root: Path) -> bool:
         reader = SpecReader(store=store, frozen=True)
         specs = [str(root / path) for path in setting.specs]
         variants = reader.select(specs, setting.targets, setting.select).variants
-        report = build(variants, store=store, options=Options(compile=False))
+        report = build(variants, store=store, options=Options(compile=False, remote=remote))
     except PallascError:
         return False  # the build itself says what is wrong
     return len(report.hits) == len(report.results)

@@ -159,10 +159,13 @@ def check_recipe(block: Block, folder: Path) -> Iterator[str]:
         commands = [line for job in recipe.values() for line in job["script"]]
     write_specs(folder)
     for command in commands:
-        if command == 'pip install "pallasc[cuda13]" -c constraints.txt':
+        installed = re.fullmatch(
+            r'pip install "pallasc(\[[a-z0-9,]+\])" -c constraints.txt', command
+        )
+        if installed is not None:
             # From here instead of an index, into an environment that has all of it already.
             options = "--dry-run --quiet --no-index --no-build-isolation"
-            command = f"python -m pip install {options} {shlex.quote(f'{ROOT}[cuda13]')}"
+            command = f"python -m pip install {options} {shlex.quote(f'{ROOT}{installed[1]}')}"
         result = run(command, folder)
         if result.returncode:
             yield f"$ {command}\nends with {result.returncode}:\n{result.stdout}"
@@ -175,6 +178,7 @@ def write_specs(folder: Path) -> None:
     """Put what `pallasc init` writes into `specs`, and lock it."""
     if not (folder / "specs").exists():
         assert run("pallasc init specs", folder).returncode == 0
+    if not (folder / "pallasc.lock").exists():
         assert run("pallasc lock specs --update", folder).returncode == 0
 
 

@@ -326,3 +326,26 @@ def test_an_interrupt_ends_a_build_whose_remote_hangs(machine: Machine, server: 
     assert process.returncode == 130, err
     assert time.monotonic() - began < 15  # a busy machine; nobody waits for the 30 s of the server
     assert "Traceback" not in err
+
+
+def test_doctor_says_whether_the_remote_answers(
+    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch, server: Server
+) -> None:
+    def item() -> Any:
+        found = report(run("doctor", "--json"))["items"]
+        return next((each for each in found if each["name"] == "remote store"), None)
+
+    assert item() is None
+    monkeypatch.setenv("PALLASC_REMOTE", machine.url)
+    before = files_of(machine.remote)
+    found = item()
+    assert (found["version"], found["path"], found["problem"]) == ("read", machine.url, "")
+    assert files_of(machine.remote) == before
+    monkeypatch.setenv("PALLASC_REMOTE_WRITE", "1")
+    assert item()["version"] == "read, write"
+    monkeypatch.setenv("PALLASC_REMOTE", f"http://me:hush@127.0.0.1:{server.server_port}/cache")
+    found = item()
+    assert (found["version"], found["needed"]) == ("", False)
+    assert "403" in found["problem"]
+    assert "hush" not in json.dumps(found)
+    assert run("doctor").code == 0
