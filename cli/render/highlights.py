@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from pallasc.cli.render.result_text import spill_bytes
 from pallasc.cli.terminal.output import count
-from pallasc.cli.terminal.text_width import cut, shorten, width
+from pallasc.cli.terminal.text_width import ELLIPSIS, cut, shorten, width
 from pallasc.cli.terminal.times import duration
 from pallasc.specs.plain_text import one_line
 
@@ -21,6 +22,9 @@ _FEW_COMPILED = 5
 _FEW_RESULTS = 20
 _TOP = 3
 _MOST_LISTED = 10
+_BELOW = "      "
+_CAUSE_LINES = 3
+"""Lines that a cause may take on a terminal."""
 
 
 def highlights(
@@ -33,12 +37,15 @@ def highlights(
         columns: how many a line may take; None leaves lines whole.
         failures: only those of what went wrong, and of what is left.
     """
-    for section in (
-        *(() if failures else _stands_out(report)),
-        _failures(report, short=columns is not None),
-        _left(report),
-    ):
+    for section in () if failures else _stands_out(report):
         yield from section.lines(columns)
+    # Where they may be out of sight, they are named again.
+    failed = report.failed if len(report.results) > _FEW_RESULTS else ()
+    if columns is None:
+        yield from _Section("failed", failed, remark=_why).lines(None)
+    elif failed:
+        yield from _narrow_failures(failed, columns)
+    yield from _left(report).lines(columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +96,32 @@ def _stands_out(report: Report) -> list[_Section]:
     ]
 
 
-def _failures(report: Report, *, short: bool) -> _Section:
-    """Return the failures again where they may be out of sight, a line each."""
-    failed = report.failed if len(report.results) > _FEW_RESULTS else ()
-    return _Section("failed", failed, remark=lambda result: _why(result, short=short))
+def _narrow_failures(failed: Sequence[VariantResult], columns: int) -> list[str]:
+    """Return the variants that failed, those with one cause together, the cause below where long.
+
+    Args:
+        failed: their results.
+        columns: how many a line may take.
+    """
+    causes: dict[str, list[VariantResult]] = {}
+    for result in failed:
+        causes.setdefault(_why(result, short=True).strip(), []).append(result)
+    lines = ["failed:"]
+    for cause, (first, *others) in list(causes.items())[:_MOST_LISTED]:
+        more = f" and {len(others):,} more" if others else ""
+        name = f"  {one_line(first.variant.id)}{more}"
+        if width(name) + width(cause) + 2 <= columns:
+            lines.append(f"{name}  {cause}")
+            continue
+        lines.append(f"  {shorten(one_line(first.variant.id), columns - 2 - width(more))}{more}")
+        room = columns - len(_BELOW)
+        room = max(1, room if cause.isascii() else room // 2)  # of letters, which may be wide
+        wrapped = wrap(cause, room, max_lines=_CAUSE_LINES, placeholder=ELLIPSIS)
+        lines += [cut(f"{_BELOW}{line}", columns) for line in wrapped]
+    if len(causes) > _MOST_LISTED:
+        left = sum(len(results) for results in list(causes.values())[_MOST_LISTED:])
+        lines.append(f"  and {left:,} more")
+    return lines
 
 
 def _left(report: Report) -> _Section:
@@ -102,7 +131,7 @@ def _left(report: Report) -> _Section:
     return _Section(f"{why}: {of} left; what is finished is kept", report.skipped)
 
 
-def _why(result: VariantResult, *, short: bool) -> str:
+def _why(result: VariantResult, *, short: bool = False) -> str:
     """Return `  kernels.py:5: ValueError: no kernel for (2048,)`, folders left out if short."""
     error = result.error
     if error is None:
