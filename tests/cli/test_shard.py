@@ -68,6 +68,7 @@ def test_the_share_is_said_before_anything_is_built(run: RunCommand, built: Any)
     assert first.startswith("shard 1/2: 1 of 2 variants, about ")
     assert first.endswith(" of compiling by pallasc.lock")
     assert last.startswith("1 variant in ")
+    assert run("build", *built.arguments, "--shard", "1/2", "--quiet").err == ""
 
 
 @pytest.mark.usefixtures("lock")
