@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from pallasc.cache.packs.format import Frame
@@ -83,8 +84,8 @@ def read_catalog(guard: Guard, namespace: str) -> tuple[Catalog, str | None]:
     raise RemoteError(f"{guard.stats.url}/{name}: it arrives damaged", Failure.TORN)
 
 
-def read_known(guard: Guard, store: Store, namespace: str) -> Known:
-    """Return what a namespace has; indexes are kept in the local store.
+def read_known(guard: Guard, root: Path, namespace: str) -> Known:
+    """Return what a namespace has; indexes are kept in the local store, whose root this is.
 
     Raises:
         RemoteError: the catalog cannot be read.
@@ -92,7 +93,7 @@ def read_known(guard: Guard, store: Store, namespace: str) -> Known:
     catalog, version = read_catalog(guard, namespace)
     known = Known(catalog, version)
     reads = {
-        digest: guard.submit(lambda digest=digest: _index(guard, store, namespace, digest))  # type: ignore[misc]
+        digest: guard.submit(lambda digest=digest: _index(guard, root, namespace, digest))  # type: ignore[misc]
         for digest in catalog.newest()
     }
     for digest, future in reads.items():
@@ -104,12 +105,13 @@ def read_known(guard: Guard, store: Store, namespace: str) -> Known:
     return known
 
 
-def _index(guard: Guard, store: Store, namespace: str, digest: str) -> Index | None:
+def _index(guard: Guard, root: Path, namespace: str, digest: str) -> Index | None:
     """Return an index, None where it is gone or damaged.
 
     Raises:
         RemoteError: it may be there, but cannot be read.
     """
+    store = Store(root)  # a store's object serves one thread
     data = store.get_blob(digest)
     try:
         if data is None:

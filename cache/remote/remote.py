@@ -89,7 +89,7 @@ class Remote:
         if self._loading is None:
             self._namespace = namespace
             self._loading = self._guard.submit(
-                lambda: read_known(self._guard, self._store, namespace)
+                lambda: read_known(self._guard, self._store.root, namespace)
             )
 
     def fetch(self, wanted: Sequence[str], accept: Accept) -> Mapping[str, str]:

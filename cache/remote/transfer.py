@@ -60,7 +60,7 @@ def opened(settings: RemoteSettings, environ: Mapping[str, str]) -> Iterator[Gua
 
 
 def _known(guard: Guard, store: Store, namespace: str) -> Known:
-    return guard.result(guard.submit(lambda: read_known(guard, store, namespace)))
+    return guard.result(guard.submit(lambda: read_known(guard, store.root, namespace)))
 
 
 def push(
