@@ -97,17 +97,18 @@ def _stands_out(report: Report) -> list[_Section]:
 
 
 def _narrow_failures(failed: Sequence[VariantResult], columns: int) -> list[str]:
-    """Return the variants that failed, those with one cause together, the cause below where long.
+    """Return the variants that failed: those of a kernel that did so at one line, together.
 
     Args:
         failed: their results.
         columns: how many a line may take.
     """
-    causes: dict[str, list[VariantResult]] = {}
+    groups: dict[object, list[VariantResult]] = {}
     for result in failed:
-        causes.setdefault(_why(result, short=True).strip(), []).append(result)
+        groups.setdefault((result.variant.name, _cause(result)), []).append(result)
     lines = ["failed:"]
-    for cause, (first, *others) in list(causes.items())[:_MOST_LISTED]:
+    for first, *others in list(groups.values())[:_MOST_LISTED]:
+        cause = _why(first, short=True).strip()
         more = f" and {len(others):,} more" if others else ""
         name = f"  {one_line(first.variant.id)}{more}"
         if width(name) + width(cause) + 2 <= columns:
@@ -118,8 +119,8 @@ def _narrow_failures(failed: Sequence[VariantResult], columns: int) -> list[str]
         room = max(1, room if cause.isascii() else room // 2)  # of letters, which may be wide
         wrapped = wrap(cause, room, max_lines=_CAUSE_LINES, placeholder=ELLIPSIS)
         lines += [cut(f"{_BELOW}{line}", columns) for line in wrapped]
-    if len(causes) > _MOST_LISTED:
-        left = sum(len(results) for results in list(causes.values())[_MOST_LISTED:])
+    if len(groups) > _MOST_LISTED:
+        left = sum(len(results) for results in list(groups.values())[_MOST_LISTED:])
         lines.append(f"  and {left:,} more")
     return lines
 
@@ -142,6 +143,21 @@ def _why(result: VariantResult, *, short: bool = False) -> str:
     where = f"{place}: " if place else ""
     first = error.message.strip().partition("\n")[0]
     return f"  {where}{one_line(first)}"
+
+
+def _cause(result: VariantResult) -> object:
+    """Return what two failures with one cause share: the line and the kind of the error.
+
+    Messages may name sizes, which differ from variant to variant. An error at no line of the
+    source, or at that of the kernel in its spec, is told apart by its message.
+    """
+    error = result.error
+    if error is None:
+        return None
+    first = error.message.strip().partition("\n")[0]
+    if error.location in (None, result.variant.location):
+        return first
+    return error.location, first.partition(":")[0]
 
 
 def _most(

@@ -19,6 +19,8 @@ Span = tuple[str, str | None]
 Line = list[Span]
 
 _MOST_RUNNING = 4
+_COUNTED = {"lowered": "cyan", "shared": "cyan", "compiled": "green", "failed": "red"}
+"""Statuses that are counted after the hits, and their colours."""
 _BAR = 40
 _SHORTEST_BAR = 5
 _MARGIN = 3
@@ -57,7 +59,7 @@ def status_lines(status: Status, columns: int, rows: int) -> list[Line]:
     slowest = sorted(status.running, key=lambda entry: -entry[1])
     shown = slowest[: max(0, min(_MOST_RUNNING, rows - 3))]
     lines = [_bar(status, room), _counts(status), *_running(shown, room)]
-    return [_cut_line(line, room) for line in lines[: max(1, rows - 1)]]
+    return [_cut_line(line, room) for line in lines[: max(1, rows - 1)] if line]
 
 
 def _bar(status: Status, room: int) -> Line:
@@ -81,15 +83,16 @@ def _time_left(status: Status) -> str:
 
 
 def _counts(status: Status) -> Line:
+    """Return how many there are of each status, and how many run; what there is none of, not."""
     counts = status.counts
-    spans: Line = [(count(counts["hit"], "hit"), "cyan")]
-    for word in ("lowered", "shared"):
+    spans: Line = [(count(counts["hit"], "hit"), "cyan")] if counts["hit"] else []
+    for word, colour in _COUNTED.items():
         if counts.get(word):
-            spans += [(f", {counts[word]:,} {word}", "cyan")]
-    spans += [(", ", None), (f"{counts['compiled']:,} compiled", "green")]
-    if counts["failed"]:
-        spans += [(", ", None), (f"{counts['failed']:,} failed", "red")]
-    return [*spans, (f", {len(status.running):,} running", None)]
+            spans += [(", ", None)] if spans else []
+            spans += [(f"{counts[word]:,} {word}", colour)]
+    if status.running:
+        spans += [(f"{', ' if spans else ''}{len(status.running):,} running", None)]
+    return spans
 
 
 def _running(shown: Sequence[tuple[Variant, float]], room: int) -> list[Line]:

@@ -82,7 +82,7 @@ def test_on_a_terminal_the_reason_is_below_where_it_does_not_fit(pretended: Any)
         *[pretended.hit()] * 30,
         *[pretended.failed(of, error)] * 3,
         pretended.failed(error=short),
-        pretended.failed(of, short),
+        pretended.failed(error=CompileError("ValueError: odd, too", location=short.location)),
     ]
     assert _lines(pretended, results, 60) == [
         "failed:",

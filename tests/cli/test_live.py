@@ -51,7 +51,7 @@ def test_hits_of_a_large_build_are_counted(terminal: Terminal, pretended: Any) -
             live(pretended.finished(pretended.hit(), number + 1, 1000))
         assert terminal.paper.shown == [
             f"{'━' * 20}{'─' * 20}  500/1,000  50 %",
-            "500 hits, 0 compiled, 0 running",
+            "500 hits",
         ]
         assert len(terminal.writes) == 3
     assert terminal.paper.shown == []
@@ -83,7 +83,7 @@ def test_results_scroll_by_above_the_status(terminal: Terminal, pretended: Any) 
             "    last",
             "    words",
             f"{'━' * 20}{'─' * 20}  1/2  50 %",
-            "0 hits, 0 compiled, 1 failed, 1 running",
+            "1 failed, 1 running",
             "  1 s  add@h100-sxm",
         ]
     assert terminal.paper.shown[-1] == "    words"
@@ -101,7 +101,7 @@ def test_what_runs_is_known_between_ticks(terminal: Terminal, pretended: Any) ->
         clock.now_s += 1
         live(pretended.finished(pretended.compiled(first), 1, 3))
         assert terminal.paper.shown[-2:] == [
-            "0 hits, 1 compiled, 1 running",
+            "1 compiled, 1 running",
             "  1 s  add[m=2]@h100-sxm",
         ]
 
@@ -156,7 +156,7 @@ def test_a_status_that_a_narrower_terminal_wrapped_is_removed(
         assert terminal.paper.shown == [
             "above",
             f"{'─' * 37}  0/2  0 %",
-            "0 hits, 0 compiled, 1 running",
+            "1 running",
             f"  1 s  {'n' * 20}…{'n' * 10}@h100-sxm",
         ]
 

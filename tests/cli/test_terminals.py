@@ -183,7 +183,7 @@ def _ids(columns: int, *numbers: int) -> list[str]:
 def _first_status(columns: int) -> list[str]:
     return [
         f"{'━' * 30}{'─' * 10}  30/40  75 %",
-        "30 hits, 0 compiled, 2 running",
+        "30 hits, 2 running",
         *(f"  1 s  {identifier}" for identifier in _ids(columns, 30, 31)),
     ]
 
