@@ -28,7 +28,7 @@ from pallasc.runtime.matching.candidates import (
 from pallasc.runtime.matching.mismatches import MOST_LISTED, cut, nearest_to_arrays
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.occupancy import blocks_per_sm
+from pallasc.specs.artifacts.occupancy import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.signature import misaligned_text
 from pallasc.specs.canonical import plain
 from pallasc.specs.gpus import ARCH, ARCHITECTURES
@@ -197,7 +197,7 @@ def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
             )
         blocks = math.prod(launch.grid)
         at_a_time = blocks_per_sm(launch, kernel, artifact.target)
-        made_for = int(artifact.target["sm_count"])
+        made_for = model_figure(artifact.target, "sm_count")
         if at_a_time * device.sm_count < blocks <= at_a_time * made_for:
             return (
                 f"{launch.kernel} needs all {blocks} blocks resident at once, as on {made_for} "

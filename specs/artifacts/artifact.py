@@ -156,7 +156,7 @@ class Artifact:
         plan = plan_from_json(self.record["plan"])
         named = [buffer.digest for buffer in plan.buffers if buffer.digest]
         for key in (*named, *(launch.cubin for launch in plan.launches)):
-            self._size(key)
+            self.blob_bytes(key)
         return plan
 
     @cached_property
@@ -171,7 +171,7 @@ class Artifact:
             raise CorruptError("the artifact's kernels are damaged: a field is of another type")
         for kernel in kernels:
             for key in filter(None, (kernel.cubin, kernel.ptx)):
-                self._size(key)
+                self.blob_bytes(key)
         return kernels
 
     @property
@@ -194,7 +194,7 @@ class Artifact:
     @cached_property
     def cubin_bytes(self) -> int:
         """Size of all its cubins."""
-        return sum(self._size(key) for key in {kernel.cubin for kernel in self.kernels})
+        return sum(self.blob_bytes(key) for key in {kernel.cubin for kernel in self.kernels})
 
     def blob(self, key: str) -> bytes:
         """Return the bytes with the digest `key`.
@@ -202,7 +202,7 @@ class Artifact:
         Raises:
             CorruptError: the artifact does not name it, or what was read is something else.
         """
-        self._size(key)
+        self.blob_bytes(key)
         data = self._read_blob(key)
         if digest(data) != key:
             raise CorruptError(f"blob {key} does not match its digest")
@@ -221,7 +221,12 @@ class Artifact:
         """Return all blobs by digest."""
         return {key: self.blob(key) for key in self.record["blobs"]}
 
-    def _size(self, key: str) -> int:
+    def blob_bytes(self, key: str) -> int:
+        """Return the size that the record gives for the digest `key`.
+
+        Raises:
+            CorruptError: the artifact does not name it.
+        """
         size = self.record["blobs"].get(key)
         if type(size) is not int:
             raise CorruptError(f"the artifact names no blob {key}")

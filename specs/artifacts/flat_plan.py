@@ -18,7 +18,7 @@ from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.cubin import Cubin, parse_cubin
 from pallasc.specs.artifacts.driver_numbers import DTYPES, INTERLEAVES, PROMOTIONS, SWIZZLES
 from pallasc.specs.artifacts.drivers import minimum_driver
-from pallasc.specs.artifacts.occupancy import blocks_per_sm
+from pallasc.specs.artifacts.occupancy import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.plan import (
     MAP_BYTES,
     Binding,
@@ -77,6 +77,8 @@ _MOST_BLOBS = 4096
 _MOST_RANK = 64
 _MOST_VALUE_BYTES = 64 << 20
 _MOST_SIZE = 1 << 62
+_MOST_DIGITS = 6
+"""Of a version of the driver API; more do not fit into its number."""
 
 
 def flat_plan(artifact: Artifact, *, name: str, inside: bool = True) -> bytes:
@@ -180,8 +182,12 @@ class _Writer:
             if "\0" in text:
                 raise CorruptError(f"a name of the artifact contains a zero: {text!r}")
             table = self._tables["strings"]
+            try:
+                data = text.encode()
+            except UnicodeEncodeError as error:  # half of a surrogate pair, as JSON may have it
+                raise CorruptError(f"a name of the artifact is not Unicode: {text!r}") from error
             self._strings[text] = len(table)
-            table.data += text.encode() + b"\0"
+            table.data += data + b"\0"
         return self._strings[text]
 
     def _add_facts(self) -> None:
@@ -193,7 +199,7 @@ class _Writer:
             self._string(str(target.get("arch"))),
             driver,
             self._string(package) if package else _NONE,
-            int(target["sm_count"]),
+            model_figure(target, "sm_count"),
             len(self._plan.inputs),
             bytes.fromhex(artifact.digest),
         )
@@ -202,7 +208,7 @@ class _Writer:
         _limit(buffer.size, _MOST_SIZE)
         blob = _NONE
         if buffer.digest is not None:
-            size = int(self._artifact.record["blobs"][buffer.digest])
+            size = self._artifact.blob_bytes(buffer.digest)
             if size != buffer.size:
                 raise CorruptError(f"constant {number} has {size} bytes, not {buffer.size}")
             blob = self._blob(buffer.digest)
@@ -212,7 +218,7 @@ class _Writer:
     def _blob(self, digest: str) -> int:
         """Return the number of a cubin or constant."""
         if digest not in self._blobs:
-            size, offset = int(self._artifact.record["blobs"][digest]), 0
+            size, offset = self._artifact.blob_bytes(digest), 0
             if self._inside:
                 content = self._artifact.blob(digest)
                 data = self._tables["data"].data
@@ -413,7 +419,7 @@ def _padded(values: Sequence[int], count: int) -> tuple[int, ...]:
 def _minimum(minimum: Mapping[str, object]) -> tuple[int, str]:
     """Return the driver API that is needed, 13000 for "13.0" or 0, and its package."""
     major, _, minor = str(minimum.get("cuda", "")).partition(".")
-    if not (major.isdecimal() and minor.isdecimal()):
+    if not (major.isdecimal() and minor.isdecimal()) or len(major + minor) > _MOST_DIGITS:
         return 0, ""
     return int(major) * 1000 + int(minor) * 10, str(minimum.get("linux") or "")
 

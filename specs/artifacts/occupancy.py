@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pallasc.errors import CorruptError
 from pallasc.specs.gpus import ARCH, ARCHITECTURES, MOST_BLOCKS_PER_SM
 
 if TYPE_CHECKING:
@@ -52,14 +53,30 @@ def blocks_by_limit(
     }
 
 
+def model_figure(target: Mapping[str, Any], name: str) -> int:
+    """Return a number that an artifact's record has of its model, such as `sm_count`.
+
+    Raises:
+        CorruptError: it has none, or something else.
+    """
+    figure = target.get(name)
+    if type(figure) is not int or figure < 0:
+        raise CorruptError(f"the artifact's target gives {figure!r} as its {name}")
+    return figure
+
+
 def blocks_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> int:
-    """Return how many blocks of a launch one multiprocessor of a model holds."""
+    """Return how many blocks of a launch one multiprocessor of a model holds.
+
+    Raises:
+        CorruptError: the target lacks a number.
+    """
     limits = blocks_by_limit(
         launch,
         kernel,
         arch=str(target.get("arch")),
-        threads_per_sm=int(target["threads_per_sm"]),
-        smem_per_sm_bytes=int(target["smem_per_sm_bytes"]),
+        threads_per_sm=model_figure(target, "threads_per_sm"),
+        smem_per_sm_bytes=model_figure(target, "smem_per_sm_bytes"),
     )
     return max(1, min(limits.values()))
 

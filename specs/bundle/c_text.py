@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.occupancy import model_figure
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.manifest import Entry
@@ -222,7 +223,7 @@ def _row(variant: CVariant, symbol: str, arrays: str, size: int) -> str:
         "array_count": str(len(own.passed)),
         "sm": str(sm),
         "suffix": f"'{suffix}'" if suffix else "0",
-        "sm_count": str(int(target["sm_count"])),
+        "sm_count": str(model_figure(target, "sm_count")),
     }
     text = "".join(f"        .{field} = {value},\n" for field, value in fields.items())
     return f"    {{\n{text}    }},\n"

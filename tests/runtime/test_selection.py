@@ -8,15 +8,17 @@ from typing import Any
 import made
 import pytest
 
-from pallasc.errors import SelectionError
+from pallasc.errors import CorruptError, SelectionError
 from pallasc.runtime.device.devices import Device
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.selection import (
     arch_refusal,
+    device_refusal,
     fitting_candidates,
     refusal,
     select,
 )
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.occupancy import blocks_per_sm
 from pallasc.specs.artifacts.plan import Launch
 from pallasc.specs.gpus import MODELS
@@ -166,6 +168,14 @@ def test_blocks_of_a_multiprocessor_are_counted(
     launch: Launch = replace(whole.plan.launches[0], block=(block, 1, 1), dynamic_smem_bytes=smem)
     kernel = replace(kernel, registers=registers)
     assert blocks_per_sm(launch, kernel, whole.target) == blocks
+
+
+@pytest.mark.parametrize("name", ["sm_count", "threads_per_sm", "smem_per_sm_bytes"])
+def test_a_model_without_a_number_is_told(name: str) -> None:
+    own = made.add(code=b"none")
+    artifact = Artifact({**own.record, "target": {**own.target, name: "x"}}, own.blob)
+    with pytest.raises(CorruptError, match=f"the artifact's target gives 'x' as its {name}"):
+        device_refusal(Candidate("sum", {}, artifact), _device())
 
 
 @pytest.mark.parametrize(

@@ -198,6 +198,44 @@ def test_a_damaged_artifact_is_not_written(artifact: Callable[[], Artifact], mes
     assert caught.value.message.startswith(message)
 
 
+@pytest.mark.parametrize(
+    ("sign", "message"), [("\0", "contains a zero"), ("\ud800", "is not Unicode")]
+)
+def test_names_that_no_text_has_are_refused(sign: str, message: str) -> None:
+    for artifact in (
+        made.artifact(made.launch("two", 0, 1), inputs={f"a{sign}": "f32[4, 64]"}),
+        made.add(minimum_driver={"cuda": "13.0", "linux": f"580{sign}"}),
+    ):
+        with pytest.raises(CorruptError, match=f"made: a name of the artifact {message}: '"):
+            flat_plan(artifact, name="made")
+
+
+@pytest.mark.parametrize("name", ["sm_count", "threads_per_sm", "smem_per_sm_bytes"])
+@pytest.mark.parametrize("figure", [None, "132", -1, True])
+def test_a_model_without_a_number_is_refused(name: str, figure: object) -> None:
+    own = made.add()
+    artifact = Artifact({**own.record, "target": {**own.target, name: figure}}, own.blob)
+    message = f"made: the artifact's target gives {figure!r} as its {name}"
+    with pytest.raises(CorruptError, match=message):
+        flat_plan(artifact, name="made")
+
+
+def test_a_constant_that_the_artifact_does_not_name_is_refused() -> None:
+    own = made.artifact(made.launch("three", 0, 1, 3), constants=(b"x" * 8,))
+    plan = own.plan
+    buffers = (*plan.buffers[:3], replace(plan.buffers[3], digest=""))
+    record = {**own.record, "plan": plan_to_json(replace(plan, buffers=buffers))}
+    for inside in (True, False):
+        with pytest.raises(CorruptError, match="made: the artifact names no blob "):
+            flat_plan(Artifact(record, own.blob), name="made", inside=inside)
+
+
+def test_a_version_of_the_driver_that_is_no_number_is_left_out() -> None:
+    for version in ("9" * 5000 + ".0", "13", "x.y"):
+        data = flat_plan(made.add(minimum_driver={"cuda": version, "linux": "x"}), name="made")
+        assert flat.rows(data, "facts")[0][2:4] == (0, 0xFFFFFFFF)
+
+
 def test_arrays_in_one_buffer_are_refused() -> None:
     artifact = made.add()
     plan = artifact.plan
