@@ -108,7 +108,7 @@ class Folders:
             if error.errno == errno.ENOENT and self._has_moved(folder):
                 return self.open_file(place, flags)
             if not isinstance(error, RefusedError):
-                error.filename = str(self.path(place))
+                error.filename = f"{self._text}/{place}"
             raise
         finally:
             if below >= 0:

@@ -18,12 +18,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import Choice, Field, Flag, Place, Text
-from pallasc.specs.loading.toml_lines import TomlLines
 from pallasc.specs.spelling import show
 
 SALT = "PALLASC_CACHE_SALT"
@@ -87,30 +87,40 @@ def build_settings(folder: str | Path = ".") -> BuildSettings:
     except OSError:  # the current folder is gone
         return _NONE
     for place in (start, *start.parents):
-        file = place / _FILE
+        file = os.path.join(place, _FILE)
         if os.path.isfile(file):
-            return _read(file)
+            try:
+                status = os.stat(file)
+                return _read(file, status.st_mtime_ns, status.st_size)
+            except OSError as error:
+                raise SpecError(f"{file} cannot be read: {error.strerror}.") from error
     return _NONE
 
 
-def _read(file: Path) -> BuildSettings:
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise SpecError(f"{file} cannot be read: {error.strerror}.") from error
+@lru_cache(maxsize=4)
+def _read(file: str, mtime_ns: int, size: int) -> BuildSettings:
+    """Return what a file says; several parts of a build ask for it.
+
+    Raises:
+        OSError: it cannot be read.
+        SpecError: as of `build_settings`.
+    """
+    data = Path(file).read_bytes()
     if b"pallasc" not in data or not any(key in data for key in (*_READ, b"pallasc]")):
         return _NONE
     import tomllib  # most projects say nothing
+
+    from pallasc.specs.loading.toml_lines import TomlLines
 
     try:
         text = data.decode()
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"not valid TOML: {error}", location=Location(str(file))) from error
+        raise SpecError(f"not valid TOML: {error}", location=Location(file)) from error
     for name in _TABLE:
         inner = table.get(name, {})
         table = inner if isinstance(inner, dict) else {}
-    at = Place(TomlLines(str(file), text), _TABLE)
+    at = Place(TomlLines(file, text), _TABLE)
     for key in table:
         if key not in BUILD_KEYS and key not in _OF_HOOKS:
             raise at.unknown("key", key, [*BUILD_KEYS, *_OF_HOOKS])
