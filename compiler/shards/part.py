@@ -41,6 +41,8 @@ PACK_BYTES = 64 * 2**20
 _FOOTER = struct.Struct("<QQQ32s")
 _END_BYTES = _FOOTER.size + len(MAGIC)
 _MOST_HEAD_BYTES = 2**30
+_SMALL_HEAD_BYTES, _MOST_DENSE = 2**24, 256
+"""How much smaller than its JSON a larger head may be: a bound on what is unpacked."""
 _LEVEL = 6
 _NAME_CHARACTERS = frozenset("0123456789abcdef")
 
@@ -254,7 +256,8 @@ def read_part(path: Path) -> Part:
         if size < len(MAGIC) + _END_BYTES or not end.endswith(MAGIC):
             raise _damaged(path, "it does not end as a part does, so it was cut short")
         offset, stored_bytes, raw_bytes, digest = _FOOTER.unpack(end[: _FOOTER.size])
-        if offset + stored_bytes + _END_BYTES != size or raw_bytes > _MOST_HEAD_BYTES:
+        most_bytes = min(_MOST_HEAD_BYTES, max(_SMALL_HEAD_BYTES, stored_bytes * _MOST_DENSE))
+        if offset + stored_bytes + _END_BYTES != size or raw_bytes > most_bytes:
             raise _damaged(path, "its footer contradicts its size")
         file.seek(offset)
         stored = file.read(stored_bytes)

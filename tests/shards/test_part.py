@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,14 @@ def test_what_is_no_part_is_named(tmp_path: Path, data: bytes, message: str) -> 
         read_part(path)
     assert caught.value.exit_code == 5
     assert caught.value.hint
+
+
+def test_a_head_that_would_unpack_to_a_gigabyte_is_refused_unread(tmp_path: Path) -> None:
+    stored = b"\0" * 1000
+    footer = struct.pack("<QQQ", len(MAGIC), len(stored), 2**30) + hashlib.sha256(stored).digest()
+    (tmp_path / "bomb").write_bytes(MAGIC + stored + footer + MAGIC)
+    with pytest.raises(CorruptError, match="its footer contradicts its size"):
+        read_part(tmp_path / "bomb")
 
 
 def test_random_files_are_never_parts(tmp_path: Path) -> None:
