@@ -127,9 +127,9 @@ class _Arrival:
         """Return the pack without what is not taken."""
         out = io.BytesIO()
         writer = PackWriter(out)
-        for number, frame in enumerate(self._pack.frames):
+        for number in range(len(self._pack.frames)):
             if number not in self.damaged:
-                writer.copy(self._pack.stored(number), frame, without=self.without)
+                writer.copy_from(self._pack, number, without=self.without)
         writer.close()
         return out.getvalue()
 

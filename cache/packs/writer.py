@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from pallasc.cache.packs import format
 from pallasc.cache.packs.format import Entry, Footer, Frame, Place, packed_name
 from pallasc.errors import CorruptError
+
+if TYPE_CHECKING:
+    from pallasc.cache.packs.reader import Pack
 
 _MOST_PENDING_BYTES = 16 * 2**20
 """A frame is closed here even in the middle of a variant."""
@@ -108,12 +111,35 @@ class PackWriter:
         if self._pending >= format.FRAME_BYTES:
             self._end_artifacts()
 
-    def copy(self, stored: bytes, frame: Frame, *, without: Collection[bytes] = ()) -> None:
+    def copy_from(self, pack: Pack, number: int, *, without: Collection[bytes] = ()) -> None:
+        """Add a frame of an open pack, with those files of it that the index there names.
+
+        Args:
+            pack: the pack.
+            number: of the frame.
+            without: packed names of files that are left out.
+
+        Raises:
+            CorruptError: the frame is damaged, or this pack becomes too large.
+            OSError: the pack cannot be read.
+        """
+        named = {packed_name(area, name) for area, name in pack.names_in(number)}
+        self.copy(pack.stored(number), pack.frames[number], only=named, without=without)
+
+    def copy(
+        self,
+        stored: bytes,
+        frame: Frame,
+        *,
+        only: Collection[bytes] | None = None,
+        without: Collection[bytes] = (),
+    ) -> None:
         """Add a frame of another pack as it is.
 
         Args:
             stored: its bytes there.
             frame: what they must be.
+            only: packed names of the files that the index names; by default all in the frame.
             without: packed names of files that are left out of the index.
 
         Raises:
@@ -122,9 +148,10 @@ class PackWriter:
         content = format.read_content(stored, frame)
         places = []
         for area, name, at, size in format.read_head(content):
-            entry = Entry(area, name, content[at : at + size])
             packed = packed_name(area, name)
-            if packed not in without and self._is_new(entry):
+            if packed in without or (only is not None and packed not in only):
+                continue
+            if self._is_new(Entry(area, name, content[at : at + size])):
                 places.append((packed, at, size))
         if places:
             self._add_frame(stored, frame.raw_size, places)

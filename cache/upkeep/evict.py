@@ -285,12 +285,12 @@ class _Decision:
         tally = _Tally()
         for reason, pack in self.retained_packs:
             tally.add_records(reason, len(pack.keys), pack.identity)
+            self._add_leading(tally, reason, pack.keys)
         for reason, entry in self.retained_entries:
             tally.add_records(reason, 1, entry.identity)
             for name in entry.blobs:
                 tally.add(reason, name, self.inventory.blobs.get(name))
-            for request in self.leading.get(entry.key, ()):
-                tally.add(reason, request, self.inventory.manifests[request].identity)
+            self._add_leading(tally, reason, (entry.key,))
         for name in self.retained_blobs:
             self._add_young(tally, name, self.inventory.blobs.get(name))
         if self._is_too_large():
@@ -300,6 +300,11 @@ class _Decision:
                 if manifest.action not in self.keys and request not in dangling:
                     self._add_young(tally, request, manifest.identity)
         return tally.retained
+
+    def _add_leading(self, tally: _Tally, reason: str, keys: Iterable[str]) -> None:
+        for key in keys:
+            for request in self.leading.get(key, ()):
+                tally.add(reason, request, self.inventory.manifests[request].identity)
 
     def _add_young(self, tally: _Tally, name: str, identity: Identity | None) -> None:
         if identity is not None:

@@ -11,7 +11,7 @@ from pallasc.cache.format import GONE, PACKS
 from pallasc.cache.packs.writer import PackWriter
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.verify_packs import OpenedPack, open_for_verification
+from pallasc.cache.upkeep.verify_packs import open_for_verification
 from pallasc.errors import CorruptError
 
 MOST_PACKS = 32
@@ -88,11 +88,7 @@ def _copy(store: Store, digest: str, writer: PackWriter) -> bool:
         opened = open_for_verification(store, digest)
         if any(isinstance(part, str) for part in opened.examine()):
             return False
-        _copy_frames(opened, writer)
+        for number in range(len(opened.pack.frames)):
+            writer.copy_from(opened.pack, number, without=opened.gone)
         return True
     return False
-
-
-def _copy_frames(opened: OpenedPack, writer: PackWriter) -> None:
-    for number, frame in enumerate(opened.pack.frames):
-        writer.copy(opened.pack.stored(number), frame, without=opened.gone)

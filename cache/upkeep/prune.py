@@ -321,6 +321,8 @@ class _Effect:
             database.conn.executemany("DELETE FROM artifacts WHERE key = ?", records)
             database.conn.executemany("DELETE FROM variants WHERE action = ?", records)
             database.conn.executemany("DELETE FROM requests WHERE request = ?", manifests)
+            # A pack may hold them too, so each is read anew.
+            database.execute("UPDATE packs SET inode = -1")
 
         if records or manifests:
             index.write(work)

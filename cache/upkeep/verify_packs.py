@@ -162,9 +162,9 @@ def replace(store: Store, opened: OpenedPack, without: Collection[bytes]) -> boo
     """
     out = io.BytesIO()
     writer = PackWriter(out)
-    for number, frame in enumerate(opened.pack.frames):
+    for number in range(len(opened.pack.frames)):
         with contextlib.suppress(CorruptError):
-            writer.copy(opened.pack.stored(number), frame, without=without)
+            writer.copy_from(opened.pack, number, without=without)
     summary = writer.close()
     if summary.digest == opened.pack.digest:
         return True

@@ -312,13 +312,18 @@ def test_a_copied_frame_leaves_files_out_of_the_index() -> None:
     pack, out = open_pack(DATA), io.BytesIO()
     writer = PackWriter(out)
     gone = packed_name("ac", name("action 1"))
-    for number, frame in enumerate(pack.frames):
-        writer.copy(pack.stored(number), frame, without={gone})
+    for number in range(len(pack.frames)):
+        writer.copy_from(pack, number, without={gone})
     writer.close()
     copied = open_pack(out.getvalue())
     assert copied.read("ac", name("action 1")) is None
     assert pack.names.keys() - copied.names.keys() == {("ac", name("action 1"))}
     assert list(copied.faults()) == []
+    again = PackWriter(out := io.BytesIO())
+    for number in range(len(copied.frames)):
+        again.copy_from(copied, number)
+    again.close()
+    assert open_pack(out.getvalue()).names.keys() == copied.names.keys()
 
 
 def test_a_frame_that_is_not_what_was_promised_is_not_copied() -> None:

@@ -24,7 +24,7 @@ from pallasc.cache.upkeep.merge_packs import merge_packs
 from pallasc.cache.upkeep.merge_stores import merge_stores
 from pallasc.cache.upkeep.verify import verify
 
-KEYS = 30
+KEYS = 20
 
 
 def merge(target: Path, sources: list[Path]) -> None:
@@ -68,9 +68,9 @@ def faults(root: Path) -> list[str]:
     return wrong + store.warnings
 
 
-def main() -> None:
-    """Run the experiment."""
-    root, kills, dice = Path(sys.argv[1]), int(sys.argv[2]), random.Random(int(sys.argv[3]))
+def run(root: Path, kills: int, seed: int) -> tuple[int, list[str]]:
+    """Kill merges into a store in a folder; return how many were at work, and what was wrong."""
+    dice = random.Random(seed)
     sources, target = [root / "one", root / "two"], root / "target"
     for number in range(KEYS):
         publish(Store(sources[number % 2]), number)
@@ -88,6 +88,13 @@ def main() -> None:
     merge(target, sources)
     whole = Store(target)
     wrong += [f"not whole: {n}" for n in range(KEYS) if not whole.get_artifact(key(n), verify=True)]
+    return interrupted, wrong
+
+
+def main() -> None:
+    """Run the experiment."""
+    root, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    interrupted, wrong = run(root, kills, seed)
     print(json.dumps({"kills": kills, "interrupted": interrupted, "wrong": wrong}))
     sys.exit(bool(wrong))
 

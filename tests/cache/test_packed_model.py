@@ -1,0 +1,227 @@
+"""Packs in a store against a model of it, under whatever order of calls hypothesis finds."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from pallasc.cache.add_pack import add_pack
+from pallasc.cache.entries import entries_of_variant
+from pallasc.cache.format import ARTIFACTS
+from pallasc.cache.manifests import Manifest
+from pallasc.cache.packs.writer import write_pack
+from pallasc.cache.store import Store
+from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.merge_packs import merge_packs
+from pallasc.cache.upkeep.merge_stores import merge_stores
+from pallasc.cache.upkeep.pins import pin, unpin
+from pallasc.cache.upkeep.prune import clear, prune
+from pallasc.cache.upkeep.stats import stats
+from pallasc.cache.upkeep.verify import verify
+from pallasc.cache.uses import Session
+from pallasc.errors import NotCachedError
+
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
+import content
+
+sys.path.pop(0)
+
+pytestmark = pytest.mark.once
+
+ALL = (1, 2, 3, 11, 12)  # 1 and 11 share a blob, 2 and 12 another one
+NUMBERS = st.sampled_from(ALL)
+SETS = st.sets(NUMBERS, min_size=1)
+FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+LATER_NS = 2 * 10**18
+"""A time after all of this, in 2033, so that no blob is young."""
+
+
+class PacksAgainstModel(RuleBasedStateMachine):
+    """What is in `sure` must be a hit; what is in neither `sure` nor `maybe` must be a miss.
+
+    `maybe` has what lay in a file that was damaged at a random place. Whatever is found must be
+    right.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp(dir=FOLDER))
+        self.store = Store(self.root / "store")
+        self.source = Store(self.root / "source")
+        for number in ALL:
+            self.source.put_artifact(
+                content.key(number), content.artifact(number), content.blobs(number)
+            )
+            self.source.put_manifest(content.key(number), Manifest(action=content.key(number)))
+        self.sure: set[int] = set()
+        self.maybe: set[int] = set()
+        self.pinned: set[int] = set()
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.root)
+
+    def _packs(self) -> list[Path]:
+        return sorted(p for p in (self.store.folder / "packs").glob("*") if not p.suffix)
+
+    def _found(self) -> set[int]:
+        store, found = Store(self.store.root), set()
+        for number in ALL:
+            artifact = store.get_artifact(content.key(number), verify=True)
+            if artifact is not None:
+                assert content.is_right(artifact, number)
+                found.add(number)
+        return found
+
+    def _settle(self) -> None:
+        """Look which of the uncertain ones are there."""
+        found = self._found()
+        assert self.sure <= found <= self.sure | self.maybe
+        self.sure, self.maybe = found, set()
+
+    @rule(numbers=SETS)
+    def add(self, numbers: set[int]) -> None:
+        out = io.BytesIO()
+        write_pack(
+            [entries_of_variant(self.source, content.key(n)) or [] for n in sorted(numbers)], out
+        )
+        added = add_pack(self.store, out.getvalue())
+        assert added.stored
+        assert (added.refused, added.conflicts) == ((), ())
+        assert numbers - self.sure - self.maybe <= self._found()
+        self.sure |= numbers
+        self.maybe -= numbers
+
+    @rule(number=NUMBERS)
+    def put(self, number: int) -> None:
+        content.publish(self.store, number)
+        self.sure.add(number)
+        self.maybe.discard(number)
+
+    @rule(number=NUMBERS)
+    def put_away(self, number: int) -> None:
+        self.store.put_away(ARTIFACTS, content.key(number), "nobody vouches for it", None)
+        self.sure.discard(number)
+        self.maybe.discard(number)
+
+    @rule(seed=st.integers(0, 10**6), cut=st.booleans())
+    def damage_a_pack(self, seed: int, cut: bool) -> None:
+        dice, packs = random.Random(seed), self._packs()
+        if packs:
+            path = dice.choice(packs)
+            data, before = bytearray(path.read_bytes()), path.stat()
+            place = dice.randrange(len(data))
+            if cut:
+                del data[place:]
+            else:
+                data[place] ^= 1 << dice.randrange(8)
+            path.write_bytes(data)
+            os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+            self.maybe |= self.sure
+            self.sure = set()
+            # A store that has read the pack before may have parts of it in memory.
+            self.store = Store(self.store.root)
+
+    @rule(number=NUMBERS)
+    def hit(self, number: int) -> None:
+        with Session(self.store) as session:
+            if self.store.get_artifact(content.key(number), verify=True) is not None:
+                session.hit(content.key(number))
+                prune(Store(self.store.root), limits=Limits(max_bytes=0, grace_s=0))
+                assert number in self._found()
+                self.maybe |= self.sure
+                self.sure = set()
+
+    @rule(number=NUMBERS)
+    def pin(self, number: int) -> None:
+        try:
+            pin(self.store, content.key(number))
+            self.pinned.add(number)
+        except NotCachedError:
+            assert number not in self.sure
+            self.pinned.discard(number)
+
+    @rule(number=NUMBERS)
+    def unpin(self, number: int) -> None:
+        unpin(self.store, content.key(number))
+        self.pinned.discard(number)
+
+    @rule(share=st.floats(0, 1.1))
+    def prune(self, share: float) -> None:
+        self._settle()
+        limits = Limits(max_bytes=round(share * stats(self.store).bytes), grace_s=0)
+        pruned = prune(self.store, limits=limits, now_ns=LATER_NS)
+        assert pruned.warnings == ()
+        assert pruned.plan.bytes_before - pruned.freed_bytes == stats(self.store).bytes
+        assert pruned.excess_bytes <= sum(kept.bytes for kept in pruned.plan.retained)
+        gone = {eviction.entry.key for eviction in pruned.evictions}
+        gone |= {key for eviction in pruned.packs for key in eviction.pack.keys}
+        left = self._found()
+        assert {content.key(number) for number in self.sure - left} <= gone
+        assert self.pinned & self.sure <= left <= self.sure
+        self.sure = left
+
+    @rule()
+    def clear(self) -> None:
+        self._settle()
+        clear(self.store)
+        left = self._found()
+        assert self.pinned & self.sure <= left <= self.sure
+        self.sure = left
+
+    @rule()
+    def merge_the_packs(self) -> None:
+        before = len(self._packs())
+        merge_packs(self.store, most=1)
+        assert len(self._packs()) <= max(before, 1)
+
+    @rule()
+    def repair(self) -> None:
+        assert verify(self.store, repair=True).ok
+        assert verify(self.store).findings == []
+        self._settle()
+
+    @rule()
+    def count(self) -> None:
+        self._settle()
+        figures = stats(self.store)
+        assert figures.warnings == ()
+        assert figures.entries >= len(self.sure)
+        if verify(self.store).findings == []:
+            assert figures.entries == len(self.sure)
+
+    @rule()
+    def merge_into_a_new_store(self) -> None:
+        target = Store(self.root / "target")
+        (merged,) = merge_stores(target, [self.store.root]) if self.store.folder.exists() else ((),)
+        found = {n for n in ALL if target.get_artifact(content.key(n), verify=True) is not None}
+        assert self.sure <= found <= self.sure | self.maybe
+        assert target.warnings == []
+        assert not merged or merged.ok or self.maybe
+        assert verify(target).findings == []
+        shutil.rmtree(target.root, ignore_errors=True)
+
+    @rule()
+    def cut_the_index(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(self.store.folder / "index.sqlite", 1000)
+
+    @invariant()
+    def every_answer_is_right(self) -> None:
+        assert self.sure <= self._found() <= self.sure | self.maybe
+
+
+TestPacksAgainstModel = PacksAgainstModel.TestCase
+TestPacksAgainstModel.settings = settings(
+    max_examples=40, stateful_step_count=20, deadline=None, database=None
+)
