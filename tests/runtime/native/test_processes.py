@@ -25,6 +25,8 @@ from pallasc.specs.artifacts.flat_plan import flat_plan
 
 MOST_BYTES = 200_000
 THREADS, LAUNCHES = 8, 200
+OUTSIDE = {*native_build.OF_PYTHON, "host.c", "xla.c"}
+"""Sources that launches from C do not go through."""
 
 _PLAN = """
 import sys
@@ -220,6 +222,46 @@ def test_a_function_that_the_driver_lacks_is_told(
     first, second = done.stdout.splitlines()
     assert first.endswith(words)
     assert second == "  Install a newer NVIDIA driver."
+
+
+@pytest.fixture(scope="module")
+def quiet_launches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a program of the library's sources that counts what launches allocate and lock."""
+    cc = control.compiler()
+    if reason := control.why_not():
+        pytest.skip(reason)
+    assert cc is not None
+    own = (path for path in native_build.SOURCES.glob("*.c") if path.name not in OUTSIDE)
+    made = tmp_path_factory.mktemp("quiet") / "launches"
+    seen = ("malloc", "calloc", "realloc", "aligned_alloc", "pthread_mutex_lock")
+    subprocess.run(
+        [
+            *(cc, "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"),
+            *(f"-I{native_build.SOURCES / 'include'}", Path(__file__).parent / "quiet_launches.c"),
+            *sorted(own),
+            *("-o", made, *(f"-Wl,--wrap={name}" for name in seen), "-ldl"),
+        ],
+        check=True,
+    )
+    return made
+
+
+@pytest.mark.parametrize("name", ["pointers", "a value", "maps", "temporaries", "constants"])
+def test_a_launch_allocates_nothing_and_takes_no_lock(
+    name: str, quiet_launches: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "plan").write_bytes(flat_plan(PLANS[name](), name=name))
+    done = subprocess.run(
+        [quiet_launches, tmp_path / "plan"],
+        env={**os.environ, **control.environment(devices="9.0")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    before, after = done.stdout.splitlines()
+    assert all(int(count) > 0 for count in before.split())
+    assert after == "0 0"
 
 
 # ---- the file
