@@ -76,9 +76,13 @@ def write_project(folder: Path) -> Path:
     return folder / "spec.yaml"
 
 
+STARTS = "import pallasc, subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)"
+
+
 def works(*command: str) -> bool:
+    """Tell whether pallasc can be imported there, and start processes."""
     ran = subprocess.run(
-        [*command, sys.executable, "-P", "-c", "import pallasc"], capture_output=True, check=False
+        [*command, sys.executable, "-P", "-c", STARTS], capture_output=True, check=False
     )
     return ran.returncode == 0
 
