@@ -31,6 +31,7 @@ def test_eight_processes_that_publish_spoil_and_evict_the_same_keys_see_no_wrong
     assert told["wrong"] == []
     assert told["hits"] > 100
     assert told["puts"] > 100
+    assert told["packs"] > 5
 
 
 def test_sixteen_processes_that_want_twenty_cold_keys_make_each_once(

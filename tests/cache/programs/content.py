@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import random
 from typing import Any
 
+from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, encode, sha256
 from pallasc.cache.manifests import Manifest
+from pallasc.cache.packs.format import Entry
+from pallasc.cache.packs.writer import write_pack
 from pallasc.cache.store import Store, StoredArtifact
 
 
@@ -40,6 +44,24 @@ def publish(store: Store, number: int) -> None:
     """Publish the artifact and then the manifest of a number."""
     store.put_artifact(key(number), artifact(number), blobs(number))
     store.put_manifest(key(number), manifest(number))
+
+
+def pack(*numbers: int) -> bytes:
+    """Return a pack of all that is published of some numbers."""
+    out = io.BytesIO()
+    write_pack([_entries(number) for number in numbers], out)
+    return out.getvalue()
+
+
+def _entries(number: int) -> list[Entry]:
+    name, parts = key(number), blobs(number)
+    named = {label: {"digest": sha256(b), "size": len(b)} for label, b in parts.items()}
+    body = {"artifact": artifact(number), "blobs": named}
+    return [
+        Entry(MANIFESTS, name, encode(KINDS[MANIFESTS], name, manifest(number).to_json())[0]),
+        Entry(ARTIFACTS, name, encode(KINDS[ARTIFACTS], name, body)[0]),
+        *(Entry(BLOBS, sha256(data), data) for data in parts.values()),
+    ]
 
 
 def is_right(found: StoredArtifact, number: int) -> bool:

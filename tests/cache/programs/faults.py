@@ -7,6 +7,7 @@ and everything that was wrong. A case in which nothing was spoilt does not count
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
@@ -18,12 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from content import artifact, blobs, is_right, key, manifest, publish
+from content import artifact, blobs, is_right, key, manifest, pack, publish
 from together import together
 
+from pallasc.cache.add_pack import add_pack
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep import pins
 from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.merge_packs import merge_packs
 from pallasc.cache.upkeep.prune import prune, tidy
 from pallasc.cache.upkeep.stats import stats
 from pallasc.cache.upkeep.verify import verify
@@ -88,6 +91,12 @@ def build(store: Store, dice: random.Random, *, honest: bool) -> list[str]:
                 if found is not None:
                     session.hit(key(number))
                     continue
+                if dice.random() < 0.3:
+                    added = add_pack(store, pack(number))
+                    wrong += [f"{added}"] if added.refused or added.conflicts else []
+                    stored += [number] if added.stored else []
+                    session.hit(key(number))
+                    continue
                 result = store.put_artifact(key(number), artifact(number), blobs(number))
                 if result.conflict:
                     wrong.append(f"a conflict about {number}")
@@ -105,13 +114,16 @@ def build(store: Store, dice: random.Random, *, honest: bool) -> list[str]:
 
 def care(store: Store, dice: random.Random) -> list[str]:
     """Do what keeps a store in order; only pins may fail, in words."""
-    choice = dice.randrange(5)
+    choice = dice.randrange(6)
     if choice == 0:
         prune(store, limits=Limits(max_bytes=dice.randrange(100_000), grace_s=0))
     elif choice == 1:
         stats(store)
     elif choice == 2:
         verify(store, repair=dice.random() < 0.5)
+    elif choice == 4:
+        with contextlib.suppress(OSError):
+            merge_packs(store, most=0)
     elif choice == 3:
         tidy(store, limits=Limits(max_bytes=60_000, grace_s=0), now_ns=dice.randrange(2**60))
     else:

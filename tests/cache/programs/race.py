@@ -1,7 +1,7 @@
 """Several processes read, publish, spoil and evict the same few things at the same time.
 
-Usage: race.py ROOT PROCESSES OPERATIONS. Prints JSON: hits, puts, blobs lost after an unverified
-hit, and everything that was wrong.
+Usage: race.py ROOT PROCESSES OPERATIONS. Prints JSON: hits, puts, packs, blobs lost after an
+unverified hit, and everything that was wrong.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from content import artifact, blobs, key, manifest
+from content import artifact, blobs, key, manifest, pack
 from together import together
 
+from pallasc.cache.add_pack import add_pack
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep import pins
 from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.merge_packs import merge_packs
 from pallasc.cache.upkeep.prune import prune, tidy
 from pallasc.cache.upkeep.stats import stats
 from pallasc.cache.upkeep.verify import verify
@@ -32,6 +34,11 @@ KEYS = 6
 
 def spoil(store: Store, dice: random.Random, number: int) -> None:
     """Cut a file as a crash of the machine would, or take it away as an eviction would."""
+    if dice.random() < 0.1:
+        for place in (store.folder / "packs").glob("*"):
+            with contextlib.suppress(OSError):
+                os.truncate(place, dice.randrange(30_000))
+            return
     path = store.path(dice.choice(["ac", "man"]), key(number))
     if dice.random() < 0.5:
         path.unlink(missing_ok=True)
@@ -79,6 +86,10 @@ def operate(store: Store, dice: random.Random, tally: dict[str, Any]) -> None:
         result = store.put_artifact(key(number), artifact(number), blobs(number))
         tally["puts"] += result.stored
         tally["wrong"] += [f"conflict at {number}"] if result.conflict else []
+    elif choice < 0.87:
+        added = add_pack(store, pack(number, dice.randrange(KEYS)))
+        tally["packs"] += bool(added.digest)
+        tally["wrong"] += [f"{added}"] if added.refused or added.conflicts else []
     elif choice < 0.95:
         store.put_manifest(key(number), manifest(number, dice.randrange(1000)))
     elif choice < 0.98:
@@ -92,7 +103,7 @@ def operate(store: Store, dice: random.Random, tally: dict[str, Any]) -> None:
 
 def care(store: Store, dice: random.Random, number: int) -> None:
     """Do what keeps a store in order, without waiting for others who do the same."""
-    choice = dice.randrange(6)
+    choice = dice.randrange(7)
     if choice == 0:
         prune(store, limits=Limits(max_bytes=dice.randrange(150_000), grace_s=0), timeout_s=0)
     elif choice == 1:
@@ -104,6 +115,8 @@ def care(store: Store, dice: random.Random, number: int) -> None:
     elif choice == 4:
         with contextlib.suppress(NotCachedError):
             pins.pin(store, key(number))
+    elif choice == 5:
+        merge_packs(store, most=1)
     else:
         pins.unpin(store, key(number))
 
@@ -111,7 +124,7 @@ def care(store: Store, dice: random.Random, number: int) -> None:
 def work(root: Path, seed: int, operations: int) -> dict[str, Any]:
     """Do all operations of one process; an exception is wrong, whatever it is."""
     store, dice = Store(root), random.Random(seed)
-    tally: dict[str, Any] = {"hits": 0, "puts": 0, "lost": 0, "wrong": []}
+    tally: dict[str, Any] = {"hits": 0, "puts": 0, "packs": 0, "lost": 0, "wrong": []}
     for _ in range(operations):
         try:
             operate(store, dice, tally)
@@ -127,7 +140,8 @@ def main() -> None:
         [lambda seed=seed: work(root, seed, operations) for seed in range(processes)]
     )
     wrong = [text for tally in tallies for text in tally["wrong"]]
-    sums = {name: sum(tally[name] for tally in tallies) for name in ("hits", "puts", "lost")}
+    names = ("hits", "puts", "packs", "lost")
+    sums = {name: sum(tally[name] for tally in tallies) for name in names}
     print(json.dumps({**sums, "operations": processes * operations, "wrong": wrong[:20]}))
     sys.exit(bool(wrong))
 
