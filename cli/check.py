@@ -120,9 +120,9 @@ def command(
 ) -> int:
     """Check the variants of SPECS for mistakes, on a machine without a GPU.
 
-    SPECS are specs, bundles, or action keys of the store (the first six digits are enough). A
-    variant that is not in the store is compiled first. Bundles and keys have no source: levels
-    that need it are "not checked".
+    SPECS are specs, bundles, or action keys and digests of artifacts in the store (the first six
+    digits are enough). A variant that is not in the store is compiled first. Bundles and keys have
+    no source: levels that need it are "not checked".
 
     Each level of each variant gets a line: "passed", "found" with the findings and the lines of
     your source, or "not checked" with the reason. Results are stored, and unchanged variants are
@@ -230,53 +230,27 @@ def _read_compiled(
     """Return what is compiled already, None where the paths are specs.
 
     Raises:
-        SpecError: only some of the paths are bundles or keys, a bundle cannot be read, or a key has
-            too few digits.
-        NotCachedError: the store has nothing under a key.
-        click.UsageError: keys come with options that choose variants.
+        SpecError, NotCachedError, click.UsageError: as `read_compiled` does.
     """
+    from pallasc.cli.arguments.compiled import read_compiled
     from pallasc.cli.arguments.keys import is_key
     from pallasc.cli.launching.request import bundle_files
 
-    bundles = bundle_files(specs)
-    if options["shard"] is not None and (bundles or any(map(is_key, specs))):
+    if options["shard"] is not None and (bundle_files(specs) or any(map(is_key, specs))):
         raise click.UsageError("--shard divides the variants of specs, not bundles or action keys.")
-    if bundles:
-        from pallasc.checks.candidate import Candidate
-        from pallasc.cli.launching.request import read_bundled
-
-        pairs = read_bundled(bundles, targets=options["targets"], expression=options["expression"])
-        return [Candidate(v.id, artifact, origin=v.location) for v, artifact in pairs]
-    if not any(map(is_key, specs)):
+    found = read_compiled(
+        specs, store, targets=options["targets"], expression=options["expression"]
+    )
+    if found is None:
         return None
-    given = {"-k": options["expression"], "--target": options["targets"]}
-    if name := next((name for name, value in given.items() if value), None):
-        raise click.UsageError(
-            f"{name} chooses variants of specs and bundles, and an action key is one variant "
-            f"already: leave {name} out."
-        )
-    return [_stored(spec, store) for spec in specs]
-
-
-def _stored(key: str, store: Store) -> Candidate:
     from pallasc.checks.candidate import Candidate
-    from pallasc.cli.arguments.keys import is_key, whole_key
-    from pallasc.compiler.inputs.lookup import artifact_of_action
-    from pallasc.errors import NotCachedError, SpecError
 
-    if not is_key(key):
-        raise SpecError(
-            f"{key} is not an action key, and another argument is.",
-            hint="Give specs and keys one at a time.",
-        )
-    key = whole_key(key, store)
-    artifact = artifact_of_action(store, key)
-    if artifact is None:
-        raise NotCachedError(
-            f"the store has no artifact {key}.",
-            hint="pallasc inspect SPECS --json prints the action keys of variants.",
-        )
-    return Candidate(key, artifact, key)
+    return [
+        Candidate(key, artifact, key)
+        if key is not None
+        else Candidate(variant.id, artifact, origin=variant.location)
+        for variant, artifact, key in found
+    ]
 
 
 def _check_specs(

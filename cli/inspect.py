@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -24,6 +24,7 @@ from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
+    from pallasc.cli.arguments.compiled import Compiled
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
 
@@ -90,6 +91,8 @@ def command(
 ) -> int:
     """Show what the variants of SPECS were compiled into, a summary where no view is chosen.
 
+    SPECS are specs, bundles, or action keys and digests of artifacts in the store (the first six
+    digits are enough).
     Several views are shown in the order of the command line; --json cannot be combined with others.
     A variant that is not in the store is compiled first; the standard error output says so.
 
@@ -98,6 +101,8 @@ def command(
       pallasc inspect kernels.yaml --plan -k "matmul and m=4096"
       pallasc inspect kernels.yaml --sass --target sm_90a | grep HGMMA
       pallasc inspect kernels.yaml --plan --ptx --output shown/
+      pallasc inspect kernels.pallasc --resources
+      pallasc inspect 3fa94c --sass
 
     --json prints one object:
       schema     1
@@ -105,6 +110,7 @@ def command(
                  schema, target, toolchain, minimum_driver, plan (buffers, inputs, outputs, steps,
                  input_tree, output_tree), kernels (resources), blobs (digest: size in bytes)
     """
+    from pallasc.cli.arguments.compiled import read_compiled
     from pallasc.cli.arguments.selection import load_variants, open_store
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
@@ -122,6 +128,12 @@ def command(
         remote=remote,
     )
     store = open_store(store_root)
+    compiled = read_compiled(
+        specs, store, targets=options["targets"], expression=options["expression"]
+    )
+    if compiled is not None:
+        show(_report_of(compiled, views), views, output)
+        return 0
     with store_progress(store, hits=False) as progress:
         reading = Reading(progress, keep_going=False)
         variants = load_variants(specs, store=store, on_tick=reading.tick, **options)
@@ -130,6 +142,19 @@ def command(
         progress.screen.write(f"{summary(report, progress.screen)}\n")
     show(report, views, output)
     return report.exit_code
+
+
+def _report_of(compiled: Sequence[Compiled], views: list[str]) -> Report:
+    """Return what is compiled already as a report of hits."""
+    from pallasc.compiler.builds.report import Report, VariantResult
+
+    if _PRINTED in views:
+        raise click.UsageError(
+            f"--{_PRINTED} shows what tracing printed, which neither bundles nor artifacts hold: "
+            "name the spec."
+        )
+    results = (VariantResult(v, "hit", action_key=k, artifact=a) for v, a, k in compiled)
+    return Report(tuple(results), 0.0)
 
 
 def chosen_views(ctx: click.Context) -> list[str]:

@@ -1,4 +1,4 @@
-"""Action keys on a command line: the whole key, or its first digits."""
+"""Artifacts on a command line: action keys and digests, whole or their first digits."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ def refuse_keys(specs: Sequence[str], command: str) -> None:
 
 
 def whole_key(text: str, store: Store) -> str:
-    """Return the action key that begins with some digits.
+    """Return the action key of the artifact whose action key or digest begins with some digits.
+
+    A whole key that nothing lies under is returned as it is.
 
     Raises:
-        SpecError: those are too few, or several artifacts have such a key.
+        SpecError: those are too few, or several artifacts have such a key or digest.
         NotCachedError: none has.
     """
-    if len(text) == DIGITS:
+    if len(text) == DIGITS and store.get_artifact(text) is not None:
         return text
     if len(text) < LEAST_DIGITS:
         raise SpecError(
@@ -59,15 +61,34 @@ def whole_key(text: str, store: Store) -> str:
     from pallasc.cache.upkeep.stats import artifacts
 
     keys = sorted(listed.key for listed in artifacts(store, key_prefix=text))
+    what = "an action key"
+    if not keys:
+        keys, what = _keys_of_digest(text, store), "a digest"
+    if not keys and len(text) == DIGITS:
+        return text
     if not keys:
         raise NotCachedError(
-            f"{text} is not a file, and the store has no artifact whose action key begins with it.",
+            f"{text} is not a file, and the store has no artifact whose action key or digest "
+            "begins with it.",
             hint=_HINT,
         )
     if len(keys) > 1:
         raise SpecError(
-            f"{len(keys):,} artifacts have an action key that begins with {text}, such as "
+            f"{len(keys):,} artifacts have {what} that begins with {text}, such as those under "
             f"{keys[0]} and {keys[1]}.",
             hint="Give more digits.",
         )
     return keys[0]
+
+
+def _keys_of_digest(text: str, store: Store) -> list[str]:
+    """Return an action key for each artifact whose digest begins with some digits."""
+    from pallasc.cache.upkeep.stats import artifacts
+    from pallasc.specs.canonical import canonical_json, digest
+
+    keys: dict[str, str] = {}  # equal artifacts may lie under several keys
+    for listed in artifacts(store):
+        stored = store.get_artifact(listed.key)
+        if stored is not None and (own := digest(canonical_json(stored.artifact))).startswith(text):
+            keys.setdefault(own, listed.key)
+    return sorted(keys.values())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pallasc.cli.terminal.output import refusing
 from pallasc.errors import Location, SpecError
@@ -13,7 +13,6 @@ from pallasc.errors import Location, SpecError
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.specs.artifacts.artifact import Artifact
-    from pallasc.specs.bundle.manifest import Entry
     from pallasc.specs.gpus import Target
     from pallasc.specs.spec import ArgTree, Variant
 
@@ -171,17 +170,20 @@ def read_bundled(
         for entry in selected_entries(bundle, targets=targets, expression=expression):
             artifact = bundle.artifact(entry)
             target = Target(**artifact.target)  # type: ignore[arg-type]
-            pairs.append((_variant(file, entry, target), artifact))
+            variant = carried_variant(entry.name, entry.params, target, Location(str(file)))
+            pairs.append((variant, artifact))
     return pairs
 
 
-def _variant(file: Path, entry: Entry, target: Target) -> Variant:
-    """Return what a bundle knows of a variant; it has neither function nor reference."""
+def carried_variant(
+    name: str, params: Iterable[tuple[str, Any]], target: Target, place: Location
+) -> Variant:
+    """Return what a bundle or a store knows of a variant; it has neither function nor reference."""
     from pallasc.specs.spec import Budget, Variant
 
     return Variant(
-        name=entry.name,
-        params=tuple(entry.params),
+        name=name,
+        params=tuple(params),
         target=target,
         entry="",
         args={},
@@ -190,6 +192,6 @@ def _variant(file: Path, entry: Entry, target: Target) -> Variant:
         tolerance=None,
         budget=Budget(),
         files=(),
-        location=Location(str(file)),
+        location=place,
         base_dir="",
     )

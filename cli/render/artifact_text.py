@@ -125,10 +125,14 @@ def _resources_row(kernel: KernelResources, artifact: Artifact) -> list[str]:
 
 
 def ptx_text(artifact: Artifact) -> str:
-    """Return the PTX of every kernel; a kernel of XLA without PTX is a comment."""
+    """Return the PTX of every kernel; a kernel without PTX is a comment."""
     parts: dict[str, str] = {}
     for kernel in artifact.kernels:
-        if kernel.ptx is None:
+        if kernel.ptx is None and kernel.origin == "mosaic":
+            parts[kernel.cubin] = (
+                f"// {kernel.name}: the bundle has no PTX; pallasc bundle create --keep-ptx adds it"
+            )
+        elif kernel.ptx is None:
             parts[kernel.cubin] = f"// {kernel.name}: a kernel of XLA's, which comes without PTX"
         else:
             parts[kernel.ptx] = artifact.blob(kernel.ptx).decode("utf-8", "replace").rstrip("\0\n")

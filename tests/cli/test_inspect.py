@@ -195,3 +195,50 @@ def test_a_path_means_a_folder_where_it_is_one_or_ends_in_a_slash(tmp_path: Path
     assert is_folder(str(tmp_path))
     assert is_folder("new/")
     assert not is_folder(str(tmp_path / "new"))
+
+
+def test_an_artifact_is_found_by_its_action_key_and_its_digest(
+    run: RunCommand, built: Any, inspect: RunCommand
+) -> None:
+    (record,) = json.loads(inspect("--json").out)["artifacts"]
+    shown = inspect("--resources").out
+    store = ("--store", built.store)
+    for name in ("action_key", "digest"):
+        for digits in (64, 8):
+            result = run("inspect", record[name][:digits], *store, "--resources")
+            assert (result.code, result.out, result.err) == (0, shown, "")
+    # A store has the parameters in the order of their names.
+    own_id = "add[dtype=f32,m=1024]@h100-sxm"
+    assert run("inspect", record["digest"], *store).out.splitlines()[0] == own_id
+    (again,) = json.loads(run("inspect", record["digest"], *store, "--json").out)["artifacts"]
+    assert again == {**record, "id": own_id}
+
+
+def test_a_bundle_is_inspected(run: RunCommand, built: Any, tmp_path: Path) -> None:
+    bundle, with_ptx = tmp_path / "kernels.pallasc", tmp_path / "ptx.pallasc"
+    run("bundle", "create", *built.arguments, "-o", bundle)
+    run("bundle", "create", *built.arguments, "-o", with_ptx, "--keep-ptx")
+    lines = run("inspect", bundle).out.splitlines()
+    assert [line for line in lines if "@" in line] == [BF16, F32]
+    shown = run("inspect", bundle, "-k", "dtype=f32", "--plan")
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.startswith("buffers: 3\n")
+    assert run("inspect", bundle, "-k", "dtype=f32", "--ptx").out == (
+        "// add_body_mosaic_gpu_kernel: the bundle has no PTX; pallasc bundle create --keep-ptx "
+        "adds it\n"
+    )
+    assert ".visible .entry" in run("inspect", with_ptx, "-k", "dtype=f32", "--ptx").out
+
+
+def test_what_tracing_printed_needs_the_spec(run: RunCommand, built: Any, tmp_path: Path) -> None:
+    bundle = tmp_path / "kernels.pallasc"
+    run("bundle", "create", *built.arguments, "-o", bundle)
+    result = run("inspect", bundle, "--debug-output")
+    assert (result.code, result.out) == (2, "")
+    assert "which neither bundles nor artifacts hold" in result.err
+
+
+def test_a_digest_that_the_store_lacks_says_so(run: RunCommand, built: Any) -> None:
+    result = run("inspect", "0" * 64, "--store", built.store)
+    assert (result.code, result.out) == (3, "")
+    assert f"the store has no artifact {'0' * 64}" in result.err
