@@ -53,11 +53,11 @@ def run(folder: Path, *, kills: int, seed: int) -> Outcome:
     while min(outcome.kills.values()) < -(-kills // len(_VERBS)):
         turn += 1
         settings = _settings(folder / "remote")
-        _killed(outcome, "push", rng, longest["push"], _pushing(settings, source, keys, rng))
+        _killed(outcome, "push", rng, longest, _pushing(settings, source, keys, rng))
         outcome.wrong += [f"remote: {fault}" for fault in verify(settings)]
-        _killed(outcome, "pull", rng, longest["pull"], _pulling(settings, folder / "local"))
+        _killed(outcome, "pull", rng, longest, _pulling(settings, folder / "local"))
         _check_local(outcome, Store(folder / "local"))
-        _killed(outcome, "merge", rng, longest["merge"], _merging(folder / "merged", source))
+        _killed(outcome, "merge", rng, longest, _merging(folder / "merged", source))
         _check_local(outcome, Store(folder / "merged"))
         if not turn % _ROUND:
             _finish(outcome, settings, source, folder, keys)
@@ -124,16 +124,23 @@ def _child(work: Callable[[], object]) -> Callable[[], int]:
 
 
 def _killed(
-    outcome: Outcome, verb: str, rng: random.Random, longest_s: float, work: Callable[[], object]
+    outcome: Outcome,
+    verb: str,
+    rng: random.Random,
+    longest: dict[str, float],
+    work: Callable[[], object],
 ) -> None:
+    """Kill a process at a moment of its life; `longest` learns how long such a life is."""
     wait = _child(work)
-    time.sleep(rng.uniform(0, longest_s))
+    time.sleep(rng.uniform(0, longest[verb]))
     os.kill(wait.pid, signal.SIGKILL)  # type: ignore[attr-defined]
     status = wait()
     if os.WIFSIGNALED(status):
         outcome.kills[verb] += 1
+        longest[verb] *= 1.03
     else:
         outcome.completed[verb] += 1
+        longest[verb] *= 0.9
         if os.WEXITSTATUS(status):
             outcome.wrong.append(f"{verb} failed")
 
