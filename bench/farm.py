@@ -7,6 +7,7 @@
   Measure on a machine that does nothing else: the shards do not run at the same time.
 * kills: merges of three shards are killed at random moments (`tests/shards/merge_kills.py`); after
   each the store must verify, and a further merge must complete it.
+* dask, client: a cluster of dask on this machine, see `farm_dask`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from harness import Figure, run_benchmark
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "shards"))
 
+import farm_dask
 import merge_kills
 from library_mix import write_mix
 
@@ -129,12 +131,13 @@ def _kills(place: Path, options: argparse.Namespace) -> list[Figure]:
     ]
 
 
-PARTS = {"shards": _shards, "kills": _kills}
+PARTS = {"shards": _shards, "kills": _kills, **farm_dask.PARTS}
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", choices=PARTS, help="measure only this part")
     parser.add_argument("--variants", type=int, default=200, help="variants of the library")
+    parser.add_argument("--rounds", type=int, default=3, help="how often dask and home are timed")
     parser.add_argument("--shards", type=int, default=8, help="how many shards there are")
     parser.add_argument("--kills", type=int, default=1000, help="how many merges are killed")
     parser.add_argument("--seed", type=int, default=17, help="of the moments of kills")
