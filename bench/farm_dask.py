@@ -42,6 +42,12 @@ SPEED = 0.9
 CLIENT_MS = 1.0
 _MANY = 10_000
 _START_S = 60.0
+_SPARING = {
+    "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
+    "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "500ms",
+    "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "2s",
+}
+"""What docs/cluster.md advises for machines with few cores."""
 
 
 def speed(place: Path, options: argparse.Namespace) -> list[Figure]:
@@ -141,7 +147,7 @@ def cluster(place: Path, *, path: Path | None = None) -> Iterator[str]:
     with socket.socket() as opened:
         opened.bind(("127.0.0.1", 0))
         port = int(opened.getsockname()[1])
-    here = {**os.environ, "PALLASC_CACHE_DIR": str(place / "digests")}
+    here = {**os.environ, **_SPARING, "PALLASC_CACHE_DIR": str(place / "digests")}
     if path is not None:
         here["PYTHONPATH"] = str(path)
     common = ["--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0"]

@@ -13,6 +13,7 @@ import logging
 import secrets
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from queue import SimpleQueue
@@ -33,6 +34,7 @@ _WORKERS_S = 2.0
 """How often the workers are counted."""
 _CLOSE_S = 2.0
 _MOST_GATHERED = 64
+_LONGEST_ERROR = 500
 _LOGGERS = ("distributed", "tornado.application", "asyncio")
 
 
@@ -322,7 +324,8 @@ class Link:
     async def _tell_error(self, future: Any) -> None:
         error = await future.exception()
         name = type(error).__name__
-        self.events.put(Broken(future.key, name == "KilledWorker", f"{name}: {error}"))
+        text = next(iter(str(error).splitlines()), "")[:_LONGEST_ERROR]
+        self.events.put(Broken(future.key, name == "KilledWorker", f"{name}: {text}"))
 
     async def _gather(self) -> None:
         """Fetch results, as many at a time as there are."""
@@ -348,9 +351,10 @@ class Link:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep dask's log to itself: what it warns of is told as events."""
-    import distributed  # which sets the levels of its loggers
+    from distributed.versions import VersionMismatchWarning  # sets the levels of its loggers
 
-    del distributed
+    # What has to be equal, the workers compare part by part.
+    warnings.filterwarnings("ignore", category=VersionMismatchWarning)
     names = [*_LOGGERS, *(n for n in logging.root.manager.loggerDict if n.startswith(_LOGGERS))]
     before = {name: logging.getLogger(name).level for name in names}
     for name in names:

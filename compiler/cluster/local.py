@@ -32,7 +32,11 @@ async def local_cluster(threads: int) -> AsyncIterator[str]:
 
     make_scheduler: Any = type("QuietScheduler", (WithoutServer, Scheduler), {})
     make_worker: Any = type("QuietWorker", (WithoutServer, Worker), {})
-    settings = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.limit": "1h"}
+    settings = {
+        "distributed.worker.profile.enabled": False,
+        "distributed.admin.tick.interval": "500ms",
+        "distributed.admin.tick.limit": "1h",
+    }
     with (
         tempfile.TemporaryDirectory(prefix="pallasc-dask-", ignore_cleanup_errors=True) as folder,
         dask.config.set(settings),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping
 
 _HELD = re.compile(rb"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+)", re.MULTILINE)
 _RESIDENT = re.compile(rb"^VmRSS:\s+(\d+)", re.MULTILINE)
 _PROPORTIONAL = re.compile(rb"^(?:Pss_Anon|Pss_Shmem|SwapPss):\s+(\d+)", re.MULTILINE)
+_recent: tuple[float, Mapping[int, int]] = (float("-inf"), {})
 
 
 def parents() -> dict[int, int]:
@@ -22,6 +24,15 @@ def parents() -> dict[int, int]:
             if len(fields) > 1:
                 table[int(name)] = int(fields[1])
     return table
+
+
+def recent_parents(age_s: float) -> Mapping[int, int]:
+    """Return `parents`, at most `age_s` old: the pools of one process share what they look at."""
+    global _recent
+    now_s = time.monotonic()
+    if now_s > _recent[0] + age_s:
+        _recent = (now_s, parents())
+    return _recent[1]
 
 
 def descendants(process: int, parents: Mapping[int, int]) -> list[int]:

@@ -8,13 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pallasc.compiler.workers import failures
-from pallasc.compiler.workers.processes import held_bytes, held_together_bytes, parents
+from pallasc.compiler.workers.processes import (
+    held_bytes,
+    held_together_bytes,
+    recent_parents,
+)
 from pallasc.compiler.workers.tasks import Answer, Task
 from pallasc.compiler.workers.worker_process import Worker
 from pallasc.errors import CompileError
 
 CHECK_S = 0.25
 """How long a worker may go unwatched."""
+_SHARED_S = 0.2
+"""How old a list of all processes may be, which takes milliseconds to read."""
 _SHARE = 0.02
 """The part of its time that the build may spend watching, with very many processes."""
 _START_S = 120.0
@@ -95,7 +101,7 @@ class Watch:
         limit = self.limits.memory_bytes
         if limit is None:
             return {}
-        table, held = parents(), {}
+        table, held = recent_parents(_SHARED_S), {}
         for worker in workers:
             tree = worker.tree(table)
             held[worker] = sum(map(held_bytes, tree))
