@@ -81,13 +81,13 @@ class RemoteStats:
 
     def __str__(self) -> str:
         """Return one line for the summary of a build."""
-        parts = [f"{self.hits} {'hit' if self.hits == 1 else 'hits'}"]
+        parts = [f"{self.hits:,} {'hit' if self.hits == 1 else 'hits'}"]
         if self.offered:
-            parts.append(f"{self.offered} written")
+            parts.append(f"{self.offered:,} written")
         parts.append(f"{self.bytes_read / _MB:.1f} MB read")
         if self.bytes_written:
             parts.append(f"{self.bytes_written / _MB:.1f} MB sent")
-        parts.append(f"{self.requests} {'request' if self.requests == 1 else 'requests'}")
+        parts.append(f"{self.requests:,} {'request' if self.requests == 1 else 'requests'}")
         parts.append(f"waited {self.waited_s:.1f} s")
         if self.saved_s:
             parts.append(f"{self.saved_s:.1f} s of compiling saved")
