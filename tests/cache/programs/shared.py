@@ -16,12 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import sqlite_utils  # before rights are lost that finding it may need
-from content import artifact, blobs, is_right, key, manifest, publish
+import zstandard  # noqa: F401  (likewise)
+from content import artifact, blobs, is_right, key, manifest, pack, publish
 
+from pallasc.cache.add_pack import add_pack
+from pallasc.cache.format import ARTIFACTS
 from pallasc.cache.index import open_index
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep import pins
 from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.merge_packs import merge_packs
 from pallasc.cache.upkeep.prune import clear, prune
 from pallasc.cache.upkeep.stats import stats
 from pallasc.cache.upkeep.verify import verify
@@ -147,6 +151,37 @@ def clear_all(store: Store) -> list[str]:
     return [*clear(store).warnings, *differing("left", stats(store).entries, 0)]
 
 
+def add(*numbers: int) -> Step:
+    """Return a step that adds a pack of some numbers."""
+
+    def step(store: Store) -> list[str]:
+        added = add_pack(store, pack(*numbers))
+        return differing("added", (added.stored, added.records), (True, len(numbers)))
+
+    return step
+
+
+def put_away(number: int) -> Step:
+    """Return a step that has an artifact in a pack count as missing, whoever added that."""
+
+    def step(store: Store) -> list[str]:
+        store.put_away(ARTIFACTS, key(number), "nobody vouches for it", None)
+        store.warnings = []
+        return differing("put away", Store(store.root).get_artifact(key(number)), None)
+
+    return step
+
+
+def both_missing(store: Store) -> list[str]:
+    """See that what either has put away is missing for both; the rest of the packs become one."""
+    found = [store.get_artifact(key(number)) for number in (4, 5)]
+    merged = merge_packs(store, most=1)
+    return [
+        *differing("found", found, [None, None]), *differing("merged", merged, 2),
+        *missing(store, (6, 7)), *check(store),
+    ]  # fmt: skip
+
+
 STEPS: tuple[tuple[int, Step], ...] = (
     (ANNE, publish_all((1, 2))),
     (BERT, lambda store: missing(store, (1, 2))),
@@ -170,6 +205,13 @@ STEPS: tuple[tuple[int, Step], ...] = (
     ),
     (BERT, publish_all((2,))),
     (ANNE, check),
+    (ANNE, add(4, 5, 6)),
+    (BERT, lambda store: missing(store, (4, 5, 6))),
+    (BERT, put_away(4)),
+    (ANNE, put_away(5)),
+    (BERT, add(7)),
+    (BERT, both_missing),
+    (ANNE, lambda store: missing(store, (6, 7))),
     (BERT, lambda store: pins.unpin(store, "release") and None),
     (ANNE, clear_all),
     (BERT, publish_all((1,))),
