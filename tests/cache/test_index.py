@@ -138,6 +138,22 @@ def test_an_index_with_more_than_tables_is_thrown_away(filled: Store, extra: str
         assert "views or triggers" in index.notes[0]
 
 
+def test_an_index_without_packs_gets_their_tables_and_keeps_what_it_knows(filled: Store) -> None:
+    def as_of_schema_1(database: Any) -> None:
+        for table in ("artifacts", "requests"):
+            database.execute(f"ALTER TABLE {table} DROP COLUMN pack")
+        database.execute("DROP TABLE packs")
+        database.execute("UPDATE artifacts SET hits = 7")
+        database.execute("PRAGMA user_version=1")
+
+    with open_index(filled) as index:
+        index.write(as_of_schema_1)
+    with open_index(filled) as index:
+        assert index.read("SELECT hits, pack FROM artifacts") == [(7, "")] * len(KEYS)
+        assert (index.refreshed.read, index.rebuilt, index.notes) == (0, False, [])
+        assert index.read("PRAGMA user_version") == [(len(MIGRATIONS),)]
+
+
 @pytest.mark.parametrize("version", [len(MIGRATIONS) + 1, -1])
 def test_an_index_of_another_schema_is_thrown_away(filled: Store, version: int) -> None:
     with open_index(filled) as index:
