@@ -81,21 +81,28 @@ def costs_of_lock(lock: Lock, source: str) -> Costs:
 def _costs_of_file(file: Path) -> Costs:
     text = read_regular(str(file), most_bytes=_MOST_BYTES).decode("utf-8-sig", "replace")
     if not text.lstrip().startswith("{"):
-        lock = parse_lock(text, str(file))
+        try:
+            lock = parse_lock(text, str(file))
+        except SpecError as error:
+            raise _neither(file, error.message) from None
         if not lock.variants:
             raise _without_times(file)
         return costs_of_lock(lock, str(file))
     try:
         report = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise SpecError(
-            f"{file} is neither a lock file nor a report: {error}.",
-            hint="Write one with: pallasc build SPECS --json > report.json",
-        ) from None
+        raise _neither(file, str(error)) from None
     seconds = dict(_times(report))
     if not seconds:
         raise _without_times(file)
     return Costs(seconds, str(file))
+
+
+def _neither(file: Path, why: str) -> SpecError:
+    return SpecError(
+        f"{file} is neither a lock file nor a report: {why.rstrip('.')}.",
+        hint="Write a report with: pallasc build SPECS --json > report.json",
+    )
 
 
 def _without_times(file: Path) -> SpecError:

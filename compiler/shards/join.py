@@ -58,9 +58,9 @@ class Joined(NamedTuple):
             numbers = listed(f"{number}/{of}" for number in self.absent)
             sentences.append(f"there is no part of shard{plural} {numbers}")
         if self.unbuilt:
-            verb = "was" if len(self.unbuilt) == 1 else "were"
+            verb = "is" if len(self.unbuilt) == 1 else "are"
             number = f"{len(self.unbuilt):,} variant{'s' if len(self.unbuilt) > 1 else ''}"
-            sentences.append(f"{number} {verb} in no shard: {_named(self.unbuilt)}")
+            sentences.append(f"{number} {verb} in no part: {_named(self.unbuilt)}")
         hint = "Build these shards, and merge all parts again."
         if not self.absent:
             hint = (

@@ -105,7 +105,7 @@ def test_a_shard_without_a_part_ends_with_3_and_the_rest_is_merged(
     data = json.loads(result.out)
     (missing,) = data["missing"]
     assert data["error"]["message"] == (
-        f"there is no part of shard 1/2; 1 variant was in no shard: {missing}."
+        f"there is no part of shard 1/2; 1 variant is in no part: {missing}."
     )
     assert f"error: {data['error']['message']}" in result.err
     assert "new.lock is left as it is." in result.err

@@ -87,7 +87,8 @@ def test_a_report_of_checks_has_what_the_levels_took() -> None:
         ('{"variants": [{"id": "a", "seconds": 0, "status": "compiled"}]}', "has no variant with"),
         ('{"variants": 3}', "has no variant with a time."),
         ("schema: 1\ntoolchain: {}\nvariants: {}\n", "has no variant with a time."),
-        ("PK\x03\x04", "costs.json"),
+        ("PK\x03\x04", "costs.json is neither a lock file nor a report"),
+        ("<xml/>", "costs.json is neither a lock file nor a report"),
         ('{"a":' * 100_000, "neither a lock file nor a report"),
     ],
 )

@@ -58,13 +58,13 @@ def test_a_shard_without_a_part_is_missing_with_its_variants(parts: Any, store: 
     missing = joined.missing
     assert missing is not None
     assert missing.exit_code == 3
-    assert missing.message == "there is no part of shard 2/3; 1 variant was in no shard: b."
+    assert missing.message == "there is no part of shard 2/3; 1 variant is in no part: b."
     publish(joined, store)
     assert store.get_artifact(parts.entry("a").action) is not None
     several = join([files[1]]).missing
     assert several is not None
     assert several.message == (
-        "there is no part of shards 1/3 and 3/3; 4 variants were in no shard: a, c, d, e."
+        "there is no part of shards 1/3 and 3/3; 4 variants are in no part: a, c, d, e."
     )
 
 
@@ -78,7 +78,7 @@ def test_a_variant_that_one_job_lists_and_none_builds_is_missing(parts: Any) -> 
     joined = join([parts.write("1/2", "a", "a new"), parts.write("2/2", "b", "a b")])
     missing = joined.missing
     assert missing is not None
-    assert missing.message == "1 variant was in no shard: new."
+    assert missing.message == "1 variant is in no part: new."
     assert "The jobs did not see the same variants" in str(missing)
     assert joined.order == ("a", "new", "b")
 
