@@ -125,6 +125,26 @@ def count_option(
     )
 
 
+def _given(ctx: click.Context) -> list[str]:
+    """Return the specs or bundles on the command line whose last word a shell completes."""
+    one = ctx.params.get("file")
+    several = [*(ctx.params.get("specs") or ()), *(ctx.params.get("files") or ())]
+    # Of a line that ends with an option, click leaves the arguments here.
+    return [str(path) for path in (*([one] if one else []), *several, *ctx.args)]
+
+
+def _complete_target(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    from pallasc.cli.arguments.completion import complete_target
+
+    return complete_target(_given(ctx), incomplete)
+
+
+def _complete_expression(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    from pallasc.cli.arguments.completion import complete_expression
+
+    return complete_expression(_given(ctx), incomplete)
+
+
 def select_by(*, target: str, expression: str) -> Callable[[F], F]:
     """Return the options `--target` and `-k`, described as `target` and `expression` say."""
     return together(
@@ -133,12 +153,14 @@ def select_by(*, target: str, expression: str) -> Callable[[F], F]:
             "targets",
             multiple=True,
             metavar="NAME",
+            shell_complete=_complete_target,
             help=f"{target}; repeatable.",
         ),
         click.option(
             "-k",
             "expression",
             metavar="EXPR",
+            shell_complete=_complete_expression,
             help=f"Take only the variants that match EXPR{expression}.",
         ),
     )
