@@ -232,8 +232,8 @@ def _read_compiled(
     Raises:
         SpecError, NotCachedError, click.UsageError: as `read_compiled` does.
     """
-    from pallasc.cli.arguments.compiled import read_compiled
     from pallasc.cli.arguments.keys import is_key
+    from pallasc.cli.launching.compiled import read_compiled
     from pallasc.cli.launching.request import bundle_files
 
     if options["shard"] is not None and (bundle_files(specs) or any(map(is_key, specs))):

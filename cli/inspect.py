@@ -24,7 +24,7 @@ from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
-    from pallasc.cli.arguments.compiled import Compiled
+    from pallasc.cli.launching.compiled import Compiled
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
 
@@ -110,8 +110,8 @@ def command(
                  schema, target, toolchain, minimum_driver, plan (buffers, inputs, outputs, steps,
                  input_tree, output_tree), kernels (resources), blobs (digest: size in bytes)
     """
-    from pallasc.cli.arguments.compiled import read_compiled
     from pallasc.cli.arguments.selection import load_variants, open_store
+    from pallasc.cli.launching.compiled import read_compiled
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.summary import summary
