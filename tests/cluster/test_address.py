@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 
+from pallasc.cli.main import main
 from pallasc.compiler.cluster.address import Address, parse_address, require_dask
 from pallasc.errors import SpecError, ToolError
 
@@ -42,3 +44,43 @@ def test_a_missing_dask_is_named_with_what_installs_it(monkeypatch: pytest.Monke
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ToolError, match=r'pip install "pallasc\[dask\]"'):
         require_dask()
+
+
+SPEC = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - {name: k, entry: "kernel.py:run", args: {x: "f32[8]"}}
+"""
+
+
+@pytest.mark.parametrize("by", ["option", "variable", "project"])
+def test_a_build_refuses_what_is_no_scheduler(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "kernel.py").write_text("def run(x): return x\n")
+    arguments = ["build", "spec.yaml", "--store", "store"]
+    if by == "option":
+        arguments += ["--executor", "ray://head"]
+    elif by == "variable":
+        monkeypatch.setenv("PALLASC_EXECUTOR", "ray://head")
+    else:
+        (tmp_path / "pyproject.toml").write_text('[tool.pallasc]\nexecutor = "ray://head"\n')
+    assert main(arguments) == 2
+    assert "--executor: 'ray://head' is not the address of a scheduler." in capfd.readouterr().err
+
+
+def test_a_build_without_dask_says_what_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "kernel.py").write_text("def run(x): return x\n")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "distributed" else find(name)
+    )
+    store = ["--store", str(tmp_path / "store")]
+    assert main(["build", str(tmp_path / "spec.yaml"), *store, "--executor", "dask:"]) == 4
+    assert 'pip install "pallasc[dask]"' in capfd.readouterr().err
