@@ -5,6 +5,7 @@ They are the same for hits as for what was compiled.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _NAMED = 10
 _MOST_LISTED = 10
+_PRODUCT = re.compile(r"(?:^|_)(?:gemm|dot)(?:_|\d|\.|$)")
 
 
 def remarks(report: Report, *, warnings: bool = False, added: bool = True) -> list[str]:
@@ -81,11 +83,17 @@ def _added(results: Sequence[VariantResult]) -> list[str]:
         return []
     shown = list(groups.items())[:_MOST_LISTED]
     lines = [
-        f"  {one_line(name)} ({count(number, 'variant')}): {', '.join(map(one_line, names))}"
+        f"  {one_line(name)} ({count(number, 'variant')}): {', '.join(map(_described, names))}"
         for (name, names), number in shown
     ]
     more = [f"  and {len(groups) - len(shown):,} more"] if len(groups) > len(shown) else []
     return ["kernels that XLA added around those of Pallas:", *lines, *more]
+
+
+def _described(name: str) -> str:
+    """Return a kernel's name; XLA names those of products after their operation."""
+    text = one_line(name)
+    return f"{text} (a matrix product)" if _PRODUCT.search(name) else text
 
 
 def _counted(results: Sequence[VariantResult]) -> list[str]:

@@ -81,6 +81,25 @@ def test_a_build_without_any_says_nothing(pretended: Any) -> None:
     assert remarks(quiet) == remarks(quiet, warnings=True) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "is_product"),
+    [
+        ("gemm_fusion_dot", True),
+        ("gemm_fusion_dot_1", True),
+        ("dot.3", True),
+        ("wrapped_dot", True),
+        ("loop_reduce_fusion", False),
+        ("dotted_fusion", False),
+    ],
+)
+def test_a_product_outside_of_the_kernels_is_told_as_one(
+    name: str, is_product: bool, pretended: Any
+) -> None:
+    result = _holding(pretended.compiled(), ("body", "mosaic"), (name, "xla"))
+    lines = remarks(pretended.report_of([result]))
+    assert lines[1] == f"  add (1 variant): {name}{' (a matrix product)' if is_product else ''}"
+
+
 def test_more_additions_than_fit_are_counted(pretended: Any) -> None:
     results = [
         _holding(pretended.hit(pretended.variant(f"k{n}")), ("a", "mosaic"), (f"x{n}", "xla"))
