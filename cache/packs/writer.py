@@ -80,11 +80,6 @@ class PackWriter:
         """Return the bytes written so far, with those of manifests, which are written last."""
         return self._at + self._last_bytes
 
-    @property
-    def files(self) -> int:
-        """Return how many files there are so far."""
-        return len(self._seen)
-
     def has(self, area: str, name: str) -> bool:
         """Tell whether the pack holds a file already."""
         return packed_name(area, name) in self._seen
