@@ -189,7 +189,7 @@ class Place:
         tasks = [Task(number, group, each) for number, each in enumerate(requests)]
         slot = self._slot(group)
         try:
-            timed = slot.carry_out(tasks, is_wanted)
+            timed = slot.carry_out(tasks, self._introduction, is_wanted)
         finally:
             self._give_back(slot)
         timed.sort(key=lambda each: each.answer.task.label)
@@ -213,6 +213,8 @@ class Place:
             return
         try:
             setup = self._setup()
+            self._environment = self._with_path(setup.environment)
+            slot = self._warm_slot()  # while the toolchain's files are read
             digests = FileDigests(default_root())
             identity = toolchain_identity(setup.toolchain, digests.digest)
             salt = {name: value for name, value in session.variables.items() if name == SALT}
@@ -229,7 +231,9 @@ class Place:
         if not self.refused:
             store = Store(self._folder / "store")
             self._introduction = replace(Introduction.of(setup, context, store), signing=True)
-            self._environment = self._with_path(setup.environment)
+        else:
+            self._slots.remove(slot)
+            slot.end()
 
     def _setup(self) -> Setup:
         """Return the toolchain here, with the build's variables that reach the compiler.
@@ -304,6 +308,13 @@ class Place:
                 return self._slots.pop(0)
         return Slot(self._open_pool, self._is_free)
 
+    def _warm_slot(self) -> Slot:
+        """Return a slot, one of the free ones, whose process imports JAX."""
+        slot = Slot(self._open_pool, self._is_free)
+        slot.warm()
+        self._slots.append(slot)
+        return slot
+
     def _give_back(self, slot: Slot) -> None:
         with self._lock:
             if not self._closed:
@@ -326,7 +337,6 @@ class Place:
         return Pool(
             1,
             self._environment,
-            self._introduction,
             timeout_s=session.timeout_s,
             memory_bytes=memory or None,
             tick_s=_TICK_S,

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
+from pallasc.compiler.workers.messages import Request
 from pallasc.compiler.workers.pool import Pool
 from pallasc.compiler.workers.tasks import Answer, Task
 
@@ -32,7 +33,10 @@ class Timed(NamedTuple):
 
 
 class _Order(NamedTuple):
+    """Tasks to carry out; without any, a process is started that imports JAX."""
+
     tasks: Sequence[Task]
+    context: Request | None
     is_wanted: Callable[[], bool]
     result: Future[list[Timed]]
 
@@ -52,14 +56,25 @@ class Slot:
         self._thread = threading.Thread(target=self._serve, name="pallasc-slot", daemon=True)
         self._thread.start()
 
-    def carry_out(self, tasks: Sequence[Task], is_wanted: Callable[[], bool]) -> list[Timed]:
+    def warm(self) -> None:
+        """Start a process that imports JAX while the caller still prepares."""
+        self._orders.put(_Order((), None, lambda: True, Future()))
+
+    def carry_out(
+        self, tasks: Sequence[Task], context: Request | None, is_wanted: Callable[[], bool]
+    ) -> list[Timed]:
         """Carry out tasks of one group, one after the other.
+
+        Args:
+            tasks: the tasks.
+            context: what a process is told first.
+            is_wanted: tells whether somebody still waits for the answers.
 
         Raises:
             Cancelled: nobody wants their answers any more; what was compiling has ended.
         """
         self.group = tasks[0].group
-        order = _Order(tasks, is_wanted, Future())
+        order = _Order(tasks, context, is_wanted, Future())
         self._orders.put(order)
         return order.result.result()
 
@@ -95,7 +110,10 @@ class Slot:
 
 
 def _timed(pool: Pool, order: _Order) -> list[Timed]:
+    if not order.tasks:
+        pool.warm(1)
     answers, spent_s = [], pool.spent_s
+    pool.context = order.context
     for kind, _, answer in pool.run(order.tasks):
         if kind == "tick" and not order.is_wanted():
             raise Cancelled
