@@ -146,6 +146,10 @@ class Fetch:
         ):
             self._guard.stats.refuse(f"manifest {key}: no trusted key signed it")
             return None
+        if manifest.specs or manifest.check or manifest.toolchains:
+            # What a store remembers under keys of their own, and that nobody may send.
+            self._guard.stats.refuse(f"manifest {key}: it is not that of a variant")
+            return None
         if not manifest.action or not manifest.record or not accept(key, manifest):
             return None
         held = self._store.get_artifact(manifest.action)

@@ -5,7 +5,7 @@
     pallasc/v1/<namespace>/index/<digest>   zstd of a record, see `cache/remote/index.py`
     pallasc/v1/<namespace>/costs/<digest>   what compilations took; `compiler` has the format
     pallasc/v1/packs/<digest>               a pack, see `cache/packs/format.py`
-    pallasc/v1/.tmp/…                       of `file://` only: not yet published
+    .tmp/…                                  of `file://` only: not yet published
 
     namespace = digest over what partitions a remote: the versions of the toolchain's parts, salt
     digest    = 64 lower-case hexadecimal digits, SHA-256 of all bytes of the object

@@ -18,6 +18,7 @@ from pallasc.cache.remote.catalog import Catalog, decode_catalog
 from pallasc.cache.remote.failure import Failure, RemoteError
 from pallasc.cache.remote.guard import Guard
 from pallasc.cache.remote.index import Index, PackedFrame, decode_index
+from pallasc.cache.remote.objects import too_large
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
 
@@ -27,6 +28,8 @@ GAP_BYTES = 128 * 2**10
 """Parts that lie closer together are read with what is between them."""
 MOST_PARTS = 3
 """Of one pack; it is read whole where it would be more."""
+MOST_READ = 64
+"""Indexes that are looked at, the newest ones; writers join them long before."""
 _WINDOW = 16
 """Requests that are under way or wait to be looked at: bounds the memory that bodies take."""
 
@@ -94,7 +97,7 @@ def read_known(guard: Guard, root: Path, namespace: str) -> Known:
     known = Known(catalog, version)
     reads = {
         digest: guard.submit(lambda digest=digest: _index(guard, root, namespace, digest))  # type: ignore[misc]
-        for digest in catalog.newest()
+        for digest in catalog.newest()[:MOST_READ]
     }
     for digest, future in reads.items():
         index = future.result()
@@ -243,6 +246,8 @@ class FrameReader:
             if fault:
                 raise CorruptError(fault)
             return found
+        if part.size > layout.MAX_PACK_BYTES:
+            raise too_large(f"a part of {name}", part.size, layout.MAX_PACK_BYTES)
         for _ in range(2):
             data = self._guard.get_part(name, part.start, part.size)
             found, fault = _cut(data, part, part.start)

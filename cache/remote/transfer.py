@@ -160,7 +160,8 @@ def _is_absent(store: Store, key: str) -> bool:
     manifest = store.find_manifest(key)
     if manifest is None:
         return True
-    return not manifest.action or store.get_artifact(manifest.action) is None
+    # One without an action is not of a variant, and nothing of a remote takes its place.
+    return bool(manifest.action) and store.get_artifact(manifest.action) is None
 
 
 def namespaces_of(guard: Guard) -> list[str]:

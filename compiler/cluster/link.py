@@ -178,7 +178,8 @@ class Link:
             self.events.put(Closed(ToolError(f"the connection to {self._address.text}: {text}")))
 
     async def _main(self) -> None:
-        self._loop, self._turn = asyncio.get_running_loop(), asyncio.Event()
+        self._turn = asyncio.Event()
+        self._loop = asyncio.get_running_loop()  # from now on `_wake` uses both
         async with AsyncExitStack() as stack:
             url = self._address.url
             if not url:

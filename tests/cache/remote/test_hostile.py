@@ -6,6 +6,7 @@ import json
 import random
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ from pallasc.cache.manifests import Manifest
 from pallasc.cache.remote import layout
 from pallasc.cache.remote.catalog import Catalog, Change, decode_catalog
 from pallasc.cache.remote.index import Index, decode_index, joined
+from pallasc.cache.remote.reading import MOST_READ
 from pallasc.cache.remote.settings import RemoteSettings
+from pallasc.cache.remote.transfer import pull, push
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle import compress
@@ -261,3 +264,58 @@ def test_what_the_local_store_has_under_the_key_stays(
     found = other.get_artifact(action_key(1), verify=True)
     assert found is not None
     assert found.artifact == {"number": 9}
+
+
+def test_a_part_of_a_pack_is_not_read_where_it_would_take_much_memory(
+    settings: RemoteSettings, store: Store, other: Store, there: Path
+) -> None:
+    """Frames side by side in a pack that claims to be huge are one part."""
+
+    def change(body: dict[str, Any]) -> None:
+        body["packs"][0][1] = 2**47
+        first, size = len(body["frames"]), 2**26
+        for number in range(4096):
+            body["frames"].append([0, 2**20 + number * size, size, size, A])
+        body["actions"][action_key(0)][1] = list(range(first, first + 4096))
+
+    keys = fill(store, range(1))
+    upload(settings, store, keys)
+    _replace_index(there, change)
+    found, stats = download(settings, other, keys)
+    assert found == {}
+    assert "is over the limit of 67,108,864" in " ".join(stats.refused)
+
+
+def test_no_more_indexes_are_read_than_writers_leave(
+    settings: RemoteSettings, store: Store, other: Store, there: Path
+) -> None:
+    upload(settings, store, fill(store, range(1)))
+    catalog = there / layout.catalog_name(NAMESPACE)
+    body = json.loads(catalog.read_bytes().partition(b"\n")[2])
+    body["indexes"] |= {f"{number:064x}": [10, 2**39 - number] for number in range(5000)}
+    catalog.write_bytes(_catalog(body))
+    found, stats = download(settings, other, [request_key(0)])
+    assert found == {}
+    assert stats.requests <= 1 + MOST_READ
+
+
+@pytest.mark.parametrize("field", [{"specs": "[]"}, {"check": "{}"}, {"toolchains": [{"x": "1"}]}])
+def test_a_remote_has_no_say_in_what_a_store_remembers_beside_variants(
+    settings: RemoteSettings, store: Store, other: Store, field: dict[str, Any]
+) -> None:
+    """Specs of Python files, toolchains and results of checks lie under keys of their own."""
+    key = put(store, 1)
+    manifest = store.get_manifest(key)
+    assert manifest is not None
+    store.put_manifest(key, replace(manifest, **field))
+    push(settings, store, {NAMESPACE: [key]})
+    assert pull(settings, other).left == 1
+    assert other.names("man") == []
+    own = Manifest(**field)
+    other.put_manifest(key, own)
+    store.put_manifest(key, manifest)
+    push(settings, store, {NAMESPACE: [key]})
+    assert pull(settings, other).moved == 0
+    found = other.get_manifest(key)
+    assert found is not None
+    assert found.to_json() == own.to_json()
