@@ -27,7 +27,7 @@ def test_the_commands_by_hand_build_on_a_cluster(tmp_path: Path) -> None:
     assert [scheduler[:2], worker[:2], build[:2]] == [
         ["dask", "scheduler"], ["dask", "worker"], ["pallasc", "build"]
     ]  # fmt: skip
-    here = {**os.environ, "PALLASC_CACHE_DIR": str(tmp_path / "store")}
+    here = {**os.environ, "PALLASC_CACHE_DIR": str(tmp_path / "store"), "TMPDIR": str(tmp_path)}
     started = []
     try:
         for words in (scheduler, worker):
