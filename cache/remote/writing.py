@@ -10,7 +10,7 @@ import io
 import random
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import NamedTuple
 
 from pallasc.cache import format
@@ -30,6 +30,8 @@ MOST_INDEXES = 12
 """A writer that finds more of them joins them."""
 MOST_PACKS = 32
 """A writer that had to read from more of them sends what it read once more, in few packs."""
+_MOST_UNDER_WAY = 16
+"""Packs of a command that are sent at the same time or wait for it: bounds the memory they take."""
 _ATTEMPTS = 10
 """Of writing the catalog, where others write it too."""
 _USED_AGAIN_S = 24 * 3600
@@ -140,6 +142,14 @@ class Writer:
             self._add_rows(group, digest, summary.frames, summary.names)
         name = layout.pack_name(digest)
         self._sent[digest] = self._guard.submit(lambda: self._guard.put(name, data))
+        if self._guard.limits.wait_s is None:  # a build does not wait, and gives up instead
+            self._wait_for_room()
+
+    def _wait_for_room(self) -> None:
+        """Wait until few packs are under way; requests end by themselves."""
+        under_way = {future for future in self._sent.values() if not future.done()}
+        while len(under_way) >= _MOST_UNDER_WAY:
+            under_way = set(wait(under_way, return_when=FIRST_COMPLETED).not_done)
 
     def _add_rows(
         self,

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from variants import NAMESPACE, action_key, check, download, fill, put, request_key, upload
 
-from pallasc.cache.remote import garbage, layout
+from pallasc.cache.remote import garbage, layout, transfer
 from pallasc.cache.remote.failure import Failure, RemoteError
+from pallasc.cache.remote.folder_objects import FolderObjects
 from pallasc.cache.remote.garbage import choose, collect
+from pallasc.cache.remote.guard import Guard
 from pallasc.cache.remote.settings import RemoteSettings
 from pallasc.cache.remote.survey import survey, verify
 from pallasc.cache.remote.transfer import pull, push
@@ -61,6 +67,31 @@ def test_a_variant_that_lacks_a_blob_is_not_pushed(settings: RemoteSettings, sto
     assert artifact is not None
     store.path("cas", artifact.record["blobs"]["cubin"]["digest"]).unlink()
     assert push(settings, store, {NAMESPACE: keys})[:3] == (2, 0, 1)
+    assert verify(settings) == []
+
+
+def test_a_push_over_a_slow_network_holds_few_packs(
+    settings: RemoteSettings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[Future[Any]] = []
+    under_way: list[int] = []
+    submit, put_slowly = Guard.submit, FolderObjects.put
+
+    def counted(guard: Guard, function: Callable[[], Any]) -> Future[Any]:
+        sent.append(submit(guard, function))
+        under_way.append(sum(not future.done() for future in sent))
+        return sent[-1]
+
+    def slow(*arguments: Any, **options: Any) -> None:
+        time.sleep(0.03)
+        put_slowly(*arguments, **options)
+
+    monkeypatch.setattr(Guard, "submit", counted)
+    monkeypatch.setattr(FolderObjects, "put", slow)
+    monkeypatch.setattr(transfer, "PACK_BYTES", 1)
+    assert push(settings, store, {NAMESPACE: fill(store, range(40))}).moved == 40
+    assert len(sent) > 40
+    assert max(under_way) <= 17
     assert verify(settings) == []
 
 
