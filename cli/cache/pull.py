@@ -32,7 +32,7 @@ def command(every: bool, store_root: Path | None, settings: RemoteSettings, as_j
 
     Examples:
       pallasc cache pull --remote gs://bucket/kernels
-      pallasc cache pull --all --store /mnt/mirror
+      pallasc cache pull --all --store /srv/mirror
 
     --json prints one object:
       schema   1

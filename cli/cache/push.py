@@ -44,7 +44,7 @@ def command(
 
     Examples:
       pallasc cache push specs/ --remote s3://bucket/kernels
-      PALLASC_REMOTE=file:///mnt/kernels pallasc cache push specs/ -k matmul
+      PALLASC_REMOTE=file:///srv/kernels pallasc cache push specs/ -k matmul
 
     --json prints one object:
       schema   1

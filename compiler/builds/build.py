@@ -22,7 +22,7 @@ from pallasc.compiler.builds.hidden_inputs import hidden_notes
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.builds.state import Miss, Run, ticking
-from pallasc.compiler.inputs.lookup import Lookup, LookupResult, untrusted_entry
+from pallasc.compiler.inputs.lookup import Lookup, LookupResult, attempt, untrusted_entry
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
@@ -276,6 +276,7 @@ def look_up(
     importlib.invalidate_caches()
     waiting: list[tuple[int, Request, LookupResult | PallascError | None]] = []
     asks_first = is_new and run.remote is not None
+    find = run.locked.find if run.locked else lookup.find_variant
     for index, variant in enumerate(run.variants):
         began = time.monotonic()
         try:
@@ -283,7 +284,7 @@ def look_up(
         except PallascError as error:
             _fail(run, index, error)
             continue
-        cached = None if asks_first else _find(run, lookup, variant, request)
+        cached = None if asks_first else attempt(find, variant, request)
         if isinstance(cached, LookupResult) and cached.artifact is not None:
             _settle_hit(run, session, index, request, cached, began)
         elif run.remote is not None:
@@ -299,23 +300,13 @@ def look_up(
     for index, request, before in waiting:
         began, cached = time.monotonic(), before
         if cached is None or request.key in fetched:
-            cached = _find(run, lookup, run.variants[index], request)
+            cached = attempt(find, run.variants[index], request)
         if isinstance(cached, LookupResult) and cached.artifact is not None:
             came = request.key in fetched
             _settle_hit(run, session, index, request, cached, began, remote=came)
         else:
             _settle_miss(run, index, request, cached)
     workers.start(len(run.misses))
-
-
-def _find(
-    run: Run, lookup: Lookup, variant: Variant, request: Request
-) -> LookupResult | PallascError:
-    """Return what the local store has, or why a miss is an error in this build."""
-    try:
-        return run.locked.find(variant, request) if run.locked else lookup.find(request)
-    except PallascError as error:
-        return error
 
 
 def _fail(run: Run, index: int, error: PallascError) -> None:

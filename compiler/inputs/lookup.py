@@ -82,6 +82,10 @@ class Lookup:
             miss = miss._replace(untrusted=miss.untrusted or result.untrusted)
         return miss or LookupResult(why=_NEVER)
 
+    def find_variant(self, _: Variant, request: Request) -> LookupResult:
+        """Return `find` of a request; a lock, which takes its place, also asks for the variant."""
+        return self.find(request)
+
     def current(self, place: Place) -> CurrentSources:
         """Return the current state of the sources in these folders."""
         return CurrentSources(place, self.context.digests, self.context.unchecked)
@@ -131,6 +135,16 @@ class Lookup:
         if sources not in self._changes:
             self._changes[sources] = self.current(place).first_change(manifest)
         return self._changes[sources]
+
+
+def attempt(
+    find: Callable[[Variant, Request], LookupResult], variant: Variant, request: Request
+) -> LookupResult | PallascError:
+    """Return what is found, or why a miss is an error in this build."""
+    try:
+        return find(variant, request)
+    except PallascError as error:
+        return error
 
 
 def untrusted_entry(variant: Variant, reason: str, frozen_by: str) -> CorruptError:

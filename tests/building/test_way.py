@@ -75,11 +75,11 @@ def _way_of(project: Any, variants: list[Any], monkeypatch: pytest.MonkeyPatch) 
     """Build variants that are in the store; return the way through the look-up."""
     way, look_up = Way(), builds.look_up
 
-    def watched(*arguments: Any) -> None:
+    def watched(*arguments: Any, **options: Any) -> None:
         before = sys.getprofile()
         sys.setprofile(way.note)
         try:
-            look_up(*arguments)
+            look_up(*arguments, **options)
         finally:
             sys.setprofile(before)
 
