@@ -324,16 +324,17 @@ class Link:
 
     async def _tell_error(self, future: Any) -> None:
         error = await future.exception()
-        name = type(error).__name__
-        text = next(iter(str(error).splitlines()), "")[:_LONGEST_ERROR]
-        self.events.put(Broken(future.key, name == "KilledWorker", f"{name}: {text}"))
+        is_death = type(error).__name__ == "KilledWorker"
+        self.events.put(Broken(future.key, is_death, _text_of(error)))
 
     async def _gather(self) -> None:
         """Fetch results, as many at a time as there are."""
+        most = _MOST_GATHERED
         while self._ready and self._client is not None:
-            futures, self._ready = self._ready[:_MOST_GATHERED], self._ready[_MOST_GATHERED:]
+            futures, self._ready = self._ready[:most], self._ready[most:]
             by_key = {future.key: future for future in futures}
             data: Mapping[str, object] = {}
+            broken = ""
             try:
                 data = await self._client.gather(by_key, errors="skip")
             except OSError:
@@ -341,12 +342,26 @@ class Link:
                     self._ready += futures  # a worker, or the way to it, has failed
                     await asyncio.sleep(_LOOK_S)
                     continue
+            except Exception as error:  # noqa: BLE001 - whatever dask makes of what was sent
+                if len(futures) > 1:
+                    self._ready, most = futures + self._ready, 1
+                    continue
+                broken = _text_of(error)
             for key, future in by_key.items():
                 if self._futures.pop(key, None) is None:
                     continue
                 value = data.get(key)
-                self.events.put(Lost(key) if value is None else Arrived(key, value))
+                if broken:
+                    self.events.put(Broken(key, False, broken))
+                else:
+                    self.events.put(Lost(key) if value is None else Arrived(key, value))
                 future.release()
+
+
+def _text_of(error: BaseException | None) -> str:
+    """Return the type of an error and the first line of what it says."""
+    text = next(iter(str(error).splitlines()), "")[:_LONGEST_ERROR]
+    return f"{type(error).__name__}: {text}"
 
 
 @contextlib.contextmanager
