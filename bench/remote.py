@@ -285,7 +285,7 @@ def _dead(folder: Path, options: argparse.Namespace) -> list[Figure]:
                 variants.download(settings, store, keys, limits=BUILD)
                 times[kind].append(time.perf_counter() - began)
     return [
-        Figure("a remote that never answers, worst", max(times["stalled"]), "s", goal=2.2),
+        Figure("a remote that never answers, worst", max(times["stalled"]), "s", goal=2.0),
         Figure("a remote that is not there, worst", max(times["refused"]), "s", goal=2.0),
     ]
 

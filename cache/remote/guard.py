@@ -42,14 +42,15 @@ class Limits(NamedTuple):
     """How patient to be.
 
     Attributes:
-        wait_s: how long a build waits in all, None for ever.
+        wait_s: how long a build waits in all, None for ever; less than the 2 s that are promised,
+            as opening the remote and giving it up take time, too.
         s_per_mb: how much longer for each MB that moved.
         attempts: of one request.
         pause_s: between attempts where the server is busy.
         wrong: how many torn or wrong objects are too many.
     """
 
-    wait_s: float | None = 2.0
+    wait_s: float | None = 1.8
     s_per_mb: float = 1.0
     attempts: int = 2
     pause_s: float = 0.5

@@ -97,12 +97,12 @@ def test_a_dead_remote_is_told_once_with_what_to_do(filled: BazelCache, other: S
         remote.offer(KEYS[0])
         stats = remote.finish()
     (text,) = told
-    assert re.sub(r"2\.\d s", "2.0 s", text) == (
+    assert re.sub(r"[12]\.\d s", "1.8 s", text) == (
         "the remote store is left alone for the rest of this build, which goes on without it: "
-        f"bazel+http://{proxy.place}: 2.0 s were waited for 0.0 MB. "
+        f"bazel+http://{proxy.place}: 1.8 s were waited for 0.0 MB. "
         "Look at the network, or build without --remote."
     )
-    assert 2.0 <= stats.waited_s < 2.8
+    assert 1.8 <= stats.waited_s < 2.6
 
 
 @pytest.mark.parametrize(("later", "found"), [("429", 4), ("500", 4), ("reset", 4), ("403", 0)])
