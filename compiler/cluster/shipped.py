@@ -26,6 +26,12 @@ LARGEST_FILE_BYTES = 16 << 20
 """Larger files are sent only where a spec declares them under `files`."""
 
 _LEFT_OUT = {"__pycache__", "node_modules"}
+_SECRETS = (
+    "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AZURE_FEDERATED_TOKEN_FILE", "CLOUDSDK_AUTH_CREDENTIAL_FILE_OVERRIDE",
+    "GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_GHA_CREDS_PATH", "NETRC", "PALLASC_STORE_KEY",
+)  # fmt: skip
+"""Variables that name files with credentials or keys: some CI puts these beside the sources."""
 _MARKS = ("pyvenv.cfg", "CACHEDIR.TAG", "v1/cas")
 """What tells a virtual environment, a cache or a store from a folder with sources."""
 
@@ -79,12 +85,15 @@ def shipped(variants: Iterable[Variant], *, without: Sequence[str] = ()) -> Ship
 
     Args:
         variants: the variants.
-        without: folders that are left out, such as the store.
+        without: folders that are left out, such as the store. So are files that the environment
+            names as credentials or keys, unless a spec declares them.
 
     Raises:
         ToolError: there are too many, or they are too large.
     """
     result = Shipped()
+    named = filter(None, map(os.environ.get, _SECRETS))
+    left_out = {os.path.realpath(each) for each in (*without, *named)}
     by_source: dict[tuple[object, ...], Variant] = {}
     for variant in variants:
         entries = tuple(str(entry) for entry in named_entries(variant))
@@ -93,7 +102,7 @@ def shipped(variants: Iterable[Variant], *, without: Sequence[str] = ()) -> Ship
     for variant in by_source.values():
         place = place_of(variant)
         for folder in dict.fromkeys([variant.base_dir, *place.folders]):
-            _add_folder(result, folder, {os.path.realpath(each) for each in without})
+            _add_folder(result, folder, left_out)
         for name in variant.files:
             result.add(os.path.join(variant.base_dir, name))
         names = modules.setdefault(place.folders, [])
@@ -103,7 +112,7 @@ def shipped(variants: Iterable[Variant], *, without: Sequence[str] = ()) -> Ship
             else:
                 names.append(entry.source)
     for folders, names in modules.items():
-        _add_modules(result, names, folders)
+        _add_modules(result, names, folders, left_out)
     return result
 
 
@@ -115,7 +124,7 @@ def _add_folder(result: Shipped, folder: str, without: set[str]) -> None:
         folders[:] = [name for name in sorted(folders) if _is_sent(place, name, without)]
         for name in sorted(names):
             path = os.path.join(place, name)
-            if name.startswith("."):
+            if name.startswith(".") or (without and os.path.realpath(path) in without):
                 continue
             if os.path.islink(path) and _is_inside(path, folder):
                 result.links[path] = os.readlink(path)
@@ -141,7 +150,9 @@ def _is_inside(link: str, folder: str) -> bool:
     return not os.path.isabs(target) and os.path.commonpath([real, top]) == top
 
 
-def _add_modules(result: Shipped, names: Iterable[str], folders: Sequence[str]) -> None:
+def _add_modules(
+    result: Shipped, names: Iterable[str], folders: Sequence[str], left_out: set[str]
+) -> None:
     """Add the modules that these reach and that are neither installed nor sent already."""
     seen: set[str] = set()
     pending = list(names)
@@ -163,7 +174,7 @@ def _add_modules(result: Shipped, names: Iterable[str], folders: Sequence[str]) 
             result.path.append(str(outer))
         if str(file) not in result.files:
             if len(parts) > 1 or is_package:
-                _add_folder(result, str(outer / top), set())
+                _add_folder(result, str(outer / top), left_out)
             result.add(str(file))
         pending += [".".join(parts[:length]) for length in range(1, len(parts))]
         pending += _imported(str(file), name if is_package else name.rpartition(".")[0])

@@ -59,6 +59,22 @@ def test_all_below_the_folder_is_sent_but_what_no_kernel_needs(folder: Path) -> 
     }  # fmt: skip
 
 
+def test_files_with_credentials_and_keys_stay_here(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, kernel="import inner.deep\ndef run(x): return x\n", inner_in_deep="")
+    for name in ("gha-creds-1.json", "store.key", "inner/token"):
+        (folder / name).write_text("secret")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(folder / "gha-creds-1.json"))
+    monkeypatch.setenv("PALLASC_STORE_KEY", "store.key")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(folder / "inner" / "token"))
+    result = sent(folder)
+    assert names(result, folder) == {"spec.yaml", "kernel.py", "inner/deep.py"}
+    assert b"secret" not in result.blobs.values()
+    assert "store.key" in names(sent(folder, files="store.key"), folder)
+
+
 def test_large_files_are_sent_where_a_spec_declares_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
