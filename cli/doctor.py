@@ -112,7 +112,8 @@ def _remote(ptxas: Path | None) -> list[Item]:
         settings = remote_settings(os.environ)
     except PallascError as error:
         where = f"{error.location}: " if error.location else ""
-        return [Item(name, "", purpose, needed=False, problem=f"{where}{error.message}")]
+        problem = f"{where}{error.message.rstrip('.')}"
+        return [Item(name, "", "builds fail until that is mended", needed=False, problem=problem)]
     if settings is None:
         return []
     from pallasc.cache.remote.probe import probe

@@ -132,7 +132,8 @@ def _bucket(scheme: str, parts: SplitResult) -> Address:
             "Give credentials by the environment, as the cloud's own tools take them.",
         )
     if not _BUCKET.fullmatch(parts.netloc):
-        raise _wrong(f"is {scheme}:// without the name of a bucket or container")
+        problem = "has an unusual name" if parts.netloc else f"is {scheme}:// without the name"
+        raise _wrong(f"{problem} of a bucket or container")
     prefix = _prefix(parts.path)
     text = f"{scheme}://{parts.netloc}" + (f"/{prefix}" if prefix else "")
     return Address(text, scheme, parts.netloc, prefix)

@@ -60,7 +60,8 @@ _STATUS = re.compile(r"status code: (\d{3})\b|\bstatus: (\d{3})\b", re.ASCII)
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>", re.ASCII)
 _CERTIFICATE = re.compile(r"invalid peer certificate|InvalidCertificate|certificate", re.ASCII)
 _CERTIFICATE_FAULT = re.compile(
-    r"\b(UnknownIssuer|Expired|NotValidForName|NotValidYet|BadSignature|Revoked|BadEncoding)\b"
+    r"\b(UnknownIssuer|Expired|NotValidForName|NotValidYet|BadSignature|Revoked|BadEncoding"
+    r"|CaUsedAsEndEntity)\b"
 )
 _WORDS = {
     400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 408: "Request "
@@ -126,7 +127,8 @@ def translated(text: str, action: str) -> RemoteError:
     if _CERTIFICATE.search(text):
         fault = _CERTIFICATE_FAULT.search(text)
         why = "the server's certificate is not valid" + (f" ({fault[1]})" if fault else "")
-        return RemoteError(f"{action}: {why}", Failure.UNREACHABLE)
+        hint = "Name the certificate of its authority in SSL_CERT_FILE."
+        return RemoteError(f"{action}: {why}", Failure.UNREACHABLE, hint=hint)
     for sign, failure, why in _SIGNS:
         if sign in text:
             return RemoteError(f"{action}: {why}", failure)

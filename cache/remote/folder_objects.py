@@ -169,12 +169,13 @@ class FolderObjects:
         except FileNotFoundError:
             raise RemoteError(f"{action}: it does not exist", Failure.MISSING) from None
         except OSError as error:
-            failure = Failure.BROKEN
+            failure, hint = Failure.BROKEN, "Look at that folder, or name another one."
             if error.errno in _REFUSED:
-                failure = Failure.REFUSED
+                failure, hint = Failure.REFUSED, "Check whose folder it is, and its modes."
             elif error.errno in _FULL:
-                failure = Failure.UNREACHABLE
-            raise RemoteError(f"{action}: {error.strerror or error}", failure) from error
+                failure, hint = Failure.UNREACHABLE, "Make room: pallasc cache prune --remote."
+            text = f"{action}: {error.strerror or error}"
+            raise RemoteError(text, failure, hint=hint) from error
 
 
 def _version(data: bytes) -> str:

@@ -83,7 +83,7 @@ class RemoteStats:
         """Return one line for the summary of a build."""
         parts = [f"{self.hits:,} {'hit' if self.hits == 1 else 'hits'}"]
         if self.offered:
-            parts.append(f"{self.offered:,} written")
+            parts.append(f"{self.offered:,} {'offered' if self.tripped else 'written'}")
         parts.append(f"{self.bytes_read / _MB:.1f} MB read")
         if self.bytes_written:
             parts.append(f"{self.bytes_written / _MB:.1f} MB sent")
@@ -92,7 +92,8 @@ class RemoteStats:
         if self.saved_s:
             parts.append(f"{self.saved_s:.1f} s of compiling saved")
         if self.refusals:
-            parts.append(f"{self.refusals} refused")
+            first = f" ({self.refused[0]})" if self.refused else ""
+            parts.append(f"{self.refusals} refused{first}")
         if self.tripped:
             parts.append("given up")
         return f"remote {self.url}: {', '.join(parts)}"

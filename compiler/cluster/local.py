@@ -39,7 +39,7 @@ async def local_cluster(threads: int) -> AsyncIterator[str]:
     }
     with (
         tempfile.TemporaryDirectory(prefix="pallasc-dask-", ignore_cleanup_errors=True) as folder,
-        dask.config.set(settings),
+        dask.config.set({**settings, "temporary-directory": folder}),
     ):
         async with make_scheduler(protocol="inproc", dashboard_address=None) as scheduler:
             worker = make_worker(

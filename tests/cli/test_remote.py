@@ -349,3 +349,8 @@ def test_doctor_says_whether_the_remote_answers(
     assert "403" in found["problem"]
     assert "hush" not in json.dumps(found)
     assert run("doctor").code == 0
+    monkeypatch.setenv("PALLASC_REMOTE", "s3://x/y")
+    problem = item()["problem"]
+    assert "PALLASC_REMOTE: " in problem
+    assert "an unusual name of a bucket" in problem
+    assert "builds fail until that is mended" in run("doctor").out

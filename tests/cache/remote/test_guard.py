@@ -224,6 +224,8 @@ def test_statuses(status: int, failure: Failure) -> None:
         ("status: 599, SECRET", Failure.BROKEN, "PUT x: the server answers 599"),
         ("invalid peer certificate: Expired SECRET", Failure.UNREACHABLE,
          "PUT x: the server's certificate is not valid (Expired)"),
+        ("InvalidCertificate(Other(OtherError(CaUsedAsEndEntity)))", Failure.UNREACHABLE,
+         "PUT x: the server's certificate is not valid (CaUsedAsEndEntity)"),
         ("kind: Connect, dns error: SECRET", Failure.UNREACHABLE,
          "PUT x: the host's name cannot be resolved"),
         ("SECRET", Failure.BROKEN, "PUT x: the request failed"),
