@@ -214,7 +214,7 @@ class Guard:
             attempt += 1
             self.stats.add(requests=1)
             try:
-                return request()
+                return self._made(request)
             except RemoteError as error:
                 if error.failure not in _ONCE_MORE or attempt >= self.limits.attempts:
                     if error.failure not in of_the_object:
@@ -229,3 +229,9 @@ class Guard:
         if error is None:
             return RemoteError(f"{self.stats.url}: it is not asked any more", Failure.SLOW)
         return RemoteError(error.message, error.failure, hint=error.hint)
+
+    def _made(self, request: Callable[[], T]) -> T:
+        """Make a request; in the main thread, so that an interrupt need not wait for its end."""
+        if threading.current_thread() is not threading.main_thread():
+            return request()
+        return self.submit(request).result()

@@ -309,11 +309,20 @@ def test_signatures_can_be_required_of_remotes_alone(
     assert (signed["totals"]["hit"], signed["remote"]["hits"]) == (1, 1)
 
 
-def test_an_interrupt_ends_a_build_whose_remote_hangs(machine: Machine, server: Server) -> None:
+@pytest.mark.parametrize("verb", ["build", "sync", "pull", "remote-stats"])
+def test_an_interrupt_ends_what_waits_for_a_remote(
+    verb: str, machine: Machine, server: Server
+) -> None:
     server.answer = stall
-    command = [sys.executable, "-P", "-m", "pallasc", "build", *map(str, machine.arguments)]
+    arguments = {
+        "build": ["build", *map(str, machine.arguments), "--remote-write"],
+        "sync": ["cache", "sync", str(machine.spec), "--store", str(machine.store)],
+        "pull": ["cache", "pull", "--store", str(machine.store)],
+        "remote-stats": ["cache", "remote-stats", "--store", str(machine.store)],
+    }[verb]
+    command = [sys.executable, "-P", "-m", "pallasc", *arguments]
     process = subprocess.Popen(
-        [*command, "--remote", f"http://127.0.0.1:{server.server_port}", "--remote-write"],
+        [*command, "--remote", f"http://127.0.0.1:{server.server_port}"],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "CI": ""},

@@ -182,7 +182,7 @@ def test_a_thread_that_hangs_is_left_behind() -> None:
 
 
 def test_threads_run_at_once_and_give_results_and_errors() -> None:
-    threads = Threads(4)
+    before, threads = set(threading.enumerate()), Threads(4)
     meeting = threading.Barrier(4, timeout=10)
     assert {f.result(10) >= 0 for f in [threads.submit(meeting.wait) for _ in range(4)]} == {True}
 
@@ -192,7 +192,7 @@ def test_threads_run_at_once_and_give_results_and_errors() -> None:
     assert str(threads.submit(fail).exception(10)) == "why"
     threads.close()
     until = time.monotonic() + 5
-    while any(t.name.startswith("pallasc-remote") for t in threading.enumerate()):
+    while any(t.name.startswith("pallasc-remote") for t in {*threading.enumerate()} - before):
         assert time.monotonic() < until
         time.sleep(0.01)
 
