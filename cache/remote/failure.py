@@ -70,6 +70,7 @@ _WORDS = {
     502: "Bad Gateway", 503: "Service Unavailable", 504: "Gateway Timeout", 507: "Insufficient "
     "Storage",
 }  # fmt: skip
+_NO_BUCKET = {"NoSuchBucket": "bucket", "ContainerNotFound": "container"}
 # Of a library's text: what it says, the failure, what we say. The first that is found counts.
 _SIGNS = (
     ("Received non-partial response", Failure.NO_RANGES, "ranges of objects are not answered"),
@@ -107,6 +108,21 @@ def of_status(status: int) -> Failure:
     if status in (405, 501):
         return Failure.UNSUPPORTED
     return Failure.SLOW if status in (408, 504) else Failure.BROKEN
+
+
+def missing(text: str, action: str) -> RemoteError:
+    """Return the error for what is not there: an object, or the whole bucket or container.
+
+    Args:
+        text: as of `translated`.
+        action: as of `translated`.
+    """
+    code = _CODE.search(text)
+    if code and code[1] in _NO_BUCKET:
+        why = f"there is no such {_NO_BUCKET[code[1]]}"
+        hint = "Check the address, and what names the server, such as AWS_ENDPOINT_URL."
+        return RemoteError(f"{action}: {why}", Failure.SETTINGS, hint=hint)
+    return RemoteError(f"{action}: the server answers 404 Not Found", Failure.MISSING)
 
 
 def translated(text: str, action: str) -> RemoteError:

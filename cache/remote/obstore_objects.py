@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from pallasc.cache.remote import credentials
 from pallasc.cache.remote.address import Address
-from pallasc.cache.remote.failure import Failure, RemoteError, translated
+from pallasc.cache.remote.failure import Failure, RemoteError, missing, translated
 from pallasc.cache.remote.objects import CHUNK_BYTES, Got, Item, OnBytes, too_large
 
 _CONNECT_S = 5.0
@@ -151,8 +151,8 @@ class ObstoreObjects:
             return use(store)
         except RemoteError:
             raise
-        except FileNotFoundError:
-            problem = RemoteError(f"{what}: the server answers 404 Not Found", Failure.MISSING)
+        except FileNotFoundError as error:
+            problem = missing(str(error), what)
         except (BaseError, OSError, NotImplementedError, ValueError, TypeError) as error:
             problem = translated(str(error), what)
         raise problem

@@ -13,6 +13,7 @@ import servers
 from bazel_cache import BazelCache
 from variants import NAMESPACE, check, download, fill, put, request_key, upload
 
+from pallasc.cache.remote.failure import RemoteError
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
 from pallasc.cache.remote.survey import verify
 from pallasc.cache.remote.transfer import pull, push
@@ -198,3 +199,14 @@ def test_a_large_index_lies_beside_its_action_result(
         assert all(len(data) < 300 for data in cache.actions.values())
         assert len(download(settings, other, keys)[0]) == 5
         assert cache.refused == []
+
+
+def test_a_bucket_that_is_not_there_is_told(start: Start, store: Store) -> None:
+    start("s3 of moto")
+    settings = _settings("s3://kernel/team/a")
+    found, stats = download(settings, store, [request_key(0)])
+    assert found == {}
+    assert stats.tripped.startswith("GET s3://kernel/team/a/pallasc/v1/")
+    assert stats.tripped.endswith(": there is no such bucket")
+    with pytest.raises(RemoteError, match="there is no such bucket"):
+        pull(settings, store)
