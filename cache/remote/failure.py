@@ -135,6 +135,8 @@ def translated(text: str, action: str) -> RemoteError:
     match = _STATUS.search(text)
     if match:
         status = int(match[1] or match[2])
+        if status == 404:
+            return missing(text, action)
         code = _CODE.search(text)
         words = " ".join(filter(None, [str(status), _WORDS.get(status, "")]))
         why = f"the server answers {words}" + (f" ({code[1]})" if code else "")
