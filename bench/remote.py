@@ -145,7 +145,7 @@ def _warm_rounds(
     build = [*pallasc, "build", str(spec)]
     local = [*build, "--store", str(folder / "full")]
     push = [*pallasc, "cache", "push", str(spec), "--store", str(folder / "full"), "--remote", url]
-    subprocess.run(push, env=env, check=True)
+    subprocess.run(push, env=env, check=True, stdout=sys.stderr)
     times: dict[str, list[float]] = {"local": [], "first": [], "second": []}
     requests: dict[str, int] = {}
     for number in range(rounds + 1):
