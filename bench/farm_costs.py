@@ -19,13 +19,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from filled_store import fill, write_spec
-from library_mix import write_mix
 from parallel_build import _used
 
 from pallasc.cache.store import Store
@@ -53,13 +52,36 @@ kernels:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A measured variant: seconds to trace and lower, to compile; its bytes in a pack."""
+    """A measured variant: seconds to trace and lower, to compile; its bytes in a pack.
+
+    `first_s` is what it takes beyond that where a process meets its kernel for the first time.
+    """
 
     name: str
     architecture: str
     lower_s: float
     compile_s: float
     packed_bytes: int
+    first_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What a build on one machine takes beside its variants, in seconds of one core.
+
+    Attributes:
+        warm_s: until the workers are started.
+        prepare_s: what the client then does before it hands out the first variant.
+        start_s: what each worker does before its first variant.
+        end_s: from the last result until the build has ended.
+        waiting: the part of a worker's time in which it needs no core.
+    """
+
+    warm_s: float
+    prepare_s: float
+    start_s: float
+    end_s: float
+    waiting: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +91,7 @@ class Costs:
     Attributes:
         kernels: variants as they were measured.
         start_s: a worker, until it is ready for an architecture.
-        begin_s: a build, before its workers start.
+        after_s: a worker, for a variant that it has compiled: what that has read, written down.
         look_up_s: the client, for a variant that is found or missed.
         fetch_s: the client, for a variant that a remote store has, besides the transfer.
         submit_s: the client, to send a task.
@@ -80,7 +102,7 @@ class Costs:
 
     kernels: Sequence[Kernel]
     start_s: float
-    begin_s: float
+    after_s: float
     look_up_s: float
     fetch_s: float
     submit_s: float
@@ -100,16 +122,16 @@ def costs_from_json(data: Mapping[str, Any]) -> Costs:
 
 
 def measure_costs() -> Costs:
-    """Measure all costs; takes some minutes."""
+    """Measure all costs but `after_s` (see `farm_home`); takes some minutes."""
     with tempfile.TemporaryDirectory(prefix="pallasc-bench-") as folder:
         place = Path(folder)
-        start_s, begin_s = _start(place)
+        start_s = _start(place)
         look_up_s, fetch_s, publish_s = _client(place)
         submit_s, scheduler_s, scheduler_bytes = _scheduler(place)
         return Costs(
             kernels=_kernels(place),
             start_s=start_s,
-            begin_s=begin_s,
+            after_s=0.0,
             look_up_s=look_up_s,
             fetch_s=fetch_s,
             submit_s=submit_s,
@@ -117,23 +139,6 @@ def measure_costs() -> Costs:
             scheduler_s=scheduler_s,
             scheduler_bytes=scheduler_bytes,
         )
-
-
-def real_builds(count: int, jobs: Sequence[int]) -> Iterator[tuple[int, float, list[Kernel]]]:
-    """Build the library's mix with each number of workers: the number, seconds, its variants.
-
-    The variants' times come from one more build with one worker, so that no build is compared with
-    itself.
-    """
-    with tempfile.TemporaryDirectory(prefix="pallasc-bench-") as folder:
-        place = Path(folder)
-        spec = write_mix(place, count)
-        report, _ = _build([spec], place / "measured", 1)
-        kernels = [
-            Kernel(row["name"], "sm_90a", 0.0, row["seconds"], 0) for row in report["variants"]
-        ]
-        for number in jobs:
-            yield number, _build([spec], place / f"jobs{number}", number)[1], kernels
 
 
 def _kernels(place: Path) -> list[Kernel]:
@@ -164,15 +169,14 @@ def _packed_bytes(store: Store, action_key: str) -> int:
     return len(zstandard.compress(data + b"".join(held.blob(name) or b"" for name in held.names)))
 
 
-def _start(place: Path) -> tuple[float, float]:
-    """Return the seconds of a worker's start, and of a build before that."""
+def _start(place: Path) -> float:
+    """Return the seconds of a worker's start."""
     found = []
     for targets in ("h100-sxm", "h100-sxm, a100-sxm"):
         spec = place / f"start{len(found)}.yaml"
         spec.write_text(TWO.format(targets=targets))
         found.append(min(_start_once(spec, place) for _ in range(3)))
-    start_s = found[1] - found[0]
-    return start_s, found[0] - start_s
+    return found[1] - found[0]
 
 
 def _start_once(spec: Path, place: Path) -> float:
