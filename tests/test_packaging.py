@@ -96,7 +96,9 @@ def _metadata(wheel: Path, name: str) -> str:
         return archive.read(path).decode()
 
 
-PARTS = ("specs", "cache", "compiler", "emulator", "checks", "runtime", "cli", "hooks")
+PARTS = (
+    *("specs", "cache", "compiler", "analysis", "emulator", "checks", "runtime", "cli", "hooks"),
+)
 
 
 def _files_in_folders() -> set[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -17,6 +18,17 @@ def sass(cubin: bytes, *, kernel: str | None = None) -> str:
         ToolError: nvdisasm is not installed, or cannot be run.
         CorruptError: nvdisasm refuses the cubin.
     """
+    text = disassembly(cubin, "-ndf", "-c")
+    return _of_kernel(text, kernel) if kernel else text
+
+
+def disassembly(cubin: bytes, *options: str) -> str:
+    """Return what nvdisasm writes about `cubin` with these options.
+
+    Raises:
+        ToolError: nvdisasm is not installed, or cannot be run.
+        CorruptError: nvdisasm refuses the cubin.
+    """
     tool = find_disassembler()
     if tool is None:
         raise ToolError(
@@ -26,13 +38,21 @@ def sass(cubin: bytes, *, kernel: str | None = None) -> str:
     with tempfile.TemporaryDirectory(prefix="pallasc-sass-") as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
-        answer = subprocess.run(
-            [tool, "-ndf", "-c", file], capture_output=True, text=True, check=False
-        )
+        try:
+            answer = subprocess.run([tool, *options, file], capture_output=True, check=False)
+        except OSError as error:
+            raise ToolError(f"nvdisasm cannot be run: {error}") from error
     if answer.returncode:
-        reason = answer.stderr.replace(str(file), "the cubin").strip()
-        raise CorruptError(f"nvdisasm cannot read the cubin: {reason}")
-    return _of_kernel(answer.stdout, kernel) if kernel else answer.stdout
+        said = answer.stderr.decode(errors="replace").replace(str(file), "the cubin")
+        raise CorruptError(f"nvdisasm cannot read the cubin: {_reason(said, answer.returncode)}")
+    return answer.stdout.decode(errors="replace")
+
+
+def _reason(said: str, status: int) -> str:
+    """Return the first of nvdisasm's complaints, which are two for each damaged instruction."""
+    lines = said.split("\n")
+    first = next(filter(None, map(str.strip, lines)), f"it ended with status {status}")
+    return re.sub(r"^nvdisasm (?:error|fatal) *: *", "", first)
 
 
 def _of_kernel(text: str, kernel: str) -> str:

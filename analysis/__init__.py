@@ -1,0 +1,1 @@
+"""What compiled kernels hold: their SASS, and numbers that follow from it and from the plan."""

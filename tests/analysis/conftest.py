@@ -1,0 +1,63 @@
+"""What the tests of analysis share: kernels of three architectures, compiled once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import sass_text  # noqa: F401 - found here for the tests, which import it by its name
+
+sys.path.pop(0)
+
+from pallasc.cache.store import Store
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.options import Options
+from pallasc.compiler.toolchain.toolchain import find_disassembler
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
+
+LIBRARY = Path(__file__).parents[2] / "specs" / "library"
+KERNELS = {
+    "hopper_matmul": ("hopper_matmul.yaml", "hopper_matmul[m=1024,tile_n=128]", ""),
+    "blackwell_matmul": ("blackwell_matmul.yaml", "blackwell_matmul", ""),
+    "jax_attention": ("jax_kernels.yaml", "jax_attention[head=64]", ""),
+    "jax_blackwell_matmul": ("jax_kernels.yaml", "jax_blackwell_matmul", ""),
+    "softmax": ("softmax.yaml", "softmax", "a100-sxm"),
+    "add": ("elementwise.yaml", "add", "a100-sxm"),
+}
+"""The spec file, how the id of a variant begins, and another target than the spec's."""
+
+
+@pytest.fixture(scope="session")
+def artifacts(library_store: Store) -> Mapping[str, Artifact]:
+    """Return artifacts for Ampere, Hopper and Blackwell by short names."""
+    if find_disassembler() is None:
+        pytest.skip("nvdisasm is not installed")
+    variants = {name: _variant(*row) for name, row in KERNELS.items()}
+    results = build(list(variants.values()), store=library_store, options=Options(jobs=1)).results
+    found: dict[str, Artifact] = {}
+    for name, result in zip(variants, results, strict=True):
+        assert result.artifact is not None, result.error
+        found[name] = result.artifact
+    return found
+
+
+@pytest.fixture(scope="session")
+def cubins(artifacts: Mapping[str, Artifact]) -> Mapping[str, bytes]:
+    """Return the cubins of these artifacts by the same names."""
+    return {name: artifact.cubin() for name, artifact in artifacts.items()}
+
+
+def _variant(file: str, begins: str, target: str) -> Any:
+    specs = [spec for spec in load_yaml(LIBRARY / file) if spec.name == begins.partition("[")[0]]
+    if target:
+        specs = [replace(spec, targets=(target,)) for spec in specs]
+    return next(variant for variant in expand(specs) if variant.id.startswith(begins))

@@ -1,0 +1,122 @@
+"""Cubins as instructions, with the real disassembler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pallasc.analysis.sass import disassembly
+from pallasc.analysis.sass.disassembly import disassemble, disassemble_all
+from pallasc.analysis.sass.instructions import INSTRUCTION_BYTES, Code
+from pallasc.analysis.sass.join import pieces_of
+from pallasc.compiler.toolchain import toolchain
+from pallasc.compiler.toolchain.disassemble import sass
+from pallasc.errors import CorruptError, ToolError
+from pallasc.specs.artifacts.elf import parse_elf
+
+
+@pytest.fixture(scope="module")
+def together(cubins: Mapping[str, bytes]) -> Mapping[str, Mapping[str, Code]]:
+    return disassemble_all(cubins)
+
+
+def _text_section(cubin: bytes) -> bytes:
+    return next(s for s in parse_elf(cubin).sections if s.name.startswith(".text.")).content
+
+
+def _with_damaged_code(cubin: bytes) -> bytes:
+    at = cubin.index(_text_section(cubin))
+    return cubin[: at + 64] + b"\xff" * 64 + cubin[at + 128 :]
+
+
+def test_many_at_once_are_the_same_as_one_by_one(
+    cubins: Mapping[str, bytes], together: Mapping[str, Mapping[str, Code]]
+) -> None:
+    assert {name: dict(disassemble(cubin)) for name, cubin in cubins.items()} == together
+    # So the comparison is not one of a way with itself.
+    assert all(pieces_of(cubin) for cubin in cubins.values())
+
+
+def test_every_instruction_has_its_text_and_its_bytes(
+    cubins: Mapping[str, bytes], together: Mapping[str, Mapping[str, Code]]
+) -> None:
+    for name, cubin in cubins.items():
+        (code,) = together[name].values()
+        raw = _text_section(cubin)
+        listed = [line.partition("*/")[2] for line in sass(cubin).splitlines() if "/*" in line]
+        texts = [" ".join(line.rstrip(" ;").split()) for line in listed]
+        for number, each in enumerate(code.instructions):
+            assert each.address == number * INSTRUCTION_BYTES
+            assert each.encoding == raw[each.address : each.address + INSTRUCTION_BYTES]
+            if "`" not in each.text:
+                assert each.text == texts[number]
+            else:
+                assert each.text.partition("`")[0] == texts[number].partition("`")[0]
+        assert set(texts[len(code.instructions) :]) <= {"NOP"}
+
+
+def test_every_branch_names_a_label_that_is_there(
+    together: Mapping[str, Mapping[str, Code]],
+) -> None:
+    for codes in together.values():
+        for code in codes.values():
+            labels = {each.label for each in code.instructions} | {n for n, _ in code.functions}
+            targets = {each.target for each in code.instructions} - {""}
+            assert targets
+            assert targets <= labels
+
+
+def test_live_registers_are_counted_and_no_more_than_a_thread_has(
+    artifacts: Mapping[str, Any], together: Mapping[str, Mapping[str, Code]]
+) -> None:
+    for name, artifact in artifacts.items():
+        (code,) = together[name].values()
+        counts = [each.live_registers for each in code.instructions]
+        assert counts[0] is not None
+        most = max(count for count in counts if count is not None)
+        assert 1 < most <= artifact.kernels[0].registers
+
+
+def test_equal_kernels_are_disassembled_once(
+    cubins: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    together = disassembly._together
+    monkeypatch.setattr(disassembly, "_together", lambda b: seen.append(len(b)) or together(b))
+    cubin = cubins["add"]
+    found = disassemble_all({"first": cubin, "second": cubin + bytes(8)})
+    assert seen == [1]
+    assert found["first"] == found["second"] == disassemble(cubin)
+
+
+@pytest.mark.parametrize("bad", [b"", b"no cubin at all", b"\x7fELF\x02\x01" + bytes(100)])
+def test_what_is_no_cubin_is_refused(bad: bytes) -> None:
+    with pytest.raises(CorruptError):
+        disassemble(bad)
+    with pytest.raises(CorruptError, match=r"^the bad one: "):
+        disassemble_all({"the bad one": bad})
+
+
+def test_a_damaged_cubin_among_good_ones_is_named(cubins: Mapping[str, bytes]) -> None:
+    good, bad = cubins["hopper_matmul"], _with_damaged_code(cubins["hopper_matmul"])
+    with pytest.raises(CorruptError, match=r"^bad: nvdisasm cannot read the cubin: ") as caught:
+        disassemble_all({"good": good, "bad": bad}, jobs=1)
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.once
+def test_a_cubin_that_ends_early_is_refused_wherever_it_ends(cubins: Mapping[str, bytes]) -> None:
+    cubin = cubins["add"]
+    for size in range(0, len(cubin), len(cubin) // 20):
+        with pytest.raises(CorruptError):
+            disassemble_all({"cut": cubin[:size]})
+
+
+def test_a_missing_disassembler_says_how_to_get_it(
+    cubins: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "find_package", lambda name: None)
+    with pytest.raises(ToolError, match="pip install nvidia-cuda-nvdisasm"):
+        disassemble_all({"add": cubins["add"]})
