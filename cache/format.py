@@ -35,8 +35,9 @@
                  leads to, "record" the digest of the body of the record there, and
                  "about" = { "name": text, "target": text, "params": object, "seconds": number }
                  says what was asked for and how long it took to compile; "signed" see
-                 `cache/signing.py`; "check" has check results (`checks/stored_results.py`), under a
-                 key of their own
+                 `cache/signing.py`; "check" has check results (`checks/stored_results.py`), "lines"
+                 the source lines of an artifact (`analysis/lines/stored.py`), each under a key of
+                 their own
     stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] }, ["signed"] }
     pin        = { "label": text, "created": seconds }
     uses       = { "events": [ event ] }          see `cache/uses.py`
@@ -59,7 +60,7 @@ valid. A file that is not a record of this grammar is corrupt, never "probably o
 History:
     1  the first version. Manifests have had "record" and "signed" since 0.2; what has neither is
        read as before, and counts as missing where signatures are required. An older pallasc
-       takes a manifest with "check" for a damaged one and puts it away. One that
+       takes a manifest with "check" or "lines" for a damaged one and puts it away. One that
        does not know packs does not look into them, and compiles again what lies there.
 
 A store of another version is another folder beside `v1`; it is neither read nor changed.

@@ -12,6 +12,7 @@ A file of schema n has had the first n of `MIGRATIONS`:
 
     1  artifacts, variants, requests
     2  packs; what lies in a pack has its name in the column `pack` of artifacts and requests
+    3  `lines` of requests: whether the manifest has the source lines of an artifact
 """
 
 from __future__ import annotations
@@ -87,7 +88,14 @@ def _packs(database: Database) -> None:
         database.execute(f"ALTER TABLE {table} ADD COLUMN pack TEXT NOT NULL DEFAULT ''")
 
 
-MIGRATIONS: tuple[Callable[[Database], None], ...] = (_tables, _packs)
+def _lines(database: Database) -> None:
+    """Note which manifests have source lines; each is read anew for it."""
+    database.execute("ALTER TABLE requests ADD COLUMN lines INTEGER NOT NULL DEFAULT 0")
+    for table in ("requests", "packs"):
+        database.execute(f"UPDATE {table} SET inode = -1")
+
+
+MIGRATIONS: tuple[Callable[[Database], None], ...] = (_tables, _packs, _lines)
 
 
 @dataclass(slots=True)

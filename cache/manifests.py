@@ -3,7 +3,8 @@
 All fields are optional and unknown ones are rejected. A store may come from an untrusted source, so
 readers of a checked manifest only have to handle missing fields. What the fields mean is documented
 in `manifest.py` and `remembered_toolchain.py` of `compiler/inputs`, and in
-`compiler/builds/collect.py`; `check` in `checks/stored_results.py`.
+`compiler/builds/collect.py`; `check` in `checks/stored_results.py`, `lines` in
+`analysis/lines/stored.py`.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Manifest:
     fields: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     hidden: Sequence[str] | None = None
+    lines: str = ""
     missed: Mapping[str, str] = field(default_factory=dict)
     name: str = ""
     opened: Mapping[str, str | None] = field(default_factory=dict)
@@ -198,6 +200,7 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "fields": _is_text,
     "files": lambda value: _is_mapping(value, _is_name),
     "hidden": lambda value: value is None or _is_texts(value),
+    "lines": _is_text,
     "missed": lambda value: _is_mapping(value, _is_text),
     "name": _is_text,
     "opened": lambda value: _is_mapping(value, _is_optional_text),

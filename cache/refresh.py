@@ -33,10 +33,11 @@ ON CONFLICT (key) DO UPDATE SET
 WHERE pack != '' OR excluded.pack = ''
 """
 _REQUEST = """
-INSERT INTO requests (request, inode, mtime_ns, bytes, action, pack) VALUES (?, ?, ?, ?, ?, ?)
+INSERT INTO requests (request, inode, mtime_ns, bytes, action, pack, lines)
+VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (request) DO UPDATE SET
     inode = excluded.inode, mtime_ns = excluded.mtime_ns, bytes = excluded.bytes,
-    action = excluded.action, pack = excluded.pack
+    action = excluded.action, pack = excluded.pack, lines = excluded.lines
 WHERE pack != '' OR excluded.pack = ''
 """
 _VARIANT = "INSERT OR IGNORE INTO variants VALUES (?, ?, ?, ?)"
@@ -254,7 +255,7 @@ def _write_manifests(database: Database, rows: list[Row]) -> None:
     requests, abouts = [], []
     for request, identity, body, pack in rows:
         action, about = str(body.get("action", "")), body.get("about")
-        requests.append((request, *identity, action, pack))
+        requests.append((request, *identity, action, pack, bool(body.get("lines"))))
         if action:
             seconds = seconds_of(about.get("seconds")) if isinstance(about, Mapping) else 0.0
             abouts.append((action, about_from_json(about), seconds))

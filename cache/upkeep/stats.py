@@ -27,6 +27,7 @@ class Stats:
     Attributes:
         folder: where it lies.
         entries, manifests, blobs: how many of each, in packs or not.
+        source_lines: how many of the manifests have the source lines of an artifact.
         packs: how many files hold many of them each.
         bytes: blobs, records, manifests and packs together.
         cubin_bytes: the cubins alone, as often as records name them.
@@ -41,6 +42,7 @@ class Stats:
     folder: str
     entries: int
     manifests: int
+    source_lines: int
     blobs: int
     packs: int
     bytes: int
@@ -102,14 +104,15 @@ def stats(
             "SELECT count(*), total(iif(pack = '', bytes, 0)), total(cubin_bytes), min(last_use_ns)"
             " FROM artifacts"
         )[0]
-        manifests, manifest_bytes = index.read(
-            "SELECT count(*), total(iif(pack = '', bytes, 0)) FROM requests"
+        manifests, manifest_bytes, source_lines = index.read(
+            "SELECT count(*), total(iif(pack = '', bytes, 0)), total(lines) FROM requests"
         )[0]
         faults = (*map(str, scan.faults), *index.refreshed.faults)
     return Stats(
         folder=str(store.folder),
         entries=entries,
         manifests=manifests,
+        source_lines=int(source_lines),
         blobs=len(blobs.keys() | _in_packs(store)),
         packs=len(packs),
         bytes=sum(identity[2] for identity in (*blobs.values(), *(seen for _, seen, _ in packs)))

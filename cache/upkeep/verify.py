@@ -64,6 +64,7 @@ class Verified:
     Attributes:
         records, blobs, manifests, pins, uses: how many files of each are as they should be, those
             in packs too.
+        source_lines: how many of the manifests have the source lines of an artifact.
         packs: how many packs are as they should be.
         stat: how many of the two files in `stat/` that say something.
         bytes: how much was read.
@@ -75,6 +76,7 @@ class Verified:
     records: int = 0
     blobs: int = 0
     manifests: int = 0
+    source_lines: int = 0
     packs: int = 0
     pins: int = 0
     uses: int = 0
@@ -127,6 +129,8 @@ class _Verification:
         """The keys of the records that are as they should be."""
         self._actions: dict[str, str] = {}
         """Where the manifests that are as they should be lead to."""
+        self._with_lines: set[str] = set()
+        """The manifests with source lines."""
 
     def run(self) -> Verified:
         """Verify blobs, then the records that name them, then all else."""
@@ -147,6 +151,7 @@ class _Verification:
             where = str(fault.path.relative_to(self._store.folder))
             self._find(UNREADABLE, where, fault.reason, False)
         self._result.records, self._result.manifests = len(self._sound), len(self._actions)
+        self._result.source_lines = len(self._with_lines)
         actions = self._actions.values()
         self._result.dangling = sum(1 for key in actions if key and key not in self.packed)
         self._result.orphans = sum(1 for digest in self._sizes if not self._named[digest])
@@ -225,6 +230,7 @@ class _Verification:
             self._sound.add(name)
         else:
             self._actions[name] = str(body.get("action", ""))
+            self._with_lines.update([name] if body.get("lines") else [])
 
     def _look_into(self, digest: str, data: bytes) -> None:
         with contextlib.suppress(CorruptError):  # it is not a cubin

@@ -35,6 +35,7 @@ def command(store_root: Path | None, as_json: bool) -> None:
     rows = [
         ("folder", figures.folder),
         ("artifacts", f"{figures.entries} ({figures.pins} pinned)"),
+        *([("source lines", f"{figures.source_lines}")] if figures.source_lines else []),
         *([("packs", f"{figures.packs}")] if figures.packs else []),
         ("bytes", f"{figures.bytes:,} {limit}, {figures.cubin_bytes:,} in cubins"),
         ("hits", f"{totals.hits}{rate}"),

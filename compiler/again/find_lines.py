@@ -21,13 +21,23 @@ def find_lines(
     setup: Setup,
     store: Store,
     *,
+    code: Sequence[Mapping[str, str]] | None = None,
     jobs: int = 1,
     timeout_s: float | None = None,
 ) -> list[Tables | PallascError]:
     """Return the source lines of the kernels of variants, each with the PTX that ships, by digest.
 
-    A variant is compiled once more for it. Where that fails or takes too long, the error stands in
-    the place of the tables; where it gives other code, there are no tables.
+    A variant is compiled once more for it. Where that fails, takes too long or gives other code,
+    the error stands in the place of the tables.
+
+    Args:
+        kernels: the variants, each with the PTX that ships, by digest.
+        setup: the toolchain.
+        store: has the digests of its files.
+        code: for each variant, the digests of the machine code that ships, by that of its PTX:
+            then that has to be equal, too.
+        jobs: how many are compiled at the same time.
+        timeout_s: how long one may take.
 
     Raises:
         ToolError: a compiling process cannot be started.
@@ -35,7 +45,7 @@ def find_lines(
 
     def request(number: int, env: Mapping[str, str | None]) -> FindLines:
         variant, ptx = kernels[number]
-        return FindLines(variant=variant, ptx=ptx, env=env)
+        return FindLines(variant=variant, ptx=ptx, env=env, code=code[number] if code else {})
 
     tables: list[Tables | PallascError] = [{} for _ in kernels]
     variants = [variant for variant, _ in kernels]

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pallasc.errors import CompileError, Location
+from pallasc.specs.artifacts.elf import ELF, parse_elf
+from pallasc.specs.canonical import digest
 
 if TYPE_CHECKING:
     from pallasc.compiler.lowering.compile import Job, Tools
@@ -56,28 +58,32 @@ class LineTable:
         return next(iter(self.stack(line)), None)
 
 
-def line_tables(job: Job, tools: Tools, ptx: Mapping[str, str]) -> dict[str, LineTable]:
+def line_tables(
+    job: Job, tools: Tools, ptx: Mapping[str, str], code: Mapping[str, str] | None = None
+) -> dict[str, LineTable]:
     """Return the tables of a job's kernels by the keys of `ptx`, by compiling it once more.
 
     Args:
         job: what the kernels were compiled from.
         tools: as it was compiled with.
         ptx: the PTX that ships, by its digest.
+        code: the digests of the machine code that ships, by the same keys: then that has to be
+            equal, too.
 
     Raises:
         CompileError: it is compiled to other PTX now, or not at all.
     """
     # Here, since every build imports `LineTable`.
+    from pallasc.compiler.lowering.compile import compile_lowered
     from pallasc.compiler.lowering.diagnose import captured_output, definition, user_stack
     from pallasc.compiler.lowering.jax_versions import numbered_stacks
-    from pallasc.compiler.lowering.xla_compile import compile_module
 
     stacks: list[tuple[Location, ...]] = []
     try:
         with numbered_stacks(lambda frames, outer: _number(user_stack(frames), outer, stacks)):
             lowered = job.lower(locations=True)
         with captured_output() as output, _printing():
-            compile_module(lowered.stage, tools.toolkit)
+            translation = compile_lowered(lowered, job, replace(tools, process=None))
             text = output()
     except Exception as error:
         raise CompileError(
@@ -86,10 +92,34 @@ def line_tables(job: Job, tools: Tools, ptx: Mapping[str, str]) -> dict[str, Lin
             location=definition(job.function),
         ) from error
     printed = printed_kernels(text)
-    return {
-        digest: LineTable(tuple(stacks), _matched_with(shipped, printed, len(stacks)))
-        for digest, shipped in ptx.items()
+    tables = {
+        key: LineTable(tuple(stacks), _matched_with(shipped, printed, len(stacks)))
+        for key, shipped in ptx.items()
     }
+    check_code(code or {}, translation.blobs.values())
+    return tables
+
+
+def check_code(code: Mapping[str, str], located: Iterable[bytes]) -> None:
+    """Check that what was compiled with locations has the machine code that ships.
+
+    Args:
+        code: the digests of the machine code that ships, by that of its PTX.
+        located: the blobs that were compiled with locations.
+
+    Raises:
+        CompileError: none of them has it.
+    """
+    if not code:
+        return
+    cubins = [parse_elf(blob) for blob in located if blob.startswith(ELF)]
+    sections = [section for elf in cubins for section in elf.sections]
+    texts = {digest(each.content) for each in sections if each.name.startswith(".text.")}
+    if not texts.issuperset(code.values()):
+        raise CompileError(
+            "the source lines of its kernels cannot be found: compiled again with source "
+            "locations, its machine code differs from what ships.",
+        )
 
 
 def _matched_with(

@@ -111,7 +111,7 @@ class Session:
         from pallasc.compiler.lowering.line_tables import line_tables
 
         with self._again(request) as job:
-            return LinesFound(tables=line_tables(job, self.tools, request.ptx))
+            return LinesFound(tables=line_tables(job, self.tools, request.ptx, request.code))
 
     def find_ptx(self, request: FindPtx) -> PtxFound:
         """Find the PTX of the kernels that XLA made for a variant.

@@ -335,6 +335,8 @@ class FindLines(Request):
         variant: the variant.
         ptx: the PTX that ships, by its digest: kernels may share a name.
         env: the values of the variables that it declares, None if not set.
+        code: the digests of the machine code that ships, by that of its PTX; {} where only the
+            lines of the PTX are asked for.
     """
 
     op: ClassVar[str] = "lines"
@@ -342,6 +344,7 @@ class FindLines(Request):
     variant: Variant
     ptx: Mapping[str, str]
     env: Mapping[str, str | None]
+    code: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

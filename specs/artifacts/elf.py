@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from pallasc.errors import CorruptError
 
+ELF = b"\x7fELF\x02\x01"
+"""How such a file begins."""
 _HEADER_BYTES = 64
 _SHT_NOBITS = 8
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -67,7 +69,7 @@ def parse_elf(data: bytes) -> Elf:
     Raises:
         CorruptError: it is not such a file, or it ends too early.
     """
-    if data[:6] != b"\x7fELF\x02\x01" or len(data) < _HEADER_BYTES:
+    if not data.startswith(ELF) or len(data) < _HEADER_BYTES:
         raise CorruptError("not a 64-bit little-endian ELF file")
     machine = struct.unpack_from("<H", data, 18)[0]
     programs, sections = struct.unpack_from("<QQ", data, 32)

@@ -143,6 +143,7 @@ def test_an_index_without_packs_gets_their_tables_and_keeps_what_it_knows(filled
         for table in ("artifacts", "requests"):
             database.execute(f"ALTER TABLE {table} DROP COLUMN pack")
         database.execute("DROP TABLE packs")
+        database.execute("ALTER TABLE requests DROP COLUMN lines")
         database.execute("UPDATE artifacts SET hits = 7")
         database.execute("PRAGMA user_version=1")
 

@@ -1,0 +1,145 @@
+"""Find the source lines of variants by compiling them once more, and store them beside artifacts.
+
+The lines of the PTX come from a compilation with locations (`compiler/lowering/line_tables`), whose
+PTX and machine code have to be those of the artifact, byte for byte. The lines of the machine code
+follow from what the assembler says in the artifact's cubin: which line of the PTX each instruction
+is from.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pallasc.analysis.lines.files import Files
+from pallasc.analysis.lines.products import with_products
+from pallasc.analysis.lines.stored import put_source_lines
+from pallasc.cache.store import Store
+from pallasc.compiler.again.find_lines import Tables, find_lines
+from pallasc.compiler.toolchain.setup import Setup
+from pallasc.errors import CompileError, PallascError
+from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.elf import Elf, parse_elf
+from pallasc.specs.artifacts.line_program import lines_of_code, ptx_rows
+from pallasc.specs.artifacts.source_lines import KernelLines, SourceLines, Stack
+from pallasc.specs.canonical import digest
+from pallasc.specs.spec import Variant
+
+_RESOLUTION_NS = 20_000_000
+"""Of the times of files."""
+
+
+class Compiled(NamedTuple):
+    """A variant, its artifact, and the action key that the artifact lies under."""
+
+    variant: Variant
+    artifact: Artifact
+    action_key: str
+
+
+def find_source_lines(
+    compiled: Sequence[Compiled],
+    setup: Setup,
+    store: Store,
+    *,
+    jobs: int = 1,
+    timeout_s: float | None = None,
+) -> list[SourceLines | PallascError]:
+    """Return the source lines of variants, or why they cannot be had; those found are stored.
+
+    Args:
+        compiled: the variants, whose sources have not changed since.
+        setup: the toolchain that compiled them.
+        store: has the artifacts, and gets the lines.
+        jobs: how many are compiled at the same time.
+        timeout_s: how long one may take.
+
+    Raises:
+        ToolError: a compiling process cannot be started.
+    """
+    since_ns = time.time_ns() - _RESOLUTION_NS
+    toolchain = setup.record(setup.context(store).digests)
+    found: list[SourceLines | PallascError] = [CompileError(_OTHER_TOOLCHAIN) for _ in compiled]
+    fitting = [n for n, each in enumerate(compiled) if each.artifact.toolchain == toolchain]
+    texts = [_texts(compiled[number].artifact) for number in fitting]
+    code = [_code(compiled[number].artifact) for number in fitting]
+    kernels = [(compiled[n].variant, ptx) for n, ptx in zip(fitting, texts, strict=True)]
+    answers = find_lines(kernels, setup, store, code=code, jobs=jobs, timeout_s=timeout_s)
+    for number, answer in zip(fitting, answers, strict=True):
+        found[number] = _answered(compiled[number], answer, since_ns, store)
+    return found
+
+
+_OTHER_TOOLCHAIN = (
+    "its source lines cannot be found: it was compiled with another toolchain than the installed "
+    "one. Build it again, or install the toolchain that compiled it."
+)
+
+
+def _answered(
+    compiled: Compiled, answer: Tables | PallascError, since_ns: int, store: Store
+) -> SourceLines | PallascError:
+    if isinstance(answer, PallascError):
+        return answer
+    try:
+        lines = source_lines(compiled.artifact, answer, Files(compiled.variant.base_dir, since_ns))
+    except PallascError as error:
+        return error
+    put_source_lines(store, compiled.action_key, lines)
+    return lines
+
+
+def source_lines(artifact: Artifact, tables: Tables, files: Files) -> SourceLines:
+    """Return the source lines of an artifact from the tables of its PTX.
+
+    Raises:
+        CompileError: a file with such a line cannot be read, or has changed meanwhile.
+        CorruptError: a cubin is damaged.
+    """
+    stacks: dict[Stack, int] = {}
+    kernels = []
+    for kernel in _mosaic(artifact):
+        table = tables[kernel.ptx or ""]
+        numbers = [0]
+        for places in table.stacks:
+            stack = tuple(files.frame(place.file, place.line) for place in places)
+            numbers.append(stacks.setdefault(stack, len(stacks) + 1))
+        elf = parse_elf(artifact.blob(kernel.cubin))
+        text = code_of(elf, kernel.name)
+        told = lines_of_code(ptx_rows(elf), len(text))
+        ptx = artifact.blob(kernel.ptx or "").decode()
+        kernels.append(
+            KernelLines(
+                name=kernel.name,
+                code=digest(text),
+                ptx=kernel.ptx or "",
+                ptx_lines=tuple(with_products(text, ptx, told)),
+                ptx_stacks=tuple(numbers[number] for number in table.numbers),
+            )
+        )
+    return SourceLines(tuple(kernels), tuple(stacks), files.files())
+
+
+def _mosaic(artifact: Artifact) -> list[KernelResources]:
+    """Return the kernels that have PTX, each once: Mosaic's."""
+    return [kernel for kernel in artifact.kernels if kernel.ptx is not None]
+
+
+def _texts(artifact: Artifact) -> dict[str, str]:
+    return {k.ptx: artifact.blob(k.ptx).decode() for k in _mosaic(artifact) if k.ptx}
+
+
+def _code(artifact: Artifact) -> Mapping[str, str]:
+    """Return the digests of the machine code of kernels, by that of their PTX."""
+    return {
+        kernel.ptx: digest(code_of(parse_elf(artifact.blob(kernel.cubin)), kernel.name))
+        for kernel in _mosaic(artifact)
+        if kernel.ptx
+    }
+
+
+def code_of(elf: Elf, kernel: str) -> bytes:
+    """Return the machine code of a kernel, b"" where a cubin does not have it."""
+    section = elf.section(f".text.{kernel}")
+    return b"" if section is None else section.content

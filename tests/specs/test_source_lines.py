@@ -1,0 +1,60 @@
+"""The record of source lines: what it says comes back, and nothing malformed is taken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pallasc.errors import CorruptError
+from pallasc.specs.artifacts.source_lines import (
+    Frame,
+    KernelLines,
+    SharedMemory,
+    SourceFile,
+    SourceLines,
+    from_json,
+    to_json,
+)
+
+INNER, OUTER = Frame("k.py", 3, "outer.inner"), Frame("k.py", 9, "")
+FILE = SourceFile("k.py", "spec", "a" * 64, {3: "three", 4: "four", 9: "nine"})
+PART = SharedMemory("scratch", "a_smem", "f16[64, 64]", 8192, 0, 2)
+KERNEL = KernelLines("k", "b" * 64, "c" * 64, (1, 1, 2, 0), (2, 1), (PART,))
+LINES = SourceLines((KERNEL,), ((INNER, OUTER), (OUTER,)), (FILE,))
+
+
+def test_a_record_comes_back() -> None:
+    assert from_json(to_json(LINES)) == LINES
+    assert json.loads(to_json(LINES))["kernels"][0]["ptx_lines"] == [2, 1, 1, 2, 1, 0]
+
+
+def damaged(*path: Any, to: object) -> bytes:
+    """Return the record with another value in a place."""
+    body = json.loads(to_json(LINES))
+    inner = body
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = to
+    return json.dumps(body).encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "why"),
+    [
+        (("schema",), 2, "schema 2 instead of 1"),
+        (("files", 0, "place"), "/etc", "a file lies in '/etc'"),
+        (("files", 0, "text"), [[3]], "not enough values"),
+        (("frames", 0, 0), 7, "out of range"),
+        (("frames", 0, 1), -1, "-1 is negative"),
+        (("stacks", 0), [9], "out of range"),
+        (("kernels", 0, "name"), 4, "expected text"),
+        (("kernels", 0, "ptx_lines"), [2], "runs of a wrong length"),
+        (("kernels", 0, "ptx_lines"), [2**40, 1], "runs of a wrong length"),
+        (("kernels", 0, "shared_memory", 0), {}, "'offset' is missing"),
+    ],
+)
+def test_a_damaged_record_is_refused(path: Any, to: object, why: str) -> None:
+    with pytest.raises(CorruptError, match=why):
+        from_json(damaged(*path, to=to))
