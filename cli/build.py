@@ -71,6 +71,11 @@ class _Options(BuildOptions):
 @frozen_options
 @shard_options
 @file_option(
+    "--baseline",
+    'The lock or bundle that rules of budgets, such as registers: "+8", are relative to; '
+    "pallasc.lock by default.",
+)
+@file_option(
     "--shard-output",
     "Write what `pallasc merge` needs of this shard into FILE: artifacts, report, lock entries.",
 )
@@ -101,6 +106,7 @@ def command(
     expression: str | None,
     store_root: Path | None,
     lock: Path | None,
+    baseline: Path | None,
     shard: Shard | None,
     costs: Path | None,
     shard_output: Path | None,
@@ -138,6 +144,7 @@ def command(
       pallasc build specs/ --fail-fast --json > report.json
       pallasc build specs/ --executor dask://scheduler:8786
       pallasc build specs/ --shard 3/8 --shard-output 3.part
+      pallasc build specs/ --baseline released.pallasc
       pallasc build specs/ --warnings --fail-on-warning "no tuning|cache miss"
 
     --json prints one object:
@@ -179,6 +186,7 @@ def command(
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.summary import print_notes, summary
+    from pallasc.compiler.builds.baseline import load_baseline
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.options import Options
@@ -222,6 +230,7 @@ def command(
                 ptxas=how.ptxas,
             )
             variants = share.variants if share else variants
+            how = replace(how, baseline=load_baseline(baseline, variants))
             report = build(variants, store=store, options=how, on_event=progress)
             report = replace(report, errors=tuple(reading.errors))
             if reproduce and not report.exit_code:

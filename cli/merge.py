@@ -19,6 +19,7 @@ from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
+    from pallasc.cache.store import Store
     from pallasc.compiler.shards.join import Joined
 
 
@@ -86,7 +87,7 @@ def command(
         echo(f"warning: {note}", err=True)
     for line in report.lines():
         echo(line, err=True)
-    written = _write_lock(lock, joined) if lock and not report.exit_code else None
+    written = _write_lock(lock, joined, store) if lock and not report.exit_code else None
     if lock and not written:
         echo(f"{lock} is left as it is.", err=True)
     if as_json:
@@ -102,12 +103,13 @@ def command(
     return report.exit_code
 
 
-def _write_lock(path: Path, joined: Joined) -> Path:
+def _write_lock(path: Path, joined: Joined, store: Store) -> Path:
     """Write the lock file; entries of other variants stay where jobs listed a selection.
 
     Raises:
         NotCachedError: those entries are for another toolchain.
     """
+    from pallasc.compiler.builds.relock import with_resources
     from pallasc.errors import NotCachedError
     from pallasc.specs.loading.lock_file import read_lock
     from pallasc.specs.lock import Lock, differences, merged, write_lock
@@ -120,7 +122,7 @@ def _write_lock(path: Path, joined: Joined) -> Path:
             "keeps would not match this one.",
             hint="Build all shards without -k and --target, or give --lock another path.",
         )
-    new = merged(old, joined.lock, whole=joined.whole)
+    new = merged(old, with_resources(joined.lock, store), whole=joined.whole)
     if new != old:
         write_lock(path, new)
     echo(f"{path} {'is written' if new != old else 'is current'}", err=True)

@@ -1,13 +1,16 @@
 """The lock file `pallasc.lock`: which artifact each variant had, and what compiled it.
 
-Schema 2, UTF-8, YAML; this is what is written, byte for byte, lines in the order of their keys:
+Schema 3, UTF-8, YAML; this is what is written, byte for byte, lines in the order of their keys:
 
-    lock      = notes "schema: 2" LF "toolchain:" ( " {}" LF | LF { component } )
+    lock      = notes "schema: 3" LF "toolchain:" ( " {}" LF | LF { component } )
                 "variants:" ( " {}" LF | LF { variant } )
     notes     = { "#" text LF }
     component = "  " key ": {" [ "version: " text ", " ] "digest: " digest "}" LF
     variant   = "  " key ": {action: " digest ", artifact: " digest ", request: " digest
-                [ ", cost: " seconds ] "}" LF
+                [ ", resources: {" numbers "}" ] [ ", cost: " seconds ] "}" LF
+    numbers   = [ "registers: " n ", " ] [ "spill_bytes: " n ", " ] [ "stack_bytes: " n ", " ]
+                [ "smem_bytes: " n ", " ] [ "occupancy: " n ", " ] [ "cubin_bytes: " n ", " ],
+                less the comma at the end
     key       = plain text, where letters, digits, spaces and -_.,=@+/*()[] are enough
               | text in double quotes, YAML's escapes for what cannot be printed
     text      = text in double quotes
@@ -20,6 +23,8 @@ A key longer than 1000 characters, which YAML does not take so, becomes "  ? key
 * `action` is the action key: what was compiled, for which target, with what; `artifact` is the
   digest of the artifact's record, which names every blob by its digest; `request` is the request
   key, which tells that a spec has changed where nothing is known of its sources
+* `resources` are the numbers of `specs/resources.py` that are known of the artifact: rules of a
+  budget compare with them, and `pallasc diff` shows them, where nothing else is there
 * `cost` is how long the variant took to compile; `--shard` divides by it, nothing else reads it. It
   stays as it is while a new time is within a factor of two, or half a second, or every update would
   change each line
@@ -34,6 +39,7 @@ above is read without a YAML parser (`specs/loading/lock_file.py`).
 History:
     1  the first version.
     2  costs; a lock of schema 1 is read, and is one without them.
+    3  resources; older locks are read, and are ones without them.
 """
 
 from __future__ import annotations
@@ -44,13 +50,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from pallasc.specs.resources import Resources
 from pallasc.specs.user_files import replace_file
 
 LOCK_FILE = Path("pallasc.lock")
 """Where the lock is, unless `--lock` names another file."""
 
-LOCK_SCHEMA = 2
-READ_SCHEMAS = (1, LOCK_SCHEMA)
+LOCK_SCHEMA = 3
+READ_SCHEMAS = (1, 2, LOCK_SCHEMA)
 NOTES = (
     "# What each variant was compiled to. Commit this file; `pallasc lock SPECS --update` writes",
     "# it, `pallasc build --locked` and `pallasc build --frozen` hold to it.",
@@ -96,14 +103,16 @@ class Component(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """The content of a lock file: components by label; entries and costs by the variants' ids.
+    """The content of a lock file: components by label; the others by the variants' ids.
 
-    A cost is a compile time in seconds; a variant whose time is unknown has none.
+    A cost is a compile time in seconds; a variant whose time is unknown has none. Variants of a
+    lock that an older pallasc wrote have no resources.
     """
 
     toolchain: Mapping[str, Component] = field(default_factory=dict)
     variants: Mapping[str, Entry] = field(default_factory=dict)
     costs: Mapping[str, float] = field(default_factory=dict)
+    resources: Mapping[str, Resources] = field(default_factory=dict)
 
 
 ChangeKind = Literal["added", "changed", "dropped", "unknown"]
@@ -141,7 +150,10 @@ def lock_text(lock: Lock) -> str:
     """Return the text of a lock file; equal locks give equal bytes."""
     lines = [*NOTES, f"schema: {LOCK_SCHEMA}"]
     lines += _section("toolchain", {k: _component(v) for k, v in lock.toolchain.items()})
-    entries = {k: _entry(v, lock.costs.get(k)) for k, v in lock.variants.items()}
+    entries = {
+        name: _entry(entry, lock.costs.get(name), lock.resources.get(name))
+        for name, entry in lock.variants.items()
+    }
     lines += _section("variants", entries)
     return "\n".join(lines) + "\n"
 
@@ -162,12 +174,16 @@ def _component(component: Component) -> str:
     return f"{{{version}digest: {component.digest}}}"
 
 
-def _entry(entry: Entry, cost_s: float | None) -> str:
-    digests = f"action: {entry.action}, artifact: {entry.artifact}, request: {entry.request}"
-    if cost_s is None:
-        return f"{{{digests}}}"
-    seconds = f"{cost_s:.6f}".rstrip("0").rstrip(".")  # an exponent would be text in YAML
-    return f"{{{digests}, cost: {seconds}}}"
+def _entry(entry: Entry, cost_s: float | None, resources: Resources | None) -> str:
+    text = f"action: {entry.action}, artifact: {entry.artifact}, request: {entry.request}"
+    if resources is not None:
+        numbers = zip(Resources._fields, resources, strict=True)
+        known = ", ".join(f"{name}: {value}" for name, value in numbers if value is not None)
+        text += f", resources: {{{known}}}"
+    if cost_s is not None:
+        seconds = f"{cost_s:.6f}".rstrip("0").rstrip(".")  # an exponent would be text in YAML
+        text += f", cost: {seconds}"
+    return f"{{{text}}}"
 
 
 def _quoted(text: str) -> str:
@@ -222,7 +238,13 @@ def merged(lock: Lock, new: Lock, *, whole: bool) -> Lock:
     variants = {**retained, **new.variants}
     costs = {name: cost_s for name, cost_s in lock.costs.items() if name in variants}
     costs |= {name: settled_cost(costs.get(name), now_s) for name, now_s in new.costs.items()}
-    return Lock(lock.toolchain if same else new.toolchain, variants, costs)
+    resources = {
+        name: each
+        for name, each in lock.resources.items()
+        if name in variants and variants[name].artifact == lock.variants[name].artifact
+    }
+    resources |= new.resources
+    return Lock(lock.toolchain if same else new.toolchain, variants, costs, resources)
 
 
 def settled_cost(before_s: float | None, now_s: float) -> float:

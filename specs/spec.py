@@ -34,21 +34,29 @@ class Tolerance:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most that a variant may use; None means no limit.
+    """What a variant may use: numbers, rules relative to a baseline, or None for no limit.
+
+    A rule is text as `budget_rules` normalises it: `+8`, `+10 %`, `<= baseline`.
 
     Attributes:
         registers: registers of a thread.
         spill_bytes: bytes of spill stores and spill loads of a thread together.
         stack_bytes: stack frame of a thread.
         smem_bytes: static and dynamic shared memory of a block.
+        occupancy: the fewest warps that a multiprocessor may hold at once.
         cubin_bytes: size of all cubins of the variant.
     """
 
-    registers: int | None = None
-    spill_bytes: int | None = None
-    stack_bytes: int | None = None
-    smem_bytes: int | None = None
-    cubin_bytes: int | None = None
+    registers: int | str | None = None
+    spill_bytes: int | str | None = None
+    stack_bytes: int | str | None = None
+    smem_bytes: int | str | None = None
+    occupancy: int | str | None = None
+    cubin_bytes: int | str | None = None
+
+    def rules(self) -> list[str]:
+        """Return the fields that are relative to a baseline."""
+        return [field for field in self.__slots__ if isinstance(getattr(self, field), str)]
 
 
 class Row(NamedTuple):

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pallasc.specs.gpus import Target
     from pallasc.specs.spec import ArgTree, Variant
 
-_SUFFIX = ".pallasc"
-
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -118,9 +116,11 @@ def bundle_files(specs: Sequence[str]) -> list[Path]:
     Raises:
         SpecError: only some of them are bundles.
     """
-    bundles = [Path(spec) for spec in specs if _is_bundle(Path(spec))]
+    from pallasc.specs.bundle.source import is_bundle
+
+    bundles = [Path(spec) for spec in specs if is_bundle(Path(spec))]
     if bundles and len(bundles) < len(specs):
-        other = next(spec for spec in specs if not _is_bundle(Path(spec)))
+        other = next(spec for spec in specs if not is_bundle(Path(spec)))
         for path in (*bundles, Path(other)):
             if not path.exists():
                 raise SpecError(f"{path}: there is no such file.")
@@ -130,19 +130,6 @@ def bundle_files(specs: Sequence[str]) -> list[Path]:
             hint="Use a command for each.",
         )
     return bundles
-
-
-def _is_bundle(path: Path) -> bool:
-    from pallasc.specs.bundle.format import MAGIC
-
-    # By name too, so that a truncated or missing bundle is told as one.
-    if path.suffix == _SUFFIX and not path.is_dir():
-        return True
-    try:
-        with path.open("rb") as file:
-            return file.read(len(MAGIC)) == MAGIC
-    except OSError:
-        return False
 
 
 def read_bundled(

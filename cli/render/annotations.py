@@ -18,6 +18,7 @@ from pallasc.cli.render.remarks import holds_no_kernel, names
 from pallasc.cli.render.result_text import output_tail, spill_bytes
 from pallasc.cli.terminal.output import count
 from pallasc.cli.terminal.workspace import relative_file, workspace_root
+from pallasc.errors import BudgetError
 from pallasc.specs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
@@ -88,9 +89,16 @@ def _by_cause(failed: Iterable[VariantResult]) -> list[list[VariantResult]]:
     for result in failed:
         error = result.error
         place = error.location if error else result.variant.location
-        cause = (place, type(error), (error and error.kind) or _reason(error))
+        cause = (place, type(error), _cause(error))
         groups.setdefault(cause, []).append(result)
     return list(groups.values())
+
+
+def _cause(error: PallascError | None) -> str:
+    """Return what errors at one place have in common; whatever is over a budget is one thing."""
+    if error is None or isinstance(error, BudgetError):
+        return ""
+    return error.kind or _reason(error)
 
 
 def _by_kernel(compiled: Iterable[VariantResult]) -> list[list[VariantResult]]:
@@ -143,10 +151,18 @@ def _failure(results: Sequence[VariantResult], root: Path) -> Annotation:
     parts = [str(first.error or ""), *output_tail(first)]
     if len(results) > 1:
         parts.append(_each(results) if _differ(results) else f"Variants: {names(results)}")
-    more = f" and {len(results) - 1:,} more" if len(results) > 1 else ""
     own = first.error.location if first.error else None
     place = place_in([own, first.variant.location], root)
-    return Annotation("error", f"{first.variant.id} failed{more}", "\n".join(parts), *place)
+    return Annotation("error", _title(results), "\n".join(parts), *place)
+
+
+def _title(results: Sequence[VariantResult]) -> str:
+    first = results[0]
+    if len(results) == 1:
+        return f"{first.variant.id} failed"
+    if isinstance(first.error, BudgetError):
+        return f"{first.variant.name}: {len(results):,} variants are over their budget"
+    return f"{first.variant.id} failed and {len(results) - 1:,} more"
 
 
 def _differ(results: Sequence[VariantResult]) -> bool:
@@ -169,6 +185,8 @@ def _each(results: Sequence[VariantResult]) -> str:
 
 def _line(name: str, error: PallascError) -> str:
     message = error.message.partition("\n")[0]
+    if isinstance(error, BudgetError):
+        message = error.message.replace("\n", ", ")
     return message if error.reason else f"{name}: {message}"
 
 

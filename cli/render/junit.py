@@ -8,7 +8,8 @@ them:
       testsuite   one a kernel, in the order of the specs: name tests failures errors skipped time;
                   the name of a shard's suite ends with it: `matmul (shard 3/8)`
         testcase    one a variant: name (its id), classname (the kernel), time, file and line of
-                    the kernel in its spec
+                    the kernel in its spec; one more a kernel that has a budget, `matmul: budget`,
+                  which fails for all variants that are over it, and they do not
           properties  those of `report_rows.junit_properties`: pallas_kernels is 0 where XLA
                       wrote all of them
           failure     message (its first line), type; its text is the whole message
@@ -30,17 +31,21 @@ from pallasc.cli.render.failures import error_text
 from pallasc.cli.render.report_rows import junit_properties
 from pallasc.cli.terminal.output import write_report
 from pallasc.cli.terminal.workspace import relative_file, workspace_root
+from pallasc.errors import BudgetError
 from pallasc.specs.plain_text import printable
+from pallasc.specs.spec import Budget
 
 if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.shards.shard import Shard
     from pallasc.errors import PallascError
+    from pallasc.specs.spec import Variant
 
 _NOT_DONE = {
     "skipped": "the build stopped before",
     "missing": "not in the store, and nothing was to be compiled",
 }
+_UNLIMITED = Budget()
 _FORBIDDEN = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 cannot hold."""
 
@@ -77,16 +82,18 @@ def junit_xml(
     suites: dict[str, list[VariantResult]] = {}
     for result in report.results:
         suites.setdefault(result.variant.name, []).append(result)
-    top = ElementTree.Element("testsuites", _totals(f"pallasc build{of_shard}", report.results))
-    top.set("time", seconds_text(report.seconds))
+    top = ElementTree.Element("testsuites")
     for name, results in suites.items():
-        suite = ElementTree.SubElement(top, "testsuite", _totals(f"{name}{of_shard}", results))
-        suite.extend(_case(result, root) for result in results)
+        cases = [*(_case(result, root) for result in results), *_budget_cases(results, root)]
+        seconds = sum(result.seconds for result in results)
+        suite = ElementTree.SubElement(
+            top, "testsuite", _totals(f"{name}{of_shard}", cases, seconds)
+        )
+        suite.extend(cases)
     errors = [*report.errors, *([error] if error else [])]
-    if errors:
-        top.extend(ended(each, "build") for each in errors)
-        top.set("tests", str(len(report.results) + len(errors)))
-        top.set("errors", str(len(errors)))
+    top.extend(ended(each, "build") for each in errors)
+    totals = _totals(f"pallasc build{of_shard}", list(top.iter("testcase")), report.seconds)
+    top.attrib.update(totals)
     return document(top)
 
 
@@ -103,14 +110,17 @@ def ended(error: PallascError, name: str) -> ElementTree.Element:
     return suite
 
 
-def _totals(name: str, results: Sequence[VariantResult]) -> dict[str, str]:
+def _totals(name: str, cases: Sequence[ElementTree.Element], seconds: float) -> dict[str, str]:
+    def having(tag: str) -> str:
+        return str(sum(case.find(tag) is not None for case in cases))
+
     return {
         "name": clean(name),
-        "tests": str(len(results)),
-        "failures": str(sum(result.status == "failed" for result in results)),
-        "errors": "0",
-        "skipped": str(sum(result.status in _NOT_DONE for result in results)),
-        "time": seconds_text(sum(result.seconds for result in results)),
+        "tests": str(len(cases)),
+        "failures": having("failure"),
+        "errors": having("error"),
+        "skipped": having("skipped"),
+        "time": seconds_text(seconds),
     }
 
 
@@ -119,21 +129,42 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds:.3f}"
 
 
-def _case(result: VariantResult, root: Path) -> ElementTree.Element:
-    variant = result.variant
+def _empty_case(name: str, variant: Variant, root: Path, seconds: float) -> ElementTree.Element:
     case = ElementTree.Element(
         "testcase",
-        name=clean(variant.id),
+        name=clean(name),
         classname=clean(variant.name),
-        time=seconds_text(result.seconds),
+        time=seconds_text(seconds),
         file=clean(relative_file(variant.location.file, root) or variant.location.file),
     )
     if variant.location.line:
         case.set("line", str(variant.location.line))
+    return case
+
+
+def _budget_cases(results: Sequence[VariantResult], root: Path) -> list[ElementTree.Element]:
+    """Return the case of a kernel's budget, none where it has no budget."""
+    over = [result for result in results if isinstance(result.error, BudgetError)]
+    variant = results[0].variant
+    if not over and all(result.variant.budget == _UNLIMITED for result in results):
+        return []
+    case = _empty_case(f"{variant.name}: budget", variant, root, 0.0)
+    if len(over) == 1:
+        _add_failure(case, over[0])
+    elif over:
+        failure = ElementTree.SubElement(case, "failure", type=BudgetError.__name__)
+        failure.set("message", f"{len(over):,} variants are over their budget")
+        lines = [f"{each.variant.id}: {each.error.message}" for each in over if each.error]
+        failure.text = clean("\n".join(lines))
+    return [case]
+
+
+def _case(result: VariantResult, root: Path) -> ElementTree.Element:
+    case = _empty_case(result.variant.id, result.variant, root, result.seconds)
     properties = ElementTree.SubElement(case, "properties")
     for name, value in junit_properties(result).items():
         ElementTree.SubElement(properties, "property", name=name, value=clean(value))
-    if result.status == "failed":
+    if result.status == "failed" and not isinstance(result.error, BudgetError):
         _add_failure(case, result)
     elif result.status in _NOT_DONE:
         ElementTree.SubElement(case, "skipped", message=_NOT_DONE[result.status])

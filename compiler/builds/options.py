@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
+    from pallasc.compiler.builds.baseline import Baseline
     from pallasc.compiler.builds.locked import Locked
 
 
@@ -26,6 +27,7 @@ class Options:
         frozen: whether misses fail instead of being compiled.
         frozen_by: the option or setting that asked for `frozen`, for messages.
         explain: whether to compare each miss with the nearest entry of the store.
+        baseline: what rules of budgets are relative to; None checks no such rule.
         locked: lock that all variants must match; see `locked`.
         require_store: whether a variant fails if it cannot be stored.
         fail_on_warning: patterns; a variant fails if one matches a warning of its compilation, now
@@ -44,6 +46,7 @@ class Options:
     frozen: bool = False
     frozen_by: str = "--frozen"
     explain: bool = False
+    baseline: Baseline | None = None
     locked: Locked | None = None
     require_store: bool = False
     fail_on_warning: tuple[re.Pattern[str], ...] = ()

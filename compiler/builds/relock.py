@@ -16,12 +16,14 @@ from pallasc.compiler.builds.locked import (
 )
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
-from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
 from pallasc.compiler.inputs.remembered_toolchain import installed_or_remembered
 from pallasc.compiler.inputs.request import Request, Requests
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import NotCachedError
+from pallasc.specs.artifacts.resources import resources_of
 from pallasc.specs.lock import Change, Entry, Lock, compare, differences, merged, update_command
+from pallasc.specs.resources import Resources
 from pallasc.specs.spec import Variant
 
 _SAME_RESULT = "its spec has changed, with the same result"
@@ -159,7 +161,8 @@ def update_lock(
     entries = _entries(report.results, requests)
     if len(entries) < len(variants) or report.exit_code:
         return LockUpdate(old, (), tuple(changed_parts), report)
-    new = merged(old, Lock(toolchain, entries, compile_times(report.results)), whole=whole)
+    times, resources = compile_times(report.results), _resources(report.results)
+    new = merged(old, Lock(toolchain, entries, times, resources), whole=whole)
     changes = compare(old.variants, entries, whole=whole)
     reasons = {} if changed_parts else {r.variant.id: r.reason for r in report.results}
     explained = tuple(_with_reason(change, reasons) for change in changes)
@@ -171,6 +174,24 @@ def _entries(results: Sequence[VariantResult], requests: Sequence[str]) -> dict[
         result.variant.id: Entry(result.action_key, result.artifact.digest, request)
         for result, request in zip(results, requests, strict=True)
         if result.artifact is not None and result.action_key is not None
+    }
+
+
+def with_resources(lock: Lock, store: Store) -> Lock:
+    """Return a lock with the resources of those of its variants that a store has."""
+    resources = {}
+    for name, entry in lock.variants.items():
+        artifact = stored_artifact(store, entry.action, record=None)
+        if artifact is not None and artifact.digest == entry.artifact:
+            resources[name] = resources_of(artifact)
+    return replace(lock, resources=resources)
+
+
+def _resources(results: Sequence[VariantResult]) -> dict[str, Resources]:
+    return {
+        result.variant.id: resources_of(result.artifact)
+        for result in results
+        if result.artifact is not None
     }
 
 

@@ -15,6 +15,7 @@ from pallasc.compiler.builds.report import Event, OnEvent, Tick, VariantResult
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.request import Request
 from pallasc.errors import PallascError
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.budgets import check_budget
 from pallasc.specs.spec import Variant
 
@@ -119,7 +120,7 @@ class Run:
     def settle(self, index: int, result: VariantResult) -> None:
         """Record a result; an artifact over its budget, or not as locked, is a failure."""
         if result.artifact is not None:
-            error: PallascError | None = check_budget(result.artifact, result.variant.budget)
+            error: PallascError | None = self._over_budget(result.artifact, result.variant)
             if error is None and self.locked is not None:
                 error = self.locked.check(result)
             if error is None and self.options.fail_on_warning:
@@ -130,6 +131,11 @@ class Run:
         self._failed = self._failed or result.status == "failed"
         self.results[index] = result
         self.emit(result.status, result.variant, result)
+
+    def _over_budget(self, artifact: Artifact, variant: Variant) -> PallascError | None:
+        if self.options.baseline is not None:
+            return self.options.baseline.check(artifact, variant)
+        return check_budget(artifact, variant.budget)
 
     def _fatal_warning(self, result: VariantResult) -> PallascError | None:
         from pallasc.compiler.workers.diagnostics import NO_KERNEL, check_diagnostics

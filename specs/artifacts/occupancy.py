@@ -81,6 +81,15 @@ def blocks_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, 
     return max(1, min(limits.values()))
 
 
+def warps_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> int:
+    """Return how many warps of a launch one multiprocessor of a model holds.
+
+    Raises:
+        CorruptError: the target lacks a number.
+    """
+    return blocks_per_sm(launch, kernel, target) * _warps(launch)
+
+
 def registers_of_block(launch: Launch, kernel: KernelResources) -> int:
     """Return how many registers a block of a launch takes."""
     of_warp = -(-max(kernel.registers, 1) * _WARP_THREADS // _REGISTER_UNIT) * _REGISTER_UNIT

@@ -5,12 +5,30 @@ from __future__ import annotations
 import os
 import stat
 import weakref
+from pathlib import Path
 from typing import Protocol
 
 from pallasc.errors import CorruptError, SpecError
 
 # A pipe in the place of a file must not block.
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+SUFFIX = ".pallasc"
+
+
+def is_bundle(path: Path) -> bool:
+    """Tell whether a path is one of a bundle: by its name, or by how the file begins."""
+    from pallasc.specs.bundle.format import MAGIC
+
+    # By name too, so that a truncated or missing bundle is told as one.
+    if path.suffix == SUFFIX and not path.is_dir():
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 class Source(Protocol):

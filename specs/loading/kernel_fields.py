@@ -19,6 +19,7 @@ from pallasc.specs.fields import (
     finite,
 )
 from pallasc.specs.gpus import DEFAULT_MODELS, FIGURES, MODELS
+from pallasc.specs.loading.budget_fields import BUDGET_FIELDS
 from pallasc.specs.loading.entry_fields import IDENTIFIER, NODES, EntryKind
 from pallasc.specs.loading.parameter_fields import (
     ARGS_KEY,
@@ -229,16 +230,8 @@ class TargetKind(NamedTuple):
 
 
 _POINT = MapOf(PARAMETER, ParameterKind(), "parameters")
-LIMIT = Number(whole=True, template=True)
 DIFFERENCE = Number(whole=False, template=True)
 
-BUDGET_FIELDS = (
-    Field("registers", LIMIT, "Registers of a thread."),
-    Field("spill_bytes", LIMIT, "Bytes of spill stores and spill loads of a thread together."),
-    Field("stack_bytes", LIMIT, "Stack frame of a thread."),
-    Field("smem_bytes", LIMIT, "Static and dynamic shared memory of a block."),
-    Field("cubin_bytes", LIMIT, "Size of all cubins of a variant."),
-)
 TOLERANCE_FIELDS = (
     Field("rtol", DIFFERENCE, "Relative difference that is allowed."),
     Field("atol", DIFFERENCE, "Absolute difference that is allowed."),
@@ -280,7 +273,7 @@ KERNEL_FIELDS = (
     Field("targets", TARGETS_KIND, "Models or architectures to compile for."),
     Field("reference", EntryKind(), "The function that gives the right result."),
     Field("tolerance", Record(TOLERANCE_FIELDS), "How far a result may be from the reference."),
-    Field("budget", Record(BUDGET_FIELDS), "The most that a variant may use."),
+    Field("budget", Record(BUDGET_FIELDS), "Limits of what a variant may use."),
     Field(
         "files",
         ListOf(Text("a path"), "paths"),

@@ -22,14 +22,19 @@ from pallasc.specs.lock import (
     Component,
     Entry,
     Lock,
+    listed,
     update_command,
 )
+from pallasc.specs.resources import Resources
 from pallasc.specs.spelling import show
 
 _CONFLICT = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?=[ \n]|$)", re.MULTILINE)
 _KEY = rf'(?:({PLAIN})|"([^"\\\n]+)")'
+_NUMBERS = r"(?:[a-z_]{1,20}: \d{1,18}(?:, (?!\})|(?=\})))*"
+_NUMBER = re.compile(r"([a-z_]+): (\d+)")
 _VARIANT = re.compile(
     rf"^  {_KEY}: \{{action: ({DIGEST}), artifact: ({DIGEST}), request: ({DIGEST})"
+    rf"(, resources: \{{{_NUMBERS}\}})?"
     r"(?:, cost: (\d{1,9}(?:\.\d{1,9})?))?\}\n",
     re.MULTILINE,
 )
@@ -45,7 +50,8 @@ _DIGEST_FIELD = Field("digest", _DIGEST_TEXT, "Decides whether the component is 
 _COMPONENT_FIELDS = Record((Field("version", _ANY_TEXT, "For people."), _DIGEST_FIELD))
 _COST_FIELD = Field("cost", Number(whole=False), "Seconds.")
 _DIGEST_FIELDS = tuple(Field(name, _DIGEST_TEXT, name, True) for name in Entry._fields)
-_ENTRY_FIELDS = Record((*_DIGEST_FIELDS, _COST_FIELD))
+_RESOURCES = Record(tuple(Field(name, Number(whole=True), name) for name in Resources._fields))
+_ENTRY_FIELDS = Record((*_DIGEST_FIELDS, Field("resources", _RESOURCES, "Numbers."), _COST_FIELD))
 _TOOLCHAIN = MapOf(_ANY_TEXT, _COMPONENT_FIELDS, "components", minimum=0)
 _VARIANTS = MapOf(_ANY_TEXT, _ENTRY_FIELDS, "variants", minimum=0)
 _SECTIONS = ("schema", "toolchain", "variants")
@@ -105,11 +111,22 @@ def _parse_own_form(text: str) -> Lock | None:
     head = f"{head.removeprefix(start)}\n"
     toolchain = {a or b: Component(d, v) for a, b, v, d in _COMPONENT.findall(head)}
     rows = _VARIANT.findall(body)
-    variants = {a or b: Entry(*digests) for a, b, *digests, _ in rows}
+    variants = {a or b: Entry(*digests) for a, b, *digests, _, _ in rows}
     costs = {a or b: float(cost) for a, b, *_, cost in rows if cost}
+    resources = {a or b: _resources(numbers) for a, b, *_, numbers, _ in rows if numbers}
     # A line that no pattern matched, or a key that is given twice, leaves fewer entries than lines.
     is_complete = (len(toolchain), len(variants)) == (head.count("\n"), body.count("\n"))
-    return Lock(toolchain, variants, costs) if is_complete and body.endswith("\n") else None
+    if not is_complete or None in resources.values() or not body.endswith("\n"):
+        return None
+    return Lock(toolchain, variants, costs, resources)  # type: ignore[arg-type]
+
+
+def _resources(text: str) -> Resources | None:
+    """Return the resources in a line, None where one is given twice or is not known."""
+    numbers = [(name, int(value)) for name, value in _NUMBER.findall(text)]
+    named = dict(numbers)
+    is_known = len(named) == len(numbers) and named.keys() <= {*Resources._fields}
+    return Resources(**named) if is_known else None
 
 
 def _parse_any_form(text: str, file: str) -> Lock:
@@ -147,7 +164,7 @@ def _check_schema(data: object, at: Place) -> None:
     if type(schema) is not int or schema not in READ_SCHEMAS:
         raise at.child("schema").error(
             f"the lock has schema {show(schema)}, and this pallasc reads schemas "
-            f"{' and '.join(map(str, READ_SCHEMAS))}.",
+            f"{listed(map(str, READ_SCHEMAS))}.",
             "Install the pallasc that wrote it.",
         )
 
@@ -168,8 +185,12 @@ def _lock(data: object, at: Place) -> Lock:
     costs: dict[str, Any] = {
         name: entry.pop("cost") for name, entry in variants.items() if "cost" in entry
     }
+    resources: dict[str, Any] = {
+        name: entry.pop("resources") for name, entry in variants.items() if "resources" in entry
+    }
     return Lock(
         {label: make_component(**component) for label, component in toolchain.items()},
         {name: make_entry(**entry) for name, entry in variants.items()},
         {name: float(cost_s) for name, cost_s in costs.items()},
+        {name: Resources(**numbers) for name, numbers in resources.items()},
     )

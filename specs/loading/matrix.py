@@ -10,8 +10,9 @@ from pallasc.specs.arrays import without_layout
 from pallasc.specs.fields import Number, PathParts, Place
 from pallasc.specs.gpus import Target
 from pallasc.specs.loading.batches import check_batch_arrays
+from pallasc.specs.loading.budget_fields import LIMITS
 from pallasc.specs.loading.filling import Params, Trees
-from pallasc.specs.loading.kernel_fields import AXIS_SIZE, DIFFERENCE, LIMIT
+from pallasc.specs.loading.kernel_fields import AXIS_SIZE, DIFFERENCE
 from pallasc.specs.loading.limits import check_expansion
 from pallasc.specs.loading.parameter_fields import ARGS_KEY, SEED_KEY, TOLERANCE_KEY
 from pallasc.specs.loading.points import points_of, source_of
@@ -157,10 +158,9 @@ class _Filled:
     def variants(self, point: Point, targets: Iterable[Target]) -> Iterator[Variant]:
         """Yield the variants of a point, which differ in the target alone."""
         spec, at, params = self._spec, self._at, contents(point)
-        limits = _numbers(spec.budget, LIMIT, params, at.child("budget"))
         made = {
             **self._made(point),
-            "budget": _budget(limits) if limits else _NO_BUDGET,
+            "budget": _budget(spec, params, at.child("budget")) if spec.budget else _NO_BUDGET,
             "check": self._check(point) if spec.check else None,
         }
         for target in targets:
@@ -251,8 +251,12 @@ def _check_args(spec: Spec, at: Place) -> dict[str, Value] | list[Value] | None:
     return own
 
 
-def _budget(limits: Mapping[str, int | float]) -> Budget:
-    return Budget(**{name: int(limit) for name, limit in limits.items()})
+def _budget(spec: Spec, params: Params, at: Place) -> Budget:
+    limits = {}
+    for name, value in spec.budget.items():
+        place = at.child(name)
+        limits[name] = LIMITS[name].checked(_filled(value, params, place), place)
+    return Budget(**limits)
 
 
 def _mesh(axes: Mapping[str, int | str], params: Params, at: Place) -> Mesh:
@@ -271,7 +275,12 @@ def _numbers(
 
 
 def _number(value: object, kind: Number, params: Params, at: Place) -> int | float:
-    if isinstance(value, str):
-        with at.blamed():
-            value = parse_template(value).fill(params)
-    return kind.checked(value, at)
+    return kind.checked(_filled(value, params, at), at)
+
+
+def _filled(value: object, params: Params, at: Place) -> object:
+    """Return a number, or what its template gives."""
+    if not isinstance(value, str):
+        return value
+    with at.blamed():
+        return parse_template(value).fill(params)

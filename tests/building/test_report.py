@@ -11,6 +11,7 @@ from pallasc.compiler.builds.report import Report, VariantResult
 from pallasc.errors import BudgetError, CompileError, PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import KernelResources
 from pallasc.specs.artifacts.budgets import check_budget
+from pallasc.specs.resources import Resources
 from pallasc.specs.spec import Budget
 
 KERNEL = KernelResources(
@@ -68,6 +69,38 @@ def test_a_limit_that_is_exceeded_is_named_with_both_figures(
     field: str, limit: int, message: str
 ) -> None:
     assert check(Measured(KERNEL), **{field: limit}) == message
+
+
+@pytest.mark.parametrize(
+    ("field", "rule", "before", "message"),
+    [
+        ("registers", "+8", 31, "k takes 40 registers; the budget is +8 on 31 in old.lock"),
+        ("spill_bytes", "<= baseline", 11, "k takes 12 spill bytes; the budget is <= baseline, 11"),
+        ("stack_bytes", "+10 %", 14, "k takes 16 stack bytes; the budget is +10 % on 14 in"),
+        ("smem_bytes", "+0", 1023, "k takes 1024 shared memory bytes; the budget is +0 on 1023"),
+        ("cubin_bytes", "+10 %", 454, "the cubins take 500 bytes; the budget is +10 % on 454 in"),
+    ],
+)
+def test_a_rule_that_is_broken_is_named_with_all_figures(
+    field: str, rule: str, before: int, message: str
+) -> None:
+    def check_against(number: int | None) -> BudgetError | None:
+        return check_budget(
+            Measured(KERNEL),  # type: ignore[arg-type]
+            Budget(**{field: rule}),
+            before=Resources(**{field: number}),
+            baseline="old.lock",
+        )
+
+    assert str(check_against(before)).startswith(message)
+    assert check_against(before + 1) is None
+    assert check_against(None) is None
+
+
+def test_all_that_is_exceeded_is_named_at_once() -> None:
+    assert check(Measured(KERNEL), registers=1, spill_bytes=0) == (
+        "k takes 40 registers; the budget is 1\nk takes 12 spill bytes; the budget is 0"
+    )
 
 
 def test_the_kernel_that_takes_too_much_is_named() -> None:

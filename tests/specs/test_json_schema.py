@@ -61,6 +61,7 @@ def test_the_library_is_valid(name: str) -> None:
         {"matrix": {"$file": {"path": "r.json", "where": {"a": [1, 2]}, "skip": ["x"]}}},
         {"static": {"a": {"$ref": "m:Enum.{mode}"}, "b": {"$call": "{f}", "x": "{t.m}"}}},
         {"budget": {"registers": "{r}", "spill_bytes": 0}, "tolerance": {"rtol": 0.1}},
+        {"budget": {"registers": "+8", "cubin_bytes": "+2.5 %", "occupancy": ">= baseline"}},
         {
             "check": {
                 "m": 128,

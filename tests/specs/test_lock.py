@@ -29,6 +29,7 @@ from pallasc.specs.lock import (
     settled_cost,
     write_lock,
 )
+from pallasc.specs.resources import Resources
 
 
 def digest(text: str) -> str:
@@ -46,17 +47,23 @@ def shown(entry: Entry) -> str:
 A, B, C = entry("a"), entry("b"), entry("c")
 MATMUL = "matmul[m=1024,dtype=bf16]@h100-sxm"
 JAX, LIBDEVICE = Component(digest("jax"), "0.12.0.1"), Component(digest("libdevice"))
-LOCK = Lock({"jax": JAX, "libdevice": LIBDEVICE}, {MATMUL: A, "add@b200": B}, {MATMUL: 1.8})
+TOOLCHAIN = {"jax": JAX, "libdevice": LIBDEVICE}
+TAKEN = Resources(168, 0, 16, 65536, 8, 9512)
+LOCK = Lock(TOOLCHAIN, {MATMUL: A, "add@b200": B}, {MATMUL: 1.8}, {MATMUL: TAKEN})
+NUMBERS = (
+    "resources: {registers: 168, spill_bytes: 0, stack_bytes: 16, smem_bytes: 65536, "
+    "occupancy: 8, cubin_bytes: 9512}"
+)
 TEXT = f"""\
 # What each variant was compiled to. Commit this file; `pallasc lock SPECS --update` writes
 # it, `pallasc build --locked` and `pallasc build --frozen` hold to it.
-schema: 2
+schema: 3
 toolchain:
   jax: {{version: "0.12.0.1", digest: {JAX.digest}}}
   libdevice: {{digest: {LIBDEVICE.digest}}}
 variants:
   add@b200: {shown(B)}
-  {MATMUL}: {shown(A)[:-1]}, cost: 1.8}}
+  {MATMUL}: {shown(A)[:-1]}, {NUMBERS}, cost: 1.8}}
 """
 
 
@@ -86,7 +93,11 @@ def test_equal_locks_give_equal_bytes_whatever_the_order_was() -> None:
 def test_what_is_written_is_read_and_is_yaml() -> None:
     assert read(TEXT) == LOCK
     data = yaml.safe_load(TEXT)
-    assert data["variants"][MATMUL] == {**A._asdict(), "cost": 1.8}
+    assert data["variants"][MATMUL] == {
+        **A._asdict(),
+        "resources": TAKEN._asdict(),
+        "cost": 1.8,
+    }
     assert data["variants"]["add@b200"] == B._asdict()
     assert data["toolchain"]["jax"] == {"version": "0.12.0.1", "digest": JAX.digest}
 
@@ -121,7 +132,7 @@ def test_every_text_that_has_an_encoding_can_be_part_of_an_id(names: set[str]) -
 
 
 def test_a_lock_of_nothing_is_written_and_read() -> None:
-    assert lock_text(Lock()).endswith("schema: 2\ntoolchain: {}\nvariants: {}\n")
+    assert lock_text(Lock()).endswith("schema: 3\ntoolchain: {}\nvariants: {}\n")
     assert read(lock_text(Lock())) == Lock()
 
 
@@ -185,14 +196,14 @@ DAMAGE = [
     ("  add@b200", "=======\n  add@b200", "pallasc.lock:8: the lock holds the marks of a merge"),
     (f"  {MATMUL}", ">>>>>>> theirs\n  x", "pallasc.lock:9: the lock holds the marks of a merge"),
     (
-        "schema: 2",
         "schema: 3",
-        "lock:3:9: schema: the lock has schema 3, and this pallasc reads schemas 1 and 2.",
+        "schema: 4",
+        "lock:3:9: schema: the lock has schema 4, and this pallasc reads schemas 1, 2 and 3.",
     ),
-    ("schema: 2", "schema: [1]", "pallasc.lock:3:9: schema: the lock has schema a list, and"),
-    ("schema: 2\n", "", "pallasc.lock:3:1: field 'schema' of a lock file is missing."),
+    ("schema: 3", "schema: [1]", "pallasc.lock:3:9: schema: the lock has schema a list, and"),
+    ("schema: 3\n", "", "pallasc.lock:3:1: field 'schema' of a lock file is missing."),
     ("variants:\n", "variant:\n", "pallasc.lock:3:1: field 'variants' of a lock file is missing."),
-    ("schema: 2", "schema: 2\nmore: 2", "pallasc.lock:4:1: unknown field 'more'."),
+    ("schema: 3", "schema: 3\nmore: 2", "pallasc.lock:4:1: unknown field 'more'."),
     ("  add@b200", f"  {MATMUL}", "is given twice, first at pallasc.lock:8:3."),
     ("  libdevice", "  jax", "pallasc.lock:6:3: key 'jax' is given twice, first"),
     (B.action, B.action[1:], "is not a digest of 64 hexadecimal digits."),
@@ -314,8 +325,42 @@ def test_other_entries_stay_unless_the_new_ones_are_all() -> None:
 
 
 def test_a_lock_of_the_first_schema_is_one_without_costs() -> None:
-    old = TEXT.replace("schema: 2", "schema: 1").replace(", cost: 1.8", "")
-    assert read(old) == read(old.replace("{", "{ ")) == replace(LOCK, costs={})
+    old = TEXT.replace("schema: 3", "schema: 1").replace(f", {NUMBERS}, cost: 1.8", "")
+    assert read(old) == read(old.replace("{", "{ ")) == replace(LOCK, costs={}, resources={})
+
+
+def test_a_lock_of_the_second_schema_is_one_without_resources() -> None:
+    old = TEXT.replace("schema: 3", "schema: 2").replace(f", {NUMBERS}", "")
+    assert read(old) == read(old.replace("{", "{ ")) == replace(LOCK, resources={})
+
+
+def test_what_is_not_known_of_a_variant_is_left_out_of_its_line() -> None:
+    lock = Lock({"jax": JAX}, {"z": A, "y": A}, {}, {"z": Resources(registers=8), "y": Resources()})
+    assert "resources: {registers: 8}}\n" in lock_text(lock)
+    assert read(lock_text(lock)) == read(lock_text(lock).replace("{", "{ ")) == lock
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ("registers: 8, registers: 9", "key 'registers' is given twice"),
+        ("registers: 8, warps: 9", "unknown field 'warps'"),
+        ("registers: many", "expected a whole number of at least 0, got 'many'."),
+    ],
+)
+def test_damaged_resources_are_told_with_their_line(numbers: str, message: str) -> None:
+    line = f"  k: {shown(A)[:-1]}, resources: {{{numbers}}}}}"
+    text = f"schema: 3\ntoolchain: {{}}\nvariants:\n{line}\n"
+    assert error(text).startswith("pallasc.lock:4:")
+    assert message in error(text)
+
+
+def test_resources_go_with_the_artifact_that_has_them() -> None:
+    assert merged(LOCK, Lock({"jax": JAX}, {MATMUL: A}), whole=True).resources == {MATMUL: TAKEN}
+    assert merged(LOCK, Lock({"jax": JAX}, {MATMUL: C}), whole=True).resources == {}
+    taken = {MATMUL: Resources(registers=9)}
+    new = Lock({"jax": JAX}, {MATMUL: C}, {}, taken)
+    assert merged(LOCK, new, whole=False).resources == taken
 
 
 @pytest.mark.parametrize(
@@ -359,20 +404,21 @@ def test_costs_go_with_their_variants_and_stay_without_a_new_time() -> None:
 
 
 def test_words_for_the_same_toolchain_stay() -> None:
-    renamed = Lock({"jax": JAX._replace(version="0.12"), "libdevice": LIBDEVICE}, LOCK.variants)
+    renamed = Lock({**TOOLCHAIN, "jax": JAX._replace(version="0.12")}, LOCK.variants)
     assert merged(LOCK, renamed, whole=True) == LOCK
     other = Lock({"jax": JAX}, LOCK.variants)
-    assert merged(LOCK, other, whole=True) == replace(other, costs=LOCK.costs)
+    assert merged(LOCK, other, whole=True) == replace(LOCK, toolchain=other.toolchain)
 
 
 def test_a_lock_of_ten_thousand_entries_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "pallasc.lock"
     variants = {f"matmul[m={i},layout=row major]@b200": entry(str(i)) for i in range(10_000)}
     costs = {name: index / 8 for index, name in enumerate(variants) if index % 3}
-    write_lock(path, Lock({"jax": JAX}, variants, costs))
+    resources = {name: Resources(registers=i) for i, name in enumerate(variants) if i % 5}
+    write_lock(path, Lock({"jax": JAX}, variants, costs, resources))
     lock = read_lock(path)
     assert lock is not None
-    assert (lock.variants, lock.costs) == (variants, costs)
+    assert (lock.variants, lock.costs, lock.resources) == (variants, costs, resources)
     assert compare(lock.variants, variants, whole=True) == []
 
 

@@ -1,0 +1,139 @@
+"""The baseline of a build: what variants took before, for the rules of their budgets.
+
+A baseline is a lock or a bundle. Without `--baseline` it is `pallasc.lock` of the current folder,
+if a rule needs one. A variant that the baseline lacks is new: nothing is compared, and a note says
+so. `pallasc build` alone checks rules; a lock is updated whatever they say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pallasc.errors import BudgetError, SpecError
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.budgets import check_budget
+from pallasc.specs.lock import LOCK_FILE, update_command
+from pallasc.specs.resources import Resources
+from pallasc.specs.spec import Variant
+
+_NAMED = 3
+_NOTHING = Resources()
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What variants took before.
+
+    Attributes:
+        name: the file, for messages.
+        find: returns the resources of a variant by its id, None if the file lacks it.
+        absent: ids of variants with rules that `check` did not find.
+    """
+
+    name: str
+    find: Callable[[str], Resources | None]
+    absent: list[str] = field(default_factory=list)
+
+    def check(self, artifact: Artifact, variant: Variant) -> BudgetError | None:
+        """Return the error of an artifact that exceeds its budget, None if it does not."""
+        rules = variant.budget.rules()
+        if not rules:
+            return check_budget(artifact, variant.budget)
+        before = self.find(variant.id) or _NOTHING
+        if any(getattr(before, name) is None for name in rules):
+            self.absent.append(variant.id)
+        return check_budget(artifact, variant.budget, before=before, baseline=self.name)
+
+    def notes(self) -> list[str]:
+        """Return a note on the variants whose rules could not be checked."""
+        if not self.absent:
+            return []
+        shown = ", ".join(self.absent[:_NAMED])
+        more = f" and {len(self.absent) - _NAMED:,} more" if len(self.absent) > _NAMED else ""
+        number = len(self.absent)
+        which = f"{number:,} variant{'s' if number > 1 else ''}"
+        return [
+            f"{self.name} says nothing of {which} whose budget is relative to it, so that "
+            f"nothing was compared: {shown}{more}"
+        ]
+
+
+def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | None:
+    """Return the baseline of a build, None where no budget needs one.
+
+    Args:
+        path: a lock or a bundle; None for the lock of the current folder.
+        variants: the variants of the build.
+
+    Raises:
+        SpecError: the file does not exist or cannot be read, or has nothing to compare with; or a
+            rule needs a baseline, and there is none.
+        CorruptError: the bundle is damaged, or not signed as this machine demands.
+    """
+    first = next((variant for variant in variants if variant.budget.rules()), None)
+    if path is not None:
+        return open_baseline(path)
+    if first is None:
+        return None
+    if not LOCK_FILE.exists():
+        raise _no_baseline(first)
+    return open_baseline(LOCK_FILE)
+
+
+def _no_baseline(variant: Variant) -> SpecError:
+    rule = variant.budget.rules()[0]
+    return SpecError(
+        f"{variant.name}.budget.{rule}: {getattr(variant.budget, rule)!r} is relative to a "
+        f"baseline, and there is no {LOCK_FILE} here.",
+        location=variant.where(f"budget.{rule}"),
+        hint=f"Make one with: {update_command(LOCK_FILE)}; or name a lock or a bundle with "
+        "--baseline.",
+    )
+
+
+def open_baseline(path: Path) -> Baseline:
+    """Return what a lock or a bundle says of its variants.
+
+    Raises:
+        SpecError: it does not exist, cannot be read, or is a lock without resources.
+        CorruptError: the bundle is damaged, or not signed as this machine demands.
+    """
+    from pallasc.specs.bundle.source import is_bundle
+
+    if is_bundle(path):
+        return Baseline(str(path), _in_bundle(path))
+    from pallasc.specs.loading.lock_file import read_lock
+
+    lock = read_lock(path)
+    if lock is None:
+        raise SpecError(
+            f"--baseline: there is no {path}.", hint=f"Make it with: {update_command(path)}"
+        )
+    if lock.variants and not lock.resources:
+        raise SpecError(
+            f"{path} has digests alone and no resources, as an older pallasc wrote it: nothing can "
+            "be compared with it.",
+            hint=f"Add them with: {update_command(path)}",
+        )
+    return Baseline(str(path), lock.resources.get)
+
+
+def _in_bundle(path: Path) -> Callable[[str], Resources | None]:
+    from pallasc.specs.artifacts.resources import resources_of
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.trust import read_policy
+
+    bundle = open_bundle(path)
+    read_policy().check(bundle)
+    entries = {entry.id: entry for entry in bundle.entries()}
+
+    def find(variant: str) -> Resources | None:
+        entry = entries.get(variant)
+        if entry is None:
+            return None
+        # As it was compiled: what ships may lack debug sections, and be smaller.
+        return resources_of(Artifact(bundle.record(entry), lambda key: b""))
+
+    return find

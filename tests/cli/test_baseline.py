@@ -1,0 +1,221 @@
+"""Budgets relative to a baseline: each rule trips, holds, and is told with its place."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from pallasc.specs.loading.lock_file import read_lock
+from pallasc.specs.lock import Lock, write_lock
+from pallasc.specs.resources import Resources
+
+LOCK = Path("pallasc.lock")
+FIRST, SECOND = "add[m=1024,dtype=f32]@h100-sxm", "add[m=1024,dtype=bf16]@h100-sxm"
+
+
+class Gated:
+    """A spec whose variants are in the store, and a lock that says what they took."""
+
+    def __init__(self, folder: Path, built: Any, run: Any) -> None:
+        self.folder, self.spec, self._text, self._run = (
+            folder, folder / "kernels.yaml", built.spec.read_text(), run,
+        )  # fmt: skip
+        self._store = built.store
+        self.limit()
+        assert run("lock", "kernels.yaml", "--update", "--store", built.store).code == 0
+        lock = read_lock(LOCK)
+        assert lock is not None
+        self.lock: Lock = lock
+
+    def limit(self, **limits: int | str) -> None:
+        budget = f"    budget: {json.dumps(limits)}\n" if limits else ""
+        self.spec.write_text(self._text + budget)
+
+    def before(self, change: dict[str, int | None], *names: str) -> None:
+        """Have the lock say that variants took something else."""
+        taken = {
+            name: each._replace(**change) if name in (names or self.lock.resources) else each
+            for name, each in self.lock.resources.items()
+        }
+        write_lock(LOCK, replace(self.lock, resources=taken))
+
+    def build(self, *options: str | Path) -> Any:
+        return self._run("build", "kernels.yaml", "--store", self._store, *options)
+
+    @property
+    def taken(self) -> Resources:
+        return self.lock.resources[FIRST]
+
+
+@pytest.fixture
+def gated(built: Any, run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gated:
+    monkeypatch.chdir(tmp_path)
+    return Gated(tmp_path, built, run)
+
+
+def test_a_lock_says_what_each_variant_takes(gated: Gated) -> None:
+    assert {*gated.lock.resources} == {FIRST, SECOND}
+    assert None not in gated.taken
+    assert gated.taken.registers in range(16, 256)
+    assert gated.taken.occupancy in range(1, 65)
+
+
+@pytest.mark.parametrize(
+    ("field", "rule", "better"),
+    [
+        ("registers", "+8", -8),
+        ("registers", "<= baseline", 0),
+        ("cubin_bytes", "+64", -64),
+        ("occupancy", ">= baseline", 0),
+        ("occupancy", "-2", 2),
+    ],
+)
+def test_each_rule_holds_up_to_its_limit_and_trips_beyond_it(
+    gated: Gated, field: str, rule: str, better: int
+) -> None:
+    now = getattr(gated.taken, field)
+    step = 1 if field == "occupancy" else -1
+    gated.limit(**{field: rule})
+    gated.before({field: now + better}, FIRST)
+    assert gated.build().code == 0
+    gated.before({field: now + better + step}, FIRST)
+    tripped = gated.build()
+    assert tripped.code == 5
+    assert tripped.err.count("the budget is") == 1
+    assert rule in tripped.err
+    assert f"{now + better + step} in pallasc.lock" in tripped.err
+
+
+def test_a_build_that_is_over_its_budget_lists_the_variants_once_a_kernel(
+    gated: Gated,
+) -> None:
+    gated.limit(registers="+8", cubin_bytes="+10 %")
+    gated.before({"registers": 1, "cubin_bytes": 100})
+    tripped = gated.build("--junit", "report.xml", "--annotations", "github")
+    assert tripped.code == 5
+    commands = [line for line in tripped.err.splitlines() if line.startswith("::error")]
+    assert len(commands) == 1
+    assert "title=add%3A 2 variants are over their budget::" in commands[0]
+    assert "file=kernels.yaml,line=4" in commands[0]
+    assert f"{SECOND}: " in commands[0]
+    top = ElementTree.parse("report.xml").getroot()
+    assert (top.get("tests"), top.get("failures")) == ("3", "1")
+    (failed,) = [case for case in top.iter("testcase") if case.find("failure") is not None]
+    assert failed.get("name") == "add: budget"
+    failure = failed.find("failure")
+    assert failure is not None
+    assert failure.get("message") == "2 variants are over their budget"
+    text = failure.text or ""
+    assert [name for name in (FIRST, SECOND) if f"{name}: " in text] == [FIRST, SECOND]
+    assert text.count("registers; the budget is +8 on 1 in pallasc.lock") == 2
+    assert text.count("bytes; the budget is +10 % on 100 in pallasc.lock") == 2
+
+
+def test_a_kernel_within_its_budget_has_a_case_that_passes(gated: Gated) -> None:
+    gated.limit(registers="+8")
+    assert gated.build("--junit", "report.xml").code == 0
+    top = ElementTree.parse("report.xml").getroot()
+    assert [case.get("name") for case in top.iter("testcase")] == [FIRST, SECOND, "add: budget"]
+    assert (top.get("tests"), top.get("failures")) == ("3", "0")
+
+
+def test_a_rule_without_a_baseline_is_an_error_at_its_place(gated: Gated) -> None:
+    gated.limit(smem_bytes=232448, registers="+8")
+    LOCK.unlink()
+    refused = gated.build()
+    assert refused.code == 2
+    line = (
+        gated.spec.read_text()
+        .splitlines()
+        .index('    budget: {"smem_bytes": 232448, "registers": "+8"}')
+    )
+    assert refused.err.splitlines()[-2:] == [
+        f"error: kernels.yaml:{line + 1}:49: add.budget.registers: '+8' is relative to a baseline, "
+        "and there is no pallasc.lock here.",
+        "  Make one with: pallasc lock SPECS --update; or name a lock or a bundle with --baseline.",
+    ]
+
+
+def test_a_variant_that_the_baseline_lacks_is_told_and_passes(gated: Gated) -> None:
+    gated.limit(registers="+8")
+    taken = {SECOND: gated.lock.resources[SECOND]}
+    write_lock(LOCK, replace(gated.lock, resources=taken))
+    built = gated.build()
+    assert built.code == 0
+    assert (
+        "warning: pallasc.lock says nothing of 1 variant whose budget is relative to it, so that "
+        f"nothing was compared: {FIRST}"
+    ) in built.err.splitlines()
+
+
+def test_a_bundle_is_a_baseline_of_what_was_compiled_not_of_what_ships(
+    gated: Gated, run: Any, built: Any
+) -> None:
+    bundled = run(
+        "bundle", "create", "kernels.yaml", "-o", "old.pallasc", "--store", built.store,
+    )  # fmt: skip
+    assert bundled.code == 0, bundled.err
+    gated.limit(registers="<= baseline", cubin_bytes="+0 %", occupancy=">= baseline")
+    LOCK.unlink()
+    assert gated.build("--baseline", "old.pallasc").code == 0
+
+
+def test_baselines_that_cannot_be_compared_with_are_refused(gated: Gated) -> None:
+    gated.limit(registers="+8")
+    missing = gated.build("--baseline", "none.lock")
+    assert missing.code == 2
+    assert "error: --baseline: there is no none.lock." in missing.err
+    write_lock(LOCK, replace(gated.lock, resources={}))
+    old = gated.build()
+    assert old.code == 2
+    assert "pallasc.lock has digests alone and no resources" in old.err
+    assert "Add them with: pallasc lock SPECS --update" in old.err
+    Path("cut.pallasc").write_bytes(b"")
+    assert gated.build("--baseline", "cut.pallasc").code == 5
+
+
+def test_only_build_holds_to_rules_and_an_update_accepts_what_is(
+    gated: Gated, run: Any, built: Any
+) -> None:
+    gated.limit(registers="+8")
+    gated.before({"registers": 1})
+    assert run("inspect", "kernels.yaml", "--store", built.store, "--resources").code == 0
+    assert run("lock", "kernels.yaml", "--update", "--store", built.store).code == 0
+    assert gated.build().code == 0
+
+
+def test_a_least_occupancy_needs_no_baseline(gated: Gated) -> None:
+    LOCK.unlink()
+    gated.limit(occupancy=64)
+    now = gated.taken.occupancy
+    assert f"has {now} warps on a multiprocessor; the budget is at least 64" in gated.build().err
+    gated.limit(occupancy=now or 0)
+    assert gated.build().code == 0
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("-8", "got '-8'."),
+        ("10", "got '10'."),
+        ("+8 registers", "got '+8 registers'."),
+        (-1, "got -1."),
+        ("", "got ''."),
+    ],
+)
+def test_malformed_rules_are_told_with_their_place_and_examples(
+    gated: Gated, rule: int | str, message: str
+) -> None:
+    gated.limit(registers=rule)
+    refused = gated.build()
+    assert refused.code == 2
+    assert (
+        "kernels.yaml:9:27: add.budget.registers: expected a whole number or a rule" in refused.err
+    )
+    assert message in refused.err
+    assert 'like "+8", "+10 %", "<= baseline".' in refused.err

@@ -1,0 +1,66 @@
+"""Rules of budgets: what is read as one, and what it allows."""
+
+from __future__ import annotations
+
+import pytest
+
+from pallasc.specs.budget_rules import parse_rule, rules_for
+from pallasc.specs.resources import Resources
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "shown", "before", "allowed"),
+    [
+        ("registers", "+8", "+8", 160, 168),
+        ("registers", "  + 8 ", "+8", 160, 168),
+        ("registers", "+0", "+0", 160, 160),
+        ("registers", "<= baseline", "<= baseline", 160, 160),
+        ("registers", "<=baseline", "<= baseline", 160, 160),
+        ("cubin_bytes", "+10 %", "+10 %", 1000, 1100),
+        ("cubin_bytes", "+10%", "+10 %", 1001, 1101),
+        ("cubin_bytes", "+2.5 %", "+2.5 %", 1000, 1025),
+        ("spill_bytes", "+10 %", "+10 %", 0, 0),
+        ("occupancy", ">= baseline", ">= baseline", 16, 16),
+        ("occupancy", "-8", "-8", 16, 8),
+        ("occupancy", "-10 %", "-10 %", 24, 22),
+    ],
+)
+def test_a_rule_allows_exactly_so_much(
+    field: str, text: str, shown: str, before: int, allowed: int
+) -> None:
+    rule = parse_rule(text, field)
+    assert rule is not None
+    assert rule.text == shown
+    assert parse_rule(rule.text, field) == rule
+    worse = allowed - 1 if field == "occupancy" else allowed + 1
+    assert rule.allows(allowed, before)
+    assert not rule.allows(worse, before)
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("registers", "-8"),
+        ("registers", ">= baseline"),
+        ("occupancy", "+8"),
+        ("occupancy", "<= baseline"),
+        ("registers", "8"),
+        ("registers", "+8.5"),
+        ("registers", "+8 registers"),
+        ("registers", "+"),
+        ("registers", "+ %"),
+        ("registers", "+٨"),
+        ("registers", "<= 8"),
+        ("registers", "== baseline"),
+        ("registers", ""),
+    ],
+)
+def test_other_texts_are_no_rules(field: str, text: str) -> None:
+    assert parse_rule(text, field) is None
+
+
+@pytest.mark.parametrize("field", Resources._fields)
+def test_the_examples_of_a_field_are_rules_of_it(field: str) -> None:
+    assert [rule.text for text in rules_for(field) if (rule := parse_rule(text, field))] == [
+        *rules_for(field)
+    ]
