@@ -4,6 +4,7 @@ PYTHON ?= python3
 CUDA ?= 13
 PYTEST_ARGS ?= -n auto --dist loadfile
 BENCHMARKS ?= cold_build store warm_build parallel_build launch start
+BENCH_ARGS ?=
 DEMO_SPEC ?= specs/library/jax_kernels.yaml
 
 TAG := $(shell $(PYTHON) -c 'import sys; sys.stdout.write("%d.%d" % sys.version_info[:2])' 2>/dev/null)
@@ -61,9 +62,9 @@ coverage: $(VENV)/installed-dev ## compile a kernel for every entry of Pallas, w
 	@$(BIN)/python -P tests/coverage/run.py --write
 	@$(BIN)/python -P docs/generate.py --write
 
-bench: $(VENV)/installed-dev ## run the benchmarks; fail where one misses its goal
+bench: $(VENV)/installed-dev ## run the benchmarks, or some (BENCHMARKS="remote farm farm_model"); fail on a missed goal
 	@for name in $(BENCHMARKS); do echo "bench/$$name.py"; \
-		PYTHONPATH=bench $(BIN)/python -P "bench/$$name.py" --check || exit 1; done
+		PYTHONPATH=bench $(BIN)/python -P "bench/$$name.py" --check $(BENCH_ARGS) || exit 1; done
 
 # The wheel's C is compiled by zig, which brings the symbols of an old glibc along.
 MACHINE := $(shell uname -m)

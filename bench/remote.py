@@ -12,14 +12,17 @@ artifact served or a build failed; a remote that is dead costs a build at most 2
 next ones complete what was interrupted.
 
 Faults and kills come from `tests/cache/remote/` (`fault_proxy.py`, `faulty.py`, `kills.py`), which
-the tests run with small counts; so does this, unless `--full` asks for the great ones. All traffic
-is to 127.0.0.1.
+the tests run with small counts; so does this, unless `--full` asks for the great ones. These parts
+(`--only faults --only builds --only kills`) use all cores, and are about what comes out, not about
+time: they may run beside other work. `warm` and `dead` need a quiet machine. All traffic is to
+127.0.0.1.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -30,6 +33,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
@@ -44,7 +48,7 @@ import kills
 import servers
 import variants
 from bazel_cache import BazelCache
-from fault_proxy import FaultProxy, seeded
+from fault_proxy import Choose, FaultProxy, seeded
 
 from pallasc.cache.remote.guard import BUILD
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
@@ -56,6 +60,8 @@ PARTS = ("warm", "faults", "builds", "dead", "kills")
 VARIANTS = 1000
 _BUILD_VARIANTS = 40
 _DEAD_ROUNDS = 5
+_SLACK_S = 1.0
+"""A busy machine may take so much longer to notice that time is over."""
 SettingsAt = Callable[[str, str], RemoteSettings]
 
 
@@ -84,7 +90,7 @@ def _s3(place: str, prefix: str) -> RemoteSettings:
 
 def _web(place: str, prefix: str) -> RemoteSettings:
     user = f"{servers.USER}:{servers.PASSWORD}"
-    return _settings(f"http://{user}@{place}/kernels")
+    return _settings(f"http://{user}@{place}/{prefix.partition('-')[0]}")
 
 
 def _bazel(place: str, prefix: str) -> RemoteSettings:
@@ -173,34 +179,45 @@ def _warm_rounds(
     ]
 
 
+def _processes(count: int) -> ProcessPoolExecutor:
+    """Return a pool of processes."""
+    return ProcessPoolExecutor(count, mp_context=multiprocessing.get_context("spawn"))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
 def _faults(folder: Path, options: argparse.Namespace) -> list[Figure]:
     most = FAULTS[options.full]
-    wrong = failed = late = found = 0
-    injected: Counter[str] = Counter()
-    with _upstreams(folder) as upstreams:
+    total = faulty.Outcome()
+    shares = 1 if most < 1000 else 4
+    # Most of a trial's time is waiting for faults.
+    with _upstreams(folder) as upstreams, _processes(2 * _cores()) as pool:
+        runs: dict[Future[faulty.Outcome], str] = {}
         for number, (kind, (place, settings_at)) in enumerate(upstreams.items()):
-            trials = folder / f"trials-{kind}"
-            trials.mkdir()
-            outcome = faulty.run(
-                trials,
-                place,
-                settings_at,
-                faults=-(-most // len(upstreams)),
-                seed=options.seed + number,
-            )
+            for share in range(shares):
+                trials = folder / f"trials-{kind}-{share}"
+                trials.mkdir()
+                faults = -(-most // (len(upstreams) * shares))
+                seed = options.seed + 10 * number + share
+                if kind == "webdav":  # where the folder of an address must exist
+                    (folder / kind / f"s{seed}").mkdir()
+                run = pool.submit(faulty.run, trials, place, settings_at, faults=faults, seed=seed)
+                runs[run] = kind
+        for run in as_completed(runs):
+            outcome = run.result()
             for text in [*outcome.wrong, *outcome.failed, *outcome.late]:
-                print(f"{kind}: {text}", file=sys.stderr)
-            wrong, failed = wrong + len(outcome.wrong), failed + len(outcome.failed)
-            late, found = late + len(outcome.late), found + outcome.found
-            injected += outcome.injected
-            print(f"{kind}: {outcome.faults} faults, {outcome.found} found", file=sys.stderr)
+                print(f"{runs[run]}: {text}", file=sys.stderr)
+            print(f"{runs[run]}: {outcome.faults} faults, {outcome.found} found", file=sys.stderr)
+            total.add(outcome)
     return [
-        Figure("faults injected", injected.total(), goal=most, at_least=True),
-        Figure("kinds of faults", len(injected), goal=20, at_least=True),
-        Figure("variants served under faults", found),
-        Figure("wrong artifacts served", wrong, goal=0),
-        Figure("builds failed", failed, goal=0),
-        Figure("builds that waited too long", late, goal=0),
+        Figure("faults injected", total.faults, goal=most, at_least=True),
+        Figure("kinds of faults", len(total.injected), goal=20, at_least=True),
+        Figure("variants served under faults", total.found),
+        Figure("wrong artifacts served", len(total.wrong), goal=0),
+        Figure("builds failed", len(total.failed), goal=0),
+        Figure("builds that waited too long", len(total.late), goal=0),
     ]
 
 
@@ -219,24 +236,32 @@ def _builds(folder: Path, options: argparse.Namespace) -> list[Figure]:
     fill(Store(full), spec)
     outcome = Counter[str]()
     rng = random.Random(options.seed)
-    with BazelCache() as cache, FaultProxy(cache.place, lambda method, path: None) as proxy:
+    with BazelCache() as cache, ThreadPoolExecutor(_cores()) as pool:
         sent = _pallasc(
             "cache", "push", spec, "--remote", f"bazel+http://{cache.place}", store=full
         )
         assert sent.returncode == 0, sent.stderr
         local = json.loads(_looked_up(spec, full).stdout)
         expected = {row["id"]: row["digest"] for row in local["variants"]}
-        for number in range(BUILDS[options.full]):
-            proxy.choose = seeded(rng.randrange(2**32), 0.2 + 0.4 * rng.random())
+
+        def build(number: int, choose: Choose) -> tuple[subprocess.CompletedProcess[str], int]:
             store = folder / f"store-{number}"
             shutil.copytree(warm, store)
-            done = _looked_up(spec, store, "--remote", f"bazel+http://{proxy.place}")
-            _judge(outcome, done, expected)
+            with FaultProxy(cache.place, choose, seed=number) as proxy:
+                done = _looked_up(spec, store, "--remote", f"bazel+http://{proxy.place}")
             shutil.rmtree(store)
-        injected = proxy.count
+            return done, proxy.count
+
+        choices = [
+            seeded(rng.randrange(2**32), 0.2 + 0.4 * rng.random())
+            for _ in range(BUILDS[options.full])
+        ]
+        for done, injected in pool.map(build, range(len(choices)), choices):
+            outcome["injected"] += injected
+            _judge(outcome, done, expected)
     return [
         Figure("real builds under faults", BUILDS[options.full]),
-        Figure("faults injected into real builds", injected),
+        Figure("faults injected into real builds", outcome["injected"]),
         Figure("variants that real builds found", outcome["found"]),
         Figure("wrong artifacts served to real builds", outcome["wrong"], goal=0),
         Figure("real builds failed", outcome["failed"], goal=0),
@@ -258,7 +283,7 @@ def _judge(
             outcome["wrong"] += row["digest"] != expected[row["id"]]
     stats = report["remote"]
     moved_mb = (stats["bytes_read"] + stats["bytes_written"]) / 1e6
-    outcome["late"] += stats["waited_s"] > BUILD.wait_s + moved_mb + 0.2
+    outcome["late"] += stats["waited_s"] > BUILD.wait_s + moved_mb + _SLACK_S
 
 
 def _looked_up(spec: Path, store: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -291,13 +316,23 @@ def _dead(folder: Path, options: argparse.Namespace) -> list[Figure]:
 
 
 def _kills(folder: Path, options: argparse.Namespace) -> list[Figure]:
-    outcome = kills.run(folder, kills=KILLS[options.full], seed=options.seed)
-    for text in outcome.wrong:
+    most, total = KILLS[options.full], kills.Outcome()
+    shares = _cores() if most >= 100 else 1
+    with _processes(shares) as pool:
+        runs = []
+        for share in range(shares):
+            place = folder / str(share)
+            place.mkdir()
+            count = -(-most // shares)
+            runs.append(pool.submit(kills.run, place, kills=count, seed=options.seed + share))
+        for run in as_completed(runs):
+            total.add(run.result())
+    for text in total.wrong:
         print(text, file=sys.stderr)
     return [
-        *(Figure(f"kills of a {verb}", count) for verb, count in outcome.kills.items()),
-        Figure("kills", sum(outcome.kills.values()), goal=KILLS[options.full], at_least=True),
-        Figure("what did not verify after a kill", len(outcome.wrong), goal=0),
+        *(Figure(f"kills of a {verb}", count) for verb, count in total.kills.items()),
+        Figure("kills", sum(total.kills.values()), goal=most, at_least=True),
+        Figure("what did not verify after a kill", len(total.wrong), goal=0),
     ]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from variants import check, download, fill, request_key, upload
 
 from pallasc.cache.remote.guard import Limits
 from pallasc.cache.remote.settings import RemoteSettings
+from pallasc.cache.remote.stats import RemoteStats
 from pallasc.cache.store import Store
 
 HURRIED = Limits(wait_s=0.3, pause_s=0.02)
@@ -52,6 +52,15 @@ class Outcome:
     @property
     def faults(self) -> int:
         return sum(self.injected.values())
+
+    def add(self, other: Outcome) -> None:
+        """Add what came of other trials."""
+        self.injected += other.injected
+        self.wrong += other.wrong
+        self.failed += other.failed
+        self.late += other.late
+        self.found += other.found
+        self.trials += other.trials
 
 
 def run(
@@ -95,13 +104,12 @@ def run(
 def _write(
     outcome: Outcome, settings: RemoteSettings, source: Store, keys: list[str], limits: Limits
 ) -> None:
-    began = time.monotonic()
     try:
         stats = upload(settings, source, keys, limits=limits)
     except Exception as error:
         outcome.failed.append(f"write: {type(error).__name__}: {error}")
         return
-    _time(outcome, "write", time.monotonic() - began, stats.moved_bytes, limits)
+    _time(outcome, "write", stats, limits)
 
 
 def _read(
@@ -109,13 +117,12 @@ def _read(
 ) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     store = Store(folder)
-    began = time.monotonic()
     try:
         found, stats = download(settings, store, keys, limits=limits)
     except Exception as error:
         outcome.failed.append(f"read: {type(error).__name__}: {error}")
         return
-    _time(outcome, "read", time.monotonic() - began, stats.moved_bytes, limits)
+    _time(outcome, "read", stats, limits)
     numbers = {request_key(number): number for number in range(_VARIANTS)}
     for key in found:
         try:
@@ -127,7 +134,7 @@ def _read(
         outcome.wrong.append(f"trial {outcome.trials}: {warning}")
 
 
-def _time(outcome: Outcome, verb: str, seconds: float, moved: int, limits: Limits) -> None:
-    most = (limits.wait_s or 0) + moved / 1e6 + _SLACK_S
-    if seconds > most:
-        outcome.late.append(f"{verb} took {seconds:.2f} s of {most:.2f}")
+def _time(outcome: Outcome, verb: str, stats: RemoteStats, limits: Limits) -> None:
+    most = (limits.wait_s or 0) + stats.moved_bytes / 1e6 + _SLACK_S
+    if stats.waited_s > most:
+        outcome.late.append(f"{verb} waited {stats.waited_s:.2f} s of {most:.2f}")

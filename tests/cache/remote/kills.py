@@ -41,6 +41,13 @@ class Outcome:
     completed: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_VERBS, 0))
     wrong: list[str] = field(default_factory=list)
 
+    def add(self, other: Outcome) -> None:
+        """Add what came of other kills."""
+        for verb in _VERBS:
+            self.kills[verb] += other.kills[verb]
+            self.completed[verb] += other.completed[verb]
+        self.wrong += other.wrong
+
 
 def run(folder: Path, *, kills: int, seed: int) -> Outcome:
     """Kill pushes, pulls and merges until each was killed a third as often as `kills`."""
