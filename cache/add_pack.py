@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,7 +72,25 @@ def add_pack(store: Store, source: bytes | Path, *, replace_manifests: bool = Tr
         return arrival.result(stored=True)
     data = arrival.cleaned() if arrival.without or arrival.damaged else source
     try:
-        digest = format.sha256(data)
+        digest = publish_pack(store, data, arrival.newer)
+    except OSError as error:
+        return arrival.result(stored=False, reason=store.not_written(error))
+    return arrival.result(stored=True, digest=digest)
+
+
+def publish_pack(store: Store, data: bytes, newer: Iterable[Entry] = ()) -> str:
+    """Publish a pack in which every file was verified; return its digest.
+
+    Args:
+        store: the store.
+        data: the pack.
+        newer: manifests in whose place the store has other ones.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    digest = format.sha256(data)
+    try:
         for area in (MANIFESTS, ARTIFACTS, BLOBS):  # looking into a folder is faster with one there
             with store.folders.opened(area, make=True):
                 pass
@@ -83,13 +101,11 @@ def add_pack(store: Store, source: bytes | Path, *, replace_manifests: bool = Tr
                 store.folders.unlink(f"{to}{format.GONE}")
             files.publish_last(store.folders, place, to)
         store.folders.sync(format.PACKS)
-        for entry in arrival.newer:
+        for entry in newer:
             store.publish_manifest(entry.name, entry.data)
-    except OSError as error:
-        return arrival.result(stored=False, reason=store.not_written(error))
     finally:
         store.relist_packs()
-    return arrival.result(stored=True, digest=digest)
+    return digest
 
 
 class _Arrival:

@@ -59,6 +59,7 @@ class Packed:
         self._seen: tuple[int, int] | None = None
         self._open: dict[str, OpenPack] = {}
         self._refused: set[str] = set()
+        self._held: dict[str, OpenPack] = {}
 
     @property
     def packs(self) -> Mapping[str, OpenPack]:
@@ -151,21 +152,26 @@ class Packed:
 
     def relist(self) -> None:
         """List and open the packs anew at the next use."""
-        self._open, self._refused, self._seen = {}, set(), None
+        self._open, self._refused, self._seen = dict(self._held), set(), None
+
+    def hold(self, pack: Pack) -> None:
+        """Have a pack count as one of the store's for as long as this object lives."""
+        self._held[pack.digest] = OpenPack(pack, set())
+        self.relist()
 
     def _refresh(self) -> None:
         """List the packs if the folder has changed; open new ones, close those that are gone."""
         try:
             status = os.stat(self._path, follow_symlinks=False)
         except FileNotFoundError:
-            self._open, self._seen = {}, None
+            self._open, self._seen = dict(self._held), None
             return
         seen = status.st_ino, status.st_mtime_ns
         if seen == self._seen:
             return
         names = [name for name in self._folders.names(FOLDER) if format.is_name(name)]
         opened = {name: pack for name in names if (pack := self._opened(name)) is not None}
-        self._open, self._seen = opened, seen
+        self._open, self._seen = {**self._held, **opened}, seen
 
     def _opened(self, digest: str) -> OpenPack | None:
         if digest in self._open:

@@ -26,6 +26,7 @@ from pallasc.errors import CorruptError, ToolError
 
 if TYPE_CHECKING:
     from pallasc.cache.packed import Packed
+    from pallasc.cache.packs.reader import Pack
     from pallasc.cache.signing import Trust
 
 _ATTEMPTS = 4
@@ -215,14 +216,22 @@ class Store:
     def packed(self) -> Packed | None:
         """Return the packs of the store, None where it has none."""
         if self._packed is None and os.path.lexists(self._packs_path):
-            from pallasc.cache.packed import Packed
-
-            self._packed = Packed(
-                self.folders,
-                lambda place, fault: self._warn_once(place, f"{place} {fault}"),
-                read_only=self.read_only,
-            )
+            self._packed = self._opened_packs()
         return self._packed
+
+    def hold_pack(self, pack: Pack) -> None:
+        """Have a pack that cannot be written count as the store's while this object lives."""
+        self._packed = self._packed or self._opened_packs()
+        self._packed.hold(pack)
+
+    def _opened_packs(self) -> Packed:
+        from pallasc.cache.packed import Packed
+
+        return Packed(
+            self.folders,
+            lambda place, fault: self._warn_once(place, f"{place} {fault}"),
+            read_only=self.read_only,
+        )
 
     def relist_packs(self) -> None:
         """Look for packs anew, after one was added or removed."""

@@ -126,6 +126,7 @@ class PackWriter:
         stored: bytes,
         frame: Frame,
         *,
+        content: bytes | None = None,
         only: Collection[bytes] | None = None,
         without: Collection[bytes] = (),
     ) -> None:
@@ -134,13 +135,15 @@ class PackWriter:
         Args:
             stored: its bytes there.
             frame: what they must be.
+            content: what `read_content` gave for them, where it was called already.
             only: packed names of the files that the index names; by default all in the frame.
             without: packed names of files that are left out of the index.
 
         Raises:
             CorruptError: it is another frame, or the pack becomes too large.
         """
-        content = format.read_content(stored, frame)
+        if content is None:
+            content = format.read_content(stored, frame)
         places = []
         for area, name, at, size in format.read_head(content):
             packed = packed_name(area, name)

@@ -6,7 +6,10 @@ names by digest, and blobs, which are their own proof.
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,6 +23,7 @@ from pallasc.cache.packs.format import (
     read_frame,
     read_head,
 )
+from pallasc.cache.packs.reader import open_pack
 from pallasc.cache.packs.writer import PackWriter
 from pallasc.cache.remote.guard import Guard
 from pallasc.cache.remote.index import ActionRow, PackedFrame, RequestRow
@@ -41,11 +45,13 @@ class Accepted(NamedTuple):
     Attributes:
         manifest: its fields.
         data: its file's bytes; empty where the local store has the same.
+        present: what the local store has in its place, None for nothing.
         row: where the artifact is; None where the local store has it.
     """
 
     manifest: Manifest
     data: bytes
+    present: bytes | None
     row: ActionRow | None
 
 
@@ -70,10 +76,14 @@ class Fetch:
         store: the local store.
         known: what the remote has.
         trust: what vouches for manifests; None where no signature is required of remotes.
+        hold: where the store cannot be written, what arrives is found in it all the same, for as
+            long as this process has it open.
     """
 
-    def __init__(self, guard: Guard, store: Store, known: Known, trust: Trust | None) -> None:
-        self._guard, self._store, self._trust = guard, store, trust
+    def __init__(
+        self, guard: Guard, store: Store, known: Known, trust: Trust | None, *, hold: bool = False
+    ) -> None:
+        self._guard, self._store, self._trust, self._hold = guard, store, trust, hold
         self._indexes = list(known.indexes.values())
         sizes: dict[str, int] = {}
         for index in self._indexes:
@@ -152,14 +162,16 @@ class Fetch:
             return None
         if not manifest.action or not manifest.record or not accept(key, manifest):
             return None
+        present = self._store.get_file(format.MANIFESTS, key)
         held = self._store.get_artifact(manifest.action)
         if held is not None and held.digest == manifest.record:
-            same = self._store.get_file(format.MANIFESTS, key) == data
-            return Accepted(manifest, b"" if same else data, None)
+            return Accepted(manifest, b"" if present == data else data, present, None)
+        if held is not None and self._store.get_artifact(manifest.action, verify=True) is not None:
+            return None  # another record, which stays
         for index in self._indexes:
             row = index.actions.get(manifest.action)
             if row is not None and row.record == manifest.record:
-                return Accepted(manifest, data, row)
+                return Accepted(manifest, data, present, row)
         return None
 
     def _bring(self, accepted: Mapping[str, Accepted]) -> list[str]:
@@ -207,21 +219,33 @@ class Fetch:
         """Add manifests to a pack and the pack to the store; return the keys that are there now."""
         if not keys:
             return []
-        from pallasc.cache.add_pack import add_pack
+        from pallasc.cache.add_pack import publish_pack
 
-        local.writer.add([Entry(format.MANIFESTS, key, accepted[key].data) for key in keys])
+        entries = [Entry(format.MANIFESTS, key, accepted[key].data) for key in keys]
+        local.writer.add(entries)
         local.writer.close()
-        added = add_pack(self._store, local.out.getvalue())
-        for refusal in added.refused:
-            self._guard.stats.refuse(f"{refusal.area} {refusal.name}: {refusal.reason}")
-        if not added.stored:
-            return []
-        lost = {refusal.name for refusal in added.refused} | set(added.conflicts)
-        return [key for key in keys if not {key, accepted[key].manifest.action} & lost]
+        newer = [entry for entry in entries if accepted[entry.name].present is not None]
+        try:
+            publish_pack(self._store, local.out.getvalue(), newer)
+        except OSError as error:
+            self._store.not_written(error)
+            return self._held(keys, accepted, local) if self._hold else []
+        return list(keys)
+
+    def _held(
+        self, keys: Sequence[str], accepted: Mapping[str, Accepted], local: _LocalPack
+    ) -> list[str]:
+        """Have the store hold a pack that it cannot take; return the keys that this makes hits."""
+        with contextlib.suppress(OSError), tempfile.TemporaryFile(prefix="pallasc-") as file:
+            file.write(local.out.getvalue())
+            file.flush()
+            self._store.hold_pack(open_pack(os.dup(file.fileno())))
+            return [key for key in keys if accepted[key].present is None]
+        return []
 
 
 class _LocalPack:
-    """A pack for the local store, of what was accepted.
+    """A pack for the local store, of what was accepted; every file in it is verified.
 
     Args:
         records: digests of the accepted records, by action key.
@@ -231,32 +255,48 @@ class _LocalPack:
         self.out = io.BytesIO()
         self.writer = PackWriter(self.out)
         self._records = records
-        self._blobs: dict[str, list[str]] = {}
+        self._blobs: dict[str, dict[str, int]] = {}
+        self._sizes: dict[str, int] = {}
 
     def is_whole(self, action: str) -> bool:
         """Tell whether record and blobs of an action have arrived."""
         return action in self._blobs and all(
-            self.writer.has(format.BLOBS, digest) for digest in self._blobs[action]
+            self._sizes.get(digest) == size for digest, size in self._blobs[action].items()
         )
 
     def copy(self, placed: PackedFrame, stored: bytes) -> None:
         """Copy a frame without what was not accepted.
 
         Raises:
-            CorruptError: a file of the frame is not what its name says.
+            CorruptError: a file of the frame is not what its name says; nothing of it was copied.
         """
         content = read_content(stored, placed.frame)
         left_out: set[bytes] = set()
+        sizes: dict[str, int] = {}
+        blobs: dict[str, dict[str, int]] = {}
         for area, name, at, size in read_head(content):
-            if area != format.BLOBS and not self._takes(area, name, content[at : at + size]):
+            data = content[at : at + size]
+            if area == format.BLOBS:
+                if (found := format.sha256(data)) != name:
+                    raise CorruptError(f"blob {name}: its SHA-256 is {found}")
+                sizes[name] = size
+            elif area == format.ARTIFACTS and (needed := self._blobs_of(name, data)) is not None:
+                blobs[name] = needed
+            else:
                 left_out.add(packed_name(area, name))
-        self.writer.copy(stored, placed.frame, without=left_out)
+        self.writer.copy(stored, placed.frame, content=content, without=left_out)
+        self._sizes |= sizes
+        self._blobs |= blobs
 
-    def _takes(self, area: str, name: str, data: bytes) -> bool:
-        if area != format.ARTIFACTS or name not in self._records:
-            return False
-        record, digest = format.decode_artifact(name, data)
-        if digest != self._records[name]:
-            return False
-        self._blobs[name] = [blob["digest"] for blob in record["blobs"].values()]
-        return True
+    def _blobs_of(self, action: str, data: bytes) -> dict[str, int] | None:
+        """Return digests and sizes of a record's blobs, None for one that was not accepted.
+
+        Raises:
+            CorruptError: it is not a record.
+        """
+        if action not in self._records:
+            return None
+        record, digest = format.decode_artifact(action, data)
+        if digest != self._records[action]:
+            return None
+        return {blob["digest"]: blob["size"] for blob in record["blobs"].values()}

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pallasc.cache.remote import layout
 from pallasc.cache.remote.catalog import Catalog, Change, Sized
-from pallasc.cache.remote.failure import RemoteError
+from pallasc.cache.remote.failure import Failure, RemoteError
 from pallasc.cache.remote.guard import Guard
 from pallasc.cache.remote.index import Index, joined
 from pallasc.cache.remote.reading import Known, read_catalog
@@ -35,6 +35,8 @@ class Collected(NamedTuple):
         unknown: objects that no catalog leads to.
         bytes: of both.
         kept_packs, kept_bytes: of packs that stay.
+        unread: what could not be read, and why. Where a catalog is among it, its namespace stays
+            as it is, and so does what no other catalog leads to; a damaged index goes.
     """
 
     packs: int
@@ -42,6 +44,7 @@ class Collected(NamedTuple):
     bytes: int
     kept_packs: int
     kept_bytes: int
+    unread: tuple[str, ...] = ()
 
 
 def collect(
@@ -68,20 +71,36 @@ def collect(
     """
     now = time.time() if now_s is None else now_s
     with opened(settings, environ) as guard:
-        catalogs = {name: read_catalog(guard, name) for name in namespaces_of(guard)}
+        catalogs, unread = _catalogs(guard)
         packs = _packs(catalog for catalog, _ in catalogs.values())
         old = choose(packs, now_s=now, max_age_s=max_age_s, max_bytes=max_bytes)
         if not dry_run:
             for name, (catalog, version) in catalogs.items():
                 if old & catalog.packs.keys():
-                    _forget(guard, name, Known(catalog, version), old, int(now))
+                    unread += _forget(guard, name, Known(catalog, version), old, int(now))
         gone = {layout.pack_name(digest): packs[digest][0] for digest in sorted(old)}
         unknown = _unknown(guard, now, gone)
         for name in [] if dry_run else [*gone, *unknown]:
             guard.delete(name)
         kept = [size for digest, (size, _) in packs.items() if digest not in old]
         freed = sum(gone.values()) + sum(unknown.values())
-        return Collected(len(old), len(unknown), freed, len(kept), sum(kept))
+        reasons = tuple(dict.fromkeys(unread))
+        return Collected(len(old), len(unknown), freed, len(kept), sum(kept), reasons)
+
+
+Read = dict[str, tuple[Catalog, str | None]]
+
+
+def _catalogs(guard: Guard) -> tuple[Read, list[str]]:
+    """Return catalogs and their versions by namespace, and which are damaged, with the reason."""
+    found: Read = {}
+    unread: list[str] = []
+    for name in namespaces_of(guard):
+        try:
+            found[name] = read_catalog(guard, name, strict=True)
+        except CorruptError as error:
+            unread.append(f"namespace {name} stays as it is: {error.message}")
+    return found, unread
 
 
 def _packs(catalogs: Iterable[Catalog]) -> dict[str, Sized]:
@@ -113,20 +132,24 @@ def choose(
     return old
 
 
-def _forget(guard: Guard, namespace: str, known: Known, old: set[str], now: int) -> None:
-    """Write a catalog and an index that do not need these packs."""
+def _forget(guard: Guard, namespace: str, known: Known, old: set[str], now: int) -> list[str]:
+    """Write a catalog and an index that do not need these packs; return what was damaged.
+
+    Raises:
+        RemoteError: an index cannot be read, which may be there.
+    """
     found: list[Index] = []
+    damaged = []
     for digest in known.catalog.newest():
         try:
             found.append(read_index(guard, namespace, digest))
-        except (CorruptError, RemoteError) as error:
-            guard.stats.refuse(error.message)
-            if guard.failed is not None:
+        except CorruptError as error:
+            damaged.append(f"index {digest} of namespace {namespace} is gone: {error.message}")
+        except RemoteError as error:
+            if error.failure is not Failure.MISSING:
                 raise
-    index = joined(found).without_packs(old)
     new: dict[str, Sized] = {}
-    if index.requests or index.actions:
-        data = index.encode()
+    for index, data in _encoded([index.without_packs(old) for index in reversed(found)]):
         needs = {layout.pack_name(pack): size for pack, size in index.packs.items()}
         guard.put(layout.index_name(namespace, layout.sha256(data)), data, needs=needs)
         new[layout.sha256(data)] = (len(data), now)
@@ -136,15 +159,27 @@ def _forget(guard: Guard, namespace: str, known: Known, old: set[str], now: int)
         dropped_packs=frozenset(old & known.catalog.packs.keys()),
     )
     write_catalog(guard, namespace, change, known)
+    return damaged
+
+
+def _encoded(indexes: Sequence[Index]) -> list[tuple[Index, bytes]]:
+    """Return one index for several, oldest first, and its bytes; more where one is too large."""
+    left = [index for index in indexes if index.requests or index.actions]
+    try:
+        whole = [joined(left[::-1])] if left else []
+        return [(index, index.encode()) for index in whole]
+    except CorruptError:
+        return [(index, index.encode()) for index in left]
 
 
 def _unknown(guard: Guard, now_s: float, gone: Mapping[str, int]) -> dict[str, int]:
     """Return the objects that no catalog leads to any more and that are older than a day."""
     items = guard.list(f"{layout.ROOT}/")
-    namespaces = namespaces_of(guard)
+    catalogs, unread = _catalogs(guard)
+    if unread:
+        return {}  # what a damaged catalog leads to is not known
     needed = set(gone)
-    for namespace in namespaces:
-        catalog: Catalog = read_catalog(guard, namespace)[0]
+    for namespace, (catalog, _) in catalogs.items():
         needed.add(layout.catalog_name(namespace))
         needed |= {layout.pack_name(digest) for digest in catalog.packs}
         needed |= {layout.index_name(namespace, digest) for digest in catalog.indexes}

@@ -1,7 +1,9 @@
 """How much a remote store may cost a build, and when it is left alone.
 
 One rule for reading and writing: all waiting of a build may take 2 s, and 1 s more for each MB that
-arrived or was sent. What else happens:
+arrived and was right, or was taken. What arrives is not known to be right before it is whole: it
+counts up to 4 MB. And no build waits more than 0.1 s for each variant that it looks for or sends, a
+part of what compiling takes. What else happens:
 
     refused (401, 403), unreachable, certificate      no further request in this build
     too busy (429, 503)                               once more after half a second, else as above
@@ -44,7 +46,9 @@ class Limits(NamedTuple):
     Attributes:
         wait_s: how long a build waits in all, None for ever; less than the 2 s that are promised,
             as opening the remote and giving it up take time, too.
-        s_per_mb: how much longer for each MB that moved.
+        s_per_mb: how much longer for each MB that arrived and was right, or was taken.
+        unproven_mb: how many MB that are not known to be right count as if they were.
+        s_per_variant: the most that the MB may add, for each variant that is looked for or sent.
         attempts: of one request.
         pause_s: between attempts where the server is busy.
         wrong: how many torn or wrong objects are too many.
@@ -52,6 +56,8 @@ class Limits(NamedTuple):
 
     wait_s: float | None = 1.8
     s_per_mb: float = 1.0
+    unproven_mb: float = 4.0
+    s_per_variant: float = 0.1
     attempts: int = 2
     pause_s: float = 0.5
     wrong: int = 8
@@ -92,6 +98,8 @@ class Guard:
         self._threads = Threads()
         self._lock = threading.Lock()
         self._wrong = 0
+        self._proven_bytes = 0
+        self._variants = 0
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
         """Run a function in a thread that may be left behind."""
@@ -112,8 +120,20 @@ class Guard:
         """Return how much longer may be waited."""
         if self.limits.wait_s is None:
             return 1e9
-        earned = self.stats.moved_bytes / _MB * self.limits.s_per_mb
+        unproven = min((self.stats.bytes_read - self._proven_bytes) / _MB, self.limits.unproven_mb)
+        moved = (self._proven_bytes + self.stats.bytes_written) / _MB + max(0.0, unproven)
+        earned = min(moved * self.limits.s_per_mb, self._variants * self.limits.s_per_variant)
         return self.limits.wait_s + earned - self.stats.waited_s
+
+    def expect(self, variants: int) -> None:
+        """Note that so many more variants are looked for or sent: it may take longer."""
+        with self._lock:
+            self._variants += variants
+
+    def prove(self, size: int) -> None:
+        """Note that so many of the bytes that arrived are right."""
+        with self._lock:
+            self._proven_bytes += size
 
     def result(self, future: Future[T]) -> T:
         """Wait for a future.

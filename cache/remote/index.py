@@ -26,9 +26,15 @@ from pallasc.errors import CorruptError
 from pallasc.specs.bundle import compress
 
 _LEVEL = 6
-_DENSE = 64
-"""How much smaller than its content an index may be; digests do not compress well."""
+_DENSE = 6
+"""How much smaller than its content an index may be; digests halve, and those that are there twice
+take little more."""
+_SPARSE = 14
+"""Bytes of a content for each comma and bracket, at least; an index has about 40. So the memory of
+what JSON makes of it is bounded before any is taken: a value takes about 100 bytes."""
 _SIZE = struct.Struct("<Q")
+_SMALL_BYTES = 2**20
+"""A content of this size may have any values."""
 _MOST_FRAMES_OF_ACTION = 4096
 
 
@@ -69,7 +75,11 @@ class Index:
     actions: dict[str, ActionRow] = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """Return the object's bytes."""
+        """Return the object's bytes.
+
+        Raises:
+            CorruptError: it is larger than readers take.
+        """
         packs = {digest: number for number, digest in enumerate(sorted(self.packs))}
         rows = [row.frame for row in self.requests.values()]
         rows += [frame for row in self.actions.values() for frame in row.frames]
@@ -88,6 +98,8 @@ class Index:
             },
         }
         record = layout.encode(layout.INDEX, body)
+        if len(record) > layout.MAX_INDEX_BYTES:
+            raise CorruptError(f"the index of {len(self.requests):,} variants is too large")
         return _SIZE.pack(len(record)) + compress.compress(record, _LEVEL)
 
     def without_packs(self, gone: Iterable[str]) -> Index:
@@ -130,7 +142,11 @@ def decode_index(data: bytes) -> Index:
     (size,) = _SIZE.unpack_from(data)
     if size > min(layout.MAX_INDEX_BYTES, len(data) * _DENSE):
         raise CorruptError(f"the index has {len(data):,} bytes for a content of {size:,}")
-    body = layout.decode(layout.INDEX, compress.decompress(data[_SIZE.size :], size))
+    content = compress.decompress(data[_SIZE.size :], size)
+    values = sum(map(content.count, (b",", b"[", b"{")))
+    if values * _SPARSE > len(content) + _SMALL_BYTES:
+        raise CorruptError(f"the index has {values:,} values in {len(content):,} bytes")
+    body = layout.decode(layout.INDEX, content)
     try:
         return _index_of(body)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

@@ -39,7 +39,8 @@ ROOT = f"pallasc/v{VERSION}"
 PACKS = f"{ROOT}/packs"
 CATALOG, INDEX = "catalog", "index"
 MAX_CATALOG_BYTES = 16 * 2**20
-MAX_INDEX_BYTES = 256 * 2**20
+MAX_INDEX_BYTES = 64 * 2**20
+"""Of its content; that of 170,000 variants."""
 MAX_COSTS_BYTES = 64 * 2**20
 MAX_PACK_BYTES = 64 * 2**20
 """What is larger is refused unread; writers close a pack at `writer.PACK_BYTES`."""

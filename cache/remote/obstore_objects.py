@@ -55,11 +55,7 @@ class ObstoreObjects:
             size = result.meta["size"]
             if size > limit_bytes:
                 raise too_large(what, size, limit_bytes)
-            parts = []
-            for chunk in result.stream(CHUNK_BYTES):
-                parts.append(bytes(chunk))
-                on_bytes(len(parts[-1]))
-            return Got(b"".join(parts), _version(result.meta))
+            return Got(_read(result, on_bytes), _version(result.meta))
 
         return self._call(what, read)
 
@@ -68,10 +64,10 @@ class ObstoreObjects:
         what = f"GET {self._shown(name)}"
 
         def read(store: Any) -> bytes:
-            data = bytes(store.get_range(self._key(name), start=start, length=size))
+            result = store.get(self._key(name), options={"range": (start, start + size)})
+            data = _read(result, on_bytes)
             if len(data) != size:
                 raise RemoteError(f"{what}: the answer is not the part asked for", Failure.TORN)
-            on_bytes(size)
             return data
 
         return self._call(what, read)
@@ -223,6 +219,15 @@ class ObstoreObjects:
             if header is not None:
                 options["default_headers"] = {"Authorization": header}
         return options
+
+
+def _read(result: Any, on_bytes: OnBytes) -> bytes:
+    """Return the body of an answer."""
+    parts = []
+    for chunk in result.stream(CHUNK_BYTES):
+        parts.append(bytes(chunk))
+        on_bytes(len(parts[-1]))
+    return b"".join(parts)
 
 
 def _version(meta: Mapping[str, Any]) -> str:

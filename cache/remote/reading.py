@@ -6,6 +6,7 @@ at. What is wrong is asked for once more; if it is wrong again, it is not used.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from pallasc.cache.remote import layout
 from pallasc.cache.remote.catalog import Catalog, decode_catalog
 from pallasc.cache.remote.failure import Failure, RemoteError
 from pallasc.cache.remote.guard import Guard
+from pallasc.cache.remote.held import Held
 from pallasc.cache.remote.index import Index, PackedFrame, decode_index
 from pallasc.cache.remote.objects import too_large
 from pallasc.cache.store import Store
@@ -30,8 +32,14 @@ MOST_PARTS = 3
 """Of one pack; it is read whole where it would be more."""
 MOST_READ = 64
 """Indexes that are looked at, the newest ones; writers join them long before."""
+MOST_READ_BYTES = 32 * 2**20
+"""Of these together; a single one may have more."""
+_DECODING = threading.Lock()
+"""What decoding takes in memory is several times what stays, so one index comes after the other."""
 _WINDOW = 16
-"""Requests that are under way or wait to be looked at: bounds the memory that bodies take."""
+"""Requests that are under way or wait to be looked at."""
+_WINDOW_BYTES = 16 * 2**20
+"""What these ask for: bounds the memory of bodies, and how long none is known to be right."""
 
 
 @dataclass(slots=True)
@@ -60,12 +68,20 @@ class Part(NamedTuple):
     frames: tuple[Frame, ...]
 
 
-def read_catalog(guard: Guard, namespace: str) -> tuple[Catalog, str | None]:
+def read_catalog(
+    guard: Guard, namespace: str, *, strict: bool = False
+) -> tuple[Catalog, str | None]:
     """Return the catalog and its version; an empty one and None where there is none.
 
     A catalog that is damaged in the same way twice counts as empty: a writer will replace it.
 
+    Args:
+        guard: the remote.
+        namespace: the namespace.
+        strict: raise for a damaged catalog instead.
+
     Raises:
+        CorruptError: it is damaged, and `strict` is set.
         RemoteError: it cannot be read, or is damaged in another way each time.
     """
     name = layout.catalog_name(namespace)
@@ -78,12 +94,17 @@ def read_catalog(guard: Guard, namespace: str) -> tuple[Catalog, str | None]:
                 return Catalog(), None
             raise
         try:
-            return decode_catalog(got.data), got.version
+            catalog = decode_catalog(got.data)
         except CorruptError as error:
             guard.wrong(f"{name}: {error.message}")
             if attempt and got.data == seen:
+                if strict:
+                    raise
                 return Catalog(), got.version
             seen = got.data
+        else:
+            guard.prove(len(got.data))
+            return catalog, got.version
     raise RemoteError(f"{guard.stats.url}/{name}: it arrives damaged", Failure.TORN)
 
 
@@ -96,8 +117,12 @@ def read_known(guard: Guard, root: Path, namespace: str) -> Known:
     catalog, version = read_catalog(guard, namespace)
     known = Known(catalog, version)
     reads = {
-        digest: guard.submit(lambda digest=digest: _index(guard, root, namespace, digest))  # type: ignore[misc]
-        for digest in catalog.newest()[:MOST_READ]
+        digest: guard.submit(
+            lambda digest=digest: _index(  # type: ignore[misc]
+                guard, root, namespace, digest, catalog.indexes[digest][0]
+            )
+        )
+        for digest in _looked_at(catalog)
     }
     for digest, future in reads.items():
         index = future.result()
@@ -108,8 +133,20 @@ def read_known(guard: Guard, root: Path, namespace: str) -> Known:
     return known
 
 
-def _index(guard: Guard, root: Path, namespace: str, digest: str) -> Index | None:
-    """Return an index, None where it is gone or damaged.
+def _looked_at(catalog: Catalog) -> list[str]:
+    """Return the indexes that are looked at, newest first."""
+    chosen: list[str] = []
+    size = 0
+    for digest in catalog.newest()[:MOST_READ]:
+        size += catalog.indexes[digest][0]
+        if chosen and size > MOST_READ_BYTES:
+            break
+        chosen.append(digest)
+    return chosen
+
+
+def _index(guard: Guard, root: Path, namespace: str, digest: str, size: int) -> Index | None:
+    """Return an index that has so many bytes, None where it is gone or damaged.
 
     Raises:
         RemoteError: it may be there, but cannot be read.
@@ -118,11 +155,11 @@ def _index(guard: Guard, root: Path, namespace: str, digest: str) -> Index | Non
     data = store.get_blob(digest)
     try:
         if data is None:
-            data = read_named(
-                guard, layout.index_name(namespace, digest), digest, layout.MAX_INDEX_BYTES
-            )
+            name, limit = layout.index_name(namespace, digest), layout.MAX_INDEX_BYTES
+            data = read_named(guard, name, digest, min(size, limit))
             store.put_blob(data)
-        return decode_index(data)
+        with _DECODING:
+            return decode_index(data)
     except CorruptError as error:
         guard.wrong(f"index {digest}: {error.message}")
     except RemoteError as error:
@@ -142,6 +179,7 @@ def read_named(guard: Guard, name: str, digest: str, limit_bytes: int) -> bytes:
     for _ in range(2):
         data = guard.get(name, limit_bytes=limit_bytes).data
         if (found := layout.sha256(data)) == digest:
+            guard.prove(len(data))
             return data
     raise CorruptError(f"{name}: its SHA-256 is {found}")
 
@@ -157,7 +195,7 @@ class FrameReader:
     def __init__(self, guard: Guard, sizes: Mapping[str, int]) -> None:
         self._guard = guard
         self.sizes = sizes
-        self._whole: dict[str, bytes] = {}
+        self._held = Held()
         self._ranges = guard.objects.has_ranges
         self.bad: set[str] = set()
         """Packs that are gone or damaged."""
@@ -169,9 +207,22 @@ class FrameReader:
 
         Frames that do not arrive are left out: because their pack is bad, or time is over.
         """
-        parts = self._plan(wanted)
-        for at in range(0, len(parts), _WINDOW):
-            yield from self._arriving(parts[at : at + _WINDOW])
+        for parts in self._windows(self._plan(wanted)):
+            yield from self._arriving(parts)
+
+    def _windows(self, parts: Iterable[Part]) -> Iterator[list[Part]]:
+        """Divide parts into what is read at the same time."""
+        window: list[Part] = []
+        taken = 0
+        for part in parts:
+            size = part.size or self.sizes[part.pack]
+            if window and (len(window) >= _WINDOW or taken + size > _WINDOW_BYTES):
+                yield window
+                window, taken = [], 0
+            window.append(part)
+            taken += size
+        if window:
+            yield window
 
     def _arriving(self, parts: Sequence[Part]) -> Iterator[tuple[PackedFrame, bytes]]:
         while parts:
@@ -215,7 +266,7 @@ class FrameReader:
         frames = sorted(set(frames))
         size = self.sizes[pack]
         whole = [Part(pack, 0, 0, tuple(frames))]
-        if pack in self._whole or not self._ranges or size <= SMALL_BYTES:
+        if self._held.has(pack) or not self._ranges or size <= SMALL_BYTES:
             return whole
         runs: list[list[Frame]] = []
         for frame in frames:
@@ -237,11 +288,12 @@ class FrameReader:
         """
         name = layout.pack_name(part.pack)
         if not part.size:
-            data = self._whole.get(part.pack)
+            data = self._held.get(part.pack)
             if data is None:
-                data = read_named(self._guard, name, part.pack, layout.MAX_PACK_BYTES)
+                limit = min(self.sizes[part.pack], layout.MAX_PACK_BYTES)
+                data = read_named(self._guard, name, part.pack, limit)
                 if len(data) <= SMALL_BYTES or not self._ranges:
-                    self._whole[part.pack] = data
+                    self._held.put(part.pack, data)
             found, fault = _cut(data, part, 0)
             if fault:
                 raise CorruptError(fault)
@@ -252,6 +304,7 @@ class FrameReader:
             data = self._guard.get_part(name, part.start, part.size)
             found, fault = _cut(data, part, part.start)
             if not fault:
+                self._guard.prove(part.size)
                 return found
         raise CorruptError(fault)
 

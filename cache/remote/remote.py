@@ -31,6 +31,8 @@ from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
 
 Tell = Callable[[str], None]
+_WORTH_OF_COSTS = 100
+"""Waiting for a snapshot of costs may take as long as for so many variants."""
 _REQUEST_S = 10.0
 """A request of a build that takes longer is ended, long after the build has gone on without it."""
 
@@ -103,10 +105,11 @@ class Remote:
         Returns:
             The action keys of what the local store has now, by request key.
         """
+        self._guard.expect(len(wanted))
         known = self._load()
         if known is None or not known.indexes or not wanted:
             return {}
-        fetch = Fetch(self._guard, self._store, known, self._trust)
+        fetch = Fetch(self._guard, self._store, known, self._trust, hold=True)
         self._readers.append(fetch.reader)
         fetched = fetch.run(wanted, accept)
         self._brought += fetched.actions
@@ -118,6 +121,7 @@ class Remote:
     def offer(self, request_key: str) -> None:
         """Have a variant of the local store written to the remote, if writing is on."""
         if self.settings.write and self._guard.failed is None:
+            self._guard.expect(1)
             self._waiting.append(request_key)
             if self._loading is not None and self._loading.done():
                 self._write_waiting()
@@ -133,6 +137,7 @@ class Remote:
         Args:
             before_s: seconds since 1970.
         """
+        self._guard.expect(_WORTH_OF_COSTS)
         known = self._load()
         table = {} if known is None else known.catalog.costs
         older = [digest for digest, (_, time) in table.items() if time < before_s]

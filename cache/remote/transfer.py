@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from pallasc.cache.entries import entries_of_variant
@@ -29,6 +30,7 @@ PACK_BYTES = 8 * 2**20
 """A pack that a push sends has about this size."""
 BATCH = 20_000
 """Variants after which a push makes known what it has sent."""
+Judge = Callable[[RemoteStats, str, Manifest], bool]
 OnStep = Callable[[int, int], None]
 """Is called with the number of variants that are done, and of all."""
 
@@ -113,18 +115,20 @@ def pull(
     store: Store,
     namespaces: Sequence[str] | None = None,
     *,
+    accept: Judge = lambda stats, key, manifest: True,
     environ: Mapping[str, str] = os.environ,
     on_step: OnStep = lambda done, of: None,
 ) -> Transfer:
     """Bring all variants of the remote into the local store.
 
-    Nothing is judged but signatures, where they are required: the next build does that. A manifest
-    that leads to an artifact of the local store stays.
+    Nothing is judged but signatures, where they are required, and what `accept` looks at: the next
+    build does that. A manifest that leads to an artifact of the local store stays.
 
     Args:
         settings: of the remote.
         store: the local store.
         namespaces: which ones; None for all, if the remote can be listed.
+        accept: tells whether an entry may be taken, given its request key and manifest.
         environ: where credentials are looked up.
         on_step: is called as variants are done.
 
@@ -141,7 +145,7 @@ def pull(
             absent = [key for key in wanted if _is_absent(store, key)]
             for at in range(0, len(absent), BATCH):
                 batch = absent[at : at + BATCH]
-                found = Fetch(guard, store, known, trust).run(batch, _any)
+                found = Fetch(guard, store, known, trust).run(batch, partial(accept, guard.stats))
                 if guard.failed is not None:
                     raise guard.failed
                 moved += len(found.actions)
@@ -150,10 +154,6 @@ def pull(
             present += len(wanted) - len(absent)
         guard.stats.hits = moved
         return Transfer(moved, present, left, guard.stats)
-
-
-def _any(key: str, manifest: Manifest) -> bool:
-    return True
 
 
 def _is_absent(store: Store, key: str) -> bool:

@@ -6,6 +6,7 @@ theirs is pushed again.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
 import time
@@ -225,6 +226,22 @@ class Writer:
             raise self._guard.failed
         return lost
 
+    def _encoded(self, index: Index) -> tuple[Index, bytes, frozenset[str]]:
+        """Return the new index, its bytes, and the older ones that it takes the place of.
+
+        Raises:
+            RemoteError: it is too large.
+        """
+        with contextlib.suppress(CorruptError):  # all in one are too many
+            if len(self._known.indexes) >= MOST_INDEXES:
+                whole = joined([index, *self._known.indexes.values()])
+                return whole, whole.encode(), frozenset(self._known.indexes)
+        try:
+            return index, index.encode(), frozenset()
+        except CorruptError as error:
+            hint = "Send fewer variants at a time."
+            raise RemoteError(error.message, Failure.TOO_LARGE, hint=hint) from error
+
     def _make_known(
         self, change: Change, lost: set[str], costs: Mapping[str, bytes], now: int
     ) -> None:
@@ -235,10 +252,8 @@ class Writer:
         new: dict[str, Sized] = {}
         dropped = change.dropped_indexes
         if index.requests or index.actions:
-            if len(self._known.indexes) >= MOST_INDEXES:
-                index = joined([index, *self._known.indexes.values()])
-                dropped |= self._known.indexes.keys()
-            data = index.encode()
+            index, data, replaced = self._encoded(index)
+            dropped |= replaced
             digest = layout.sha256(data)
             needs = {layout.pack_name(pack): index.packs[pack] for pack in sorted(index.packs)}
             self._guard.put(layout.index_name(self._namespace, digest), data, needs=needs)

@@ -62,7 +62,8 @@ def prune_command(
     something cannot be looked at or removed.
 
     A remote store is pruned only where --remote names it, with --size or --age; its server may
-    have a rule for that, which is better. What no catalog leads to goes after a day.
+    have a rule for that, which is better. What no catalog leads to goes after a day. Ends with exit
+    code 4 where a part of it is damaged; what a damaged catalog may have led to stays.
 
     Examples:
       pallasc cache prune --dry-run
@@ -105,13 +106,14 @@ def _prune_remote(url: str, dry_run: bool, as_json: bool, limits: Mapping[str, s
     if as_json:
         data = {"url": settings.address.text, "dry_run": dry_run, **done._asdict()}
         echo(json_text(data))
-        return 0
+        return ToolError.exit_code if done.unread else 0
     would = "would remove" if dry_run else "removed"
     unknown = f", {count(done.unknown, 'object')} that no catalog leads to" if done.unknown else ""
     echo(f"{would} {count(done.packs, 'pack')}{unknown}: {done.bytes:,} bytes")
     stays = "would stay" if dry_run else "stay"
     echo(f"{count(done.kept_packs, 'pack')} {stays}: {done.kept_bytes:,} bytes")
-    return 0
+    warn(done.unread)
+    return ToolError.exit_code if done.unread else 0
 
 
 @click.command("clear", cls=Command)

@@ -27,8 +27,9 @@ def command(every: bool, store_root: Path | None, settings: RemoteSettings, as_j
 
     A build with --remote brings what it needs by itself; this is for machines that will not reach
     the remote store later. Everything is verified, and signatures are asked for where
-    PALLASC_REQUIRE_SIGNED_REMOTE or remote-signed says so. Whether sources have changed is looked
-    at by the next build. Ends with exit code 4 where the remote store cannot be read.
+    PALLASC_REQUIRE_SIGNED_REMOTE or remote-signed says so; what names paths of another machine is
+    refused. Whether sources have changed is looked at by the next build. Ends with exit code 4
+    where the remote store cannot be read.
 
     Examples:
       pallasc cache pull --remote gs://bucket/kernels
@@ -44,10 +45,11 @@ def command(every: bool, store_root: Path | None, settings: RemoteSettings, as_j
     from pallasc.cache.remote.transfer import pull
     from pallasc.cli.cache import transferring
     from pallasc.cli.terminal.output import json_text
+    from pallasc.compiler.builds.remote_tier import is_portable
 
     store = opened(store_root)
     names = transferring.namespaces(store, every=every)
-    done = pull(settings, store, names, on_step=transferring.steps("brought"))
+    done = pull(settings, store, names, accept=is_portable, on_step=transferring.steps("brought"))
     transferring.warn_of(done)
     if as_json:
         echo(json_text(transferring.pulled_json(done)))

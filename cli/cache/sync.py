@@ -51,10 +51,11 @@ def command(
     from pallasc.cache.remote.transfer import pull, push
     from pallasc.cli.cache import transferring
     from pallasc.cli.terminal.output import json_text
+    from pallasc.compiler.builds.remote_tier import is_portable
 
     store = opened(store_root)
     names = transferring.namespaces(store, every=False)
-    pulled = pull(settings, store, names, on_step=transferring.steps("brought"))
+    pulled = pull(settings, store, names, accept=is_portable, on_step=transferring.steps("brought"))
     found = transferring.find_sendable(specs, store, selection)
     requests = {found.namespace: found.keys}
     pushed = push(settings, store, requests, on_step=transferring.steps("sent"))

@@ -69,10 +69,14 @@ class RemoteTier:
         for request in requests:
             wanted.setdefault(request.key, []).append(request)
 
-        def accept(key: str, manifest: Manifest) -> bool:
-            return any(lookup.fits(manifest, request) for request in wanted[key])
+        remote = self.open()
 
-        return {*self.open().fetch(list(wanted), accept)}
+        def accept(key: str, manifest: Manifest) -> bool:
+            return is_portable(remote.stats, key, manifest) and any(
+                lookup.fits(manifest, request) for request in wanted[key]
+            )
+
+        return {*remote.fetch(list(wanted), accept)}
 
     def offer(self, request: Request, variant: str) -> None:
         """Send what was compiled for a request, unless it depends on this machine.
@@ -101,6 +105,17 @@ class RemoteTier:
         with suppress(KeyboardInterrupt):
             return self._opened.finish()
         return self._opened.stats
+
+
+def is_portable(stats: RemoteStats, key: str, manifest: Manifest) -> bool:
+    """Tell whether a remote's entry may be used here; the refusal of another one is counted.
+
+    Nobody sends one that names paths of a machine, so whoever did wants this one to look there.
+    """
+    why = why_not_portable(manifest)
+    if why:
+        stats.refuse(f"manifest {key}: {why}")
+    return not why
 
 
 def namespace(setup: Setup | RememberedToolchain) -> str:

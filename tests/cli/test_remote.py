@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -183,6 +184,21 @@ def test_wrong_bytes_are_refused_compiled_again_and_healed(
     other = make_machine(machine.folder / "third", machine.remote)
     healed = report(run("build", *other.arguments, *remote))
     assert (healed["totals"]["hit"], healed["remote"]["refusals"]) == (2, 0)
+
+
+def test_what_arrives_is_used_where_the_local_store_is_full(
+    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    built = run("build", *machine.arguments, "--remote", machine.url, "--json")
+    found = report(built)
+    assert (built.code, found["totals"]["hit"], found["remote"]["hits"]) == (0, 2, 2)
+    assert "cannot be written, so nothing is stored: " in built.err
+    pulled = run("cache", "pull", "--store", machine.store, "--remote", machine.url, "--json")
+    assert (report(pulled)["brought"], report(pulled)["absent"]) == (0, 2)
 
 
 class Server(ThreadingHTTPServer):

@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from pallasc.cache.remote.settings import read_settings
+from pallasc.cache.remote.transfer import push
+from pallasc.cache.store import Store
+
 RunCommand = Callable[..., Any]
 Machine = Any
 
@@ -140,3 +144,20 @@ def test_what_depends_on_the_machine_is_named(
         "warning: there@h100-sxm is not sent: it tests for /data/tiles.json, outside of the folder "
         "of its spec\n"
     )
+    # Who sends it all the same wants other machines to look there.
+    hostile = Store(machine.store)
+    keys = [
+        name
+        for name in hostile.names("man")
+        if (manifest := hostile.get_manifest(name)) and "tiles.json" in str(manifest.opened)
+    ]
+    settings = read_settings({}, url=remote[1], write=True)
+    assert settings is not None
+    (namespace,) = {p.name for p in (machine.remote / "pallasc/v1").iterdir()} - {"packs"}
+    push(settings, hostile, {namespace: keys})
+    other = ("--store", tmp_path / "third", *remote)
+    pulled = told(run("cache", "pull", *other, "--json"))
+    assert (pulled["brought"], pulled["absent"], pulled["refusals"]) == (0, len(keys), len(keys))
+    assert "tests for /data/tiles.json" in pulled["refused"][0]
+    looked = told(run("build", bound, *other, "--dry-run", "--json"))
+    assert (looked["totals"]["hit"], looked["remote"]["refusals"]) == (0, 1)

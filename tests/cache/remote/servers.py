@@ -5,7 +5,11 @@ The commands are those of docs/remote.md. None listens to anything but 127.0.0.1
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import email.utils
+import hmac
+import json
 import os
 import shlex
 import shutil
@@ -20,6 +24,11 @@ from pathlib import Path
 import pytest
 
 ACCESS_KEY, SECRET_KEY = "AKIDOFTHETEST", "secretKeyOfTheTest/wJalrX"
+# The account and key that Azurite's documentation has for everyone.
+AZURE_ACCOUNT = "devstoreaccount1"
+AZURE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
 USER, PASSWORD = "reader", "pass-word-of-the-test"
 _START_S = 30.0
 
@@ -27,6 +36,7 @@ _START_S = 30.0
 RCLONE_S3 = "rclone serve s3 --addr 127.0.0.1:9000 --auth-key KEY,SECRET /srv/buckets"
 RCLONE_WEBDAV = "rclone serve webdav --addr 127.0.0.1:9000 --user USER --pass PASSWORD /srv/files"
 MOTO_S3 = "python -m moto.server -H 127.0.0.1 -p 9000"
+AZURITE = "azurite-blob --blobHost 127.0.0.1 --blobPort 9000 --location /srv/azure --silent"
 NGINX = "nginx -c /etc/pallasc/nginx.conf"
 
 
@@ -111,6 +121,58 @@ def webdav_of_rclone(folder: Path) -> Iterator[str]:
     login = {"USER": USER, "PASSWORD": PASSWORD, "/srv/files": str(folder)}
     with running([rclone(), *_command(RCLONE_WEBDAV, port, **login)[1:]], port):
         yield f"127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def azurite(folder: Path) -> Iterator[Mapping[str, str]]:
+    """Serve Azure's blobs in a folder; give what a user sets for it."""
+    program = shutil.which("azurite-blob")
+    if program is None:
+        pytest.skip("Azurite is not installed: npm install -g azurite")
+    port = free_port()
+    folder.mkdir(parents=True)
+    command = _command(AZURITE, port, **{"/srv/azure": str(folder)})
+    with running([program, *command[1:], "--skipApiVersionCheck"], port):
+        endpoint = f"http://127.0.0.1:{port}/{AZURE_ACCOUNT}"
+        _make_container(endpoint, "kernels")
+        yield {
+            "AZURE_STORAGE_ACCOUNT_NAME": AZURE_ACCOUNT,
+            "AZURE_STORAGE_ACCOUNT_KEY": AZURE_KEY,
+            "AZURE_STORAGE_ENDPOINT": endpoint,
+        }
+
+
+@contextlib.contextmanager
+def gcs_for_reading(folder: Path) -> Iterator[Mapping[str, str]]:
+    """Serve the buckets in a folder as Google does; give what names the server.
+
+    fake-gcs-server takes uploads through Google's JSON interface alone, which obstore does not use.
+    """
+    program = shutil.which("fake-gcs-server")
+    if program is None:
+        pytest.skip("fake-gcs-server is not installed")
+    port = free_port()
+    place = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(port)]
+    command = [program, *place, "-public-host", f"127.0.0.1:{port}", "-backend", "memory"]
+    with running([*command, "-data", str(folder)], port):
+        key = {"gcs_base_url": f"http://127.0.0.1:{port}", "disable_oauth": True}
+        nobody = dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+        yield {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps({**key, **nobody})}
+
+
+def _make_container(endpoint: str, name: str) -> None:
+    """Make a container, with the request signed as Azure's page on shared keys has it."""
+    date = email.utils.formatdate(usegmt=True)
+    headers = {"x-ms-date": date, "x-ms-version": "2021-08-06"}
+    resource = f"/{AZURE_ACCOUNT}/{AZURE_ACCOUNT}/{name}\nrestype:container"
+    lines = [f"{header}:{value}" for header, value in headers.items()]
+    text = "\n".join(["PUT", *[""] * 11, *lines, resource])
+    signature = hmac.digest(base64.b64decode(AZURE_KEY), text.encode(), "sha256")
+    shown = base64.b64encode(signature).decode()
+    headers["Authorization"] = f"SharedKey {AZURE_ACCOUNT}:{shown}"
+    url = f"{endpoint}/{name}?restype=container"
+    request = urllib.request.Request(url, headers=headers, method="PUT")
+    urllib.request.urlopen(request, timeout=10).close()
 
 
 NGINX_SERVER = """

@@ -165,7 +165,7 @@ def test_nothing_listens(other: Store, home: Path) -> None:
 def test_a_slow_remote_may_go_on_as_long_as_something_arrives(
     filled: BazelCache, other: Store
 ) -> None:
-    limits = Limits(wait_s=1.0, s_per_mb=BUILD.s_per_mb * 1e6)
+    limits = Limits(wait_s=1.0, s_per_mb=BUILD.s_per_mb * 1e6, s_per_variant=60.0)
     with FaultProxy(filled.place, lambda method, path: "slow") as proxy:
         found, stats = download(_bazel(proxy.place), other, KEYS, limits=limits)
     assert (len(found), stats.tripped) == (4, "")

@@ -159,7 +159,26 @@ def test_waiting_is_over_after_two_seconds_and_one_for_each_megabyte() -> None:
     assert guard.failed is not None
     assert guard.failed.failure is Failure.SLOW
     stats.add(bytes_read=2_000_000, bytes_written=1_000_000)
+    guard.expect(40)
     assert guard.left_s() == pytest.approx(3.0, abs=0.26)
+
+
+def test_what_keeps_arriving_and_is_not_known_to_be_right_does_not_count_for_ever() -> None:
+    guard, _ = _guard(Scripted())
+    guard.expect(1000)
+    for _ in range(100):
+        guard.stats.add(bytes_read=1_000_000)
+    assert guard.left_s() == pytest.approx(1.8 + 4)
+    guard.prove(50_000_000)
+    assert guard.left_s() == pytest.approx(1.8 + 50 + 4)
+
+
+def test_a_build_of_few_variants_waits_no_longer_than_compiling_takes() -> None:
+    guard, _ = _guard(Scripted())
+    guard.stats.add(bytes_written=100_000_000)
+    assert guard.left_s() == pytest.approx(1.8)
+    guard.expect(3)
+    assert guard.left_s() == pytest.approx(1.8 + 0.3)
 
 
 def test_what_is_done_already_costs_no_waiting() -> None:

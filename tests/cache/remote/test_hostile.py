@@ -26,10 +26,12 @@ from variants import (
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.remote import layout
 from pallasc.cache.remote.catalog import Catalog, Change, decode_catalog
+from pallasc.cache.remote.held import Held
 from pallasc.cache.remote.index import Index, decode_index, joined
-from pallasc.cache.remote.reading import MOST_READ
+from pallasc.cache.remote.reading import MOST_READ, MOST_READ_BYTES
 from pallasc.cache.remote.settings import RemoteSettings
 from pallasc.cache.remote.transfer import pull, push
+from pallasc.cache.remote.writing import MOST_INDEXES
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle import compress
@@ -138,7 +140,7 @@ def _first(table: dict[str, Any]) -> str:
 def test_an_index_with_a_wrong_field_is_refused(
     index: bytes, change: Callable[[dict[str, Any]], None]
 ) -> None:
-    with pytest.raises(CorruptError, match=r"the index is not what an index is|frame 0 has"):
+    with pytest.raises(CorruptError, match=r"not what an index is|frame 0 has|for a content of"):
         decode_index(_changed(index, change))
 
 
@@ -149,6 +151,28 @@ def test_an_index_that_claims_to_be_huge_is_refused_before_it_is_unpacked(index:
     for cut in (0, 8, len(index) // 2, len(index) - 1):
         with pytest.raises(CorruptError):
             decode_index(index[:cut])
+
+
+def test_an_index_of_many_small_values_is_refused_before_they_take_memory() -> None:
+    rng = random.Random(5)
+    body = {"packs": [rng.randrange(10) for _ in range(2**20)]}
+    record = layout.encode(layout.INDEX, body)
+    data = struct.pack("<Q", len(record)) + compress.compress(record, 6)
+    with pytest.raises(CorruptError, match=r"has 1,048,57\d values in"):
+        decode_index(data)
+
+
+def test_an_index_that_readers_would_refuse_is_not_written(
+    settings: RemoteSettings, store: Store, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "MAX_INDEX_BYTES", 1000)
+    stats = upload(settings, store, fill(store, range(4)))
+    assert stats.tripped == "the index of 4 variants is too large"
+    assert not (there / layout.catalog_name(NAMESPACE)).exists()
+    for number in range(MOST_INDEXES + 2):
+        upload(settings, store, [put(store, number, 1)])
+    folder = there / "pallasc/v1" / NAMESPACE / "index"
+    assert len(list(folder.iterdir())) == MOST_INDEXES + 2  # together they are too large
 
 
 def test_changed_bytes_of_an_index_are_refused(index: bytes) -> None:
@@ -275,7 +299,8 @@ def test_a_part_of_a_pack_is_not_read_where_it_would_take_much_memory(
         body["packs"][0][1] = 2**47
         first, size = len(body["frames"]), 2**26
         for number in range(4096):
-            body["frames"].append([0, 2**20 + number * size, size, size, A])
+            digest = layout.sha256(str(number).encode())
+            body["frames"].append([0, 2**20 + number * size, size, size, digest])
         body["actions"][action_key(0)][1] = list(range(first, first + 4096))
 
     keys = fill(store, range(1))
@@ -297,6 +322,19 @@ def test_no_more_indexes_are_read_than_writers_leave(
     found, stats = download(settings, other, [request_key(0)])
     assert found == {}
     assert stats.requests <= 1 + MOST_READ
+    large = {f"{number:064x}": [MOST_READ_BYTES // 2, 2**39 - number] for number in range(5000)}
+    catalog.write_bytes(_catalog({**body, "indexes": large}))
+    assert download(settings, other, [request_key(0)])[1].requests == 3
+
+
+def test_packs_are_held_in_a_file_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = Held()
+    monkeypatch.setattr("pallasc.cache.remote.held.MOST_BYTES", 10)
+    held.put(A, b"12345")
+    held.put(B, b"6789")
+    held.put(C, b"no room")
+    assert [held.get(pack) for pack in (A, B, C)] == [b"12345", b"6789", None]
+    assert [held.has(pack) for pack in (A, B, C)] == [True, True, False]
 
 
 @pytest.mark.parametrize("field", [{"specs": "[]"}, {"check": "{}"}, {"toolchains": [{"x": "1"}]}])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import servers
 from bazel_cache import BazelCache
+from fault_proxy import FaultProxy
 from variants import NAMESPACE, check, download, fill, put, request_key, upload
 
 from pallasc.cache.remote.failure import RemoteError
@@ -22,8 +23,8 @@ from pallasc.cache.store import Store
 pytestmark = pytest.mark.once
 
 Start = Callable[[str], RemoteSettings]
-KINDS = ["file", "s3 of rclone", "s3 of moto", "webdav of rclone", "nginx for bazel", "bazel"]
-LISTED = KINDS[:4]
+LISTED = ["file", "s3 of rclone", "s3 of moto", "webdav of rclone", "azurite"]
+KINDS = [*LISTED, "nginx for bazel", "bazel"]
 
 
 def _settings(url: str) -> RemoteSettings:
@@ -45,6 +46,10 @@ def start(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
                 for name, value in environment.items():
                     monkeypatch.setenv(name, value)
                 return _settings("s3://kernels/team/a")
+            if kind == "azurite":
+                for name, value in stack.enter_context(servers.azurite(folder)).items():
+                    monkeypatch.setenv(name, value)
+                return _settings("az://kernels/team/a")
             if kind == "webdav of rclone":
                 place = stack.enter_context(servers.webdav_of_rclone(folder))
                 netrc = f"machine 127.0.0.1 login {servers.USER} password {servers.PASSWORD}\n"
@@ -63,8 +68,8 @@ def start(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def test_the_page_has_the_commands_that_are_tested_here() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "remote.md").read_text()
-    commands = (servers.RCLONE_S3, servers.RCLONE_WEBDAV, servers.MOTO_S3, servers.NGINX)
-    assert [c for c in commands if f"$ {c}\n" not in page] == []
+    commands = (servers.RCLONE_S3, servers.RCLONE_WEBDAV, servers.MOTO_S3, servers.AZURITE)
+    assert [c for c in (*commands, servers.NGINX) if f"$ {c}\n" not in page] == []
     assert f"```text{servers.NGINX_SERVER}```" in page
 
 
@@ -96,7 +101,23 @@ def test_push_and_pull(start: Start, kind: str, store: Store, other: Store) -> N
         check(other, number)
 
 
-@pytest.mark.parametrize("kind", ["file", "s3 of moto"])
+def test_google_s_storage_is_read(
+    store: Store, other: Store, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = fill(store, range(12), size=40_000)
+    push(_settings(f"file://{tmp_path}/buckets/kernels/team"), store, {NAMESPACE: keys})
+    with servers.gcs_for_reading(tmp_path / "buckets") as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        settings = _settings("gs://kernels/team")
+        assert len(download(settings, other, [keys[0]])[0]) == 1
+        assert pull(settings, other)[:3] == (11, 1, 0)
+        assert verify(settings) == []
+    for number in range(12):
+        check(other, number, size=40_000)
+
+
+@pytest.mark.parametrize("kind", ["file", "s3 of moto", "azurite"])
 def test_writers_at_once_lose_nothing(start: Start, kind: str, tmp_path: Path) -> None:
     settings = start(kind)
 
@@ -186,6 +207,18 @@ def test_a_hit_in_a_cache_of_bazel_is_complete(store: Store, other: Store, home:
         assert cache.refused == []
         upload(settings, store, [first])
         assert len(download(settings, Store(other.root.parent / "x"), [first, second])[0]) == 2
+
+
+def test_a_pack_is_asked_for_once_where_a_server_gives_no_parts(
+    store: Store, other: Store, home: Path
+) -> None:
+    with BazelCache() as cache, FaultProxy(cache.place, lambda method, path: None) as proxy:
+        settings = _settings(f"bazel+http://{proxy.place}")
+        keys = fill(store, range(4))
+        upload(settings, store, keys)
+        proxy.requests.clear()
+        assert len(download(settings, other, keys)[0]) == 4
+        assert [path.split("/")[1] for _, path in proxy.requests] == ["ac", "ac", "cas"]
 
 
 def test_a_large_index_lies_beside_its_action_result(

@@ -184,6 +184,35 @@ def test_objects_that_no_catalog_leads_to_go_after_a_day(
     assert verify(settings) == []
 
 
+def test_what_a_damaged_catalog_may_lead_to_stays(
+    settings: RemoteSettings, store: Store, there: Path
+) -> None:
+    upload(settings, store, fill(store, range(2)))
+    stray = there / layout.pack_name("ab" * 32)
+    stray.write_bytes(b"of a writer that was killed")
+    catalog = there / layout.catalog_name(NAMESPACE)
+    catalog.write_bytes(whole := catalog.read_bytes()[:-1])
+    before = sorted(path for path in there.rglob("*") if path.is_file())
+    _age(there, 2 * garbage.GRACE_S)
+    done = collect(settings, max_bytes=0)
+    assert (done.packs, done.unknown, len(done.unread)) == (0, 0, 1)
+    assert f"namespace {NAMESPACE} stays as it is: the catalog is damaged" in done.unread[0]
+    assert sorted(path for path in there.rglob("*") if path.is_file()) == before
+    assert catalog.read_bytes() == whole
+
+
+def test_a_damaged_index_is_told_when_its_place_is_taken(
+    settings: RemoteSettings, store: Store, there: Path
+) -> None:
+    upload(settings, store, fill(store, range(2)))
+    upload(settings, store, [put(store, 2)])
+    for index in (there / "pallasc/v1" / NAMESPACE / "index").iterdir():
+        index.write_bytes(b"damaged")
+    done = collect(settings, max_bytes=1)
+    assert (done.packs, len(done.unread)) == (2, 2)
+    assert "its SHA-256 is" in done.unread[0]
+
+
 @pytest.mark.parametrize(
     ("max_age_s", "max_bytes", "gone"),
     [
