@@ -6,7 +6,8 @@ compiler, or with PALLASC_NATIVE=0, everything else is installed, and Python lau
 extension has the stable ABI of Python 3.11. A free-threaded Python does not load that: it has an
 extension where it compiled one itself, and does without in a wheel that another Python built.
 
-An editable install that builds no library removes what an earlier one built.
+An editable install that builds no library removes what an earlier one built. Builds in one folder
+wait for each other, so that environments for several Pythons can be made at once.
 
 CC, CFLAGS and LDFLAGS are obeyed. `CC="python -m ziglang cc -target x86_64-linux-gnu.2.17"` with
 the build option `--plat-name=manylinux_2_17_x86_64` makes a wheel for systems as old as that.
@@ -14,6 +15,7 @@ the build option `--plat-name=manylinux_2_17_x86_64` makes a wheel for systems a
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shlex
@@ -22,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from sysconfig import get_config_var
 
@@ -204,10 +206,22 @@ class Wheel(bdist_wheel):
         return "py3", "none", platform if LIBRARIES else "any"
 
 
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Hold off other builds in this folder, which write the same files."""
+    with (HERE / "setup.py").open() as held:
+        with contextlib.suppress(ImportError, OSError):  # systems, and file systems, without locks
+            import fcntl
+
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
 MISSING = why_not()
 LIBRARIES = [] if MISSING else [library(), extension()]
 
-setup(
-    ext_modules=LIBRARIES,
-    cmdclass={"build_py": BuildAfresh, "build_ext": BuildLibrary, "bdist_wheel": Wheel},
-)
+with alone():
+    setup(
+        ext_modules=LIBRARIES,
+        cmdclass={"build_py": BuildAfresh, "build_ext": BuildLibrary, "bdist_wheel": Wheel},
+    )

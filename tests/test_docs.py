@@ -166,6 +166,9 @@ def check_recipe(block: Block, folder: Path) -> Iterator[str]:
             # From here instead of an index, into an environment that has all of it already.
             options = "--dry-run --quiet --no-index --no-build-isolation"
             command = f"python -m pip install {options} {shlex.quote(f'{ROOT}{installed[1]}')}"
+        if command.startswith("pallasc check "):
+            # Of the million elements of the others a check says the same, ten times as slowly.
+            command += " -k n=4096"
         result = run(command, folder)
         if result.returncode:
             yield f"$ {command}\nends with {result.returncode}:\n{result.stdout}"

@@ -72,6 +72,7 @@ def test_a_package_beside_the_spec_is_an_entry_and_its_files_count(project: Any)
     assert again.reason == "mypkg was missing and can be imported now"
 
 
+@pytest.mark.once
 def test_fail_fast_skips_what_was_not_begun(project: Any, results: Any) -> None:
     project.write("bad.py", "def run(x): raise ValueError('bad')\n")
     kernels = [{"name": "bad", "entry": "bad.py:run"}, *write_kernels(project, good=41, fine=42)]
@@ -85,6 +86,7 @@ def test_fail_fast_skips_what_was_not_begun(project: Any, results: Any) -> None:
     assert going.exit_code == 1
 
 
+@pytest.mark.once
 def test_a_budget_that_is_exceeded_fails_hits_too(project: Any, results: Any) -> None:
     kernels = write_kernels(project, small=43, large=44)
     kernels[1]["budget"] = {"registers": 1}
@@ -122,6 +124,7 @@ def test_nothing_to_build_is_a_report_of_nothing(project: Any) -> None:
     assert (report.results, report.exit_code, report.notes) == ((), 0, ())
 
 
+@pytest.mark.once
 def test_two_builds_at_once_compile_each_variant_once(
     project: Any, start_program: Callable[..., subprocess.Popen[str]]
 ) -> None:

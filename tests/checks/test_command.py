@@ -22,6 +22,7 @@ from pallasc.cli.arguments.keys import whole_key
 from pallasc.cli.main import root
 from pallasc.errors import SpecError, ToolError
 
+pytestmark = pytest.mark.once
 OWN_FILES = ("kernels.py", "spec.yaml")
 
 
@@ -43,7 +44,6 @@ def test_the_option_has_every_level() -> None:
     assert (*LEVELS, "all") == command.LEVELS
 
 
-@pytest.mark.once
 def test_another_seed_or_tolerance_or_file_of_inputs_is_another_check(
     again: Path, checking: Any
 ) -> None:
@@ -101,7 +101,6 @@ def test_nan_everywhere_is_a_note_that_does_not_fail(
     assert Path(finding["location"]["file"]) == again / "kernels.py"
 
 
-@pytest.mark.once
 def test_small_sizes_are_checked_in_the_place_of_all_that_share_them(
     project: Path, checking: Any
 ) -> None:
@@ -140,7 +139,6 @@ def _assert_noted(checks: Any) -> None:
         assert (result["status"], result["notes"]) == ("passed", notes), check["id"]
 
 
-@pytest.mark.once
 def test_a_check_that_hangs_dies_or_eats_memory_is_lost_alone(project: Path, checking: Any) -> None:
     source = project / "kernels.py"
     source.write_text(
@@ -169,7 +167,6 @@ def test_a_check_that_hangs_dies_or_eats_memory_is_lost_alone(project: Path, che
     assert not any(ran.results[name]["from_store"] for name in bad)
 
 
-@pytest.mark.once
 def test_a_check_that_is_killed_leaves_no_half_result(project: Path, checking: Any) -> None:
     (project / "spec.yaml").write_text(checking.spec_of({"name": "sound"}, {"name": "doubled"}))
     words = [sys.executable, "-P", "-m", "pallasc", "check", "spec.yaml", "--store", "store"]

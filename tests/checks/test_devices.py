@@ -148,6 +148,7 @@ def test_a_reference_of_one_device_is_refused(results: Any) -> None:
     assert "the first dimension is the 2 devices" in reason
 
 
+@pytest.mark.once
 def test_inputs_of_a_file_have_the_devices_in_front(folder: Path, checking: Any) -> None:
     x = np.arange(256, dtype="f").reshape(2, 128)
     np.savez(folder / "inputs.npz", x=x)
@@ -215,6 +216,7 @@ def test_a_run_refuses_the_array_of_one_device(folder: Path, results: Any) -> No
     ]
 
 
+@pytest.mark.once
 def test_a_run_tells_devices_that_wait_for_each_other(folder: Path, results: Any) -> None:
     ran = emulate(folder, "spec.yaml", "-k", "unsignalled")
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -230,6 +232,7 @@ def test_a_run_compares_all_devices(folder: Path, results: Any) -> None:
     assert "differs in 256 of 256 elements, first at [0, 0]: " in ran.stdout
 
 
+@pytest.mark.once
 def test_a_run_of_a_bundle_takes_all_devices(folder: Path, results: Any) -> None:
     words = ["bundle", "create", "spec.yaml", "-k", "swapped", "--keep-ptx", "-o", "b.pallasc"]
     command = [sys.executable, "-P", "-m", "pallasc", *words, "--store", "store"]

@@ -161,6 +161,7 @@ def test_other_numbers_than_the_reference_end_with_1(project: Project) -> None:
     assert ran.stderr == "error: doubled@h100-sxm differs from its reference.\n"
 
 
+@pytest.mark.once
 def test_a_deadlock_ends_with_the_users_line(project: Project) -> None:
     ran = project.emulate("waits_twice")
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -183,6 +184,7 @@ def test_an_access_outside_of_memory_ends_with_the_users_line(project: Project) 
     assert re.search(r"warp \d of block \(0, 0, 0\): .*\[out-of-bounds\]", ran.stderr)
 
 
+@pytest.mark.once
 def test_what_a_kernel_prints_goes_to_the_error_output(project: Project) -> None:
     ran = project.emulate("says", "--json")
     assert json.loads(ran.stdout)["results"][0]["same"] is True

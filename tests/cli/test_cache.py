@@ -17,6 +17,8 @@ from pallasc.cli.render.why_text import excerpts
 
 RunCommand = Callable[..., Any]
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture
 def own(built: Any, tmp_path: Path) -> tuple[Path, Path]:

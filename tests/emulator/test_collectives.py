@@ -33,10 +33,10 @@ VARIANTS = expand(load_yaml(Path(__file__).parent / "collectives.yaml"))
 
 
 def _case(variant: Variant) -> Any:
-    """Return the parameter for a variant; of some types, one Python and its JAX are enough."""
-    dtype = dict(variant.params).get("dtype")
-    marks = pytest.mark.once if dtype in ("bf16", "i32") else ()
-    return pytest.param(variant, id=variant.id, marks=marks)
+    """Return the parameter for a variant; of some types and sizes, one Python is enough."""
+    params = dict(variant.params)
+    more = params.get("dtype") in ("bf16", "i32") or (params["devices"] == 4 and "dtype" in params)
+    return pytest.param(variant, id=variant.id, marks=pytest.mark.once if more else ())
 
 
 Compiled = Mapping[str, tuple[Artifact, Mapping[str, str]]]

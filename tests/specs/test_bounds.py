@@ -76,6 +76,7 @@ class Counting:
             yield event
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("text", "message", "events"),
     [
