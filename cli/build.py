@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -37,9 +39,12 @@ from pallasc.cli.arguments.shard import (
     take_share,
     write_output,
 )
+from pallasc.cli.arguments.watch import refuse_unwatchable, watch_option
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.reproduce import Reproduction
     from pallasc.compiler.shards.shard import Shard
@@ -68,6 +73,7 @@ class _Options(BuildOptions):
 @click.option(
     "--dry-run", is_flag=True, help="Compile nothing; say what would be compiled, and why."
 )
+@watch_option
 @frozen_options
 @shard_options
 @file_option(
@@ -117,6 +123,7 @@ def command(
     warnings: bool,
     quiet: bool,
     dry_run: bool,
+    watch: bool,
     frozen: bool,
     locked: bool,
     require_signed: bool,
@@ -130,6 +137,10 @@ def command(
     build; "compiled" was compiled now; "failed" comes with its message, the line of your source and
     the end of what it printed. A terminal also shows what is running. Ctrl-C or SIGTERM ends the
     build at once; what is finished is kept.
+
+    With --watch, the build goes on: it compiles again what a change of a spec, or of a file that
+    compiling reads, has changed, in processes that are ready, and prints what that did to times,
+    registers, spills and sizes. Errors are shown, and the watch goes on until Ctrl-C.
 
     Warnings that were printed while a variant was traced, lowered and compiled (those of Python,
     logging at WARNING and above, the standard error output) are kept with it, and counted at the
@@ -145,6 +156,7 @@ def command(
       pallasc build specs/ --executor dask://scheduler:8786
       pallasc build specs/ --shard 3/8 --shard-output 3.part
       pallasc build specs/ --baseline released.pallasc
+      pallasc build kernels.yaml --target h100-sxm --watch
       pallasc build specs/ --warnings --fail-on-warning "no tuning|cache miss"
 
     --json prints one object:
@@ -194,19 +206,24 @@ def command(
     if reproduce and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"
         raise click.UsageError(f"--reproduce compiles, and {other} compiles nothing.")
+    if watch:
+        refuse_unwatchable(click.get_current_context())
     require_shard(shard, costs=costs, shard_output=shard_output)
     if shard_output and dry_run:
         raise click.UsageError("--shard-output keeps what was built, and --dry-run builds nothing.")
     outputs = Outputs(as_json=as_json, junit=junit, annotations=annotations)
+    opening = partial(open_store, store_root, require_signed=require_signed)
     with outputs.reporting_errors():
         if shard_output is not None:
             prepare_output(shard_output)
         how = Options(**options, compile=not dry_run, frozen=frozen)
+        if watch:
+            return _watch(specs, targets, expression, how, opening, warnings=warnings, quiet=quiet)
         if frozen or locked or (lock is not None and shard is None):
             from pallasc.compiler.builds.locked import load_locked
 
             how = replace(how, locked=load_locked(lock, frozen=frozen, locked=locked))
-        store = open_store(store_root, require_signed=require_signed)
+        store = opening()
         reproduction = None
         with store_progress(store, quiet=quiet) as progress:
             reading = Reading(progress, keep_going=how.keep_going)
@@ -272,6 +289,24 @@ def command(
     if share is None:
         send_times(report, store, how.remote, ptxas=how.ptxas)
     return report.exit_code
+
+
+def _watch(
+    specs: tuple[str, ...],
+    targets: tuple[str, ...],
+    expression: str | None,
+    options: Options,
+    opening: Callable[[], Store],
+    *,
+    warnings: bool,
+    quiet: bool,
+) -> int:
+    from pallasc.cli.render.watching import watch_builds
+    from pallasc.compiler.watch.watch import Watch
+
+    here = replace(options, executor=None)
+    with Watch(specs, here, targets=targets, expression=expression) as watch:
+        return watch_builds(watch, opening, warnings=warnings, quiet=quiet)
 
 
 def _print_reproduction(reproduction: Reproduction, report: Report, *, quiet: bool) -> None:

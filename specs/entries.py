@@ -215,9 +215,18 @@ class _Outline(NamedTuple):
     assigned: frozenset[str]
 
 
-@lru_cache(maxsize=256)
 def _outline(path: Path) -> _Outline | None:
     """Return the names of a module, None where they only show when it runs."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return _read_outline(path, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _read_outline(path: Path, *state: int) -> _Outline | None:
+    """Return the outline of a module; `state` identifies what its file holds."""
     try:
         tree = ast.parse(read_regular(str(path), most_bytes=_MOST_BYTES))
         names = frozenset(_bound(tree))

@@ -74,6 +74,7 @@ def _source_line(location: Location | None) -> str:
         return ""
     import linecache
 
+    linecache.checkcache(location.file)  # a watch shows errors of what was edited meanwhile
     # linecache honours a coding line, and gives "" for what it cannot read.
     text = linecache.getline(location.file, location.line).strip()
     return f"{location.line} | {text}" if text else ""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pallasc.cli.render.progress import Progress
+from pallasc.cli.render.progress import Progress, ResultLine
 from pallasc.cli.render.result_text import lines_below, result_line
 from pallasc.cli.terminal.screen import STATUS_COLOURS, Screen, stderr_screen
 from pallasc.cli.terminal.status import Line, Status, status_lines
@@ -32,19 +32,25 @@ _FEW_HITS = 20
 
 
 def stderr_progress(
-    *, hits: bool = True, quiet: bool = False, clock: Callable[[], float] = time.monotonic
+    *,
+    hits: bool = True,
+    quiet: bool = False,
+    line: ResultLine = result_line,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Progress:
     """Return the progress for this process's standard error output; arguments as of `Progress`."""
     screen = stderr_screen()
     if quiet or not screen.live:
-        return Progress(screen, hits=hits, quiet=quiet, clock=clock)
-    return Live(screen, hits=hits, clock=clock)
+        return Progress(screen, hits=hits, quiet=quiet, line=line, clock=clock)
+    return Live(screen, hits=hits, line=line, clock=clock)
 
 
 @contextmanager
-def store_progress(store: Store, *, hits: bool = True, quiet: bool = False) -> Iterator[Progress]:
+def store_progress(
+    store: Store, *, hits: bool = True, quiet: bool = False, line: ResultLine = result_line
+) -> Iterator[Progress]:
     """Give this process's progress, which also shows the warnings of a store."""
-    with stderr_progress(hits=hits, quiet=quiet) as progress:
+    with stderr_progress(hits=hits, quiet=quiet, line=line) as progress:
         store.warn_by(lambda text: progress.say(f"warning: {text}"))
         yield progress
 
@@ -56,9 +62,14 @@ class Live(Progress):
     """
 
     def __init__(
-        self, screen: Screen, *, hits: bool = True, clock: Callable[[], float] = time.monotonic
+        self,
+        screen: Screen,
+        *,
+        hits: bool = True,
+        line: ResultLine = result_line,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(screen, hits=hits, clock=clock)
+        super().__init__(screen, hits=hits, line=line, clock=clock)
         self._began_s = clock()
         self._drawn_s = -math.inf
         self._drawn: list[Line] = []
@@ -102,9 +113,7 @@ class Live(Progress):
             self._running = [entry for entry in self._running if entry[0] is not result.variant]
         if result.status == "hit" and not (self.hits and self._latest.total <= _FEW_HITS):
             return
-        line = self.screen.paint_status(
-            result_line(result, self.screen.line_columns), result.status
-        )
+        line = self.screen.paint_status(self.line(result, self.screen.line_columns), result.status)
         self._held += [f"{text}\n" for text in (line, *lines_below(result))]
 
     def _draw(self, now_s: float) -> None:

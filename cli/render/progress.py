@@ -21,6 +21,9 @@ _HELD_LINES = 512
 _HELD_S = 1.0
 _MOST_NAMED = 3
 
+ResultLine = Callable[[VariantResult, int | None], str]
+"""Returns the line of a result, as `result_line` does."""
+
 
 class Progress:
     """Prints the events of a build, a line each; the lines of hits are written many at a time.
@@ -31,6 +34,7 @@ class Progress:
         screen: where to.
         hits: whether variants that were in the store get a line.
         quiet: print only what went wrong.
+        line: makes the line of a result, for so many columns.
         clock: gives the time, in seconds.
     """
 
@@ -40,11 +44,13 @@ class Progress:
         *,
         hits: bool = True,
         quiet: bool = False,
+        line: ResultLine = result_line,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.screen = screen
         self.hits = hits and not quiet
         self.quiet = quiet
+        self.line = line
         self._clock = clock
         self._held: list[str] = []
         self._hit_line = ""
@@ -74,7 +80,7 @@ class Progress:
         elif event.result is not None:
             self._heartbeat.put_off(self._clock())
             if not self.quiet or event.result.error is not None:
-                self._put(_finished_text(event, event.result, self.screen))
+                self._put(self._finished_text(event, event.result))
         else:
             self._write()  # nothing may follow for a while
 
@@ -86,6 +92,11 @@ class Progress:
         """Print lines of text that only say what is going on."""
         if not self.quiet:
             self.say(text)
+
+    def _finished_text(self, event: Event, result: VariantResult) -> str:
+        line = self.screen.paint_status(self.line(result, None), result.status)
+        head = f"{counter(event.done, event.total)} {line}"
+        return "\n".join([head, *lines_below(result)])
 
     def _put(self, text: str) -> None:
         """Print text that is printable, except for our own colours."""
@@ -152,9 +163,3 @@ def heartbeat(tick: Tick) -> str:
     )
     left = f"; {about(left_s)} left" if left_s is not None else ""
     return f"{counter(tick.done, tick.total)} {what}{left}"
-
-
-def _finished_text(event: Event, result: VariantResult, screen: Screen) -> str:
-    line = screen.paint_status(result_line(result), result.status)
-    head = f"{counter(event.done, event.total)} {line}"
-    return "\n".join([head, *lines_below(result)])

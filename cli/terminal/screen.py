@@ -21,7 +21,7 @@ STATUS_COLOURS = {
     "skipped": "yellow",
 }
 
-_ASCII = str.maketrans({"━": "=", "─": "-", "…": "~"})
+_ASCII = str.maketrans({"━": "=", "─": "-", "…": "~", "→": "->"})
 
 
 class Screen(NamedTuple):

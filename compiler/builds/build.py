@@ -21,7 +21,7 @@ from pallasc.cache.uses import Session
 from pallasc.compiler.builds.hidden_inputs import hidden_notes
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
-from pallasc.compiler.builds.state import Miss, Run, ticking
+from pallasc.compiler.builds.state import LastingWorkers, Miss, Run, ticking
 from pallasc.compiler.inputs.lookup import Lookup, LookupResult, attempt, untrusted_entry
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.setup import Setup, prepare
@@ -51,6 +51,7 @@ def build(
     store: Store,
     options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
+    warm: LastingWorkers | None = None,
 ) -> Report:
     """Build `variants`, and compile those that are not in the store.
 
@@ -62,6 +63,7 @@ def build(
         store: the store to read and to add to.
         options: options of the build.
         on_event: callback for the progress of variants, and for passing time.
+        warm: workers that stay between builds, None for workers of this build alone.
 
     Returns:
         The report, which includes failures.
@@ -74,7 +76,7 @@ def build(
         SpecError: `$PALLASC_CACHE_SIZE` or `$PALLASC_CACHE_AGE` is invalid.
     """
     started = time.monotonic()
-    run = Run(variants, store, options, on_event)
+    run = Run(variants, store, options, on_event, warm)
     interrupted = False
     remote = None
     try:
@@ -102,7 +104,8 @@ def _run(run: Run) -> None:
             for index in range(len(run.variants)):  # without an identity there are no keys
                 _settle_uncompiled(run, index, _NO_TOOLCHAIN)
             return
-        stack.enter_context(setup)
+        if run.warm is None:
+            stack.enter_context(setup)
         workers = Workers(run, setup, stack)
         run.open_remote(setup)
         is_new = not run.store.folder.exists()
@@ -154,6 +157,8 @@ def _prepared(run: Run) -> Setup | RememberedToolchain | None:
         NotCachedError: none is installed, and another Python or pallasc filled the store.
     """
     options = run.options
+    if run.warm is not None:
+        return run.warm.setup()
     if options.ptxas is not None or is_compiler_installed():
         return prepare(options.ptxas)
     from pallasc.compiler.inputs.remembered_toolchain import (
@@ -193,12 +198,15 @@ class Workers:
         if self._pool is None and tasks and self._run.may_compile() and isinstance(setup, Setup):
             _check_store(self._run)
             pool = self._pool = self._open(setup)
-            self._stack.enter_context(pool)
+            if self._run.warm is None:
+                self._stack.enter_context(pool)
             pool.warm(tasks)
         return self._pool
 
     def _open(self, setup: Setup) -> Pool | ClusterPool:
         """Return what compiles: processes here, or a cluster."""
+        if self._run.warm is not None:
+            return self._run.warm.pool(len(self._run.variants))
         if self._run.options.executor:
             from pallasc.compiler.builds.on_cluster import open_cluster
 

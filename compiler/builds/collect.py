@@ -19,6 +19,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -94,6 +95,7 @@ class SpecReader:
         on_tick: called about twice a second while a file is executed.
         broken: called with the error of a file whose process died or exceeded a limit, and the
             other files are read; None raises it.
+        workers: processes that execute files, None for one of its own a file.
         remembered: keys of the manifests in which the store remembers the files that were read.
     """
 
@@ -104,6 +106,7 @@ class SpecReader:
     frozen_by: str = "--frozen"
     on_tick: OnTick | None = None
     broken: Callable[[SpecError], None] | None = None
+    workers: Pool | None = None
     remembered: list[str] = field(default_factory=list)
     _missed: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
 
@@ -261,7 +264,7 @@ class SpecReader:
         # The folder is where a crash is located.
         group = ("", str(Path(path).resolve().parent), ())
         task = Task(0, group, request, "the process that executes this file")
-        with self._pool() as pool:
+        with nullcontext(self.workers) if self.workers else self.open_workers() as pool:
             for _, _, answer in pool.run([task]):
                 if answer is not None:
                     return answer
@@ -272,7 +275,8 @@ class SpecReader:
             "the process that executes this file sent no answer.", location=Location(path)
         )
 
-    def _pool(self) -> Pool:
+    def open_workers(self) -> Pool:
+        """Return what executes files, one at a time, each in a process of its own."""
         from pallasc.compiler.workers.capacity import find_capacity
         from pallasc.compiler.workers.messages import Listen
         from pallasc.compiler.workers.pool import Pool

@@ -14,8 +14,8 @@ from pallasc.cache.store import Store
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.inputs.reads import FILE, path_of
 from pallasc.compiler.inputs.request import place_of
-from pallasc.compiler.toolchain.modules import is_installed
-from pallasc.specs.spec import Variant
+from pallasc.compiler.toolchain.modules import Place, is_installed
+from pallasc.specs.spec import Spec
 
 _OWN = "module:pallasc."
 
@@ -58,18 +58,38 @@ def files_read(results: Iterable[VariantResult], store: Store) -> FilesRead:
         place = (manifest.read, str(spec))
         if place not in seen:
             seen.add(place)
-            files.setdefault(spec, set()).update(_paths(manifest, result.variant))
+            variant = result.variant
+            read = paths_read(manifest, place_of(variant), variant.base_dir)
+            files.setdefault(spec, set()).update(read)
     return FilesRead(files, frozenset(unknown))
 
 
-def _paths(manifest: Manifest, variant: Variant) -> Iterator[Path]:
-    place = place_of(variant)
+def paths_read(manifest: Manifest, place: Place, base_dir: str) -> Iterator[Path]:
+    """Yield the user's files that a manifest says were read.
+
+    Args:
+        manifest: that of a variant, or of a Python spec file.
+        place: where modules were searched.
+        base_dir: the folder of the spec.
+    """
     for label in manifest.files:
         path = None if label.startswith(_OWN) else place.locate(label)
         if path is not None and not is_installed(str(path)):
             yield path.resolve()
     for label, digest in manifest.opened.items():
         if label.startswith(FILE) and digest is not None:
-            path = path_of(label, variant.base_dir)
+            path = path_of(label, base_dir)
             if path.is_file() and not is_installed(str(path)):
                 yield path.resolve()
+
+
+def files_named(specs: Iterable[Spec]) -> set[Path]:
+    """Return the spec files, and the entry points, data files and tables that they name."""
+    files = set()
+    for spec in specs:
+        files.add(Path(spec.location.file).resolve())
+        entry = spec.entry.partition(":")[0]
+        own = [*spec.files, *([entry] if entry.endswith(".py") else [])]
+        own += [spec.table] if spec.table else []
+        files.update((Path(spec.base_dir) / name).resolve() for name in own)
+    return files

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pallasc.compiler.builds.files_read import NOTHING_READ, FilesRead
+from pallasc.compiler.builds.files_read import NOTHING_READ, FilesRead, files_named
 from pallasc.compiler.builds.recorded_commit import SdistRecord, find_recorded
 from pallasc.compiler.builds.repository import Differences, Repository, find_repository
 from pallasc.specs.artifacts.artifact import Artifact
@@ -96,7 +96,8 @@ def _origin(
     names = _names(group)
     differences = Differences(None)
     if repository is not None:
-        sources = _sources(group) | read.by(group.files)
+        declared = (spec for specs in group.files.values() for spec in specs)
+        sources = files_named(declared) | read.by(group.files)
         differences = repository.differences(sources, ignore=ignore)
     # If a variant's reads are unknown, so is whether all of them are in the commit.
     dirty = differences.dirty or (None if read.is_unknown(group.files) else differences.dirty)
@@ -122,18 +123,6 @@ def _names(group: _Group) -> dict[Path, str]:
             length += 1
         names[file] = "/".join(file.parts[-length:])
     return names
-
-
-def _sources(group: _Group) -> set[Path]:
-    """Return the spec files, and the entry points, data files and tables that they name."""
-    files = set(group.files)
-    for declared in group.files.values():
-        for spec in declared:
-            entry = spec.entry.partition(":")[0]
-            own = [*spec.files, *([entry] if entry.endswith(".py") else [])]
-            own += [spec.table] if spec.table else []
-            files.update((Path(spec.base_dir) / name).resolve() for name in own)
-    return files
 
 
 def _digest(specs: Iterable[Spec]) -> str:

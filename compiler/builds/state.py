@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.hidden_inputs import diagnostics_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.inputs.why import Explanation
     from pallasc.compiler.toolchain.context import Context
     from pallasc.compiler.toolchain.setup import Setup
+    from pallasc.compiler.workers.pool import Pool
 
 
 @dataclass(slots=True)
@@ -37,6 +38,16 @@ class Miss:
     reason: str
     untrusted: bool
     indices: list[int]
+
+
+class LastingWorkers(Protocol):
+    """A toolchain and workers that stay between builds (`warm_workers`)."""
+
+    def setup(self) -> Setup:
+        """Return the installed toolchain."""
+
+    def pool(self, tasks: int) -> Pool:
+        """Return the workers of a build of so many variants."""
 
 
 @contextmanager
@@ -64,6 +75,7 @@ class Run:
         variants: variants to build.
         store: the store.
         options: options of the build.
+        warm: workers that stay between builds, None for workers of this build alone.
         results: finished results by position.
         misses: misses by folder key.
         notes: warnings about compilations.
@@ -74,12 +86,18 @@ class Run:
     """
 
     def __init__(
-        self, variants: Sequence[Variant], store: Store, options: Options, on_event: OnEvent
+        self,
+        variants: Sequence[Variant],
+        store: Store,
+        options: Options,
+        on_event: OnEvent,
+        warm: LastingWorkers | None = None,
     ) -> None:
         self.variants = list(variants)
         self.store = store
         self.options = options
         self.on_event = on_event
+        self.warm = warm
         self.results: dict[int, VariantResult] = {}
         self.misses: dict[str, Miss] = {}
         self.notes: list[str] = []

@@ -22,6 +22,7 @@ from pallasc.compiler.lowering.line_tables import LineTable
 from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
 from pallasc.compiler.workers.typed_json import plain, read_dataclass
 from pallasc.errors import PallascError
+from pallasc.specs.gpus import Target
 from pallasc.specs.spec import Spec, Variant
 
 if TYPE_CHECKING:
@@ -257,6 +258,7 @@ class Introduction(Request):
         variables: the environment variables that reach the compiler.
         store: its folder.
         signing: the build publishes the manifests, because it signs them; no key comes to a worker.
+        rehearsal: what to compile a small kernel for before it is ready, None for no such kernel.
     """
 
     op: ClassVar[str] = "context"
@@ -268,6 +270,7 @@ class Introduction(Request):
     variables: Mapping[str, str]
     store: Path
     signing: bool
+    rehearsal: Target | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, setup: Setup, context: Context, store: Store) -> Introduction:

@@ -64,6 +64,7 @@ class Pool:
     _queue: Queue = field(default_factory=Queue, init=False)
     _pace: Pace = field(default_factory=Pace, init=False)
     _repeated: set[int] = field(default_factory=set, init=False)
+    _ready: dict[Worker, tuple[str, Request]] = field(default_factory=dict, init=False)
     _scratch: Scratch = field(default_factory=Scratch, init=False)
 
     def __enter__(self) -> Pool:
@@ -85,8 +86,29 @@ class Pool:
 
     def warm(self, count: int) -> None:
         """Start workers that import JAX while the caller still prepares."""
-        for _ in range(min(count, self.jobs)):
+        for _ in range(min(count, self.jobs) - len(self._workers)):
             self._new_worker().send(Warm())
+
+    def keep_ready(self, contexts: Mapping[str, Request]) -> None:
+        """Have one worker get ready for each architecture, and end all others; between two runs.
+
+        A worker serves tasks of its architecture if its context is still equal to the pool's then.
+
+        Args:
+            contexts: what a worker is sent in place of the pool's context, by architecture.
+        """
+        self._give_up()
+        for worker in list(self._workers):
+            arch, context = self._ready.get(worker, ("", None))
+            if context is None or contexts.get(arch) != context or not worker.is_fit():
+                self._end(worker)
+        ready = {arch for arch, _ in self._ready.values()}
+        for arch, context in contexts.items():
+            if arch not in ready:
+                worker = self._new_worker()
+                worker.introduce(context, ahead=True)
+                self._ready[worker] = (arch, context)
+        self._bury()
 
     @property
     def spent_s(self) -> float:
@@ -106,9 +128,7 @@ class Pool:
         ("tick", None, None). A task during which its worker died is repeated once in a new worker,
         if something that the worker did before may have been the cause.
         """
-        for worker in list(self._busy):  # of a run that was given up
-            self._busy.remove(worker)
-            self._end(worker)
+        self._give_up()
         self._queue = Queue()
         self._queue.add(tasks)
         self._repeated.clear()  # numbers of tasks, which others have after them
@@ -130,6 +150,12 @@ class Pool:
                     told_s = time.monotonic()
                     yield "tick", None, None
 
+    def _give_up(self) -> None:
+        """End the workers of a run that its caller left."""
+        for worker in list(self._busy):
+            self._busy.remove(worker)
+            self._end(worker)
+
     # ---- beginning
 
     def _begin(self, selector: BaseSelector) -> Iterator[Event]:
@@ -138,7 +164,8 @@ class Pool:
             idle = [worker for worker in self._workers if worker not in self._busy]
             now_s = time.monotonic()
             serving = [(worker.group, now_s - worker.began_s) for worker in self._busy]
-            group = self._queue.next_group([w.group for w in idle], serving, self._pace)
+            free = [worker.group for worker in idle if worker not in self._ready]
+            group = self._queue.next_group(free, serving, self._pace)
             if group is None:
                 return
             task = self._queue.take(group)
@@ -155,17 +182,18 @@ class Pool:
             _register(selector, worker)
 
     def _worker(self, group: Group, idle: Sequence[Worker]) -> Worker:
-        """Return a worker for a group: an idle worker of the group, a warm or a new worker."""
+        """Return a worker for a group: one of the group, one that is ready, a warm or a new one."""
         for worker in idle:
             is_left_over = worker.group not in (None, group) and worker.group not in self._queue
             if is_left_over or not worker.is_fit():
                 self._end(worker)
         left = [worker for worker in idle if worker in self._workers]
-        worker = (
-            next((w for serves in (group, None) for w in left if w.group == serves), None)
-            or self._new_worker()
-        )
-        if worker.group is None and self.context is not None:
+        of_group = [worker for worker in left if worker.group == group]
+        ready = [worker for worker in left if self._ready.get(worker) == (group[0], self.context)]
+        warm = [worker for worker in left if worker.group is None and worker not in self._ready]
+        worker = next(iter([*of_group, *ready, *warm]), None) or self._new_worker()
+        is_introduced = self._ready.pop(worker, None) is not None or worker.group is not None
+        if self.context is not None and not is_introduced:
             worker.introduce(self.context)
         return worker
 
@@ -225,6 +253,7 @@ class Pool:
     def _end(self, worker: Worker) -> None:
         """Begin to kill a worker, without waiting."""
         worker.end()
+        self._ready.pop(worker, None)
         self._ending.append(worker)
         self._workers.remove(worker)
 

@@ -68,6 +68,10 @@ def _serve(source: BinaryIO, channel: Channel) -> None:
             continue
         if isinstance(request, Introduction):
             session = _session(request)
+            if request.rehearsal is not None:
+                from pallasc.compiler.workers.rehearsal import rehearse
+
+                rehearse(request.rehearsal, session.tools)
         if isinstance(request, Introduction | Listen):
             channel.send({"ready": True})
             continue

@@ -80,6 +80,7 @@ class Worker:
         self.began_s = time.monotonic()
         self.ready_s: float | None = None
         self._introduced_s: float | None = None
+        self._ahead = False
         key = make_key()
         self._unsent, self._frames = bytearray(key_line(key)), Frames(key)
         self._messages: deque[dict[str, object] | None] = deque()
@@ -122,9 +123,14 @@ class Worker:
             events[self.requests] = EVENT_WRITE
         return events
 
-    def introduce(self, context: Request) -> None:
-        """Send it what holds for all tasks; it tells when it is ready."""
-        self._introduced_s = time.monotonic()
+    def introduce(self, context: Request, *, ahead: bool = False) -> None:
+        """Send it what holds for all tasks; it tells when it is ready.
+
+        Args:
+            context: what holds for all tasks.
+            ahead: whether it has no task yet, so that nobody hears when it is ready.
+        """
+        self._ahead, self._introduced_s = ahead, time.monotonic()
         self.send(context)
 
     def assign(self, task: Task, request: Request) -> None:
@@ -223,8 +229,8 @@ class Worker:
 
     @property
     def start_s(self) -> float | None:
-        """How long it took to get ready, None if it is not."""
-        if self._introduced_s is None or self.ready_s is None:
+        """How long it took to get ready, None if it is not, or nobody heard when it was."""
+        if self._ahead or self._introduced_s is None or self.ready_s is None:
             return None
         return self.ready_s - self._introduced_s
 

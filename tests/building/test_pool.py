@@ -110,6 +110,47 @@ def test_there_are_never_more_workers_than_jobs(folder: Path) -> None:
     assert max(counts) == 2
 
 
+# ---- workers that are ready
+
+
+def who_serves(pool: Pool, *archs: str) -> list[Any]:
+    """Return the process that serves a task of each architecture."""
+    tasks = [replace(code(WHO, n), group=(arch, "", ())) for n, arch in enumerate(archs)]
+    return values(pool, *tasks)
+
+
+def test_a_worker_that_is_ready_serves_its_architecture_in_one_run() -> None:
+    context = Prepare(code="kept['ready'] = 1")
+    with fakes(2) as pool:
+        pool.context = context
+        pool.keep_ready({"sm_90a": context, "sm_100a": context})
+        ready = {arch: worker for worker, (arch, _) in pool._ready.items()}
+        wait_for(lambda: all(worker.is_fit() and worker.process for worker in ready.values()))
+        served = who_serves(pool, "sm_90a", "sm_120a")
+        assert served[0] == ready["sm_90a"].process
+        assert served[1] not in {worker.process for worker in ready.values()}
+        assert list(pool._ready) == [ready["sm_100a"]]
+        pool.keep_ready({"sm_90a": context})
+        assert ready["sm_90a"] not in pool._workers
+        assert ready["sm_100a"] not in pool._workers
+        assert who_serves(pool, "sm_90a") != [ready["sm_90a"].process]
+
+
+def test_a_worker_that_is_ready_for_another_toolchain_or_has_died_is_not_used() -> None:
+    with fakes() as pool:
+        pool.keep_ready({"sm_90a": Prepare(code="old = 1")})
+        (old,) = pool._ready
+        wait_for(lambda: old.is_fit() and bool(old.process))
+        pool.context = Prepare(code="new = 1")
+        assert who_serves(pool, "sm_90a") != [old.process]
+        pool.keep_ready({"sm_90a": Prepare(code="import os; os._exit(1)")})
+        pool.context = Prepare(code="import os; os._exit(1)")
+        (dead,) = pool._ready
+        wait_for(lambda: not dead.is_fit())
+        pool.context = None
+        assert who_serves(pool, "sm_90a") != [dead.process]
+
+
 # ---- ends
 
 

@@ -190,3 +190,13 @@ def test_an_attribute_that_no_class_body_binds_is_refused(
     with pytest.raises(SpecError) as caught:
         check_entry(parse_entry(f"classes.py:{name}"), str(tmp_path))
     assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+def test_check_entry_reads_a_file_again_that_has_changed(tmp_path: Path) -> None:
+    file = tmp_path / "kernels.py"
+    file.write_text("def one(): ...")
+    check_entry(parse_entry("kernels.py:one"), str(tmp_path))
+    file.write_text("def other(): ...")
+    check_entry(parse_entry("kernels.py:other"), str(tmp_path))
+    with pytest.raises(SpecError, match="has no 'one'"):
+        check_entry(parse_entry("kernels.py:one"), str(tmp_path))

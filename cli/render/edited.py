@@ -1,0 +1,149 @@
+"""A variant's result beside its result before the last edit: old → new, better or worse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from pallasc.cli.render.remarks import facts as remark_facts
+from pallasc.cli.render.result_text import result_line, spill_bytes
+from pallasc.cli.terminal.text_width import cut, shorten, width
+from pallasc.specs.plain_text import one_line
+
+if TYPE_CHECKING:
+    from pallasc.compiler.builds.report import Report, VariantResult
+
+_SHORTEST_ID = 24
+_ARROW = " → "
+
+
+class Figures(NamedTuple):
+    """The figures of an artifact; each is that of the kernel with the largest value."""
+
+    digest: str
+    seconds: float | None
+    cubin_bytes: int
+    registers: int
+    spilled_bytes: int
+
+
+def figures_of(result: VariantResult) -> Figures | None:
+    """Return the figures of a result, None if it has no artifact."""
+    artifact = result.artifact
+    if artifact is None:
+        return None
+    return Figures(
+        artifact.digest,
+        result.seconds if result.status == "compiled" else None,
+        artifact.cubin_bytes,
+        max((kernel.registers for kernel in artifact.kernels), default=0),
+        spill_bytes(artifact),
+    )
+
+
+class Before:
+    """The figures of all variants as they were before the last edit."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Figures] = {}
+        self._alone: dict[tuple[str, str], str] = {}
+
+    def note(self, report: Report) -> None:
+        """Take in a build; a variant that failed keeps the figures that it had."""
+        for result in report.results:
+            figures = figures_of(result)
+            earlier = self._of(result)
+            if figures is not None:
+                if figures.seconds is None and earlier and earlier.digest == figures.digest:
+                    figures = figures._replace(seconds=earlier.seconds)
+                self._by_id[result.variant.id] = figures
+        kernels: dict[tuple[str, str], list[str]] = {}
+        for result in report.results:
+            kernels.setdefault(_kernel(result), []).append(result.variant.id)
+        self._alone = {kernel: ids[0] for kernel, ids in kernels.items() if len(ids) == 1}
+
+    def is_other(self, result: VariantResult) -> bool:
+        """Tell whether a result has another artifact than before."""
+        now, earlier = figures_of(result), self._of(result)
+        return now is not None and (earlier is None or earlier.digest != now.digest)
+
+    def line(self, result: VariantResult, columns: int | None = None) -> str:
+        """Return the line of a result; without figures from before, that of any build."""
+        now, earlier = figures_of(result), self._of(result)
+        if now is None or earlier is None or result.explanation is not None:
+            return result_line(result, columns)
+        return edited_line(result, earlier, now, columns)
+
+    def _of(self, result: VariantResult) -> Figures | None:
+        """Return the earlier figures; the only variant of a kernel may have got another id."""
+        found = self._by_id.get(result.variant.id)
+        return found or self._by_id.get(self._alone.get(_kernel(result), ""))
+
+
+def _kernel(result: VariantResult) -> tuple[str, str]:
+    return result.variant.name, result.variant.target.name
+
+
+def edited_line(
+    result: VariantResult, before: Figures, now: Figures, columns: int | None = None
+) -> str:
+    """Return `compiled  add@h100-sxm  0.3 s, 24 → 32 registers, 9,512 bytes (worse: registers)`.
+
+    Args:
+        result: the result of a variant.
+        before: its figures before the edit.
+        now: its figures.
+        columns: how much room there is; where it is too little, first figures that are as before
+            are left out, then the middle of the id.
+    """
+    facts = [
+        _seconds(result, before),
+        _both(before.registers, now.registers, "registers"),
+        *_spills(before, now),
+        _both(before.cubin_bytes, now.cubin_bytes, "bytes"),
+        *map(str, remark_facts(result)),
+    ]
+    head, name, ending = f"{result.status:<8}  ", one_line(result.variant.id), verdict(before, now)
+    words = _words(facts, ending)
+    if columns is None:
+        return f"{head}{name}{words}"
+    if len(head) + width(name) + len(words) > columns:
+        words = _words([fact for fact in facts if _ARROW in fact], ending)
+    room = columns - len(head) - len(words)
+    return cut(f"{head}{shorten(name, max(_SHORTEST_ID, room))}{words}", columns)
+
+
+def _words(facts: Sequence[str], ending: str) -> str:
+    return f"  {', '.join(filter(None, facts))} ({ending})"
+
+
+def verdict(before: Figures, now: Figures) -> str:
+    """Return what an edit did in words: `unchanged`, `better: registers; worse: size`."""
+    if before.digest == now.digest:
+        return "unchanged"
+    signs = {
+        "registers": now.registers - before.registers,
+        "spills": now.spilled_bytes - before.spilled_bytes,
+        "size": now.cubin_bytes - before.cubin_bytes,
+    }
+    better = ", ".join(name for name, by in signs.items() if by < 0)
+    worse = ", ".join(name for name, by in signs.items() if by > 0)
+    told = [f"better: {better}" if better else "", f"worse: {worse}" if worse else ""]
+    return "; ".join(filter(None, told)) or "other code, same figures"
+
+
+def _seconds(result: VariantResult, before: Figures) -> str:
+    """Return the time of this edit; the time before only beside a compilation."""
+    if result.status == "compiled" and before.seconds is not None:
+        return f"{before.seconds:.2f}{_ARROW}{result.seconds:.2f} s"
+    return f"{result.seconds:.2f} s" if result.status in ("compiled", "lowered") else ""
+
+
+def _spills(before: Figures, now: Figures) -> list[str]:
+    if not before.spilled_bytes and not now.spilled_bytes:
+        return []
+    return [f"spills {_both(before.spilled_bytes, now.spilled_bytes, 'bytes')}"]
+
+
+def _both(before: int, now: int, unit: str) -> str:
+    return f"{now:,} {unit}" if before == now else f"{before:,}{_ARROW}{now:,} {unit}"

@@ -1,0 +1,1 @@
+"""A build that is repeated whenever one of its files changes."""

@@ -1,0 +1,284 @@
+"""`pallasc build --watch`: edits of real files; what is compiled is what a plain build compiles."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache.store import Store
+from pallasc.cli.render.edited import Before
+from pallasc.compiler.builds.report import Report
+
+RunCommand = Callable[..., Any]
+
+DEADLINE_S = 40
+
+SPEC = """
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: add
+    entry: kernels.py:run
+    args: {x: "f32[1024, 2048]", y: "f32[1024, 2048]"}
+    static: {block_size: 2048}
+"""
+KERNELS = """
+from pallasc.specs.library.elementwise import add
+from scale import FACTOR
+
+
+def run(x, y, *, block_size):
+    return add(x, FACTOR * y, block_size=block_size)
+"""
+PYTHON_SPEC = """
+import pallasc
+from pallasc.specs.library.elementwise import add
+
+
+@pallasc.kernel(
+    args=["f32[512, 2048]", "f32[512, 2048]"], targets=["sm_90a"], static={"block_size": 2048}
+)
+def doubled(x, y, *, block_size):
+    return add(x, y, block_size=block_size)
+"""
+
+
+def save(path: Path, text: str) -> None:
+    """Save as editors do: another file takes the place of the first."""
+    new = path.with_name(f".{path.name}.swp")
+    new.write_text(text)
+    new.replace(path)
+
+
+class Watching:
+    """A watch that runs, and what it has printed."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+
+    def until(self, *words: str) -> str:
+        """Read up to a line that has these words, and return it."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if all(word in line for word in words):
+                return line
+        raise AssertionError("".join(self.lines))
+
+    def end(self) -> int:
+        """Interrupt it, and return its exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(timeout=60)
+
+
+@contextmanager
+def watching(place: Path, spec: str) -> Iterator[Watching]:
+    command = [sys.executable, "-P", "-m", "pallasc", "build", spec, "--store", "store", "--watch"]
+    with subprocess.Popen(
+        [*command, "--jobs", "1"], cwd=place, stderr=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        timer = threading.Timer(DEADLINE_S, process.kill)  # then the pipe ends, and a test fails
+        timer.start()
+        try:
+            yield Watching(process)
+        finally:
+            timer.cancel()
+            process.kill()
+
+
+@pytest.fixture
+def place(tmp_path: Path, warm_store: Store) -> Path:
+    """Return a folder with a spec, its kernel in two modules, and a store."""
+    shutil.copytree(warm_store.root, tmp_path / "store")
+    for name, text in {
+        "spec.yaml": SPEC,
+        "kernels.py": KERNELS,
+        "scale.py": "FACTOR = 2.0\n",
+        "spec.py": PYTHON_SPEC,
+    }.items():
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def digest(run: RunCommand, spec: str, store: str, *more: str) -> str:
+    """Return the digest of the spec's artifact, by a plain build."""
+    result = run("build", spec, "--store", store, "--json", *more)
+    assert result.code == 0, result.err
+    return str(json.loads(result.out)["variants"][0]["digest"])
+
+
+@pytest.mark.once
+def test_edits_of_a_spec_and_of_every_module_are_compiled_as_a_plain_build_does(
+    place: Path, run: RunCommand, warm_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    kernels, spec, scale = place / "kernels.py", place / "spec.yaml", place / "scale.py"
+    with watching(place, "spec.yaml") as watch:
+        watch.until("[1/1] compiled", "registers")
+        watch.until("watching", "Ctrl-C ends")
+        save(kernels, f"{KERNELS}# a comment\n")
+        assert watch.until("[1/1]").rstrip().endswith("(unchanged)")
+        assert watch.lines[-2] == "kernels.py changed\n"
+        save(spec, SPEC.replace("block_size: 2048", "block_size: 1024"))
+        line = watch.until("[1/1] compiled")
+        assert " → " in line
+        assert "(better: " in line
+        save(scale, "FACTOR = 3.0\n")  # a module that is not fresh would keep the factor
+        watch.until("[1/1] compiled", "(other code, same figures)")
+        shutil.copytree(warm_store.root, place / "other")
+        now = digest(run, "spec.yaml", "store", "--frozen")
+        assert now == digest(run, "spec.yaml", "other")
+        save(scale, "FACTOR = 2.0\n")
+        save(spec, SPEC)
+        watch.until("hit ", "28 → 40 registers", "(worse: ")  # the store has the first version
+        assert watch.end() == 130
+
+
+@pytest.mark.once
+def test_mistakes_and_missing_files_are_told_and_the_watch_goes_on(
+    place: Path, tmp_path: Path
+) -> None:
+    kernels, spec = place / "kernels.py", place / "spec.yaml"
+    save(kernels, KERNELS.replace("FACTOR * y", "FACTOR *"))
+    with watching(place, "spec.yaml") as watch:
+        watch.until("[1/1] failed")
+        watch.until("SyntaxError")
+        watch.until("watching")
+        save(kernels, KERNELS)
+        watch.until("[1/1] compiled")
+        spec.unlink()
+        watch.until("error: spec.yaml: there is no such file.")
+        spec.write_text("schema: 1\nkernels: [")
+        watch.until("error: spec.yaml:")
+        spec.write_text(SPEC)
+        watch.until("1 variant: nothing to compile, all as before")
+        (place / "scale.py").unlink()
+        watch.until("No module named 'scale'")
+        (place / "scale.py").write_text("FACTOR = 4.0\n")
+        watch.until("[1/1] compiled", "(other code, same figures)")
+        assert watch.end() == 130
+
+
+@pytest.mark.once
+def test_a_python_spec_is_executed_again_by_a_process_that_has_not_seen_it(
+    place: Path, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)  # what is remembered of a Python spec depends on how it is named
+    with watching(place, "spec.py") as watch:
+        watch.until("[1/1] compiled")
+        watch.until("watching")
+        for size in (1024, 512):
+            save(place / "spec.py", PYTHON_SPEC.replace('size": 2048', f'size": {size}'))
+            watch.until("[1/1] compiled", " → ")
+        assert watch.end() == 130
+    assert digest(run, "spec.py", "store", "--frozen")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--json"],
+        ["--junit", "report.xml"],
+        ["--annotations", "github"],
+        ["--frozen"],
+        ["--dry-run"],
+        ["--locked"],
+        ["--lock", "pallasc.lock"],
+        ["--shard", "1/2"],
+        ["--reproduce", "1"],
+        ["--executor", "dask:"],
+    ],
+)
+def test_options_that_a_watch_has_no_use_for_are_refused(
+    more: list[str], run: RunCommand, spec: Path
+) -> None:
+    result = run("build", spec, "--watch", *more)
+    assert result.code == 2
+    assert result.err.startswith(f"error: --watch cannot be used with {more[0]}, which ")
+
+
+def test_the_first_build_of_a_missing_spec_ends_the_watch(run: RunCommand) -> None:
+    result = run("build", "nowhere.yaml", "--watch")
+    assert (result.code, result.err) == (2, "error: nowhere.yaml: there is no such file.\n")
+
+
+# ---- the line of an edit
+
+
+def compiled(pretended: Any, **figures: int) -> Any:
+    return pretended.compiled(**figures)
+
+
+def line_after(pretended: Any, first: Any, second: Any, columns: int | None = None) -> str:
+    before = Before()
+    before.note(Report((first,), 1.0))
+    return before.line(second, columns)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "words"),
+    [
+        ({}, {"registers": 48}, "40 → 48 registers, 9,512 bytes (worse: registers)"),
+        ({"registers": 48}, {}, "48 → 40 registers, 9,512 bytes (better: registers)"),
+        (
+            {"registers": 255},
+            {"spill_store_bytes": 64},
+            "255 → 40 registers, spills 0 → 64 bytes, 9,512 bytes "
+            "(better: registers; worse: spills)",
+        ),
+        ({}, {"static_smem_bytes": 2048}, "40 registers, 9,512 bytes (other code, same figures)"),
+        ({}, {}, "40 registers, 9,512 bytes (unchanged)"),
+    ],
+)
+def test_the_line_of_an_edit_says_what_got_better_and_worse(
+    first: dict[str, int], second: dict[str, int], words: str, pretended: Any
+) -> None:
+    results = [pretended.compiled(**figures) for figures in (first, second)]
+    line = line_after(pretended, *results)
+    assert line == f"compiled  add@h100-sxm  1.24 → 1.24 s, {words}"
+
+
+def test_a_failure_keeps_the_figures_that_the_next_success_is_compared_with(
+    pretended: Any,
+) -> None:
+    before = Before()
+    for result in (pretended.compiled(), pretended.failed()):
+        before.note(Report((result,), 1.0))
+    assert "40 → 48 registers" in before.line(pretended.compiled(registers=48))
+    assert before.line(pretended.failed()) == "failed    add@h100-sxm"
+
+
+def test_the_only_variant_of_a_kernel_is_compared_under_its_new_id(pretended: Any) -> None:
+    first = pretended.compiled(pretended.variant(m=64))
+    second = pretended.compiled(pretended.variant(m=128), registers=48)
+    assert "40 → 48 registers" in line_after(pretended, first, second)
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        (
+            101,
+            "compiled  add[m=1024,n=4096,dtype=bf16]@h100-sxm  "
+            "1.24 → 1.24 s, 40 → 48 registers (worse: registers)",
+        ),
+        (80, "compiled  add[m=1024,n…6]@h100-sxm  1.24 → 1.24 s, 40 → 48 registers (worse: reg"),
+    ],
+)
+def test_less_room_takes_what_is_as_before_and_the_middle_of_the_id(
+    columns: int, line: str, pretended: Any
+) -> None:
+    variant = pretended.variant(m=1024, n=4096, dtype="bf16")
+    results = [pretended.compiled(variant), pretended.compiled(variant, registers=48)]
+    assert line_after(pretended, *results, columns) == line
