@@ -113,7 +113,7 @@ def _watching(place: Path) -> Iterator[Iterator[str]]:
         try:
             yield lines
         finally:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
 
 
 def _plain(place: Path, kernel: Path, source: str, number: int) -> float:

@@ -218,7 +218,8 @@ def command(
             prepare_output(shard_output)
         how = Options(**options, compile=not dry_run, frozen=frozen)
         if watch:
-            return _watch(specs, targets, expression, how, opening, warnings=warnings, quiet=quiet)
+            selection = (targets, expression, baseline)
+            return _watch(specs, *selection, how, opening, warnings=warnings, quiet=quiet)
         if frozen or locked or (lock is not None and shard is None):
             from pallasc.compiler.builds.locked import load_locked
 
@@ -295,6 +296,7 @@ def _watch(
     specs: tuple[str, ...],
     targets: tuple[str, ...],
     expression: str | None,
+    baseline: Path | None,
     options: Options,
     opening: Callable[[], Store],
     *,
@@ -305,7 +307,7 @@ def _watch(
     from pallasc.compiler.watch.watch import Watch
 
     here = replace(options, executor=None)
-    with Watch(specs, here, targets=targets, expression=expression) as watch:
+    with Watch(specs, here, targets, expression, baseline) as watch:
         return watch_builds(watch, opening, warnings=warnings, quiet=quiet)
 
 

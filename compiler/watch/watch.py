@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from pallasc.cache.store import Store
+from pallasc.compiler.builds.baseline import load_baseline
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.collect import OnTick, SpecReader
 from pallasc.compiler.builds.options import Options
@@ -39,6 +40,7 @@ class Watch:
         targets: see `SpecReader.select`.
         expression: see `SpecReader.select`.
         options: of the builds.
+        baseline: see `load_baseline`, which reads it before each build.
         files: what is watched.
     """
 
@@ -46,6 +48,7 @@ class Watch:
     options: Options
     targets: Sequence[str] = ()
     expression: str | None = None
+    baseline: Path | None = None
     files: WatchedFiles = field(default_factory=WatchedFiles)
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
     _warm: WarmWorkers = field(init=False)
@@ -93,10 +96,11 @@ class Watch:
             self._executes = any(_is_python(spec) for spec in selection.specs)
             named = files_of_specs(selection.specs, reader.remembered, store)
             self.files.follow(named, read_ns=began_ns)
+            baseline = load_baseline(self.baseline, selection.variants)
             report = build(
                 selection.variants,
                 store=store,
-                options=self.options,
+                options=replace(self.options, baseline=baseline),
                 on_event=on_event,
                 warm=self._warm,
             )
