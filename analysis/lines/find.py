@@ -17,12 +17,13 @@ from pallasc.analysis.lines.products import with_products
 from pallasc.analysis.lines.stored import put_source_lines
 from pallasc.cache.store import Store
 from pallasc.compiler.again.find_lines import Tables, find_lines
+from pallasc.compiler.lowering.line_tables import Part
 from pallasc.compiler.toolchain.setup import Setup
-from pallasc.errors import CompileError, PallascError
+from pallasc.errors import CompileError, Location, PallascError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.elf import Elf, parse_elf
 from pallasc.specs.artifacts.line_program import lines_of_code, ptx_rows
-from pallasc.specs.artifacts.source_lines import KernelLines, SourceLines, Stack
+from pallasc.specs.artifacts.source_lines import KernelLines, SharedMemory, SourceLines, Stack
 from pallasc.specs.canonical import digest
 from pallasc.specs.spec import Variant
 
@@ -103,8 +104,7 @@ def source_lines(artifact: Artifact, tables: Tables, files: Files) -> SourceLine
         table = tables[kernel.ptx or ""]
         numbers = [0]
         for places in table.stacks:
-            stack = tuple(files.frame(place.file, place.line) for place in places)
-            numbers.append(stacks.setdefault(stack, len(stacks) + 1))
+            numbers.append(_number(places, files, stacks))
         elf = parse_elf(artifact.blob(kernel.cubin))
         text = code_of(elf, kernel.name)
         told = lines_of_code(ptx_rows(elf), len(text))
@@ -116,9 +116,25 @@ def source_lines(artifact: Artifact, tables: Tables, files: Files) -> SourceLine
                 ptx=kernel.ptx or "",
                 ptx_lines=tuple(with_products(text, ptx, told)),
                 ptx_stacks=tuple(numbers[number] for number in table.numbers),
+                shared_memory=tuple(_memory(part, numbers, files, stacks) for part in table.memory),
             )
         )
     return SourceLines(tuple(kernels), tuple(stacks), files.files())
+
+
+def _number(places: Sequence[Location], files: Files, stacks: dict[Stack, int]) -> int:
+    """Return the number of a stack, 0 for an empty one."""
+    stack = tuple(files.frame(place.file, place.line) for place in places)
+    return stacks.setdefault(stack, len(stacks) + 1) if stack else 0
+
+
+def _memory(part: Part, own: Sequence[int], files: Files, stacks: dict[Stack, int]) -> SharedMemory:
+    """Return a part of shared memory; what JAX allocates for the whole kernel is at its call."""
+    number = _number(part.stack, files, stacks)
+    if not number and part.what in ("scratch", "barrier", "tensor memory address"):
+        by_number = {number: stack for stack, number in stacks.items()}
+        number = min(own[1:], key=lambda each: len(by_number.get(each, ())), default=0)
+    return SharedMemory(part.what, part.name, part.type, part.bytes, part.offset, number)
 
 
 def _mosaic(artifact: Artifact) -> list[KernelResources]:

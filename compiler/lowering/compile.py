@@ -33,6 +33,7 @@ from pallasc.compiler.lowering.lower import Lowered, Signature, lower
 from pallasc.compiler.lowering.makers import check_makers
 from pallasc.compiler.lowering.ptxas_reports import Reports
 from pallasc.compiler.lowering.resources import kernel_resources
+from pallasc.compiler.lowering.shared_memory import who_takes_memory
 from pallasc.compiler.lowering.topology import target_config
 from pallasc.compiler.lowering.xla_compile import compile_module
 from pallasc.compiler.toolchain.toolchain import check_folder
@@ -124,6 +125,7 @@ def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
         if is_mosaic(error):
             explained.location = _place_in_kernel(job) or explained.location
         explained.hint = explained.hint or hint(error, job.mesh)
+        explained.message += who_takes_memory(job.lower, explained.message)
         raise explained from error
 
 
@@ -189,6 +191,7 @@ def compile_job(
         check_launches(plan, kernels, job.target)
     except CompileError as error:
         error.location = definition(job.function)
+        error.message += who_takes_memory(job.lower, error.message)
         raise
     record = {
         "schema": ARTIFACT_SCHEMA,

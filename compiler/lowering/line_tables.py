@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pallasc.errors import CompileError, Location
-from pallasc.specs.artifacts.elf import ELF, parse_elf
+from pallasc.specs.artifacts.elf import parse_elf
 from pallasc.specs.canonical import digest
 
 if TYPE_CHECKING:
+    from pallasc.compiler.executable.translate import Translation
     from pallasc.compiler.lowering.compile import Job, Tools
 
 _PRINT = "MOSAIC_GPU_DUMP_PTX"
@@ -37,16 +38,43 @@ _INSTRUCTION = re.compile(r"(?:\{\s*)?(?:\.reg\b[^;]*;\s*)*(?:@!?[%\w$]+\s+)?[a-
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """An allocation in the shared memory of a block; see `specs/artifacts/source_lines.py`."""
+
+    what: str
+    name: str
+    type: str
+    bytes: int
+    offset: int | None = None
+    stack: tuple[Location, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMemory:
+    """The parts of the dynamic shared memory of a kernel, which may share its name with another."""
+
+    kernel: str
+    parts: tuple[Part, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """All parts together."""
+        return sum(part.bytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
 class LineTable:
     """The user's source lines of a kernel's PTX.
 
     Attributes:
         stacks: stacks of the user's frames, the innermost first.
         numbers: for each line of the PTX, the number of its stack, from 1; 0 for none.
+        memory: the parts of the kernel's shared memory.
     """
 
     stacks: tuple[tuple[Location, ...], ...]
     numbers: tuple[int, ...]
+    memory: tuple[Part, ...] = ()
 
     def stack(self, line: int) -> tuple[Location, ...]:
         """Return the user's frames for a line of the PTX, the innermost first."""
@@ -77,10 +105,14 @@ def line_tables(
     from pallasc.compiler.lowering.compile import compile_lowered
     from pallasc.compiler.lowering.diagnose import captured_output, definition, user_stack
     from pallasc.compiler.lowering.jax_versions import numbered_stacks
+    from pallasc.compiler.lowering.shared_memory import recorded_memory
 
     stacks: list[tuple[Location, ...]] = []
     try:
-        with numbered_stacks(lambda frames, outer: _number(user_stack(frames), outer, stacks)):
+        with (
+            recorded_memory() as recorded,
+            numbered_stacks(lambda frames, outer: _number(user_stack(frames), outer, stacks)),
+        ):
             lowered = job.lower(locations=True)
         with captured_output() as output, _printing():
             translation = compile_lowered(lowered, job, replace(tools, process=None))
@@ -92,30 +124,53 @@ def line_tables(
             location=definition(job.function),
         ) from error
     printed = printed_kernels(text)
+    located = _located(translation)
     tables = {
-        key: LineTable(tuple(stacks), _matched_with(shipped, printed, len(stacks)))
+        key: LineTable(
+            tuple(stacks),
+            _matched_with(shipped, printed, len(stacks)),
+            _parts(recorded, shipped, located.get((code or {}).get(key, ""), 0)),
+        )
         for key, shipped in ptx.items()
     }
-    check_code(code or {}, translation.blobs.values())
+    check_code(code or {}, located)
     return tables
 
 
-def check_code(code: Mapping[str, str], located: Iterable[bytes]) -> None:
+def _located(translation: Translation) -> dict[str, int]:
+    """Return what launches ask for of dynamic shared memory, by the digest of the machine code."""
+    from pallasc.specs.artifacts.plan import Launch
+
+    found = {}
+    for step in translation.steps:
+        if isinstance(step, Launch):
+            section = parse_elf(translation.blobs[step.cubin]).section(f".text.{step.kernel}")
+            found[digest(section.content if section else b"")] = step.dynamic_smem_bytes
+    return found
+
+
+def _parts(recorded: Sequence[KernelMemory], ptx: str, size: int) -> tuple[Part, ...]:
+    """Return the parts of the shared memory of the kernel in a PTX, () where they do not add up."""
+    names = _ENTRY.findall(ptx)
+    own = [each for each in recorded if each.kernel in names and each.total_bytes <= size]
+    best = max(own, key=lambda each: each.total_bytes, default=None)
+    if best is None:
+        return ()
+    rest = size - best.total_bytes
+    return best.parts + ((Part("other", "", "", rest),) if rest else ())
+
+
+def check_code(code: Mapping[str, str], located: Container[str]) -> None:
     """Check that what was compiled with locations has the machine code that ships.
 
     Args:
         code: the digests of the machine code that ships, by that of its PTX.
-        located: the blobs that were compiled with locations.
+        located: the digests of what was compiled with locations.
 
     Raises:
-        CompileError: none of them has it.
+        CompileError: it lacks one.
     """
-    if not code:
-        return
-    cubins = [parse_elf(blob) for blob in located if blob.startswith(ELF)]
-    sections = [section for elf in cubins for section in elf.sections]
-    texts = {digest(each.content) for each in sections if each.name.startswith(".text.")}
-    if not texts.issuperset(code.values()):
+    if not all(each in located for each in code.values()):
         raise CompileError(
             "the source lines of its kernels cannot be found: compiled again with source "
             "locations, its machine code differs from what ships.",

@@ -84,7 +84,7 @@ class SharedMemory:
         what: "scratch", "reduction", "barrier", "tensor memory address", "profile", "alignment" or
             "other".
         name: the parameter that it is given as, "" where there is none.
-        type: its shape and dtype, "f16[2, 64, 64]"; of barriers how many; "" where there is none.
+        type: its shape and dtype, "f16[2, 64, 64]"; of barriers how many, "[2]"; "" for none.
         bytes: its size, without alignment.
         offset: where it begins in dynamic shared memory; None where that is not known.
         stack: the number of the stack of what allocates it, from 1; 0 for none.
