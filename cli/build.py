@@ -91,6 +91,12 @@ class _Options(BuildOptions):
     "other and with the store's.",
 )
 @click.option("--explain", is_flag=True, help="Say why each miss was a miss, field by field.")
+@click.option(
+    "--lines",
+    is_flag=True,
+    help="Afterwards find the lines of your source for machine code and PTX, which "
+    "`pallasc inspect` shows.",
+)
 @junit_option
 @quiet_option
 @annotations_option("failures, spills and warnings")
@@ -119,6 +125,7 @@ def command(
     annotations: str | None,
     junit: Path | None,
     reproduce: int | None,
+    lines: bool,
     as_json: bool,
     warnings: bool,
     quiet: bool,
@@ -157,6 +164,7 @@ def command(
       pallasc build specs/ --shard 3/8 --shard-output 3.part
       pallasc build specs/ --baseline released.pallasc
       pallasc build kernels.yaml --target h100-sxm --watch
+      pallasc build specs/ --lines
       pallasc build specs/ --warnings --fail-on-warning "no tuning|cache miss"
 
     --json prints one object:
@@ -197,12 +205,16 @@ def command(
     from pallasc.cli.render.build_outputs import Outputs
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
+    from pallasc.cli.render.source_views import found_lines, tell_missing
     from pallasc.cli.render.summary import print_notes, summary
     from pallasc.compiler.builds.baseline import load_baseline
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.options import Options
 
+    if lines and (frozen or dry_run):
+        other = "--frozen" if frozen else "--dry-run"
+        raise click.UsageError(f"--lines compiles once more, and {other} compiles nothing.")
     if reproduce and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"
         raise click.UsageError(f"--reproduce compiles, and {other} compiles nothing.")
@@ -268,12 +280,15 @@ def command(
                     on_event=progress,
                 )
                 report = with_reproduction(report, reproduction)
+            if lines:
+                found = found_lines(report.results, store, how, progress.mention)
         if reproduction is not None:
             _print_reproduction(reproduction, report, quiet=quiet)
         print_notes(report, store)
         if ending := summary(report, progress.screen, warnings=warnings, quiet=quiet):
             progress.screen.write(f"{ending}\n")
         outputs.write(report, reproduction, share)
+    missing = tell_missing(found) if lines else 0
     if shard_output is not None and share is not None:
         whole = not targets and expression is None
         line = write_output(
@@ -289,7 +304,7 @@ def command(
             echo(line, err=True)
     if share is None:
         send_times(report, store, how.remote, ptxas=how.ptxas)
-    return report.exit_code
+    return report.exit_code or missing
 
 
 def _watch(

@@ -20,6 +20,18 @@ from pallasc.cli.arguments.options import (
     supervision_options,
 )
 from pallasc.cli.arguments.remote import remote_options
+from pallasc.cli.render.source_views import (
+    JSON_LINES,
+    SOURCE_VIEWS,
+    FoundLines,
+    fitting,
+    found_lines,
+    held_lines,
+    lines_record,
+    needs_lines,
+    source_view,
+    tell_missing,
+)
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
@@ -34,6 +46,7 @@ SUFFIXES = {
     "ptx": ".ptx",
     "sass": ".sass",
     "resources": ".resources.txt",
+    "lines": ".lines.txt",
     "debug-output": ".debug.txt",
     "json": ".json",
 }
@@ -43,7 +56,8 @@ _PRINTED = "debug-output"
 NOTHING_PRINTED = "nothing was printed"
 """Shown for a kernel that prints nothing, neither while it is traced nor when it runs."""
 
-_COMMENTS = {"ptx": "//", "sass": "//"}
+_SUFFIXES = {**SUFFIXES, "sass-source": ".sass", "ptx-source": ".ptx", JSON_LINES: ".json"}
+_COMMENTS = {"ptx": "//", "sass": "//", **SOURCE_VIEWS}
 _CHOSEN = "pallasc.cli.inspect.views"
 
 
@@ -63,8 +77,16 @@ def _view(name: str, text: str) -> Callable[[Any], Any]:
 @_view("ptx", "Show the PTX.")
 @_view("sass", "Show the machine code, through nvdisasm.")
 @_view("resources", "Show registers, spills, stack, shared memory and barriers.")
+@_view(
+    "lines",
+    "Show the lines of your source with what each costs: instructions, those of tensor cores, "
+    "accesses to shared and local memory, waits, live registers; and who takes shared memory.",
+)
 @_view("debug-output", "Show what tracing printed, as with debug=True, and what a launch prints.")
 @_view("json", "Print the whole records of the artifacts as JSON.")
+@click.option(
+    "--source", is_flag=True, help="Show --sass and --ptx beneath the lines of your source."
+)
 @click.option(
     "-o",
     "--output",
@@ -81,6 +103,7 @@ def _view(name: str, text: str) -> Callable[[Any], Any]:
 @remote_options
 def command(
     specs: tuple[str, ...],
+    source: bool,
     output: str | None,
     jobs: int | None,
     ptxas: Path | None,
@@ -93,13 +116,20 @@ def command(
 
     SPECS are specs, bundles, or action keys and digests of artifacts in the store (the first six
     digits are enough).
-    Several views are shown in the order of the command line; --json cannot be combined with others.
+    Several views are shown in the order of the command line; --json goes with --lines alone.
     A variant that is not in the store is compiled first; the standard error output says so.
+
+    For --lines and --source a variant is compiled once more, with the lines of your source, unless
+    the store has them; its PTX and machine code have to be those of the artifact, byte for byte. Of
+    action keys and bundles, which come without source, lines are shown that were found before:
+    pallasc build --lines finds them, pallasc bundle create --lines adds them.
 
     Examples:
       pallasc inspect kernels.yaml
       pallasc inspect kernels.yaml --plan -k "matmul and m=4096"
       pallasc inspect kernels.yaml --sass --target sm_90a | grep HGMMA
+      pallasc inspect kernels.yaml --lines
+      pallasc inspect kernels.yaml --sass --source
       pallasc inspect kernels.yaml --plan --ptx --output shown/
       pallasc inspect kernels.pallasc --resources
       pallasc inspect 3fa94c --sass
@@ -108,7 +138,11 @@ def command(
       schema     1
       artifacts  a list, in the order of the specs; of each: id, digest, action_key, and record:
                  schema, target, toolchain, minimum_driver, plan (buffers, inputs, outputs, steps,
-                 input_tree, output_tree), kernels (resources), blobs (digest: size in bytes)
+                 input_tree, output_tree), kernels (resources), blobs (digest: size in bytes);
+                 with --lines also lines, a list of kernels; of each: name, origin, instructions and
+                 located (how many have a line), lines (file, line, function, text, instructions,
+                 tensor, shared, local, waits, registers), shared_memory (what, name, type, bytes,
+                 offset, stack), code (address, text, ptx_line, stack); null where there are none
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
     from pallasc.cli.launching.compiled import read_compiled
@@ -118,7 +152,7 @@ def command(
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.options import Options
 
-    views = chosen_views(click.get_current_context())
+    views = chosen_views(click.get_current_context(), source=source)
     how = Options(
         jobs=jobs,
         ptxas=ptxas,
@@ -132,16 +166,19 @@ def command(
         specs, store, targets=options["targets"], expression=options["expression"]
     )
     if compiled is not None:
-        show(_report_of(compiled, views), views, output)
-        return 0
+        lines = held_lines(compiled, store) if needs_lines(views) else {}
+        show(_report_of(compiled, views), views, output, lines)
+        return tell_missing(lines)
     with store_progress(store, hits=False) as progress:
         reading = Reading(progress, keep_going=False)
         variants = load_variants(specs, store=store, on_tick=reading.tick, **options)
         report = build(variants, store=store, options=how, on_event=progress)
+        found = needs_lines(views)
+        lines = found_lines(report.results, store, how, progress.mention) if found else {}
     if len(report.hits) < len(report.results):
         progress.screen.write(f"{summary(report, progress.screen)}\n")
-    show(report, views, output)
-    return report.exit_code
+    show(report, views, output, lines)
+    return report.exit_code or tell_missing(lines)
 
 
 def _report_of(compiled: Sequence[Compiled], views: list[str]) -> Report:
@@ -157,20 +194,30 @@ def _report_of(compiled: Sequence[Compiled], views: list[str]) -> Report:
     return Report(tuple(results), 0.0)
 
 
-def chosen_views(ctx: click.Context) -> list[str]:
+def chosen_views(ctx: click.Context, *, source: bool = False) -> list[str]:
     """Return what is to be shown, in the order of the command line.
 
+    Args:
+        ctx: the command's context.
+        source: show machine code and PTX beneath the lines of the source.
+
     Raises:
-        click.UsageError: JSON was asked for with something else.
+        click.UsageError: JSON was asked for with something else, or lines of nothing.
     """
     views: list[str] = ctx.meta.get(_CHOSEN, ["summary"])
+    if set(views) == {"json", "lines"}:
+        return [JSON_LINES]
     if "json" in views and len(views) > 1:
         other = next(view for view in views if view != "json")
         raise click.UsageError(f"--json and --{other} do not go together: give one of them.", ctx)
-    return views
+    if source and not {"sass", "ptx"} & set(views):
+        raise click.UsageError("--source goes with --sass or --ptx: add one of them.", ctx)
+    return [f"{view}-source" if source and view in ("sass", "ptx") else view for view in views]
 
 
-def show(report: Report, views: list[str], output: str | None) -> None:
+def show(
+    report: Report, views: list[str], output: str | None, lines: FoundLines | None = None
+) -> None:
     """Print or write the views of every variant that has an artifact."""
     from pallasc.cli.terminal.output import write_text
 
@@ -182,12 +229,12 @@ def show(report: Report, views: list[str], output: str | None) -> None:
         names = safe_names(result.variant.id for result in shown)
         for result in shown:
             for view in views:
-                path = Path(output, names[result.variant.id] + SUFFIXES[view])
-                write_text(path, document([result], [view]))
+                path = Path(output, names[result.variant.id] + _SUFFIXES[view])
+                write_text(path, document([result], [view], lines))
     elif output is not None:
-        write_text(Path(output), document(shown, views))
+        write_text(Path(output), document(shown, views, lines))
     elif shown:
-        echo(document(shown, views), nl=False)
+        echo(fitting(document(shown, views, lines), views), nl=False)
 
 
 def is_folder(path: str) -> bool:
@@ -195,19 +242,28 @@ def is_folder(path: str) -> bool:
     return path.endswith("/") or Path(path).is_dir()
 
 
-def document(results: list[VariantResult], views: list[str]) -> str:
+def document(
+    results: list[VariantResult], views: list[str], lines: FoundLines | None = None
+) -> str:
     """Return views of some variants as one text; where there are several, each gets a heading."""
-    if views == ["json"]:
+    lines = lines or {}
+    if views in (["json"], [JSON_LINES]):
         from pallasc.cli.terminal.output import json_text
 
-        return json_text({"artifacts": [_record(result) for result in results]}) + "\n"
+        records = [_record(result, lines if JSON_LINES in views else None) for result in results]
+        return json_text({"artifacts": records}) + "\n"
     headed = len(results) * len(views) > 1 or views == ["summary"]
     parts = []
     for result in results:
         if result.artifact is None:
             continue
         for view in views:
-            text = printed_view(result) if view == _PRINTED else view_text(result.artifact, view)
+            if view in SOURCE_VIEWS:
+                text = source_view(result.artifact, view, lines.get(result.variant.id))
+            else:
+                text = (
+                    printed_view(result) if view == _PRINTED else view_text(result.artifact, view)
+                )
             if view == "summary" and result.diagnostics:
                 text += warnings_text(result)
             what = f"{result.variant.id}: {view}" if len(views) > 1 else result.variant.id
@@ -257,8 +313,12 @@ def view_text(artifact: Artifact, view: str) -> str:
     return views[view](artifact)
 
 
-def _record(result: VariantResult) -> dict[str, object]:
+def _record(result: VariantResult, lines: FoundLines | None) -> dict[str, object]:
+    located: dict[str, object] = {}
+    if result.artifact is not None and lines is not None:
+        located["lines"] = lines_record(result.artifact, lines.get(result.variant.id))
     return {
+        **located,
         "id": result.variant.id,
         "action_key": result.action_key,
         "digest": result.artifact.digest if result.artifact else None,

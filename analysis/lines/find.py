@@ -17,7 +17,7 @@ from pallasc.analysis.lines.products import with_products
 from pallasc.analysis.lines.stored import put_source_lines
 from pallasc.cache.store import Store
 from pallasc.compiler.again.find_lines import Tables, find_lines
-from pallasc.compiler.lowering.line_tables import Part
+from pallasc.compiler.lowering.memory_parts import Part
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.errors import CompileError, Location, PallascError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -25,9 +26,13 @@ from pallasc.cli.arguments.options import (
 from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.bundle.options import output_option
 from pallasc.cli.terminal.output import echo
+from pallasc.errors import PallascError
 
 if TYPE_CHECKING:
-    from pallasc.compiler.builds.bundling import BundleResult, Source, SplitBy
+    from pallasc.cache.store import Store
+    from pallasc.compiler.builds.bundling import BundleResult, FindLines, Source, SplitBy
+    from pallasc.compiler.builds.options import Options
+    from pallasc.compiler.builds.report import VariantResult
 
 
 @click.command("create", cls=Command, short_help="Write variants of specs into a bundle.")
@@ -40,6 +45,11 @@ if TYPE_CHECKING:
 )
 @click.option("--keep-debug", is_flag=True, help="Leave debug sections in the cubins.")
 @click.option("--keep-ptx", is_flag=True, help="Add the PTX, which no launch needs.")
+@click.option(
+    "--lines",
+    is_flag=True,
+    help="Add the lines of your source, with their text, for `pallasc inspect`.",
+)
 @click.option(
     "--level",
     type=int,
@@ -72,6 +82,7 @@ def command(
     split_by: SplitBy | None,
     keep_debug: bool,
     keep_ptx: bool,
+    lines: bool,
     level: int,
     lock: Path | None,
     locked: bool,
@@ -91,6 +102,7 @@ def command(
       pallasc bundle create specs/ -o hopper.pallasc --target sm_90a --frozen
       pallasc bundle create specs/ -o norms.pallasc -k "rmsnorm or layernorm"
       pallasc bundle create specs/ -o dist/kernels.pallasc --split-by arch
+      pallasc bundle create specs/ -o debug.pallasc --keep-ptx --lines
 
     --json prints one object:
       schema      1
@@ -131,6 +143,7 @@ def command(
                 keep_debug=keep_debug,
                 keep_ptx=keep_ptx,
                 level=level,
+                lines=_finder(store, options, progress.mention) if lines else None,
                 build=options,
             ),
             on_event=progress,
@@ -149,6 +162,22 @@ def command(
 
         echo(json_text(_json(made)))
     return 0
+
+
+def _finder(store: Store, options: Options, say: Callable[[str], None]) -> FindLines:
+    """Return what finds the source lines of a build, all of them or none."""
+    from pallasc.cli.render.source_views import found_lines
+    from pallasc.specs.artifacts.source_lines import to_json
+
+    def find(results: Sequence[VariantResult]) -> list[bytes]:
+        records = []
+        for lines in found_lines(results, store, options, say).values():
+            if isinstance(lines, PallascError):
+                raise lines
+            records.append(to_json(lines))
+        return records
+
+    return find
 
 
 def _tell(made: BundleResult, *, quiet: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -27,9 +28,14 @@ Chosen = tuple["Bundle", "Sequence[Entry]"]
 @files_argument
 @output_option
 @bundle_selection_options
+@click.option("--strip-lines", is_flag=True, help="Leave out the lines of the source.")
 @json_option("what was written")
 def command(
-    files: tuple[Path, ...], output: Path, as_json: bool, **selection: Unpack[Selection]
+    files: tuple[Path, ...],
+    output: Path,
+    strip_lines: bool,
+    as_json: bool,
+    **selection: Unpack[Selection],
 ) -> int:
     """Write the variants of several bundles into one, whatever their order.
 
@@ -54,7 +60,7 @@ def command(
         bundles = [stack.enter_context(open_bundle(file)) for file in files]
         for bundle in bundles:
             bundle.verify()
-        data = _merged(_selected(bundles, selection))
+        data = _merged(_selected(bundles, selection), strip_lines=strip_lines)
         for bundle in bundles:
             if bundle.signatures:
                 echo(f"{bundle.name} is signed, {output} will not be", err=True)
@@ -84,7 +90,7 @@ def _selected(bundles: Sequence[Bundle], selection: Selection) -> list[Chosen]:
     return choices
 
 
-def _merged(choices: Sequence[Chosen]) -> bytes:
+def _merged(choices: Sequence[Chosen], *, strip_lines: bool) -> bytes:
     """Return the bytes of the new bundle.
 
     Raises:
@@ -105,7 +111,10 @@ def _merged(choices: Sequence[Chosen]) -> bytes:
             hint="Build them again with one toolchain, or leave them out with -k.",
         )
     origins = merged_provenance(bundle for bundle, _ in choices)
-    return build_bundle(merged_items(choices), keep_debug=True, keep_ptx=True, provenance=origins)
+    items = merged_items(choices)
+    if strip_lines:
+        items = (replace(item, lines=None) for item in items)
+    return build_bundle(items, keep_debug=True, keep_ptx=True, provenance=origins)
 
 
 def _write(output: Path, data: bytes, *, as_json: bool) -> None:

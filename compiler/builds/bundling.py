@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,9 @@ Source = Literal["compile", "store", "frozen"]
 
 SplitBy = Literal["target", "arch"]
 
+FindLines = Callable[[Sequence[VariantResult]], Sequence[bytes]]
+"""Returns the record of the source lines of each of these (`specs/artifacts/source_lines.py`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class BundleOptions:
@@ -43,6 +46,7 @@ class BundleOptions:
         keep_ptx: include the PTX, which launching does not need.
         level: compression level of zstd, 1 to 22.
         provenance: provenance to record; determined from the specs by default.
+        lines: returns the records of source lines to include; none are included by default.
         build: options of the build; `source` and `locked` override its `frozen` and `locked`.
     """
 
@@ -54,6 +58,7 @@ class BundleOptions:
     keep_ptx: bool = False
     level: int = DEFAULT_LEVEL
     provenance: Sequence[Provenance] | None = None
+    lines: FindLines | None = None
     build: Options = DEFAULTS
 
 
@@ -159,7 +164,11 @@ def make_bundle(
         level=options.level,
         provenance=provenance,
     )
-    return BundleResult(report, _write(groups, pack), tuple(provenance))
+    lines: Mapping[str, bytes] = {}
+    if options.lines is not None:
+        ids = [result.variant.id for result in report.results]
+        lines = dict(zip(ids, options.lines(report.results), strict=True))
+    return BundleResult(report, _write(groups, pack, lines), tuple(provenance))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,13 +197,13 @@ def _groups(
 
 
 def _write(
-    groups: Sequence[_Group], pack: Callable[[list[Item]], bytes]
+    groups: Sequence[_Group], pack: Callable[[list[Item]], bytes], lines: Mapping[str, bytes]
 ) -> tuple[WrittenBundle, ...]:
     """Write all bundles, once all of them are packed."""
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.user_files import replace_file
 
-    packed = [pack(_items(group.results)) for group in groups]
+    packed = [pack(_items(group.results, lines)) for group in groups]
     written = []
     for group, data in zip(groups, packed, strict=True):
         replace_file(group.path, data)
@@ -204,7 +213,7 @@ def _write(
     return tuple(written)
 
 
-def _items(results: Sequence[VariantResult]) -> list[Item]:
+def _items(results: Sequence[VariantResult], lines: Mapping[str, bytes]) -> list[Item]:
     from pallasc.specs.bundle.items import item_of
 
     return [
@@ -213,6 +222,7 @@ def _items(results: Sequence[VariantResult]) -> list[Item]:
             dict(result.variant.params),
             result.artifact,
             vmap=result.variant.vmap,
+            lines=lines.get(result.variant.id),
         )
         for result in results
         if result.artifact is not None

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pallasc.compiler.lowering.memory_parts import KernelMemory, Part
 from pallasc.errors import CompileError, Location
 from pallasc.specs.artifacts.elf import parse_elf
 from pallasc.specs.canonical import digest
@@ -35,31 +36,6 @@ _INITIALIZES = "mbarrier.init."
 instructions have no line, and follow one that LLVM has moved there from the body."""
 _COMMENT = re.compile(r"//.*")
 _INSTRUCTION = re.compile(r"(?:\{\s*)?(?:\.reg\b[^;]*;\s*)*(?:@!?[%\w$]+\s+)?[a-z]")
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """An allocation in the shared memory of a block; see `specs/artifacts/source_lines.py`."""
-
-    what: str
-    name: str
-    type: str
-    bytes: int
-    offset: int | None = None
-    stack: tuple[Location, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class KernelMemory:
-    """The parts of the dynamic shared memory of a kernel, which may share its name with another."""
-
-    kernel: str
-    parts: tuple[Part, ...]
-
-    @property
-    def total_bytes(self) -> int:
-        """All parts together."""
-        return sum(part.bytes for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)

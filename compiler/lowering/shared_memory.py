@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pallasc.compiler.lowering.diagnose import user_stack
-from pallasc.compiler.lowering.line_tables import KernelMemory, Part
+from pallasc.compiler.lowering.memory_parts import KernelMemory, Part
 from pallasc.compiler.lowering.patches import patched
 from pallasc.errors import Location
 

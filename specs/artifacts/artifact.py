@@ -26,6 +26,7 @@ from pallasc.specs.untrusted_json import as_object
 
 if TYPE_CHECKING:
     from pallasc.specs.artifacts.plan import LaunchPlan
+    from pallasc.specs.artifacts.source_lines import SourceLines
 
 ARTIFACT_SCHEMA = 1
 
@@ -92,6 +93,7 @@ class Artifact:
         read_blob: returns the bytes with a digest. They are checked here.
 
     Attributes:
+        find_source_lines: reads the source lines that a bundle has of it; None outside of bundles.
         find_ptx: finds the PTX of the kernels that come without, by the digest of their cubin; None
             where nothing is known of how it was compiled, as of a bundle or an entry of the store.
 
@@ -106,6 +108,7 @@ class Artifact:
         self._read_blob = read_blob
         self._load: Callable[[], Mapping[str, object]] | None = None
         self.find_ptx: Callable[[], Mapping[str, str]] | None = None
+        self.find_source_lines: Callable[[], SourceLines | None] | None = None
 
     def __repr__(self) -> str:
         return f"<Artifact {self.digest[:12]} for {self.target['name']}>"
@@ -124,7 +127,7 @@ class Artifact:
         """
         other = Artifact.__new__(Artifact)
         other._record, other._read_blob, other._load = None, self._read_blob, load
-        other.find_ptx = self.find_ptx
+        other.find_ptx, other.find_source_lines = self.find_ptx, self.find_source_lines
         other.__dict__["kernels"] = self.kernels
         other.__dict__["cubin_bytes"] = self.cubin_bytes
         other.__dict__["digest"] = digest or self.digest
@@ -173,6 +176,15 @@ class Artifact:
             for key in filter(None, (kernel.cubin, kernel.ptx)):
                 self.blob_bytes(key)
         return kernels
+
+    @property
+    def source_lines(self) -> SourceLines | None:
+        """The source lines that its bundle has of it, None where there are none.
+
+        Raises:
+            CorruptError: they are damaged.
+        """
+        return None if self.find_source_lines is None else self.find_source_lines()
 
     @property
     def target(self) -> Mapping[str, str | int | float]:

@@ -124,9 +124,11 @@ class KernelLines:
         """The number of the stack of each instruction of the machine code, 0 for none.
 
         Lines of PTX without a location of their own belong to the location before them, as to the
-        assembler: braces around inline assembly, moves that LLVM adds.
+        assembler: braces around inline assembly, moves that LLVM adds. What comes before the first
+        location, the kernel's own, belongs to it.
         """
-        inherited = list(self.ptx_stacks)
+        first = next(filter(None, self.ptx_stacks), 0)
+        inherited = [first, *self.ptx_stacks[1:]]
         for line in range(1, len(inherited)):
             inherited[line] = inherited[line] or inherited[line - 1]
         known = len(inherited)

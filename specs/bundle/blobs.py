@@ -24,6 +24,7 @@ class Kind(IntEnum):
     CUBIN = 1
     PTX = 2
     CONSTANT = 3
+    LINES = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar
 
 if TYPE_CHECKING:
+    from pallasc.specs.artifacts.source_lines import SourceLines
     from pallasc.specs.bundle.items import Item
 
 
@@ -218,6 +220,7 @@ class Bundle:
             shipped = shipped_record(record, _places(rows))
             artifact = Artifact(shipped, self._content_of(entry, rows))
             _ = artifact.plan, artifact.kernels  # checked while the file can still be named
+        artifact.find_source_lines = partial(self._source_lines, entry)
         return artifact
 
     def record(self, entry: Entry) -> ArtifactRecord:
@@ -253,11 +256,12 @@ class Bundle:
             with self._reader.naming:
                 record = self._record(entry)
                 numbers = dict(zip(kinds_of(record), entry.blobs, strict=True))
-            yield Item(entry.name, entry.params, record, self._read_of(numbers), entry.vmap)
+            read = self._read_of(numbers)
+            yield Item(entry.name, entry.params, record, read, entry.vmap, self._lines_of(entry))
 
     def stored_bytes(self, entry: Entry) -> int:
         """Return the bytes that an entry's record and blobs take in the file, bases not counted."""
-        numbers = {entry.record, *(number for number in entry.blobs if number is not None)}
+        numbers = {n for n in (entry.record, entry.lines, *entry.blobs) if n is not None}
         with self._reader.naming:
             return sum(self._reader.row(number).extent.size for number in numbers)
 
@@ -305,6 +309,24 @@ class Bundle:
             return None if number is None else self._content(number)
 
         return read
+
+    def _lines_of(self, entry: Entry) -> Callable[[], bytes] | None:
+        return None if entry.lines is None else partial(self._lines, entry.lines)
+
+    def _lines(self, number: int) -> bytes:
+        with self._reader.naming:
+            if self._reader.row(number).kind is not Kind.LINES:
+                raise CorruptError(f"blob {number} has no source lines, and an entry says so")
+        return self._content(number)
+
+    def _source_lines(self, entry: Entry) -> SourceLines | None:
+        if entry.lines is None:
+            return None
+        from pallasc.specs.artifacts.source_lines import from_json
+
+        data = self._lines(entry.lines)
+        with self._reader.naming:
+            return from_json(data)
 
     def _record(self, entry: Entry) -> ArtifactRecord:
         """Return the record of an entry, as it was compiled.

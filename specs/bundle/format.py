@@ -9,7 +9,8 @@ and 64 lower-case hexadecimal digits in JSON. JSON is canonical (`specs/canonica
                  content catalog_digest provenance_digest body_digest more root
     magic      = 89 "pallasc"
     major      = u16                1; another one is refused by its number
-    minor      = u16                0; a reader takes a later one and passes over what is new in it
+    minor      = u16                0, or 1 where it has source lines; a reader takes a later
+                                    one and passes over what is new in it
     head_bytes = u32                bytes of the head; `more` is what later minors add
     body_end   = u64                where the signatures begin
     …_at       = u64                counted from the beginning of the file, as all places are
@@ -39,8 +40,8 @@ A page holds 64 rows or entries, the last one the rest. Decompressed they are
     stored     = u32                its bytes in the file
     size       = u32                bytes of its content
     step       = u32                its base is the blob that many numbers before it; 0: it has none
-    form       = kind + 16 × coding, one byte; kind: 0 record, 1 cubin, 2 PTX, 3 constant;
-                 coding: 0 raw, 1 zstd
+    form       = kind + 16 × coding, one byte; kind: 0 record, 1 cubin, 2 PTX, 3 constant,
+                 4 source lines; coding: 0 raw, 1 zstd
     digest     = of its content
 
     entry page = { end } { entry }
@@ -84,6 +85,9 @@ bundle is signed.
 
 History:
     1.0  the first version.
+    1.1  source lines (`specs/artifacts/source_lines.py`): a blob of kind 4 that an entry names in
+         `lines`. A bundle without any is written as 1.0; a reader of 1.0 refuses the kind where it
+         comes across it, which is when it verifies.
 """
 
 from __future__ import annotations
@@ -96,7 +100,8 @@ from typing import NamedTuple
 from pallasc.errors import CorruptError
 
 MAGIC = b"\x89pallasc"
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 1, 1
+MINOR_WITHOUT_LINES = 0
 CONTENT_SCHEMA = b"pallasc bundle content 1\n"
 
 ENTRIES_PER_PAGE = 64

@@ -25,6 +25,7 @@ class Item:
         record: the artifact's record, as it was compiled.
         read: returns the bytes of a blob of the record; None where an earlier bundle left it out.
         vmap: the kernel that does the same to a batch, None where the spec names none.
+        lines: returns the record of its source lines; None where none ship.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Item:
     record: ArtifactRecord
     read: Callable[[str], bytes | None]
     vmap: str | None = None
+    lines: Callable[[], bytes | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +59,22 @@ class Packed:
         entry: its entry, whose numbers are not known yet.
         shipped: digest of what ships for each of the record's blobs, in the order of their digests.
         blobs: what ships, the record included, by digest.
+        lines: digest of the source lines, None where none ship.
     """
 
     entry: Entry
     shipped: tuple[str | None, ...]
     blobs: Mapping[str, Blob]
+    lines: str | None = None
 
 
 def item_of(
-    name: str, params: Mapping[str, Scalar], artifact: Artifact, *, vmap: str | None = None
+    name: str,
+    params: Mapping[str, Scalar],
+    artifact: Artifact,
+    *,
+    vmap: str | None = None,
+    lines: bytes | None = None,
 ) -> Item:
     """Return the item of an artifact.
 
@@ -74,8 +83,10 @@ def item_of(
         params: parameters and their values, in the order of the matrix.
         artifact: what was compiled.
         vmap: the kernel that does the same to a batch.
+        lines: the record of its source lines; None for none.
     """
-    return Item(name, tuple(params.items()), artifact.record, artifact.blob, vmap)
+    read = None if lines is None else lambda: lines
+    return Item(name, tuple(params.items()), artifact.record, artifact.blob, vmap, read)
 
 
 def pack_item(item: Item, *, keep_debug: bool, keep_ptx: bool) -> Packed:
@@ -105,7 +116,11 @@ def pack_item(item: Item, *, keep_debug: bool, keep_ptx: bool) -> Packed:
         shipped.append(name)
         if content is not None and name is not None:
             blobs[name] = Blob(kind, content, families.get(key, ""))
-    return Packed(_entry(item, record, own), tuple(shipped), blobs)
+    lines = None if item.lines is None else item.lines()
+    if lines is not None:
+        blobs[digest(lines)] = Blob(Kind.LINES, lines, item.name)
+    named = None if lines is None else digest(lines)
+    return Packed(_entry(item, record, own), tuple(shipped), blobs, named)
 
 
 def _families(record: ArtifactRecord) -> dict[str, str]:

@@ -8,11 +8,12 @@
 * `driver`: `cuda` and `linux` of the minimum driver, as in the record
 * `inputs`, `outputs`: `[path, dtype, shape]` of each array, as in the plan; after them its layout,
   where it is not row-major
+* `lines`: number of the source lines among the blobs; only where they ship
 * `order`: the parameters' names in the order of the matrix
 * `vmap`: the kernel that does the same to a batch, for `jax.vmap`; only where the spec names one
 
-All but `blobs`, `order` and `vmap` repeats what the record says, so that a variant can be chosen
-without reading records; `Bundle.artifact` and `Bundle.verify` compare.
+All but `blobs`, `lines`, `order` and `vmap` repeats what the record says, so that a variant can be
+chosen without reading records; `Bundle.artifact` and `Bundle.verify` compare.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Entry:
             that were left out.
         digest_of: returns the digest of a blob by its number.
         vmap: the kernel that does the same to a batch, None where the spec names none.
+        lines: number of its source lines among the blobs, None where none ship.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Entry:
     blobs: tuple[int | None, ...]
     digest_of: Callable[[int], str] = field(repr=False, compare=False)
     vmap: str | None = None
+    lines: int | None = None
 
     @property
     def digest(self) -> str:
@@ -121,14 +124,21 @@ def entry_key(name: str, target: str, params: Mapping[str, Scalar]) -> bytes:
     return b"\0".join((name.encode(), target.encode(), canonical_json(dict(params))))
 
 
-def about_of(entry: Entry, *, record: int | str, blobs: Sequence[int | str | None]) -> bytes:
-    """Return `about` of an entry, with numbers or with digests of record and blobs."""
+def about_of(
+    entry: Entry,
+    *,
+    record: int | str,
+    blobs: Sequence[int | str | None],
+    lines: int | str | None = None,
+) -> bytes:
+    """Return `about` of an entry, with numbers or with digests of record, blobs and lines."""
     return canonical_json(
         {
             "arch": entry.arch,
             "blobs": list(blobs),
             "driver": dict(entry.minimum_driver),
             "inputs": [array.to_json() for array in entry.inputs],
+            **({} if lines is None else {"lines": lines}),
             "order": [name for name, _ in entry.params],
             "outputs": [array.to_json() for array in entry.outputs],
             "record": record,
@@ -137,15 +147,15 @@ def about_of(entry: Entry, *, record: int | str, blobs: Sequence[int | str | Non
     )
 
 
-def content_digest(entries: Iterable[tuple[Entry, Sequence[str | None]]]) -> bytes:
+def content_digest(entries: Iterable[tuple[Entry, Sequence[str | None], str | None]]) -> bytes:
     """Return the digest of what a bundle holds.
 
     Args:
-        entries: in the order of their keys, each with the digests of its blobs.
+        entries: in the order of their keys, each with the digests of its blobs and its lines.
     """
     state = hashlib.sha256(CONTENT_SCHEMA)
-    for entry, shipped in entries:
-        about = about_of(entry, record=entry.digest, blobs=shipped)
+    for entry, shipped, lines in entries:
+        about = about_of(entry, record=entry.digest, blobs=shipped, lines=lines)
         state.update(entry.key + b"\n" + about + b"\n")
     return state.digest()
 
@@ -153,7 +163,9 @@ def content_digest(entries: Iterable[tuple[Entry, Sequence[str | None]]]) -> byt
 def pack_entries(entries: Sequence[Entry]) -> bytes:
     """Return a page of entries, before it is compressed."""
     texts = [
-        entry.key + b"\n" + about_of(entry, record=entry.record, blobs=entry.blobs)
+        entry.key
+        + b"\n"
+        + about_of(entry, record=entry.record, blobs=entry.blobs, lines=entry.lines)
         for entry in entries
     ]
     ends = bytearray()
@@ -253,6 +265,7 @@ def _entry(key: bytes, about: Mapping[str, object], digest_of: Callable[[int], s
         blobs=tuple(None if item is None else _number(item) for item in as_list(about["blobs"])),
         digest_of=digest_of,
         vmap=vmap,
+        lines=_number(about["lines"]) if "lines" in about else None,
     )
 
 

@@ -95,12 +95,13 @@ def _used(
     entries: Iterable[Entry],
     artifact: Callable[[Entry], Artifact],
     used: dict[int, str],
-) -> Iterator[tuple[Entry, list[str | None]]]:
-    """Yield each entry with the digests of its blobs; note who uses which blob."""
+) -> Iterator[tuple[Entry, list[str | None], str | None]]:
+    """Yield each entry with the digests of its blobs and lines; note who uses which blob."""
     for entry in entries:
         held = artifact(entry)
-        _ = held.plan, held.kernels
-        for number in (entry.record, *entry.blobs):
+        _ = held.plan, held.kernels, held.source_lines
+        for number in (entry.record, *entry.blobs, entry.lines):
             if number is not None:
                 used.setdefault(number, entry.id)
-        yield entry, [None if n is None else reader.digest(n) for n in entry.blobs]
+        lines = None if entry.lines is None else reader.digest(entry.lines)
+        yield entry, [None if n is None else reader.digest(n) for n in entry.blobs], lines

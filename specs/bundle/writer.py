@@ -31,6 +31,7 @@ from pallasc.specs.bundle.format import (
     MAX_COUNT,
     MAX_PAGE_BYTES,
     MINOR,
+    MINOR_WITHOUT_LINES,
     NO_DIGEST,
     Extent,
     Head,
@@ -75,10 +76,11 @@ def build_bundle(
             variant.entry,
             record=numbers[variant.entry.digest],
             blobs=tuple(None if key is None else numbers[key] for key in variant.shipped),
+            lines=None if variant.lines is None else numbers[variant.lines],
         )
         for variant in variants
     ]
-    content = content_digest((variant.entry, variant.shipped) for variant in variants)
+    content = content_digest((v.entry, v.shipped, v.lines) for v in variants)
     return body.finish(entries, content, origins)
 
 
@@ -123,13 +125,13 @@ def _with_vmap(richest: Packed, *copies: Packed) -> Packed:
 
 
 def _richness(variant: Packed) -> tuple[int, tuple[str, ...], bytes]:
-    """Return a key by which the copy of an artifact with debug sections and PTX is the largest.
+    """Return a key by which the copy with debug sections, PTX and source lines is the largest.
 
     Its other parts make the choice independent of the order of the items.
     """
     size = sum(len(blob.data) for blob in variant.blobs.values())
     names = canonical_json([name for name, _ in variant.entry.params])
-    return size, tuple(key or "" for key in variant.shipped), names
+    return size, tuple(key or "" for key in (*variant.shipped, variant.lines)), names
 
 
 def _blobs(variants: Iterable[Packed]) -> dict[str, Blob]:
@@ -210,7 +212,7 @@ class _Body:
             )
         catalog_at, origins_at = self._append(catalog), self._append(origins)
         head = Head(
-            minor=MINOR,
+            minor=MINOR if any(e.lines is not None for e in entries) else MINOR_WITHOUT_LINES,
             head_bytes=HEAD_BYTES,
             body_end=len(self._data),
             catalog=catalog_at,

@@ -191,7 +191,7 @@ def test_two_values_never_share_a_file(run: RunCommand, tmp_path: Path) -> None:
 
 
 def test_every_view_has_an_ending_of_its_own() -> None:
-    assert sorted(SUFFIXES) == sorted(["summary", *VIEWS])
+    assert sorted(SUFFIXES) == sorted(["summary", "lines", *VIEWS])
     assert len(set(SUFFIXES.values())) == len(SUFFIXES)
 
 

@@ -50,7 +50,7 @@ def lines_of(folder: Path) -> SourceLines:
     """Return source lines with two frames of a file."""
     files = Files(str(folder), time.time_ns())
     stack = tuple(files.frame(str(folder / "kernel.py"), line) for line in (6, 11))
-    kernel = KernelLines("k", "c" * 64, "d" * 64, (2, 2, 3, 0), (0, 1, 0))
+    kernel = KernelLines("k", "c" * 64, "d" * 64, (1, 2, 3, 0), (0, 1, 0))
     return SourceLines((kernel,), (stack,), files.files())
 
 
@@ -64,7 +64,9 @@ def test_lines_come_back_with_functions_and_text(store: Store, tmp_path: Path) -
     assert sorted(found.files[0].text) == [*range(4, 9), 11]
 
 
-def test_lines_of_ptx_without_a_location_belong_to_the_one_before(store: Store) -> None:
+def test_lines_of_ptx_without_a_location_belong_to_a_neighbour(
+    store: Store,
+) -> None:
     found = read_source_lines(store, KEY)
     assert found is not None
     assert found.kernels[0].stacks == (1, 1, 1, 0)

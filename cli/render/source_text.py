@@ -1,0 +1,213 @@
+"""Source lines as text: what each line costs, and machine code and PTX beneath their lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pallasc.analysis.lines.joined import COUNTED, LineCosts, LocatedKernel, located_kernels
+from pallasc.cli.terminal.output import count, table
+from pallasc.specs.artifacts.source_lines import Frame, SourceLines, Stack
+from pallasc.specs.plain_text import one_line
+
+if TYPE_CHECKING:
+    from pallasc.specs.artifacts.artifact import Artifact
+    from pallasc.specs.artifacts.source_lines import KernelLines
+
+HEAD = ("LINE", "INSTR", "TENSOR", "SHARED", "LOCAL", "WAITS", "REGS", "SOURCE")
+"""Columns of the listing: `COUNTED` between the line's number and its text."""
+_MEMORY = ("BYTES", "OFFSET", "WHAT", "LINE")
+_MOST_BARE = 3
+"""Lines without code that are shown between others; of more, none is."""
+NO_LINES = "// no line of yours"
+_INSTRUCTION = re.compile(r"\s*(?:\{\s*)?(?:\.reg\b[^;]*;\s*)*(?:@!?[%\w$]+\s+)?[a-z]")
+
+
+def lines_text(artifact: Artifact, lines: SourceLines) -> str:
+    """Return the lines of the source with what each costs, and the table of shared memory.
+
+    Raises:
+        ToolError: nvdisasm is not installed, or cannot be run.
+        CorruptError: a cubin is damaged.
+    """
+    parts = []
+    for kernel in located_kernels(artifact, lines):
+        parts.append(_heading(kernel))
+        costs = kernel.costs()
+        for name in dict.fromkeys(frame.file for frame in sorted(costs)):
+            own = {frame.line: cost for frame, cost in costs.items() if frame.file == name}
+            parts.append(f"{one_line(name)}\n{_listing(lines, name, own)}")
+        if kernel.shared_memory:
+            parts.append(_memory_text(kernel))
+    return "\n\n".join(parts)
+
+
+def _heading(kernel: LocatedKernel) -> str:
+    total = len(kernel.instructions)
+    if kernel.origin == "xla":
+        return f"{kernel.name}: {count(total, 'instruction')}, made by XLA: no line of yours"
+    if kernel.lines is None:
+        return f"{kernel.name}: {count(total, 'instruction')}; there are no source lines of them"
+    return f"{kernel.name}: {kernel.located:,} of {count(total, 'instruction')} have a line"
+
+
+def _listing(lines: SourceLines, name: str, costs: Mapping[int, LineCosts]) -> str:
+    file = lines.file(name)
+    texts = dict(file.text) if file else {}
+    rows: list[list[str]] = []
+    for number in _shown(sorted({*texts, *costs}), costs):
+        if number is None:
+            rows.append([*[""] * (len(HEAD) - 1), "…"])
+            continue
+        cost = costs[number].counts if number in costs else {}
+        cells = [f"{cost[key]:,}" if cost.get(key) else "" for key in COUNTED]
+        rows.append([str(number), *cells, texts.get(number, "").expandtabs().rstrip()])
+    return table(HEAD, rows, right=HEAD[:-1])
+
+
+def _shown(numbers: Sequence[int], costs: Iterable[int]) -> Iterator[int | None]:
+    """Yield the lines that are shown, None for several without code that are not."""
+    with_code = set(costs)
+    bare: list[int] = []
+    for number in numbers:
+        if number not in with_code:
+            bare.append(number)
+            continue
+        if len(bare) > _MOST_BARE:
+            yield None
+        else:
+            yield from bare
+        yield number
+        bare = []
+
+
+def _memory_text(kernel: LocatedKernel) -> str:
+    total = sum(part.bytes for part, _ in kernel.shared_memory)
+    rows = []
+    for part, stack in kernel.shared_memory:
+        what = " ".join(filter(None, ("" if part.what == "scratch" else part.what, part.name)))
+        words = f"{what} {part.type}".strip()
+        offset = "" if part.offset is None else f"{part.offset:,}"
+        rows.append([f"{part.bytes:,}", offset, words, str(stack[0]) if stack else ""])
+    text = table(_MEMORY, rows, right=_MEMORY[:2])
+    return f"shared memory of a block: {count(total, 'byte')}\n{text}"
+
+
+def sass_source_text(artifact: Artifact, lines: SourceLines) -> str:
+    """Return the machine code of every kernel beneath the lines that it is from.
+
+    Raises:
+        ToolError: nvdisasm is not installed, or cannot be run.
+        CorruptError: a cubin is damaged.
+    """
+    parts = []
+    for kernel in located_kernels(artifact, lines):
+        shown = [f"// {_heading(kernel)}"]
+        before: Stack | None = None
+        for instruction, stack in kernel.instructions:
+            if stack != before:
+                shown.append(_place(lines, stack))
+                before = stack
+            label = [f"{instruction.label}:"] if instruction.label else []
+            shown += [*label, f"    /*{instruction.address:04x}*/  {instruction.text}"]
+        parts.append("\n".join(shown))
+    return "\n\n".join(parts)
+
+
+def ptx_source_text(artifact: Artifact, lines: SourceLines) -> str:
+    """Return the PTX of every kernel beneath the lines that it is from."""
+    from pallasc.analysis.lines.joined import fitting
+
+    parts = []
+    for kernel in artifact.kernels:
+        known = fitting(artifact.blob(kernel.cubin), kernel.name, lines)
+        if kernel.ptx is None and kernel.origin == "mosaic":
+            parts.append(f"// {kernel.name}: the bundle has no PTX")
+        elif kernel.ptx is None:
+            parts.append(f"// {kernel.name}: a kernel of XLA's, which comes without PTX")
+        else:
+            text = artifact.blob(kernel.ptx).decode("utf-8", "replace").rstrip("\0\n")
+            parts.append("\n".join(_interleaved(text, known, lines)))
+    return "\n\n".join(dict.fromkeys(parts))
+
+
+def _interleaved(ptx: str, known: KernelLines | None, lines: SourceLines) -> Iterator[str]:
+    numbers = () if known is None else known.ptx_stacks
+    before: Stack = ()
+    for index, text in enumerate(ptx.splitlines()):
+        stack = lines.stack(numbers[index]) if index < len(numbers) else ()
+        if stack and stack != before and _INSTRUCTION.match(text):
+            yield _place(lines, stack)
+            before = stack
+        yield text
+
+
+def _place(lines: SourceLines, stack: Stack) -> str:
+    """Return a line of the source as a comment, with the calls that lead to it."""
+    if not stack:
+        return NO_LINES
+    text = one_line(lines.text(stack[0]).strip())
+    return " ".join(filter(None, (f"// {_route(stack)}", text)))
+
+
+def _route(stack: Sequence[Frame]) -> str:
+    called = [f" < {frame}" for frame in stack[1:]]
+    return one_line(f"{stack[0]}{''.join(called)}:")
+
+
+def lines_json(artifact: Artifact, lines: SourceLines) -> list[dict[str, object]]:
+    """Return the kernels of an artifact with what each line costs, as JSON."""
+    kernels = []
+    for kernel in located_kernels(artifact, lines):
+        rows = [
+            {
+                "file": frame.file,
+                "line": frame.line,
+                "function": frame.function,
+                "text": lines.text(frame),
+                **{key: cost.counts[key] for key in COUNTED},
+            }
+            for frame, cost in sorted(kernel.costs().items())
+        ]
+        memory = [
+            {
+                "what": part.what,
+                "name": part.name,
+                "type": part.type,
+                "bytes": part.bytes,
+                "offset": part.offset,
+                "stack": [_frame_json(frame) for frame in stack],
+            }
+            for part, stack in kernel.shared_memory
+        ]
+        instructions = [
+            {
+                "address": instruction.address,
+                "text": instruction.text,
+                "ptx_line": _ptx_line(kernel.lines, index),
+                "stack": [_frame_json(frame) for frame in stack],
+            }
+            for index, (instruction, stack) in enumerate(kernel.instructions)
+        ]
+        kernels.append(
+            {
+                "name": kernel.name,
+                "origin": kernel.origin,
+                "instructions": len(kernel.instructions),
+                "located": kernel.located,
+                "lines": rows,
+                "shared_memory": memory,
+                "code": instructions,
+            }
+        )
+    return kernels
+
+
+def _ptx_line(known: KernelLines | None, index: int) -> int | None:
+    numbers = () if known is None else known.ptx_lines
+    return numbers[index] or None if index < len(numbers) else None
+
+
+def _frame_json(frame: Frame) -> dict[str, object]:
+    return {"file": frame.file, "line": frame.line, "function": frame.function}
