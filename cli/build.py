@@ -205,8 +205,8 @@ def command(
     from pallasc.cli.render.build_outputs import Outputs
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
-    from pallasc.cli.render.source_views import found_lines, tell_missing
     from pallasc.cli.render.summary import print_notes, summary
+    from pallasc.cli.source.views import found_lines, tell_missing
     from pallasc.compiler.builds.baseline import load_baseline
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.collect import SpecReader

@@ -20,7 +20,7 @@ from pallasc.cli.arguments.options import (
     supervision_options,
 )
 from pallasc.cli.arguments.remote import remote_options
-from pallasc.cli.render.source_views import (
+from pallasc.cli.source.views import (
     JSON_LINES,
     SOURCE_VIEWS,
     FoundLines,

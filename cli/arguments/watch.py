@@ -22,6 +22,7 @@ _REFUSED = {
     "shard": _SHARE,
     "shard_output": _SHARE,
     "reproduce": "compiles everything twice more; run it when the edits are done",
+    "lines": "compiles everything once more; run it when the edits are done",
     "executor": "compiles on a cluster, and the processes of a watch are on this machine",
     "junit": _REPORT,
     "annotations": _REPORT,

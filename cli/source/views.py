@@ -87,7 +87,7 @@ def tell_missing(lines: FoundLines) -> int:
 
 def source_view(artifact: Artifact, view: str, lines: Found | None) -> str:
     """Return a view with lines of the source; a remark where there are none."""
-    from pallasc.cli.render import source_text
+    from pallasc.cli.source import text as source_text
 
     if lines is None or isinstance(lines, PallascError):
         return f"{SOURCE_VIEWS[view]} no source lines".strip()
@@ -101,7 +101,7 @@ def source_view(artifact: Artifact, view: str, lines: Found | None) -> str:
 
 def lines_record(artifact: Artifact, lines: Found | None) -> object:
     """Return what `--lines --json` tells of an artifact, None where there are no lines."""
-    from pallasc.cli.render.source_text import lines_json
+    from pallasc.cli.source.text import lines_json
 
     if lines is None or isinstance(lines, PallascError):
         return None

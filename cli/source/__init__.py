@@ -1,0 +1,1 @@
+"""Lines of the user's source, shown by `inspect`, found by `build`, shipped by `bundle create`."""
