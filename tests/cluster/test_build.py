@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import Cluster, cluster, is_alive, wait_for
+from clusters import Cluster, Proxy, cluster, is_alive, wait_for
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
@@ -180,28 +183,65 @@ def error_of(result: Any) -> tuple[object, ...]:
     return error.message, error.location, hint, error.exit_code, error.kind
 
 
+def build_with_fault(project: Project, address: str, fault: Callable[[], None]) -> Store:
+    """Build with a fault as soon as two variants are compiled; return the store."""
+    store = project.store()
+    told: list[str] = []
+
+    def on_event(event: Any) -> None:
+        told.append(getattr(event, "kind", "tick"))
+        if told[-1] == "compiled" and told.count("compiled") == 2:
+            fault()
+
+    variants = expand(load_yaml(project.folder / "spec.yaml"))
+    report = build(variants, store=store, options=Options(executor=address), on_event=on_event)
+    assert {result.status for result in report.results} == {"compiled"}
+    assert told.count("started") == len(report.results)
+    return store
+
+
 def test_a_worker_killed_while_it_compiles_changes_no_digest(
     project: Project, at_home: Store, tmp_path: Path
 ) -> None:
-    store = project.store()
     with cluster(tmp_path) as own:
-        told: list[str] = []
-
-        def kill(event: Any) -> None:
-            told.append(getattr(event, "kind", "tick"))
-            if told.count("compiled") == 2 and own.workers["worker0"].poll() is None:
-                own.workers["worker0"].kill()
-
-        report = build(
-            expand(load_yaml(project.folder / "spec.yaml")),
-            store=store,
-            options=Options(executor=own.address),
-            on_event=kill,
-        )
+        store = build_with_fault(project, own.address, own.workers["worker0"].kill)
     assert own.workers["worker0"].returncode == -signal.SIGKILL
-    assert not report.failed
     assert content(store) == content(at_home)
-    assert told.count("started") == len(report.results)
+
+
+def test_a_scheduler_that_is_started_again_changes_no_digest(
+    project: Project, at_home: Store, tmp_path: Path
+) -> None:
+    with cluster(tmp_path, workers=0) as own:
+        own.start_worker("only", supervised=True)
+        own.wait_for_workers()
+
+        def restart() -> None:
+            own.kill_scheduler()
+            own.start_scheduler()
+
+        store = build_with_fault(project, own.address, restart)
+    assert content(store) == content(at_home)
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["held up", "broken"])
+def test_a_network_that_is_cut_for_ten_seconds_changes_no_digest(
+    project: Project, at_home: Store, tmp_path: Path, breaks: bool
+) -> None:
+    with cluster(tmp_path, workers=0) as own, contextlib.ExitStack() as stack:
+        proxy = Proxy(own.port)
+        stack.callback(proxy.end)
+        own.start_worker("only", port=proxy.port, supervised=True)
+        own.wait_for_workers()
+
+        def cut() -> None:
+            (proxy.drop if breaks else proxy.hold)()
+            threading.Timer(10.0, proxy.resume).start()
+
+        began_s = time.monotonic()
+        store = build_with_fault(project, f"dask://127.0.0.1:{proxy.port}", cut)
+    assert time.monotonic() - began_s > 10
+    assert content(store) == content(at_home)
 
 
 def test_a_worker_with_another_toolchain_is_passed_over(
