@@ -109,9 +109,7 @@ def share_line(share: Share) -> str:
     own, every = len(share.variants), len(share.listed)
     line = f"shard {share.shard}: {own:,} of {count(every, 'variant')}"
     if not share.costs.digest:
-        return (
-            f"{line}, divided without costs: no lock file, no --costs and no remote store has any"
-        )
+        return f"{line}, divided without costs: {share.costs.missing}"
     if own:
         line += f", about {duration(share.expected_s)} of compiling by {share.costs.source}"
     if share.unknown:

@@ -80,11 +80,18 @@ class Host:
             ValueError: the session is not one, or another than the work says.
             Cancelled: nobody waits for it any more.
         """
-        place = self._entered(work.session, session)
+        try:
+            place = self._entered(work.session, session)
+        except OSError as error:
+            return Result(worker=worker, refused=(_no_place(self._folder, error),))
         if place is None:
             return Result(worker=worker, lacks=True)
         with place:
-            place.prepare()
+            try:
+                place.prepare()
+            except OSError as error:  # it is brought once more when the worker is asked again
+                self.forget(work.session)
+                return Result(worker=worker, refused=(_no_place(self._folder, error),))
             if place.refused:
                 return Result(worker=worker, refused=place.refused)
             began()
@@ -352,6 +359,11 @@ class Place:
         if self._opened is not None:
             self._opened.__exit__()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _no_place(folder: Path, error: OSError) -> str:
+    why = error.strerror or str(error)
+    return f"the files of a build cannot be laid out below its folder {folder}: {why}"
 
 
 def _error_at_home(error: PallascError, root: str) -> PallascError:

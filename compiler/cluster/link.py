@@ -35,6 +35,11 @@ _WORKERS_S = 2.0
 _CLOSE_S = 2.0
 _MOST_GATHERED = 64
 _LONGEST_ERROR = 500
+_HINT = "Start one with: dask scheduler; or compile here, without --executor."
+_HINT_TLS = (
+    "Give it and this machine certificates of one authority: distributed.comm.tls.ca-file, "
+    ".client.cert and .client.key of dask's configuration."
+)
 _LOGGERS = ("distributed", "tornado.application", "asyncio")
 
 
@@ -199,6 +204,9 @@ class Link:
         """Return a client, None where it is time to give up."""
         from distributed import Client
 
+        if url.startswith("tls:") and (fault := _without_certificates()):
+            self.events.put(Closed(self._unreachable(fault, 0)))
+            return None
         while self._ending is None:
             try:
                 timeout_s = min(_CONNECT_S, self._patience_s)
@@ -214,7 +222,7 @@ class Link:
                 return None
         return None
 
-    def _unreachable(self, error: Exception, gone_s: float) -> ToolError:
+    def _unreachable(self, error: Exception | str, gone_s: float) -> ToolError:
         if self._connected:
             return ToolError(
                 f"the scheduler {self._address.text} has been gone for {gone_s:.0f} s.",
@@ -223,7 +231,7 @@ class Link:
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         return ToolError(
             f"there is no scheduler that answers at {self._address.text}: {why}",
-            hint="Start one with: dask scheduler; or compile here, without --executor.",
+            hint=_HINT_TLS if self._address.url.startswith("tls:") else _HINT,
         )
 
     async def _serve(self, client: Client) -> None:
@@ -356,6 +364,17 @@ class Link:
                 else:
                     self.events.put(Lost(key) if value is None else Arrived(key, value))
                 future.release()
+
+
+def _without_certificates() -> str:
+    """Return why dask's configuration has no certificates for a client, "" if it has."""
+    from distributed.security import Security
+
+    try:
+        has_all = Security().get_connection_args("client")["ssl_context"] is not None
+    except (OSError, ValueError) as error:
+        return f"its certificates cannot be read: {error}"
+    return "" if has_all else "no certificates are set for it"
 
 
 def _text_of(error: BaseException | None) -> str:

@@ -35,12 +35,19 @@ class Costs:
     Args:
         seconds: compile times by id.
         source: where they come from, for people; "" if there are none.
+        missing: why there are none, for people.
     """
 
-    def __init__(self, seconds: Mapping[str, float], source: str = "") -> None:
+    def __init__(
+        self,
+        seconds: Mapping[str, float],
+        source: str = "",
+        *,
+        missing: str = "no lock file, no --costs and no remote store has any",
+    ) -> None:
         self.milliseconds = {name: round(1000 * seconds[name]) for name in sorted(seconds)}
         """Whole numbers, whose sums are the same in every order."""
-        self.source = source
+        self.source, self.missing = source, missing
 
     @cached_property
     def digest(self) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallasc.compiler.builds.repository import commit_time_s
-from pallasc.compiler.shards.costs import NO_COSTS, Costs
+from pallasc.compiler.shards.costs import Costs
 from pallasc.errors import CorruptError, ToolError
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.lock import settled_cost
@@ -46,14 +46,16 @@ def remote_costs(
         settings: where the remote store is.
         store: the local store.
         setup: the toolchain.
-        folder: a folder of the repository that is built; outside of one there are no costs.
+        folder: a folder of the repository that is built; outside of one there are no costs, since
+            no job has a commit.
 
     Raises:
-        ToolError: the remote store cannot be asked; other jobs may have had an answer.
+        ToolError: the commit cannot be read, or the remote store cannot be asked; other jobs may
+            have had an answer.
     """
     before_s = commit_time_s(Path(folder))
     if before_s is None:
-        return NO_COSTS
+        return _without_commit(folder)
     remote = _opened(settings, store, setup)
     try:
         data = remote.costs(before_s)
@@ -66,8 +68,30 @@ def remote_costs(
             hint="Start this job again, or give all jobs a lock file or --costs FILE.",
         )
     times = {} if data is None else _decode(data)
-    return (
-        Costs({n: ms / 1000 for n, ms in times.items()}, "the remote store") if times else NO_COSTS
+    if not times:
+        return Costs({}, missing="the remote store has none that are older than the commit")
+    return Costs({n: ms / 1000 for n, ms in times.items()}, "the remote store")
+
+
+def _without_commit(folder: str) -> Costs:
+    """Return that there are no costs, as for all jobs that build outside of a repository.
+
+    Raises:
+        ToolError: there is a repository, but its commit cannot be read; other jobs may read it.
+    """
+    place = Path(folder).absolute()
+    root = next((each for each in (place, *place.parents) if (each / ".git").exists()), None)
+    if root is None:
+        return Costs(
+            {},
+            missing=f"{folder} is in no git repository, and the time of its commit decides which "
+            "costs of the remote store all shards take",
+        )
+    raise ToolError(
+        f"the costs that all shards are divided by cannot be chosen: git does not tell the time of "
+        f"the commit in {root}.",
+        hint="Install git and let it read that folder (git config --global --add safe.directory "
+        f"{root}), or give all jobs a lock file or --costs FILE.",
     )
 
 

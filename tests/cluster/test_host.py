@@ -87,6 +87,22 @@ def test_files_lie_below_the_session_and_are_called_as_at_home(host: Host, tmp_p
     assert values(told) == ["/specs/k.py"]
 
 
+def test_a_folder_that_takes_no_files_is_a_refusal_and_not_for_ever(
+    host: Host, tmp_path: Path
+) -> None:
+    too_long = replace(SESSION, files={f"/specs/{'n' * 300}.py": "aa"}, blobs={"aa": b"text"})
+    (why,) = do(host, too_long, "value = 1").refused
+    assert why == (
+        f"the files of a build cannot be laid out below its folder {tmp_path}: File name too long"
+    )
+    assert do(host, too_long, "value = 1", brought=False).lacks
+    moved = tmp_path.rename(tmp_path.with_name("moved"))
+    (why,) = do(host, SESSION, "value = 1").refused
+    assert why.endswith(f"below its folder {tmp_path}: No such file or directory")
+    moved.rename(tmp_path)
+    assert values(do(host, SESSION, "value = 1")) == [1]
+
+
 def test_another_toolchain_is_refused_with_what_differs(host: Host) -> None:
     session = replace(
         SESSION, program=PROGRAM, identity={"jax": "0" * 64}, versions={"jax": "0.9.9"}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,36 +19,77 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.once
 
 
-def test_the_commands_by_hand_build_on_a_cluster(tmp_path: Path) -> None:
+def blocks(heading: str) -> list[str]:
+    """Return the blocks of commands below a heading."""
     page = (ROOT / "docs" / "cluster.md").read_text()
-    (by_hand,) = re.findall(r"^```text\n(dask scheduler.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    below = re.split(r"^##+ ", page.partition(f"# {heading}\n")[2], flags=re.MULTILINE)[0]
+    return re.findall(r"^```text\n(.*?)^```$", below, re.MULTILINE | re.DOTALL)
+
+
+@contextlib.contextmanager
+def followed(commands: str, place: Path, here: dict[str, str]) -> Iterator[list[str]]:
+    """Start scheduler and worker as a page says, with a free port; yield the words of the build."""
     port = free_port()
     scheduler, worker, build = (
-        shlex.split(line.replace("8786", str(port))) for line in by_hand.splitlines()
+        shlex.split(line.replace("8786", str(port))) for line in commands.splitlines()
     )
     assert [scheduler[:2], worker[:2], build[:2]] == [
         ["dask", "scheduler"], ["dask", "worker"], ["pallasc", "build"]
     ]  # fmt: skip
-    here = {**os.environ, "PALLASC_CACHE_DIR": str(tmp_path / "store"), "TMPDIR": str(tmp_path)}
-    started = []
-    try:
+    with contextlib.ExitStack() as stack:
         for words in (scheduler, worker):
             own = ["--dashboard-address", "127.0.0.1:0"] if words is scheduler else []
-            with (tmp_path / f"{words[1]}.log").open("wb") as log:
-                command = [sys.executable, "-P", "-m", "dask", *words[1:], *own]
-                process = subprocess.Popen(command, cwd=tmp_path, env=here, stdout=log, stderr=log)
-            started.append(process)
+            log = stack.enter_context((place / f"{words[1]}.log").open("wb"))
+            command = [sys.executable, "-P", "-m", "dask", *words[1:], *own]
+            process = subprocess.Popen(command, cwd=place, env=here, stdout=log, stderr=log)
+            stack.callback(process.wait, 30)
+            stack.callback(process.terminate)
             wait_for(lambda: answers_at(port), "the scheduler")
-        subprocess.run(
-            [sys.executable, "-P", "-m", "pallasc", "init", "specs"], cwd=tmp_path, check=True
-        )
-        told = subprocess.run(
-            [sys.executable, "-P", "-m", *build], cwd=tmp_path, env=here,
-            stderr=subprocess.PIPE, text=True, check=True,
-        )  # fmt: skip
-        assert "4 variants in" in told.stderr
+        run(["pallasc", "init", "specs"], place, here)
+        yield build
+
+
+def run(words: list[str], place: Path, here: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", *words]
+    return subprocess.run(command, cwd=place, env=here, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> dict[str, str]:
+    """Return an environment whose files lie in a folder of the test."""
+    return {**os.environ, "PALLASC_CACHE_DIR": str(tmp_path / "store"), "TMPDIR": str(tmp_path)}
+
+
+def test_the_commands_by_hand_build_on_a_cluster(tmp_path: Path, here: dict[str, str]) -> None:
+    with followed(blocks("By hand, and over SSH")[0], tmp_path, here) as build:
+        told = run(build, tmp_path, here)
+    assert told.returncode == 0, told.stderr
+    assert "4 compiled" in told.stderr
+
+
+def test_the_commands_with_certificates_build_on_a_cluster_and_others_are_refused(
+    tmp_path: Path, here: dict[str, str]
+) -> None:
+    made, exports, commands = blocks("TLS")
+    subprocess.run(["sh", "-e", "-c", made], cwd=tmp_path, check=True, capture_output=True)
+    words = shlex.split(exports)
+    variables = dict(word.split("=") for word in words if word != "export")
+    with followed(commands, tmp_path, {**here, **variables}) as build:
+        told = run(build, tmp_path, {**here, **variables})
+        assert told.returncode == 0, told.stderr
         assert "4 compiled" in told.stderr
-    finally:
-        for process in reversed(started):
-            process.terminate()
-            process.wait(30)
+        without = run(build, tmp_path, {**here, "PALLASC_CACHE_DIR": str(tmp_path / "without")})
+        subprocess.run(
+            ["sh", "-e", "-c", made.splitlines()[0].replace("ca.", "other.")],
+            cwd=tmp_path, check=True, capture_output=True,
+        )  # fmt: skip
+        strange = {name: value.replace("ca.pem", "other.pem") for name, value in variables.items()}
+        strange |= {"PALLASC_CACHE_DIR": str(tmp_path / "strange")}
+        refused = run(build, tmp_path, {**here, **strange})
+    assert [without.returncode, refused.returncode] == [4, 4]
+    assert ": no certificates are set for it\n" in without.stderr
+    assert ": TLS certificate does not match" in refused.stderr
+    for told in (without, refused):
+        assert told.stderr.count("there is no scheduler that answers at dask+tls://") == 1
+        assert "Give it and this machine certificates of one authority" in told.stderr
+        assert "Warning" not in told.stderr

@@ -17,9 +17,11 @@ from clusters import Cluster, Proxy, cluster, free_port, is_alive, wait_for
 from fakes import WHO, Do, environment, fakes, value
 
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.cluster import pool as pool_module
+from pallasc.compiler.cluster import roster
 from pallasc.compiler.cluster.address import parse_address
+from pallasc.compiler.cluster.pieces import Piece
 from pallasc.compiler.cluster.pool import ClusterPool
+from pallasc.compiler.cluster.under_way import UnderWay
 from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.workers.pool import Answer, Pool, Task
 from pallasc.errors import ToolError
@@ -127,13 +129,13 @@ def test_short_tasks_travel_together_and_long_ones_alone(
     two: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    plain = ClusterPool._parcel
+    plain = UnderWay.add
 
-    def counting(self: ClusterPool, items: Any, **options: Any) -> Any:
-        sizes.append(len(items))
-        return plain(self, items, **options)
+    def counting(self: UnderWay, piece: Piece) -> Any:
+        sizes.append(len(piece.items))
+        return plain(self, piece)
 
-    monkeypatch.setattr(ClusterPool, "_parcel", counting)
+    monkeypatch.setattr(UnderWay, "add", counting)
     with opened(two.address) as pool:
         answers(pool, *(code("value = 0", number) for number in range(400)))
         assert max(sizes) > 4
@@ -240,6 +242,22 @@ def test_a_worker_killed_while_it_compiles_costs_what_it_had(own: Cluster, tmp_p
     assert len(again) <= 2
 
 
+def test_a_worker_that_has_refused_is_asked_again(own: Cluster) -> None:
+    own.start_worker("first")
+    own.wait_for_workers()
+    folders = own.folder.glob("first/dask-scratch-space/worker-*")
+    (place,) = (folder for folder in folders if folder.is_dir())
+    moved = place.rename(place.with_name("moved"))
+    values = []
+    with opened(own.address, tick_s=0.1) as pool:
+        for kind, _, answer in pool.run([code(f"value = {number}", number) for number in range(3)]):
+            if kind == "tick" and moved.exists() and pool._roster.refused:
+                moved.rename(place)
+            if answer is not None:
+                values.append(value(answer))
+    assert sorted(values) == [0, 1, 2]
+
+
 def test_a_scheduler_that_is_started_again_costs_what_was_in_flight(
     own: Cluster, tmp_path: Path
 ) -> None:
@@ -318,16 +336,16 @@ def test_a_scheduler_that_stays_away_fails_what_is_left(own: Cluster, tmp_path: 
                 done.append(answer)
                 if len(done) == 3:
                     own.kill_scheduler()
-    assert len(done) == 12
-    errors = [answer.error for answer in done if answer.error is not None]
-    assert 5 <= len(errors) <= 9
-    assert all(isinstance(error, ToolError) for error in errors)
-    assert f"the scheduler {own.address} has been gone for" in str(errors[0])
+    (error,) = [answer.error for answer in done if answer.error is not None]
+    assert 4 <= len(done) <= 8
+    assert isinstance(error, ToolError)
+    assert f"the scheduler {own.address} has been gone for" in str(error)
 
 
-def test_no_scheduler_is_told_at_once() -> None:
+def test_no_scheduler_is_told_at_once_and_once() -> None:
     with opened(f"dask://127.0.0.1:{free_port()}") as pool:
-        (answer,) = answers(pool, code("value = 0"))
+        (answer,) = answers(pool, *(code("value = 0", number) for number in range(3)))
+        assert answer.task.label == 0
     assert isinstance(answer.error, ToolError)
     assert "there is no scheduler that answers at dask://127.0.0.1:" in answer.error.message
     assert "dask scheduler" in str(answer.error.hint)
@@ -356,7 +374,7 @@ def test_a_task_that_kills_its_dask_worker_over_and_over_fails_alone(
 def test_a_cluster_without_workers_is_waited_for(
     own: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "_NOBODY_S", 0.5)
+    monkeypatch.setattr(roster, "_NOBODY_S", 0.5)
     told: list[str] = []
     with opened(own.address, tell=told.append, tick_s=0.1) as pool:
         for kind, _, answer in pool.run([code("value = 1")]):

@@ -12,7 +12,6 @@ import pytest
 from pallasc.cache.remote.settings import read_settings
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
-from pallasc.compiler.shards.costs import NO_COSTS
 from pallasc.compiler.shards.remote_costs import remote_costs, send_costs
 from pallasc.errors import ToolError
 
@@ -82,19 +81,25 @@ def test_without_the_right_to_write_nothing_is_sent(tmp_path: Path, store: Store
     assert not (tmp_path / "remote").exists()
 
 
-def test_outside_of_a_repository_there_are_no_costs(
-    tmp_path: Path, store: Store, sent: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
+def test_outside_of_a_repository_nothing_is_asked_and_that_is_said(
+    tmp_path: Path, store: Store
 ) -> None:
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert sent(a=1)
-    (tmp_path / "plain").mkdir()
-    found = remote_costs(
-        settings(tmp_path),  # type: ignore[arg-type]
-        store,
-        SETUP,
-        folder=str(tmp_path / "plain"),
-    )
-    assert found is NO_COSTS
+    dead = read_settings({}, url="http://127.0.0.1:9/cache", write=False, project={})
+    assert dead is not None
+    found = remote_costs(dead, store, SETUP, folder=str(tmp_path))
+    assert found.digest == ""
+    assert found.missing.startswith(f"{tmp_path} is in no git repository, and the time of its")
+
+
+def test_a_commit_that_git_does_not_tell_is_an_error_as_other_jobs_may_read_it(
+    tmp_path: Path, store: Store
+) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path / "empty"], check=True)
+    (inner := tmp_path / "empty" / "specs").mkdir()
+    with pytest.raises(ToolError, match="git does not tell the time of the commit in") as caught:
+        remote_costs(settings(tmp_path), store, SETUP, folder=str(inner))  # type: ignore[arg-type]
+    assert caught.value.exit_code == 4
+    assert "give all jobs a lock file or --costs FILE" in str(caught.value.hint)
 
 
 def test_a_snapshot_that_is_damaged_is_an_error_as_other_jobs_may_have_read_it(
