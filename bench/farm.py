@@ -7,7 +7,8 @@
   Measure on a machine that does nothing else: the shards do not run at the same time.
 * kills: merges of three shards are killed at random moments (`tests/shards/merge_kills.py`); after
   each the store must verify, and a further merge must complete it.
-* dask, client: a cluster of dask on this machine, see `farm_dask`.
+* dask, client: a cluster of dask on this machine, see `farm_dask`. Its speed against `--jobs 2` is
+  the median over `--rounds` rounds, in each of which both are timed one after the other.
 """
 
 from __future__ import annotations

@@ -73,6 +73,7 @@ def speed(place: Path, options: argparse.Namespace) -> list[Figure]:
             return seconds
 
         home, there = paired(at_home, lambda: build("--executor", address), options.rounds)
+    ratios = [here_s / there_s for here_s, there_s in zip(home, there, strict=True)]
     there_cpu_s = _children_cpu_s() - before_s - home_cpu_s
     name = f"{options.variants} variants"
     return [
@@ -84,6 +85,8 @@ def speed(place: Path, options: argparse.Namespace) -> list[Figure]:
             goal=SPEED,
             at_least=True,
         ),
+        Figure(f"{name}, the same, lowest of {options.rounds} rounds", min(ratios)),
+        Figure(f"{name}, the same, highest", max(ratios)),
         Figure(f"{name}, CPU time, --jobs 2", home_cpu_s / options.rounds, "s"),
         Figure(
             f"{name}, CPU time, dask with a share of its start", there_cpu_s / options.rounds, "s"
