@@ -149,9 +149,14 @@ class Checking:
                 )
             self._find_lines()
         except KeyboardInterrupt:
-            for found in self._unlocated:
-                self._settle_located(found, found.result)
+            self.take_stored()
             raise
+
+    def take_stored(self) -> None:
+        """Settle what the store had, with the lines that it had, and run nothing."""
+        for found in self._unlocated:
+            self._settle_located(found, found.result)
+        self._unlocated = []
 
     def check_of(self, candidate: Candidate) -> VariantCheck:
         """Return what was found in a variant so far."""

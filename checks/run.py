@@ -30,8 +30,11 @@ def check_candidates(
     options: Options,
     limits: BuildOptions,
     events: Events | None = None,
+    only_stored: bool = False,
 ) -> Report:
     """Check what is compiled already, such as the variants of a bundle.
+
+    With `only_stored` nothing is run: the report has the results that the store has.
 
     Raises:
         PallascError: the store, or a worker, cannot be used.
@@ -44,7 +47,10 @@ def check_candidates(
     try:
         for candidate in candidates:
             checking.look_up(candidate)
-        checking.run()
+        if only_stored:
+            checking.take_stored()
+        else:
+            checking.run()
     except KeyboardInterrupt:
         interrupted = True
     checks = tuple(checking.check_of(candidate) for candidate in candidates)
@@ -102,6 +108,7 @@ def check_built(
     options: Options,
     limits: BuildOptions,
     events: Events | None = None,
+    only_stored: bool = False,
 ) -> Report:
     """Check what a build made or found.
 
@@ -113,6 +120,7 @@ def check_built(
         options: how.
         limits: jobs, time and memory of the workers.
         events: who listens.
+        only_stored: run nothing, and report the results that the store has.
 
     Raises:
         PallascError: the store, or a worker, cannot be used.
@@ -132,7 +140,10 @@ def check_built(
                     checking.look_up(candidate, own)
                 elif (error := _built(demand, report).error) is not None:
                     events.on_unbuilt(demand.variant, error)
-            checking.run()
+            if only_stored:
+                checking.take_stored()
+            else:
+                checking.run()
     except KeyboardInterrupt:
         interrupted = True
     checks = tuple(

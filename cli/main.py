@@ -22,6 +22,7 @@ COMMANDS = (
     "list",
     "inspect",
     "check",
+    "report",
     "run",
     "bench",
     "lock",

@@ -97,7 +97,8 @@ def _metadata(wheel: Path, name: str) -> str:
 
 
 PARTS = (
-    *("specs", "cache", "compiler", "analysis", "emulator", "checks", "runtime", "cli", "hooks"),
+    *("specs", "cache", "compiler", "analysis", "emulator", "checks", "reports", "runtime"),
+    *("cli", "hooks"),
 )
 
 
@@ -111,6 +112,7 @@ def _files_in_folders() -> set[str]:
         if path.suffix in SHIPPED
         or path.name in ("py.typed", "pallasc.pc")
         or (path.suffix in (".c", ".h") and "native" in path.parts)
+        or path.suffix in (".j2", ".css", ".js")
     }
 
 

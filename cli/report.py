@@ -1,0 +1,182 @@
+"""`pallasc report`: one HTML file about a build, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+import click
+
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import (
+    LoadOptions,
+    compile_options,
+    quiet_option,
+    require_store_option,
+    selection_options,
+    specs_argument,
+    store_option,
+    supervision_options,
+)
+from pallasc.cli.arguments.remote import remote_options
+
+if TYPE_CHECKING:
+    from pallasc.cache.remote.settings import RemoteSettings
+    from pallasc.cache.store import Store
+    from pallasc.checks.report import Report as CheckReport
+    from pallasc.cli.launching.compiled import Compiled
+    from pallasc.compiler.builds.options import Options
+    from pallasc.compiler.builds.report import Report
+
+
+@click.command("report", cls=Command, short_help="Write an HTML report, which opens offline.")
+@specs_argument()
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    required=True,
+    help="The file to write, report.html.",
+)
+@click.option("--title", default="", metavar="TEXT", help="The heading of the report.")
+@click.option(
+    "--timings/--no-timings",
+    default=True,
+    show_default=True,
+    help="Tell when and where it was made, and how long the build took; without, the same inputs "
+    "give the same bytes.",
+)
+@selection_options
+@compile_options
+@supervision_options
+@store_option
+@require_store_option
+@remote_options
+@quiet_option
+def command(
+    specs: tuple[str, ...],
+    output: Path,
+    title: str,
+    timings: bool,
+    jobs: int | None,
+    ptxas: Path | None,
+    store_root: Path | None,
+    require_store: bool,
+    remote: RemoteSettings | None,
+    quiet: bool,
+    **options: Unpack[LoadOptions],
+) -> int:
+    """Write one HTML file about the variants of SPECS, for a browser.
+
+    SPECS are specs, bundles, or action keys and digests of artifacts in the store (the first six
+    digits are enough). A variant that is not in the store is compiled first.
+
+    The file has all that it shows, and asks for nothing from elsewhere: an overview, a page for
+    each kernel with its variants as a table and as plots, and a page for each variant with source,
+    PTX, SASS, tensor maps and launch plan. Findings are those that `pallasc check` stored with its
+    default options; source lines are there after `pallasc build --lines`. docs/report.md shows it.
+
+    Needs pallasc[report].
+
+    Examples:
+      pallasc report kernels.yaml -o report.html
+      pallasc report specs/ --target h100-sxm -o h100.html --title "Nightly, H100"
+      pallasc report kernels.pallasc -o report.html --no-timings
+
+    Variants that fail to compile are in the report; the exit code is that of `pallasc build`.
+    """
+    from pallasc.cli.arguments.selection import load_variants, open_store
+    from pallasc.cli.launching.compiled import read_compiled
+    from pallasc.cli.render.live import store_progress
+    from pallasc.cli.render.reading import Reading
+    from pallasc.cli.render.summary import summary
+    from pallasc.compiler.builds.build import build
+    from pallasc.compiler.builds.options import Options
+    from pallasc.reports.page import require_packages
+
+    require_packages()
+    how = Options(
+        jobs=jobs,
+        ptxas=ptxas,
+        timeout_s=options["timeout_s"],
+        memory_bytes=options["memory_bytes"],
+        require_store=require_store,
+        remote=remote,
+    )
+    store = open_store(store_root)
+    compiled = read_compiled(
+        specs, store, targets=options["targets"], expression=options["expression"]
+    )
+    if compiled is not None:
+        report, checked = _found(compiled, store, how)
+    else:
+        with store_progress(store, hits=False, quiet=quiet) as progress:
+            reading = Reading(progress, keep_going=False)
+            variants = load_variants(specs, store=store, on_tick=reading.tick, **options)
+            report = build(variants, store=store, options=how, on_event=progress)
+        if not quiet and len(report.hits) < len(report.results):
+            progress.screen.write(f"{summary(report, progress.screen)}\n")
+        checked = _stored_checks(report, store, how)
+    _write(output, report, checked, store, title=title, timings=timings)
+    return report.exit_code
+
+
+def _found(compiled: Sequence[Compiled], store: Store, how: Options) -> tuple[Report, CheckReport]:
+    """Return what is compiled already as a report of hits, and the checks of it in the store."""
+    from pallasc.checks.candidate import Candidate
+    from pallasc.checks.levels import LEVELS
+    from pallasc.checks.run import check_candidates
+    from pallasc.checks.subject import Options as CheckOptions
+    from pallasc.compiler.builds.report import Report, VariantResult
+
+    results = (VariantResult(v, "hit", action_key=k, artifact=a) for v, a, k in compiled)
+    checked = check_candidates(
+        [Candidate(key or variant.id, artifact, key or "") for variant, artifact, key in compiled],
+        tuple(LEVELS.values()),
+        store=store,
+        options=CheckOptions(),
+        limits=how,
+        only_stored=True,
+    )
+    return Report(tuple(results), 0.0), checked
+
+
+def _stored_checks(report: Report, store: Store, how: Options) -> CheckReport:
+    """Return the results of checks in the store; nothing is compiled or run for it."""
+    from dataclasses import replace
+
+    from pallasc.checks.levels import LEVELS
+    from pallasc.checks.run import check_built, demands
+    from pallasc.checks.subject import Options as CheckOptions
+    from pallasc.compiler.builds.build import build
+
+    levels = tuple(LEVELS.values())
+    building, needed = demands([result.variant for result in report.results], levels)
+    looked_up = build(building, store=store, options=replace(how, compile=False, remote=None))
+    return check_built(
+        looked_up,
+        needed,
+        levels,
+        store=store,
+        options=CheckOptions(),
+        limits=how,
+        only_stored=True,
+    )
+
+
+def _write(
+    output: Path,
+    report: Report,
+    checked: CheckReport,
+    store: Store,
+    *,
+    title: str,
+    timings: bool,
+) -> None:
+    from pallasc.reports.make import make_report
+    from pallasc.specs.user_files import replace_file
+
+    page = make_report(report, store, checked=checked, title=title, timing=timings)
+    replace_file(output, page.encode("utf-8", "replace"))

@@ -1,0 +1,86 @@
+"""Make a report: what was built, with what the store has beside it, as one page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pallasc.errors import CorruptError, ToolError
+from pallasc.reports.code import Codes
+from pallasc.reports.content import Content, Entry
+from pallasc.reports.gather import gather
+from pallasc.reports.page import Extras, render
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.checks.report import Report as CheckReport
+    from pallasc.compiler.builds.report import Report
+    from pallasc.specs.artifacts.source_lines import SourceLines
+
+
+def make_report(
+    report: Report,
+    store: Store,
+    *,
+    checked: CheckReport | None = None,
+    title: str = "",
+    timing: bool = True,
+) -> str:
+    """Return the page about a build, as HTML.
+
+    Args:
+        report: of the build.
+        store: has source lines of its variants.
+        checked: results of checks that the store has.
+        title: the heading; "" for one that counts.
+        timing: tell when and where it was made, and how long the build took. Without it, equal
+            inputs give equal bytes.
+
+    Raises:
+        ToolError: a package that makes pages is not installed.
+        CorruptError: an artifact is damaged.
+    """
+    content = gather(report, checked, title=title, timing=timing)
+    codes = disassembled(content)
+    return render(content, Extras(codes=codes, source_lines=partial(_lines_of, store=store)))
+
+
+def disassembled(content: Content) -> Codes | None:
+    """Return the SASS of all variants, None where there is no disassembler."""
+    from pallasc.analysis.sass.disassembly import disassemble_all
+
+    cubins = {
+        kernel.cubin: entry.artifact.blob(kernel.cubin)
+        for entry in content.entries
+        if entry.artifact is not None
+        for kernel in entry.artifact.kernels
+    }
+    try:
+        return disassemble_all(cubins)
+    except ToolError:
+        return None
+    except CorruptError:
+        return _one_by_one(cubins)
+
+
+def _one_by_one(cubins: Mapping[str, bytes]) -> Codes:
+    """Return the SASS of those cubins that can be disassembled."""
+    from pallasc.analysis.sass.disassembly import disassemble
+
+    found = {}
+    for digest, cubin in cubins.items():
+        try:
+            found[digest] = disassemble(cubin)
+        except CorruptError:
+            continue  # its page says that there is none
+    return found
+
+
+def _lines_of(entry: Entry, store: Store) -> SourceLines | None:
+    """Return the source lines of a variant, None where the store has none that fit."""
+    from pallasc.analysis.lines.stored import read_source_lines
+
+    if not entry.action_key:
+        return None
+    return read_source_lines(store, entry.action_key, base_dir=entry.base_dir or None)

@@ -1,0 +1,234 @@
+"""The whole page as text: templates, style and script with the data of a report.
+
+Names, messages, sources and PTX are strangers' texts: Jinja2 escapes whatever a template shows, and
+what the script shows it sets as text. The page forbids itself all requests, and every script but
+its own two, in a policy that names their digests.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pallasc.errors import ToolError
+from pallasc.reports import words
+from pallasc.reports.blocks import Blocks
+from pallasc.reports.charts import Point, draw, varying
+from pallasc.reports.code import Codes, CodeSheet, code_of
+from pallasc.reports.columns import COLUMNS, Column, columns_of
+from pallasc.reports.content import Content, Entry, Group
+from pallasc.reports.overview import overview_of
+from pallasc.reports.sheet import Sheet, launch_sheet, launches_of, plan_of, tiles_of
+from pallasc.version import installed_version
+
+SCHEMA = 1
+_HERE = Path(__file__).parent
+_SCRIPTS = ("blocks", "tables", "code", "pages")
+_MOST_AXES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What comes from records beside the artifacts; each may be missing.
+
+    Attributes:
+        codes: SASS by the digest of its cubin; None where there is no disassembler.
+        source_lines: returns the source lines of a variant, None where there are none.
+        changes: what changed against the baseline, as HTML, by the slug of a variant; under ""
+            that of the overview.
+    """
+
+    codes: Codes | None = None
+    source_lines: Callable[[Entry], Any] = lambda entry: None
+    changes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _KernelSheet:
+    count: str
+    example: str
+    charts: str
+    axes: tuple[str, ...]
+    several_targets: bool
+    columns: frozenset[str]
+
+
+def render(content: Content, extras: Extras) -> str:
+    """Return the page.
+
+    Raises:
+        ToolError: Jinja2 or pygal is not installed.
+        PallascError: an artifact is damaged.
+    """
+    require_packages()
+    environment = _environment()
+    blocks = Blocks()
+    for group in content.groups:
+        _add_pages(environment, group, extras, blocks)
+    sheets = {group.slug: _kernel_sheet(group, blocks) for group in content.groups}
+    early, script = _script("theme"), "".join(_script(name) for name in _SCRIPTS)
+    return str(
+        environment.get_template("page.html.j2").render(
+            content=content,
+            overview=overview_of(content, _markup(extras.changes.get("", ""))),
+            sheets=sheets,
+            columns=COLUMNS,
+            blocks=blocks,
+            version=installed_version(),
+            schema=SCHEMA,
+            style=_markup((_HERE / "templates" / "style.css").read_text()),
+            early_script=_markup(early),
+            script=_markup(script),
+            hashes=" ".join(map(_source_hash, (early, script))),
+        )
+    )
+
+
+def require_packages() -> None:
+    """Check that what makes pages is installed.
+
+    Raises:
+        ToolError: Jinja2 or pygal is not.
+    """
+    for name, package in (("jinja2", "Jinja2"), ("pygal", "pygal")):
+        if importlib.util.find_spec(name) is None:
+            raise ToolError(
+                f"pallasc report needs {package}, which is not installed.",
+                hint="Install it with: pip install 'pallasc[report]'",
+            )
+
+
+def _environment() -> Any:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    functions = {
+        "n": words.number,
+        "size": words.size,
+        "percent": words.percent,
+        "duration": words.duration,
+    }
+    environment.filters.update(functions)
+    environment.globals.update(
+        functions,
+        spill_of=lambda entry: words.size(entry.figures.spill_bytes),
+        cubin_of=lambda entry: words.size(entry.figures.cubin_bytes),
+        seconds_of=lambda entry: words.duration(entry.seconds),
+    )
+    return environment
+
+
+def _markup(text: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+def _script(name: str) -> str:
+    return (_HERE / "script" / f"{name}.js").read_text()
+
+
+def _source_hash(script: str) -> str:
+    """Return the source expression of a script (Content Security Policy, level 3)."""
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _add_pages(environment: Any, group: Group, extras: Extras, blocks: Blocks) -> None:
+    """Add the pages of a kernel's variants to the blocks."""
+    template = environment.get_template("variant.html.j2")
+    for number, entry in enumerate(group.entries):
+        before = group.entries[number - 1].slug if number else ""
+        after = group.entries[number + 1].slug if number + 1 < len(group.entries) else ""
+        sheet = _sheet(entry, before, after, extras, blocks)
+        page = template.render(group=group, entry=entry, sheet=sheet)
+        blocks.add(page, name=f"page-{entry.slug}")
+
+
+def _sheet(entry: Entry, before: str, after: str, extras: Extras, blocks: Blocks) -> Sheet:
+    params = ", ".join(f"{name}={value}" for name, value in entry.params.items())
+    changes = _markup(extras.changes.get(entry.slug, ""))
+    artifact = entry.artifact
+    if artifact is None:
+        return Sheet(params=params, before=before, after=after, changes=changes)
+    launches = [launch_sheet(launch, times, artifact) for launch, times in launches_of(artifact)]
+    return Sheet(
+        params=params,
+        before=before,
+        after=after,
+        changes=changes,
+        tiles=tiles_of(entry),
+        launches=tuple(launches),
+        plan=plan_of(artifact),
+        code=tuple(_code(entry, extras, blocks)),
+    )
+
+
+def _code(entry: Entry, extras: Extras, blocks: Blocks) -> list[CodeSheet]:
+    artifact = entry.artifact
+    if artifact is None:
+        return []
+    source = extras.source_lines(entry)
+    kernels = sorted(artifact.kernels, key=lambda kernel: kernel.origin != "mosaic")
+    return [code_of(kernel, artifact, extras.codes, source, blocks) for kernel in kernels]
+
+
+def _kernel_sheet(group: Group, blocks: Blocks) -> _KernelSheet:
+    entries = group.entries
+    axes = varying([entry.params for entry in entries])[:_MOST_AXES]
+    columns = columns_of(entries)
+    return _KernelSheet(
+        words.counted(len(entries), "variant"),
+        _example(group, axes),
+        _charts(entries, axes, columns, blocks),
+        tuple(axes),
+        len({entry.target for entry in entries}) > 1,
+        frozenset(column.key for column in columns),
+    )
+
+
+def _example(group: Group, axes: Sequence[str]) -> str:
+    """Return a filter that a reader might write."""
+    first = f"{axes[0]}={group.entries[0].params[axes[0]]} " if axes else ""
+    return f"{first}registers>128 spill>0"
+
+
+def _charts(
+    entries: Sequence[Entry], axes: Sequence[str], columns: Sequence[Column], blocks: Blocks
+) -> str:
+    """Return the block with the plots: JSON, for each parameter a list of SVG elements."""
+    plotted = [column for column in columns if column.is_plotted]
+    if len(entries) < 2 or not plotted:
+        return ""
+    return blocks.add_json(
+        {
+            axis: [draw(column.measure, _points(entries, column), axis) for column in plotted]
+            for axis in axes or [""]
+        }
+    )
+
+
+def _points(entries: Sequence[Entry], column: Column) -> list[Point]:
+    values = [(entry, column.value(entry)) for entry in entries]
+    return [
+        Point(
+            entry.slug,
+            entry.id,
+            entry.params,
+            value * column.scale if isinstance(value, int | float) else None,
+            column.show(entry),
+            bool(entry.figures.spill_bytes),
+        )
+        for entry, value in values
+    ]

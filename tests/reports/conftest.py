@@ -1,0 +1,70 @@
+"""What the tests of reports share: variants that were built once, and a report of them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import report_browser  # noqa: F401 - found here for the tests, which import it by its name
+from report_case import KERNELS, SPEC, Built
+
+sys.path.pop(0)
+
+from pallasc.cache.store import Store
+from pallasc.compiler.builds.build import build
+from pallasc.reports.content import Content
+from pallasc.reports.gather import gather
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
+
+Shared = Callable[[str, Callable[[Path], None]], Path]
+
+
+@pytest.fixture(scope="session")
+def built(shared: Shared, warm_store: Store) -> Built:
+    """Build the spec, and write its report, with real JAX and a real assembler."""
+
+    def fill(folder: Path) -> None:
+        (folder / "kernels.yaml").write_text(SPEC)
+        (folder / "kernels.py").write_text(KERNELS)
+        shutil.copytree(warm_store.root, folder / "store")
+        _report(folder, folder / "report.html", "--no-timings")
+
+    folder = shared("reports", fill)
+    return Built(folder / "kernels.yaml", Store(folder / "store"), folder / "report.html")
+
+
+@pytest.fixture
+def report_again(built: Built, tmp_path: Path) -> Callable[..., bytes]:
+    """Return a function that writes the report anew and returns it."""
+
+    def again(*options: str) -> bytes:
+        done = _report(built.spec.parent, tmp_path / "again.html", *options)
+        assert done.returncode == 1, done.stderr
+        return (tmp_path / "again.html").read_bytes()
+
+    return again
+
+
+@pytest.fixture
+def content(built: Built) -> Content:
+    """Return what the report tells."""
+    return gather(build(expand(load_yaml(built.spec)), store=built.store), timing=False)
+
+
+def _report(folder: Path, output: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    arguments = ["report", "kernels.yaml", "--store", "store", "-j", "1", *options]
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "pallasc", *arguments, "-o", str(output)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )

@@ -1,0 +1,287 @@
+"""The report in a real browser: what a reader sees, points at, types and clicks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_browser import Browser, require_browser
+from report_case import HOSTILE, Built
+from selenium.webdriver.common.keys import Keys
+
+from pallasc.reports.content import Content, grouped
+from pallasc.reports.make import disassembled
+from pallasc.reports.page import Extras, render
+
+pytestmark = pytest.mark.once
+
+WIDTHS = (1280, 360)
+VISIBLE = (
+    "return [...document.querySelectorAll('.page.open tbody tr[data-slug]')]"
+    ".filter(row => !row.hidden).map(row => row.dataset.slug)"
+)
+LINKED = (
+    "return Object.fromEntries(['source', 'ptx', 'sass'].map(name => [name, "
+    "document.querySelectorAll('.page.open .lines.' + name + ' .linked').length]))"
+)
+
+
+@pytest.fixture(scope="module")
+def open_browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    require_browser()
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture
+def browser(open_browser: Browser, built: Built) -> Iterator[Browser]:
+    """Show the report, wide and light; the console must stay empty."""
+    open_browser.width(1280)
+    open_browser.prefer("light")
+    open_browser.open(built.file)
+    yield open_browser
+    assert open_browser.console() == []
+
+
+def _kernel(browser: Browser, name: str) -> str:
+    """Return the page of a kernel."""
+    links = browser.run(
+        "return [...document.querySelectorAll('#kernel-table a')].map(a => [a.textContent, a.hash])"
+    )
+    return str(dict(links)[name])
+
+
+def _variants(browser: Browser, kernel: str) -> list[str]:
+    """Open a kernel and return the pages of its variants."""
+    browser.go(_kernel(browser, kernel))
+    return [f"#{slug}" for slug in browser.run(VISIBLE)]
+
+
+def test_four_pages_at_two_widths_are_drawn_and_do_not_scroll_sideways(
+    browser: Browser, tmp_path: Path
+) -> None:
+    variants = _variants(browser, "matmul")
+    failed = _variants(browser, "refused")
+    pages = {
+        "overview": "#overview",
+        "kernel": _kernel(browser, "matmul"),
+        "variant": variants[0],
+        "failed": failed[0],
+    }
+    for width in WIDTHS:
+        browser.width(width)
+        for name, page in pages.items():
+            browser.go(page)
+            picture = browser.screenshot()
+            (tmp_path / f"{name}-{width}.png").write_bytes(picture)
+            assert len(picture) > 8_000, name
+            wide = browser.run("return document.documentElement.scrollWidth")
+            assert wide == width, (name, width)
+
+
+def test_every_link_leads_to_a_page(browser: Browser) -> None:
+    slugs = {page for name in ("matmul", "add", "refused") for page in _variants(browser, name)}
+    for page in sorted(slugs):
+        browser.go(page)
+    links = set(
+        browser.run("return [...document.querySelectorAll('a')].map(a => a.getAttribute('href'))")
+    )
+    assert slugs <= links
+    for link in sorted(links - {"#content"}):
+        browser.go(link)
+        title = browser.run("return document.querySelector('.page.open h1').textContent")
+        assert title
+        assert title != "Not in this report"
+
+
+def test_an_address_that_no_page_has_says_so(browser: Browser) -> None:
+    browser.go("#v-000000000000")
+    text = browser.run("return document.querySelector('.page.open').textContent")
+    assert "There is no page v-000000000000 here" in text
+
+
+def test_hostile_names_are_shown_as_they_are(browser: Browser) -> None:
+    last = _variants(browser, "add")[-1]
+    browser.go(last)
+    title = browser.run("return document.querySelector('.page.open h1').textContent")
+    assert title == f"add[block=2048,label={HOSTILE}]@h100-sxm"
+    assert browser.run("return document.querySelectorAll('img').length") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "said"),
+    [
+        ("", 4, "4 variants"),
+        ("block=1024", 2, "2 of 4 variants"),
+        ("block>=1025 plain", 1, "1 of 4 variants"),
+        ("registers>255", 0, "0 of 4 variants"),
+        ("label!=plain", 2, "2 of 4 variants"),
+        ("blok=3", 4, "no column blok; columns: number, block, label, registers"),
+    ],
+)
+def test_a_filter_keeps_the_rows_that_match(
+    browser: Browser, text: str, shown: int, said: str
+) -> None:
+    _variants(browser, "add")
+    browser.run("document.querySelector('.page.open input[type=search]').focus()")
+    browser.type(text)
+    assert len(browser.run(VISIBLE)) == shown
+    output = browser.run("return document.querySelector('.page.open output').textContent")
+    assert output.startswith(said)
+    dots = browser.run(
+        "return [...document.querySelectorAll('.page.open figure:first-child a.dot')]"
+        ".filter(dot => !dot.classList.contains('off')).length"
+    )
+    assert dots == shown
+
+
+def test_headings_sort_by_keyboard(browser: Browser) -> None:
+    before = _variants(browser, "matmul")
+    heading = ".page.open th[data-key=cubin]"
+    browser.run(f"document.querySelector('{heading} button').focus()")
+    orders = []
+    for _ in range(2):
+        browser.type(Keys.ENTER)
+        direction = browser.run(f"return document.querySelector('{heading}').ariaSort")
+        orders.append((direction, [f"#{slug}" for slug in browser.run(VISIBLE)]))
+    assert [direction for direction, _ in orders] == ["ascending", "descending"]
+    assert orders[0][1] == orders[1][1][::-1]
+    assert sorted(orders[0][1]) == sorted(before)
+
+
+def test_plots_follow_the_chosen_parameter_and_lead_to_variants(browser: Browser) -> None:
+    _variants(browser, "add")
+    labels = "return document.querySelector('.page.open .axis.x').textContent"
+    assert browser.run(labels) == "10242048"
+    browser.run(
+        "const axis = document.querySelector('.page.open select[data-charts]');"
+        "axis.value = 'label'; axis.dispatchEvent(new Event('change'))"
+    )
+    browser.wait(f"{labels} !== '10242048'")
+    assert browser.run(labels) == "plain</script><img…"
+    link = browser.run("return document.querySelector('.page.open a.dot').getAttribute('href')")
+    assert link in {f"#{slug}" for slug in browser.run(VISIBLE)}
+
+
+def test_pointing_at_sass_marks_its_ptx_and_back(browser: Browser) -> None:
+    browser.go(_variants(browser, "add")[0])
+    browser.point(".page.open .lines.sass [data-instruction='20']")
+    marked = browser.run(LINKED)
+    assert (marked["sass"], marked["ptx"]) == (1, 1)
+    line = browser.run("return document.querySelector('.lines.ptx .linked').id")
+    browser.point(f"#{line}")
+    marked = browser.run(LINKED)
+    assert marked["ptx"] == 1
+    assert marked["sass"] >= 1
+
+
+def test_code_is_read_with_the_keyboard(browser: Browser) -> None:
+    browser.go(_variants(browser, "add")[0])
+    browser.run("document.querySelector('.page.open .lines.sass').focus({preventScroll: true})")
+    browser.type(Keys.HOME, *[Keys.ARROW_DOWN] * 20)
+    active = browser.run("return document.activeElement.getAttribute('aria-activedescendant')")
+    assert active.endswith("-sass-20")
+    browser.type(Keys.ENTER)
+    said = browser.run("return document.getElementById('say').textContent")
+    assert said == "Linked lines: 1 of PTX, 1 of SASS"
+    browser.type(Keys.ESCAPE)
+    assert browser.run(LINKED) == {"source": 0, "ptx": 0, "sass": 0}
+
+
+def test_live_registers_are_drawn_beside_the_sass(browser: Browser) -> None:
+    browser.go(_variants(browser, "add")[0])
+    live = browser.run(
+        "return [...document.querySelectorAll('.page.open .live')].map(e => Number(e.dataset.live))"
+    )
+    registers = browser.run("return document.querySelector('.page.open .tile dd').textContent")
+    assert 4 < max(live) <= int(registers)
+
+
+def test_the_page_is_dark_where_the_reader_prefers_it_or_says_so(browser: Browser) -> None:
+    paper = "return getComputedStyle(document.documentElement).backgroundColor"
+    light = browser.run(paper)
+    browser.prefer("dark")
+    dark = browser.run(paper)
+    assert dark != light
+    for theme, colour in (("light", light), ("dark", dark), ("system", dark)):
+        browser.run("document.getElementById('theme').click()")
+        assert browser.run("return document.querySelector('#theme span').textContent") == theme
+        assert browser.run(paper) == colour
+
+
+def test_the_first_tab_skips_to_the_content(browser: Browser) -> None:
+    browser.go("#overview")
+    browser.open(Path(browser.driver.current_url.removeprefix("file://").partition("#")[0]))
+    browser.type(Keys.TAB)
+    assert browser.run("return document.activeElement.className") == "skip"
+    browser.type(Keys.ENTER)
+    assert browser.run("return document.activeElement.id") == "content"
+    assert browser.run("return document.querySelector('.page.open').id") == "overview"
+
+
+def test_paper_gets_the_figures_without_buttons_and_code(browser: Browser) -> None:
+    browser.go(_variants(browser, "matmul")[0])
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    shown = [
+        browser.run("return document.querySelector(arguments[0]).checkVisibility()", each)
+        for each in (".open .tiles", ".open .map", "body > .top", ".open .panes")
+    ]
+    assert shown == [True, True, False, False]
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_a_page_without_records_is_whole(
+    browser: Browser, content: Content, tmp_path: Path
+) -> None:
+    (first, *_) = content.entries
+    nothing = replace(first, slug="v-000000000001", artifact=None, status="missing", error="")
+    bare = replace(content, groups=grouped([first, nothing]))
+    file = tmp_path / "bare.html"
+    file.write_text(render(bare, Extras(codes=None)))
+    browser.open(file)
+    for entry in bare.entries:
+        browser.go(f"#{entry.slug}")
+    browser.go(f"#{first.slug}")
+    text = browser.run("return document.querySelector('.page.open').textContent")
+    assert "nvdisasm is not installed" in text
+    assert browser.run("return document.querySelectorAll('.page.open .lines').length") == 1
+
+
+def test_source_lines_are_linked_with_ptx_and_sass(
+    browser: Browser, content: Content, tmp_path: Path
+) -> None:
+    source = pytest.importorskip("pallasc.specs.artifacts.source_lines")
+    entry = next(each for each in content.entries if each.kernel == "add")
+    artifact: Any = entry.artifact
+    (kernel,) = artifact.kernels
+    from pallasc.specs.artifacts.elf import parse_elf
+    from pallasc.specs.canonical import digest
+
+    code = parse_elf(artifact.blob(kernel.cubin)).section(f".text.{kernel.name}")
+    assert code is not None
+    text = {1: "def add(x):", 2: f"    return x  # {HOSTILE}", 9: "far()"}
+    count = artifact.ptx().count("\n")
+    lines = source.SourceLines(
+        (source.KernelLines(kernel.name, digest(code.content), kernel.ptx, (), (1,) * count),),
+        ((source.Frame("k.py", 2, "add"), source.Frame("k.py", 9, "")),),
+        (source.SourceFile("k.py", "spec", "", text),),
+    )
+    file = tmp_path / "lines.html"
+    shown = replace(content, groups=grouped([entry]))
+    extras = Extras(codes=disassembled(shown), source_lines=lambda entry: lines)
+    file.write_text(render(shown, extras))
+    browser.open(file)
+    browser.go(f"#{entry.slug}")
+    browser.point(".page.open .lines.sass [data-instruction='20']")
+    assert browser.run(LINKED)["source"] == 2
+    rows = browser.run(
+        "return [...document.querySelectorAll('.source .line')].map(e => e.textContent)"
+    )
+    assert rows == ["k.py", "1def add(x):", f"2    return x  # {HOSTILE}", "⋮", "9far()"]
+    browser.point(".page.open .lines.source .line:nth-child(3)")
+    assert browser.run(LINKED)["sass"] > 20
+    assert browser.run(LINKED)["ptx"] == count

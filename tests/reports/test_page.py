@@ -1,0 +1,142 @@
+"""The text of the page: strangers' texts stay text, equal inputs give equal bytes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.util
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from report_case import HOSTILE, Built
+
+from pallasc.errors import ToolError
+from pallasc.reports.blocks import unpacked
+from pallasc.reports.content import Content, Entry, FindingRow, LevelRow, grouped
+from pallasc.reports.page import Extras, render, require_packages
+
+ENTRY = Entry(
+    slug="v-1", id="k@h100", kernel="k", target="h100", arch="sm_90a", params={}, status="failed"
+)
+
+
+class Reader(HTMLParser):
+    """Collects elements and the text in scripts of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+
+    def handle_data(self, data: str) -> None:
+        if self.elements and self.elements[-1][0] == "script" and self.cdata_elem:
+            attributes, text = self.scripts[-1]
+            self.scripts[-1] = (attributes, text + data)
+
+
+def _pages(page: str) -> list[str]:
+    """Return the page, and those of its variants."""
+    blocks = {str(a.get("id")): text for a, text in Reader(page).scripts if a.get("type")}
+    return [page, *(unpacked(text) for name, text in blocks.items() if name.startswith("page-"))]
+
+
+def _of(*entries: Entry, **fields: Any) -> Content:
+    return Content(fields.pop("title", "title"), grouped(entries), (), **fields)
+
+
+def test_hostile_texts_add_no_elements() -> None:
+    finding = FindingRow("static", HOSTILE, "error", HOSTILE, HOSTILE, HOSTILE)
+    hostile = replace(
+        ENTRY,
+        id=HOSTILE,
+        kernel=HOSTILE,
+        target=HOSTILE,
+        params={HOSTILE: HOSTILE},
+        error=HOSTILE,
+        place=HOSTILE,
+        warnings=(HOSTILE,),
+        findings=(finding,),
+        levels=(LevelRow("static", "found", HOSTILE, (HOSTILE,)),),
+    )
+    content = _of(
+        hostile, replace(hostile, slug="v-2"), title=HOSTILE, notes=(HOSTILE,), errors=(HOSTILE,)
+    )
+    pages = _pages(render(content, Extras()))
+    assert len(pages) == 3
+    for page in pages:
+        assert not {tag for tag, _ in Reader(page).elements} & {"img", "iframe", "object"}
+        assert not any(name.startswith("on") for _, a in Reader(page).elements for name in a)
+        assert "&lt;/script&gt;" in page
+
+
+def test_the_policy_names_the_scripts_of_the_page_and_forbids_requests(built: Built) -> None:
+    reader = Reader(built.page)
+    (policy,) = (str(a["content"]) for tag, a in reader.elements if "http-equiv" in a)
+    assert "default-src 'none'" in policy
+    executed = [text for attributes, text in reader.scripts if "type" not in attributes]
+    digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in executed]
+    assert re.findall(r"'sha256-(.*?)'", policy) == [digest.decode() for digest in digests]
+
+
+def test_nothing_is_asked_for_from_elsewhere(built: Built) -> None:
+    for page in _pages(built.page):
+        for tag, attributes in Reader(page).elements:
+            for name in {"src", "href", "action", "data", "srcset"} & attributes.keys():
+                assert str(attributes[name]).startswith(("#", "data:")), (tag, attributes)
+        assert not re.search(r"url\(|@import", page)
+
+
+def test_every_variant_has_a_page_and_every_name_is_used_once(built: Built) -> None:
+    page = Reader(built.page)
+    names = [str(a["id"]) for _, a in page.elements if "id" in a]
+    rows = [a["data-slug"] for tag, a in page.elements if tag == "tr" and "data-slug" in a]
+    assert len(names) == len(set(names))
+    assert len(rows) == 7
+    assert {f"page-{slug}" for slug in rows} <= set(names)
+
+
+def test_equal_inputs_give_equal_bytes(built: Built, report_again: Any) -> None:
+    assert report_again("--no-timings") == built.file.read_bytes()
+
+
+def test_timings_are_in_the_report_unless_they_are_left_out(
+    built: Built, report_again: Any
+) -> None:
+    assert b"<dt>This build</dt>" not in built.file.read_bytes()
+    assert b"<dt>This build</dt>" in report_again()
+
+
+def test_no_absolute_path_is_in_the_report(built: Built) -> None:
+    failure = "refused@h100-sxm"
+    for page in _pages(built.page):
+        text = page.split(failure)[0]  # the traceback of a failure names the user's file
+        assert str(built.spec.parent) not in text
+
+
+@pytest.mark.parametrize("missing", ["jinja2", "pygal"])
+def test_a_missing_package_is_named_with_the_extra(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == missing else find(name)
+    )
+    with pytest.raises(ToolError, match=r"is not installed") as caught:
+        require_packages()
+    assert caught.value.hint == "Install it with: pip install 'pallasc[report]'"
+
+
+def test_a_page_without_a_disassembler_says_how_to_get_one(content: Content) -> None:
+    page = _pages(render(content, Extras(codes=None)))[1]
+    assert "pip install nvidia-cuda-nvdisasm" in page
+    assert "pallasc build SPECS --lines" in page
