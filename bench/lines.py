@@ -78,12 +78,13 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="pallasc-lines-") as folder:
         store = Store(options.store or Path(folder) / "store")
-        variants = chosen(every=options.all)[: options.most]
+        variants = chosen(every=options.all)[:: options.step]
         for start in range(0, len(variants), _AT_ONCE):
             compiled = compiled_of(variants[start : start + _AT_ONCE], store, options.jobs)
             found = obtain_source_lines(compiled, store, jobs=options.jobs, timeout_s=300)
             count(compiled, found, counts)
-            print(f"{start + _AT_ONCE} of {len(variants)}: {dict(counts)}", file=sys.stderr)
+            done = min(start + _AT_ONCE, len(variants))
+            print(f"{done} of {len(variants)}: {dict(counts)}", file=sys.stderr)
     mosaic = counts["mosaic instructions"]
     return [
         Figure("variants with Mosaic kernels", counts["variants"]),
@@ -105,7 +106,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="each case for all its architectures")
     parser.add_argument("--store", type=Path, help="a store to keep, which may have them already")
     parser.add_argument("--jobs", type=int, help="how many are compiled at the same time")
-    parser.add_argument("--most", type=int, help="stop after so many variants")
+    parser.add_argument("--step", type=int, default=1, help="take one of so many variants")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pallasc.compiler.lowering.diagnose import user_stack
@@ -218,7 +219,7 @@ def _listed(memory: KernelMemory) -> Iterator[str]:
     shown = sorted(memory.parts, key=lambda part: -part.bytes)
     width = max(len(f"{part.bytes:,}") for part in shown) if shown else 0
     for part in shown[:_MOST_SHOWN]:
-        place = f" ({part.stack[0]})" if part.stack else ""
+        place = f" ({Path(part.stack[0].file).name}:{part.stack[0].line})" if part.stack else ""
         yield f"{part.bytes:>{width},} bytes  {_words(part)}{place}"
     if rest := shown[_MOST_SHOWN:]:
         yield f"{sum(part.bytes for part in rest):>{width},} bytes  {len(rest)} smaller ones"

@@ -100,6 +100,11 @@ def test_what_calls_the_compiler_is_not_named() -> None:
     assert user_place([shipped, (lower.__file__, 9), around]) == Location(*shipped)
 
 
+def test_too_much_shared_memory_says_who_takes_it(build: Any) -> None:
+    _, part = build("failing")["too_much_smem"].error["message"].splitlines()
+    assert part.startswith("  1,638,400 bytes  tile f32[400, 1024]")
+
+
 def test_the_assembler_is_quoted(build: Any) -> None:
     assert (
         "Not a name of any known instruction: 'frobnicate'"

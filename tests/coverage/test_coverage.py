@@ -106,6 +106,20 @@ def test_c_launches_every_kernel_as_python_does(built: Path) -> None:
     assert found["left"] <= LEFT_TO_PYTHON
 
 
+def test_lines_of_the_source_fit_kernels_of_all_kinds(built: Path) -> None:
+    """`bench/lines.py` looks at all of them; here it is one of sixteen."""
+    command = [sys.executable, "-P", ROOT / "bench" / "lines.py", "--step", "16", "--check"]
+    done = subprocess.run(
+        [*command, "--store", built / "store", "--jobs", "1"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "bench")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "machine code differs with locations: 0 " in done.stdout
+
+
 def test_the_results_have_every_kernel(came_out: dict[str, Any]) -> None:
     assert set(came_out["cases"]) == set(KEPT["cases"])
 
