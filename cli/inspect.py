@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -35,6 +35,7 @@ from pallasc.cli.source.views import (
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
+    from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
     from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.cli.launching.compiled import Compiled
     from pallasc.compiler.builds.report import Report, VariantResult
@@ -56,6 +57,7 @@ _PRINTED = "debug-output"
 NOTHING_PRINTED = "nothing was printed"
 """Shown for a kernel that prints nothing, neither while it is traced nor when it runs."""
 
+_IN_JSON = {"json", "lines", "resources"}
 _SUFFIXES = {**SUFFIXES, "sass-source": ".sass", "ptx-source": ".ptx", JSON_LINES: ".json"}
 _COMMENTS = {"ptx": "//", "sass": "//", **SOURCE_VIEWS}
 _CHOSEN = "pallasc.cli.inspect.views"
@@ -71,12 +73,16 @@ def _view(name: str, text: str) -> Callable[[Any], Any]:
     return click.option(f"--{name}", is_flag=True, expose_value=False, callback=choose, help=text)
 
 
+Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
+"""The numbers of launches, by the digests of artifacts."""
+
+
 @click.command("inspect", cls=Command, short_help="Show launch plan, PTX, SASS and resources.")
 @specs_argument()
 @_view("plan", "Show buffers and steps: launches with their parameters and tensor maps.")
 @_view("ptx", "Show the PTX.")
 @_view("sass", "Show the machine code, through nvdisasm.")
-@_view("resources", "Show registers, spills, stack, shared memory and barriers.")
+@_view("resources", "Show registers, spills, shared memory; occupancy, work and bound of launches.")
 @_view(
     "lines",
     "Show the lines of your source with what each costs: instructions, those of tensor cores, "
@@ -116,7 +122,8 @@ def command(
 
     SPECS are specs, bundles, or action keys and digests of artifacts in the store (the first six
     digits are enough).
-    Several views are shown in the order of the command line; --json goes with --lines alone.
+    Several views are shown in the order of the command line; --json goes with --lines and
+    --resources.
     A variant that is not in the store is compiled first; the standard error output says so.
 
     For --lines and --source a variant is compiled once more, with the lines of your source, unless
@@ -142,7 +149,13 @@ def command(
                  with --lines also lines, a list of kernels; of each: name, origin, instructions and
                  located (how many have a line), lines (file, line, function, text, instructions,
                  tensor, shared, local, waits, registers), shared_memory (what, name, type, bytes,
-                 offset, stack), code (address, text, ptx_line, stack); null where there are none
+                 offset, stack), code (address, text, ptx_line, stack); null where there are none;
+                 with --resources also metrics, a list: of each launch its number, kernel, origin,
+                 grid, block, cluster, occupancy (blocks_per_sm, warps_per_sm, most_warps_per_sm,
+                 limited_by, waves), instructions, mix (by class), loops (header, depth, parent,
+                 is_wait, mix, tensor_flops), tensor_flops (by type), tma_load_bytes,
+                 tma_store_bytes, global_load_bytes, global_store_bytes, roofline (least_bytes,
+                 seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (of nulls)
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
     from pallasc.cli.launching.compiled import read_compiled
@@ -205,10 +218,11 @@ def chosen_views(ctx: click.Context, *, source: bool = False) -> list[str]:
         click.UsageError: JSON was asked for with something else, or lines of nothing.
     """
     views: list[str] = ctx.meta.get(_CHOSEN, ["summary"])
-    if set(views) == {"json", "lines"}:
-        return [JSON_LINES]
-    if "json" in views and len(views) > 1:
-        other = next(view for view in views if view != "json")
+    other = next((view for view in views if view not in _IN_JSON), None)
+    if "json" in views and other is None:
+        kind = JSON_LINES if "lines" in views else "json"
+        return [kind, *(view for view in ("resources",) if view in views)]
+    if "json" in views:
         raise click.UsageError(f"--json and --{other} do not go together: give one of them.", ctx)
     if source and not {"sass", "ptx"} & set(views):
         raise click.UsageError("--source goes with --sass or --ptx: add one of them.", ctx)
@@ -222,6 +236,8 @@ def show(
     from pallasc.cli.terminal.output import write_text
 
     shown = [result for result in report.results if result.artifact is not None]
+    metrics = _metrics(shown) if "resources" in views else {}
+    views = [view for view in views if view in ("json", JSON_LINES)] or views
     if output is not None and is_folder(output):
         from pallasc.specs.bundle.unpack import safe_names
 
@@ -230,11 +246,11 @@ def show(
         for result in shown:
             for view in views:
                 path = Path(output, names[result.variant.id] + _SUFFIXES[view])
-                write_text(path, document([result], [view], lines))
+                write_text(path, document([result], [view], lines, metrics))
     elif output is not None:
-        write_text(Path(output), document(shown, views, lines))
+        write_text(Path(output), document(shown, views, lines, metrics))
     elif shown:
-        echo(fitting(document(shown, views, lines), views), nl=False)
+        echo(fitting(document(shown, views, lines, metrics), views), nl=False)
 
 
 def is_folder(path: str) -> bool:
@@ -242,15 +258,37 @@ def is_folder(path: str) -> bool:
     return path.endswith("/") or Path(path).is_dir()
 
 
+def _metrics(results: list[VariantResult]) -> Metrics:
+    """Return the numbers of launches; the standard error output says once what is left out."""
+    from pallasc.analysis.metrics.kernel_metrics import all_metrics
+
+    metrics = all_metrics(result.artifact for result in results if result.artifact is not None)
+    reasons = (launch.reasons.get("mix") for launches in metrics.values() for launch in launches)
+    if reason := next(filter(None, reasons), ""):
+        echo(f"note: instructions and loops are left out: {reason}", err=True)
+    return metrics
+
+
 def document(
-    results: list[VariantResult], views: list[str], lines: FoundLines | None = None
+    results: list[VariantResult],
+    views: list[str],
+    lines: FoundLines | None = None,
+    metrics: Metrics | None = None,
 ) -> str:
-    """Return views of some variants as one text; where there are several, each gets a heading."""
-    lines = lines or {}
+    """Return views of some variants as one text; where there are several, each gets a heading.
+
+    Args:
+        results: the variants.
+        views: what of each, in this order.
+        lines: the lines of the source of those that have them.
+        metrics: the numbers of launches.
+    """
+    lines, metrics = lines or {}, metrics or {}
     if views in (["json"], [JSON_LINES]):
         from pallasc.cli.terminal.output import json_text
 
-        records = [_record(result, lines if JSON_LINES in views else None) for result in results]
+        found = lines if JSON_LINES in views else None
+        records = [_record(result, found, metrics) for result in results]
         return json_text({"artifacts": records}) + "\n"
     headed = len(results) * len(views) > 1 or views == ["summary"]
     parts = []
@@ -264,6 +302,8 @@ def document(
                 text = (
                     printed_view(result) if view == _PRINTED else view_text(result.artifact, view)
                 )
+            if view == "resources":
+                text = "\n\n".join([text, *_launches(result.artifact, metrics)])
             if view == "summary" and result.diagnostics:
                 text += warnings_text(result)
             what = f"{result.variant.id}: {view}" if len(views) > 1 else result.variant.id
@@ -300,8 +340,8 @@ def _launch_prints(artifact: Artifact | None) -> Iterator[str]:
 
 def view_text(artifact: Artifact, view: str) -> str:
     """Return one view of an artifact as text."""
-    from pallasc.cli.render import artifact_text
-    from pallasc.cli.render.plan_text import plan_text
+    from pallasc.cli.artifacts import artifact_text
+    from pallasc.cli.artifacts.plan_text import plan_text
 
     views: dict[str, Callable[[Artifact], str]] = {
         "summary": artifact_text.summary_text,
@@ -313,12 +353,22 @@ def view_text(artifact: Artifact, view: str) -> str:
     return views[view](artifact)
 
 
-def _record(result: VariantResult, lines: FoundLines | None) -> dict[str, object]:
-    located: dict[str, object] = {}
+def _launches(artifact: Artifact, metrics: Metrics) -> list[str]:
+    from pallasc.cli.artifacts.metrics_text import metrics_text
+
+    return [metrics_text(launch) for launch in metrics.get(artifact.digest, ())]
+
+
+def _record(result: VariantResult, lines: FoundLines | None, metrics: Metrics) -> dict[str, object]:
+    more: dict[str, object] = {}
     if result.artifact is not None and lines is not None:
-        located["lines"] = lines_record(result.artifact, lines.get(result.variant.id))
+        more["lines"] = lines_record(result.artifact, lines.get(result.variant.id))
+    if result.artifact is not None and metrics:
+        from pallasc.analysis.metrics.kernel_metrics import metrics_json
+
+        more["metrics"] = [metrics_json(each) for each in metrics[result.artifact.digest]]
     return {
-        **located,
+        **more,
         "id": result.variant.id,
         "action_key": result.action_key,
         "digest": result.artifact.digest if result.artifact else None,

@@ -373,7 +373,7 @@ def test_the_reference_of_specs_names_every_field_and_dtype() -> None:
 LINK = re.compile(r"\]\((?P<to>[^)#\s]+)[^)]*\)")
 CODE = re.compile(r"`(?P<text>[^`\n]+)`")
 FOLDERS = ["bench", "cache", "cli", "compiler", "docs", "examples", "hooks", "runtime"]
-FOLDERS += ["checks", "emulator", "specs", "tests"]
+FOLDERS += ["analysis", "checks", "emulator", "specs", "tests"]
 
 
 def named_paths(page: str) -> Iterator[str]:

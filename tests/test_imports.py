@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "compiler": {"errors", "specs", "bundle", "cache", "version"},
     "runtime": {"errors", "specs", "bundle", "adapters", "version"},
     "adapters": {"errors", "specs", "runtime"},
-    "analysis": {"errors", "specs", "bundle", "cache", "compiler", "version"},
+    "analysis": {"errors", "specs", "bundle", "cache", "compiler", "emulator", "version"},
     "emulator": {"errors", "specs"},
     "checks": {"errors", "specs", "bundle", "cache", "compiler", "analysis", "emulator", "version"},
     "reports": {"errors", "specs", "cache", "compiler", "analysis", "checks", "version"},

@@ -186,8 +186,8 @@ def _variant_json(bundle: Bundle, entry: Entry) -> dict[str, object]:
 
 
 def _variant_text(bundle: Bundle, entry: Entry) -> Iterator[str]:
-    from pallasc.cli.render.artifact_text import summary_text
-    from pallasc.cli.render.plan_text import plan_text
+    from pallasc.cli.artifacts.artifact_text import summary_text
+    from pallasc.cli.artifacts.plan_text import plan_text
 
     artifact = bundle.artifact(entry)
     yield entry.id

@@ -1,7 +1,8 @@
 """How many blocks of a launch a multiprocessor holds at once, and what limits them.
 
-From the CUDA Occupancy Calculator: registers are given to warps in units of 256, and from compute
-capability 8.0 on each block takes 1,024 bytes of shared memory for the system.
+From the CUDA Occupancy Calculator: registers are given to warps in units of 256, and suffice for a
+multiple of 4 warps, one for each part of a multiprocessor; from compute capability 8.0 on each
+block takes 1,024 bytes of shared memory for the system.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 REGISTERS_PER_SM = 65536
 _WARP_THREADS = 32
 _REGISTER_UNIT = 256
+_WARP_UNIT = 4
 _RESERVED_SMEM_BYTES = 1024
 
 
@@ -46,9 +48,9 @@ def blocks_by_limit(
     match = ARCH.fullmatch(arch)
     row = ARCHITECTURES.get((int(match[1]), int(match[2]))) if match else None
     return {
-        "registers": REGISTERS_PER_SM // registers_of_block(launch, kernel),
+        "registers": _warps_with_registers(kernel) // warps_of_block(launch),
         "shared memory": smem_per_sm_bytes // smem,
-        "threads": threads_per_sm // (_WARP_THREADS * _warps(launch)),
+        "threads": threads_per_sm // (_WARP_THREADS * warps_of_block(launch)),
         "blocks": row.blocks_per_sm if row else MOST_BLOCKS_PER_SM,
     }
 
@@ -87,14 +89,22 @@ def warps_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, A
     Raises:
         CorruptError: the target lacks a number.
     """
-    return blocks_per_sm(launch, kernel, target) * _warps(launch)
+    return blocks_per_sm(launch, kernel, target) * warps_of_block(launch)
 
 
 def registers_of_block(launch: Launch, kernel: KernelResources) -> int:
     """Return how many registers a block of a launch takes."""
-    of_warp = -(-max(kernel.registers, 1) * _WARP_THREADS // _REGISTER_UNIT) * _REGISTER_UNIT
-    return _warps(launch) * of_warp
+    return warps_of_block(launch) * _registers_of_warp(kernel)
 
 
-def _warps(launch: Launch) -> int:
+def warps_of_block(launch: Launch) -> int:
+    """Return how many warps a block of a launch has."""
     return -(-math.prod(launch.block) // _WARP_THREADS)
+
+
+def _registers_of_warp(kernel: KernelResources) -> int:
+    return -(-max(kernel.registers, 1) * _WARP_THREADS // _REGISTER_UNIT) * _REGISTER_UNIT
+
+
+def _warps_with_registers(kernel: KernelResources) -> int:
+    return REGISTERS_PER_SM // _registers_of_warp(kernel) // _WARP_UNIT * _WARP_UNIT

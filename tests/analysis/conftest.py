@@ -30,6 +30,7 @@ KERNELS = {
     "blackwell_matmul": ("blackwell_matmul.yaml", "blackwell_matmul", ""),
     "jax_attention": ("jax_kernels.yaml", "jax_attention[head=64]", ""),
     "jax_blackwell_matmul": ("jax_kernels.yaml", "jax_blackwell_matmul", ""),
+    "jax_hopper_matmul": ("jax_kernels.yaml", "jax_hopper_matmul[m=1024]", ""),
     "softmax": ("softmax.yaml", "softmax", "a100-sxm"),
     "add": ("elementwise.yaml", "add", "a100-sxm"),
 }

@@ -74,10 +74,47 @@ def test_the_sass_is_that_of_the_kernel(inspect: RunCommand) -> None:
 
 
 def test_the_resources_are_a_table(inspect: RunCommand) -> None:
-    head, row = inspect("--resources").out.splitlines()
+    head, row, empty, *_ = inspect("--resources").out.splitlines()
     assert head.split()[:4] == ["KERNEL", "ORIGIN", "REGISTERS", "STACK"]
     assert row.split()[1] == "mosaic"
     assert int(row.split()[2]) > 0
+    assert empty == ""
+
+
+def test_the_numbers_of_each_launch_follow_the_resources(inspect: RunCommand) -> None:
+    lines = inspect("--resources").out.splitlines()[3:]
+    assert lines[0].startswith("launch 0: ")
+    assert lines[1] == "  grid          2,048 blocks of 128 threads"
+    occupancy = r"  occupancy     \d+ blocks, \d+ of 64 warps an SM; limited by \w+"
+    assert re.fullmatch(occupancy, lines[2])
+    assert re.fullmatch(r"  waves         \d[\d.]*", lines[3])
+    assert lines[4] == "  global memory 33.55 MB loaded, 16.78 MB stored"
+    assert lines[5] == "  bound         at least 15.01 µs: 50.33 MB of arrays take 15.01 µs"
+    assert re.match(r"  instructions  \d+: ", lines[6])
+    assert max(map(len, lines)) <= 80
+
+
+def test_json_with_resources_has_the_numbers_of_each_launch(inspect: RunCommand) -> None:
+    for views in (["--json", "--resources"], ["--resources", "--json"]):
+        (artifact,) = json.loads(inspect(*views).out)["artifacts"]
+        (launch,) = artifact["metrics"]
+        assert launch["global_load_bytes"] == 2 * 1024 * 4096 * 4
+        assert launch["occupancy"]["blocks_per_sm"] > 1
+        assert launch["mix"]["floating"] > 0
+    assert "metrics" not in json.loads(inspect("--json").out)["artifacts"][0]
+
+
+def test_what_needs_the_disassembler_is_left_out_with_one_note(
+    run: RunCommand, built: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pallasc.compiler.toolchain import disassemble
+
+    monkeypatch.setattr(disassemble, "find_disassembler", lambda: None)
+    result = run("inspect", *built.arguments, "--resources")
+    assert result.code == 0
+    assert result.err.count("note: instructions and loops are left out: nvdisasm") == 1
+    assert result.out.count("waves") == 2
+    assert "instructions" not in result.out
 
 
 def test_json_holds_the_record_under_its_digest(inspect: RunCommand) -> None:
@@ -112,7 +149,7 @@ def test_several_views_of_several_variants_are_together_by_variant(
     assert headings == [f"{name}: {view}" for name in (F32, BF16) for view in ("plan", "resources")]
 
 
-@pytest.mark.parametrize("view", ["plan", "ptx", "sass", "resources"])
+@pytest.mark.parametrize("view", ["plan", "ptx", "sass"])
 def test_json_does_not_go_with_a_view(inspect: RunCommand, view: str) -> None:
     for arguments in (("--json", f"--{view}"), (f"--{view}", "--json")):
         result = inspect(*arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 
-from pallasc.cli.render.plan_text import binding_text, launch_text
+from pallasc.cli.artifacts.plan_text import binding_text, launch_text
 from pallasc.cli.render.remarks import xla_kernels
 from pallasc.cli.terminal.output import count, table
 from pallasc.errors import CorruptError

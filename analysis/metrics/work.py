@@ -1,0 +1,282 @@
+"""What a launch does: operations of tensor cores, bytes moved by TMA and by loads and stores.
+
+Counted along the ways that threads take through the PTX (`thread.py`), of every block that goes
+another way than others. Shapes are in the opcodes of `wgmma` and `mma`, and in the instruction
+descriptor of `tcgen05.mma` (PTX ISA 9.0, 9.7.17.4.2: N / 8 in bits 17 to 22, M / 16 in bits 24 to
+28). Boxes are in the plan's tensor maps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pallasc.analysis.metrics.lanes import by_single_lanes
+from pallasc.analysis.metrics.thread import (
+    Event,
+    Program,
+    UnknownWayError,
+    Walk,
+    parameter_offset,
+    program_of,
+)
+from pallasc.emulator.ptx.parse import read
+from pallasc.emulator.ptx.syntax import Address, Instruction, Kernel, Operand
+from pallasc.errors import UnsupportedError
+from pallasc.specs.artifacts.plan import Bytes, Launch, TensorMap
+from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
+
+MOST_STEPS = 1_000_000
+"""Instructions that are computed for a launch: 1 s of Python."""
+
+_MOST_BLOCKS = 1 << 16
+_WARP = 32
+_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
+_TYPES = {
+    **dict.fromkeys(("f16", "bf16"), "f16"),
+    **dict.fromkeys(("e4m3", "e5m2", "e3m2", "e2m3", "e2m1"), "f8"),
+    **dict.fromkeys(("s8", "u8"), "i8"),
+    "tf32": "tf32",
+    "f64": "f64",
+}
+"""Of an operand, which peak counts for it."""
+
+_KINDS = {"f16": ("f16", 16), "tf32": ("tf32", 8), "f8f6f4": ("f8", 32), "i8": ("i8", 32)}
+"""Of `tcgen05.mma`: the same, and the K of one instruction."""
+
+_SPACES = ("shared", "param", "const", "local")
+
+
+@dataclass(slots=True)
+class Work:
+    """What a launch does; where nothing can be said, None, and `reasons` says why by the field.
+
+    Attributes:
+        tensor_flops: operations by type ("f16" counts for bf16, too); 2 for a multiply and add.
+        tma_load_bytes, tma_store_bytes: moved by TMA, boxes in full.
+        global_load_bytes, global_store_bytes: by loads, stores and `cp.async`, of 32 lanes.
+    """
+
+    tensor_flops: dict[str, int] | None = None
+    tma_load_bytes: int | None = None
+    tma_store_bytes: int | None = None
+    global_load_bytes: int | None = None
+    global_store_bytes: int | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+FIELDS = (
+    "tensor_flops",
+    "tma_load_bytes",
+    "tma_store_bytes",
+    "global_load_bytes",
+    "global_store_bytes",
+)
+
+
+def unknown_work(reason: str) -> Work:
+    """Return a work of which nothing is known."""
+    return Work(reasons=dict.fromkeys(FIELDS, reason))
+
+
+def work_of(launch: Launch, ptx: str, kernel: str) -> Work:
+    """Return what a launch does, from the PTX of its kernel."""
+    try:
+        entry = read(ptx).kernel(kernel)
+        program = program_of(entry, _wanted)
+        if by_single_lanes(entry, launch.block, program.decisive):
+            raise UnknownWayError("what single lanes of a warp do is not followed")
+        counts = _counts(launch, program)
+    except UnknownWayError as error:
+        return unknown_work(str(error))
+    except (UnsupportedError, KeyError) as error:
+        return unknown_work(f"its PTX cannot be read: {error}")
+    return _total(launch, entry, counts)
+
+
+def _wanted(each: Instruction) -> Operand | bool:
+    """Tell whether an instruction counts: its operand that says how much, if it has one."""
+    opcode, operands = each.opcode, each.operands
+    if opcode.startswith(("wgmma.mma", "mma.")):
+        return True
+    if opcode.startswith("tcgen05.mma"):
+        return operands[3] if len(operands) > 3 and ".sp" not in opcode else True
+    if opcode.startswith(("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")):
+        return next((o.base for o in operands if isinstance(o, Address) and o.coordinates), True)
+    if opcode.startswith(("cp.async.bulk.shared", "cp.async.bulk.global", "cp.reduce.async.bulk.")):
+        return operands[2] if "global" in each.parts and len(operands) > 2 else False
+    if opcode.startswith(("cp.async.ca", "cp.async.cg")):
+        return operands[2] if len(operands) > 2 else True
+    if each.parts[0] in ("ld", "st", "multimem"):
+        return not any(part.partition("::")[0] in _SPACES for part in each.parts)
+    return False
+
+
+def _counts(launch: Launch, program: Program) -> Counter[Event]:
+    """Return how often the threads of a launch do what counts."""
+    walk = Walk(program, MOST_STEPS)
+    total: Counter[Event] = Counter()
+    lanes = ((1, 1), (0, _WARP - 1)) if "elect" in program.depends else ((1, _WARP),)
+    warps = list(_warps(launch))
+    for block, blocks in _blocks(launch, program.depends).items():
+        for warp in warps:
+            for elected, threads in lanes:
+                specials = {**dict(block), **warp, "elect": elected}
+                for event, count in walk.follow(specials).items():
+                    total[event] += count * threads * blocks
+    return total
+
+
+def _warps(launch: Launch) -> Iterator[dict[str, int]]:
+    """Yield the special registers of the first lane of each warp."""
+    x, y, z = launch.block
+    for first in range(0, x * y * z, _WARP):
+        yield {
+            "%tid.x": first % x,
+            "%tid.y": first // x % y,
+            "%tid.z": first // (x * y),
+            "%laneid": 0,
+        }
+
+
+def _blocks(launch: Launch, depends: frozenset[str]) -> Counter[tuple[tuple[str, int], ...]]:
+    """Return the special registers of blocks that decide something, and how many have them."""
+    cluster = launch.cluster or (1, 1, 1)
+    same = {
+        **_named("%ntid", launch.block),
+        **_named("%nctaid", launch.grid),
+        **_named("%cluster_nctaid", cluster),
+        "%cluster_nctarank": math.prod(cluster),
+    }
+    if not any(name.startswith(("%ctaid", "%cluster")) for name in depends):
+        return Counter({tuple(same.items()): math.prod(launch.grid)})
+    if math.prod(launch.grid) > _MOST_BLOCKS:
+        raise UnknownWayError(f"more than {_MOST_BLOCKS:,} blocks go ways of their own")
+    found: Counter[tuple[tuple[str, int], ...]] = Counter()
+    for z, y, x in itertools.product(*map(range, reversed(launch.grid))):
+        place = (x, y, z)
+        inner = tuple(p % c for p, c in zip(place, cluster, strict=True))
+        own = {
+            **_named("%ctaid", place),
+            **_named("%cluster_ctaid", inner),
+            **_named("%clusterid", [p // c for p, c in zip(place, cluster, strict=True)]),
+            "%cluster_ctarank": inner[0] + cluster[0] * (inner[1] + cluster[1] * inner[2]),
+        }
+        decisive = ((name, value) for name, value in own.items() if name in depends)
+        found[tuple(same.items()) + tuple(decisive)] += 1
+    return found
+
+
+def _named(name: str, values: tuple[int, ...] | list[int]) -> dict[str, int]:
+    return {f"{name}.{axis}": value for axis, value in zip("xyz", values, strict=True)}
+
+
+def _total(launch: Launch, kernel: Kernel, counts: Mapping[Event, int]) -> Work:
+    """Add up what was counted."""
+    work = Work({}, 0, 0, 0, 0)
+    for event, count in counts.items():
+        each = kernel.instructions[event.number]
+        if "mma" in each.opcode and each.parts[0] != "multimem":
+            _add_product(work, each, event.value, count)
+        elif "tensor" in each.parts:
+            _add_tensor(work, launch, kernel, each, event.value, count)
+        else:
+            _add_access(work, each, event.value, count)
+    for name in work.reasons:
+        setattr(work, name, None)
+    return work
+
+
+def _add_product(work: Work, each: Instruction, descriptor: int | None, count: int) -> None:
+    flops = _of_descriptor(each, descriptor) if each.parts[0] == "tcgen05" else _of_shape(each)
+    if flops is None:
+        work.reasons["tensor_flops"] = f"the shape of {each.opcode} is not known"
+    elif work.tensor_flops is not None:
+        kind, operations = flops
+        # Each lane counted it: those of a warpgroup or a warp do it together.
+        lanes = {"wgmma": 4 * _WARP, "mma": _WARP}.get(each.parts[0], 1)
+        work.tensor_flops[kind] = work.tensor_flops.get(kind, 0) + operations * count // lanes
+
+
+def _of_shape(each: Instruction) -> tuple[str, int] | None:
+    """Return type and operations of a `wgmma` or `mma`."""
+    shape = next(filter(None, map(_SHAPE.fullmatch, each.parts)), None)
+    types = [_TYPES[part] for part in each.parts if part in _TYPES]
+    if shape is None or not types or "sp" in each.parts:
+        return None
+    kind = types[-1] if each.parts[0] == "wgmma" else types[min(1, len(types) - 1)]
+    return kind, 2 * math.prod(map(int, shape.groups()))
+
+
+def _of_descriptor(each: Instruction, value: int | None) -> tuple[str, int] | None:
+    kind = next((part[6:] for part in each.parts if part.startswith("kind::")), "")
+    if value is None or kind not in _KINDS:
+        return None
+    name, depth = _KINDS[kind]
+    columns, rows = (value >> 17 & 63) << 3, (value >> 24 & 31) << 4
+    return name, 2 * rows * columns * depth
+
+
+def _add_tensor(
+    work: Work, launch: Launch, kernel: Kernel, each: Instruction, address: int | None, count: int
+) -> None:
+    tensor_map = None if address is None else _tensor_map(launch, kernel, address)
+    # `….shared::cta.global…` loads, `….global.shared::cta…` stores.
+    spaces = [part.partition("::")[0] for part in each.parts]
+    name = "tma_store_bytes"
+    if "global" in spaces and "shared" in spaces[: spaces.index("global")]:
+        name = "tma_load_bytes"
+    if tensor_map is None:
+        work.reasons[name] = f"the tensor map in line {each.line} is not one of the plan's"
+    else:
+        _add(work, name, box_bytes(tensor_map) * count)
+
+
+def _tensor_map(launch: Launch, kernel: Kernel, address: int) -> TensorMap | None:
+    place = parameter_offset(kernel, address)
+    if place is None or place[0] >= len(launch.parameters):
+        return None
+    parameter = launch.parameters[place[0]]
+    return dict(parameter.tensor_maps).get(place[1]) if isinstance(parameter, Bytes) else None
+
+
+def box_bytes(tensor_map: TensorMap) -> int:
+    """Return the bytes that one copy with a tensor map moves."""
+    size = ELEMENT_BYTES[tensor_map.dtype]
+    if tensor_map.im2col is not None:
+        window = tensor_map.im2col
+        return size * window["channels_per_pixel"] * window["pixels_per_column"]
+    steps = zip(tensor_map.box, tensor_map.element_strides, strict=True)
+    return size * math.prod(-(-length // step) for length, step in steps)
+
+
+def _add_access(work: Work, each: Instruction, value: int | None, count: int) -> None:
+    is_bulk = each.parts[0] == "cp" and "bulk" in each.parts
+    if each.parts[0] == "cp":
+        loads, size = not is_bulk or "global" not in each.parts[:4], value
+    else:
+        loads, size = each.parts[0] == "ld", access_bytes(each.opcode)
+    if each.parts[0] != "cp" and "global" not in each.parts:
+        size = None  # a generic address, which may be one of shared memory
+    kind = "tma" if is_bulk else "global"
+    name = f"{kind}_{'load' if loads else 'store'}_bytes"
+    if size is None:
+        work.reasons[name] = f"how much {each.opcode} moves is not known"
+    else:
+        _add(work, name, size * count)
+
+
+def _add(work: Work, name: str, size: int) -> None:
+    known = getattr(work, name)
+    if known is not None:
+        setattr(work, name, known + size)
+
+
+def access_bytes(opcode: str) -> int | None:
+    """Return the bytes that a lane moves with `ld` or `st`: 16 of `ld.global.v4.b32`."""
+    match = re.search(r"(?:\.v(\d))?\.[busf](\d+)$", opcode)
+    return None if match is None else int(match[1] or 1) * int(match[2]) // 8

@@ -1,0 +1,1 @@
+"""An artifact as text: its plan, its resources, the numbers of its launches."""

@@ -1,0 +1,206 @@
+"""The numbers of launches, checked by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pallasc.analysis.metrics.kernel_metrics import (
+    KernelMetrics,
+    all_metrics,
+    artifact_metrics,
+    flops_of,
+    metrics_json,
+    occupancy_of,
+)
+from pallasc.analysis.metrics.peaks import peak_operations_per_s
+from pallasc.compiler.toolchain import toolchain
+from pallasc.errors import CorruptError
+from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+from pallasc.specs.artifacts.plan import Dim3, Launch
+from pallasc.specs.gpus import MODELS
+
+M, N, K = 1024, 4096, 4096
+
+
+@pytest.fixture(scope="module")
+def metrics(artifacts: Mapping[str, Artifact]) -> Mapping[str, KernelMetrics]:
+    found = all_metrics(artifacts.values())
+    return {name: found[artifact.digest][0] for name, artifact in artifacts.items()}
+
+
+@pytest.mark.parametrize(
+    "name", ["hopper_matmul", "jax_hopper_matmul", "blackwell_matmul", "jax_blackwell_matmul"]
+)
+def test_a_product_of_matrices_takes_two_operations_for_each_of_its_terms(
+    metrics: Mapping[str, KernelMetrics], name: str
+) -> None:
+    assert metrics[name].work.tensor_flops == {"f16": 2 * M * N * K}
+
+
+@pytest.mark.parametrize(("name", "m", "n", "k"), [("hopper_matmul", 128, 128, 64)])
+def test_tma_moves_tiles_of_both_operands_at_each_step(
+    metrics: Mapping[str, KernelMetrics], name: str, m: int, n: int, k: int
+) -> None:
+    work = metrics[name].work
+    tiles, steps = (M // m) * (N // n), K // k
+    assert work.tma_load_bytes == tiles * steps * (m * k + k * n) * 2
+    assert work.tma_store_bytes == M * N * 2
+    assert (work.global_load_bytes, work.global_store_bytes) == (0, 0)
+
+
+def test_elementwise_kernels_load_and_store_each_element_once(
+    artifacts: Mapping[str, Artifact], metrics: Mapping[str, KernelMetrics]
+) -> None:
+    plan = artifacts["add"].plan
+    first, second, result = (
+        plan.buffers[array.buffer].size for array in (*plan.inputs, *plan.outputs)
+    )
+    work = metrics["add"].work
+    assert (work.global_load_bytes, work.global_store_bytes) == (first + second, result)
+    assert metrics["add"].roofline.least_bytes == first + second + result
+    assert metrics["add"].roofline.limited_by == "memory"
+
+
+def test_causal_attention_does_half_of_its_blocks_and_the_diagonal(
+    metrics: Mapping[str, KernelMetrics],
+) -> None:
+    # Rows of 64, two warpgroups a block; keys of 128: 16 heads of 4096 x 4096 with 64 a head.
+    blocks = sum(-(-(64 * 2 * (i + 1)) // 128) * 2 for i in range(4096 // 128))
+    tile = 2 * 64 * 128 * 64
+    flops = metrics["jax_attention"].tensor_flops
+    assert flops is not None
+    assert 16 * blocks * tile * 2 <= flops < 1.1 * 16 * blocks * tile * 2
+
+
+def test_the_bound_is_the_longer_of_both(metrics: Mapping[str, KernelMetrics]) -> None:
+    roofline = metrics["hopper_matmul"].roofline
+    assert roofline.least_bytes == (M * K + K * N + M * N) * 2
+    assert roofline.seconds_of_bytes == pytest.approx(50331648 / 3_352_320_000_000)
+    assert roofline.seconds_of_flops == pytest.approx(2 * M * N * K / 989.4e12)
+    assert (roofline.bound_s, roofline.limited_by) == (roofline.seconds_of_flops, "tensor")
+
+
+def test_instructions_are_counted_by_class_and_by_loop(
+    metrics: Mapping[str, KernelMetrics],
+) -> None:
+    found = metrics["hopper_matmul"]
+    assert found.mix is not None
+    assert found.loops is not None
+    assert sum(found.mix.values()) == found.instructions
+    (loop,) = (loop for loop in found.loops if "tensor" in loop.mix)
+    # A step: a warpgroup's 64 rows of a tile, 4 instructions of K = 16.
+    assert loop.mix["tensor"] == 4
+    assert loop.tensor_flops == 2 * 64 * 128 * 64
+
+
+# CUDA Occupancy Calculator, compute capability 9.0: 64 warps, 32 blocks, 65,536 registers, 228 kB.
+@pytest.mark.parametrize(
+    ("threads", "registers", "smem", "blocks", "limited_by"),
+    [
+        (256, 32, 0, 8, ("registers", "threads")),
+        (128, 168, 40_000, 3, ("registers",)),
+        (160, 80, 0, 4, ("registers",)),
+        (32, 16, 0, 32, ("shared memory", "blocks")),
+        (384, 168, 131_121, 1, ("registers", "shared memory")),
+        (64, 32, 100_000, 2, ("shared memory",)),
+    ],
+)
+def test_occupancy_is_that_of_the_calculator(
+    threads: int, registers: int, smem: int, blocks: int, limited_by: tuple[str, ...]
+) -> None:
+    kernel = KernelResources("k", "", None, "mosaic", registers, 0, 0, 0, 0, smem, 0)
+    launch = _launch((1000, 1, 1), (threads, 1, 1), smem)
+    target = {"arch": "sm_90a", **MODELS["h100-sxm"].figures()}
+    smem_limit = 233472 // (smem + 1024)
+    occupancy = occupancy_of(launch, kernel, target)
+    assert occupancy.blocks_per_sm == blocks
+    assert occupancy.warps_per_sm == blocks * threads // 32
+    assert occupancy.waves == pytest.approx(1000 / (132 * blocks))
+    assert occupancy.limited_by == tuple(
+        name for name in limited_by if name != "shared memory" or smem_limit <= blocks
+    )
+
+
+def _launch(grid: Dim3, block: Dim3, smem: int, cluster: Dim3 | None = None) -> Launch:
+    return Launch("k", "", grid, cluster, block, smem, False, ())
+
+
+def test_waves_of_clusters_count_whole_clusters() -> None:
+    kernel = KernelResources("k", "", None, "mosaic", 168, 0, 0, 0, 0, 200_000, 0)
+    target = MODELS["h100-sxm"].figures()
+    # 132 multiprocessors hold 8 clusters of 16 at most.
+    launch = _launch((160, 1, 1), (128, 1, 1), 200_000, (16, 1, 1))
+    assert occupancy_of(launch, kernel, target).waves == 10 / 8
+
+
+def test_without_a_disassembler_the_rest_is_there(
+    artifacts: Mapping[str, Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(toolchain, "find_package", lambda name: None)
+    (found,) = artifact_metrics(artifacts["hopper_matmul"])
+    assert (found.instructions, found.mix, found.loops) == (None, None, None)
+    assert "nvdisasm is not installed" in found.reasons["mix"]
+    assert found.tensor_flops == 2 * M * N * K
+
+
+def test_the_json_has_every_number_and_says_why_one_is_missing(
+    artifacts: Mapping[str, Artifact], metrics: Mapping[str, KernelMetrics]
+) -> None:
+    data = json.loads(json.dumps(metrics_json(metrics["hopper_matmul"])))
+    assert data["occupancy"]["limited_by"] == ["registers", "shared memory"]
+    assert data["reasons"] == {}
+    (without,) = artifact_metrics(_without_ptx(artifacts["hopper_matmul"]), codes={}, reason="why")
+    data = metrics_json(without)
+    null = {name for name, value in data.items() if value is None} - {"cluster"}
+    assert null | {"seconds_of_flops"} == set(data["reasons"])
+    assert data["roofline"]["seconds_of_flops"] is None
+    assert data["roofline"]["limited_by"] == "memory"
+
+
+def _without_ptx(artifact: Artifact) -> Artifact:
+    record: Any = dict(artifact.record)
+    record["kernels"] = [{**kernel, "ptx": None} for kernel in record["kernels"]]
+    return Artifact(record, artifact.blob)
+
+
+def test_a_launch_of_a_kernel_that_is_not_listed_is_refused(
+    artifacts: Mapping[str, Artifact],
+) -> None:
+    record: Any = dict(artifacts["add"].record)
+    record["kernels"] = [{**kernel, "name": "other"} for kernel in record["kernels"]]
+    with pytest.raises(CorruptError, match="lists no kernel"):
+        artifact_metrics(Artifact(record, artifacts["add"].blob), codes={})
+
+
+def test_a_damaged_cubin_is_refused(artifacts: Mapping[str, Artifact]) -> None:
+    artifact = artifacts["add"]
+    damaged = Artifact(artifact.record, artifact.blob)
+    key = artifact.kernels[0].cubin
+    damaged.blob = lambda k: artifact.blob(k)[:3000] if k == key else artifact.blob(k)  # type: ignore[method-assign]
+    with pytest.raises(CorruptError, match=key):
+        artifact_metrics(damaged)
+
+
+def test_every_model_that_has_tensor_cores_in_the_table_is_one_of_ours() -> None:
+    known = [name for name in MODELS if peak_operations_per_s(name, "f16") is not None]
+    assert set(MODELS) - set(known) == {"thor", "rtx-pro-6000"}
+    assert peak_operations_per_s("h100-sxm", "f16") == 989.4e12
+    assert peak_operations_per_s("h100-sxm", "f4") is None
+    assert peak_operations_per_s("unheard-of", "f16") is None
+
+
+def test_shapes_are_read_from_opcodes() -> None:
+    from sass_text import code_of
+
+    def of(opcode: str) -> int | None:
+        return flops_of(code_of(f"{opcode} R0, R1, R2").instructions)
+
+    assert of("HGMMA.64x256x16.F32.BF16") == 2 * 64 * 256 * 16
+    assert of("HMMA.16816.F32.BF16") == 2 * 16 * 8 * 16
+    assert of("IMMA.16832.S8.S8") == 2 * 16 * 8 * 32
+    assert of("UTCHMMA") is None
+    assert of("FADD") == 0

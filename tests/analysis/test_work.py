@@ -1,0 +1,182 @@
+"""What a launch does, counted along the ways of its threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pallasc.analysis.metrics.work import FIELDS, MOST_STEPS, Work, access_bytes, work_of
+from pallasc.specs.artifacts.plan import Bytes, Dim3, Launch, TensorMap
+
+PTX = """.version 8.6
+.target sm_90a
+.address_size 64
+.visible .entry k(.param .align 64 .b8 k_param_0[256], .param .u64 k_param_1)
+{{
+.reg .pred %p<9>;
+.reg .b32 %r<20>;
+.reg .b64 %rd<9>;
+{body}
+ret;
+}}
+"""
+WGMMA = (
+    "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r10,%r11,%r12,%r13}, "
+    "%rd1, %rd2, 1, 1, 1, 0, 1;"
+)
+LOAD = "ld.global.v4.b32 {%r10,%r11,%r12,%r13}, [%rd1];"
+MAPS = """mov.b64 %rd3, k_param_0;
+cvta.param.u64 %rd4, %rd3;
+add.s64 %rd5, %rd4, 128;
+elect.sync %r1|%p1, -1;
+"""
+TMA = (
+    "{guard} cp.async.bulk.tensor.2d.shared::cta.global.mbarrier::complete_tx::bytes "
+    "[%r2], [{base}, {{%r3,%r4}}], [%r5];"
+)
+LOOP = """mov.b32 %r1, 0;
+again:
+{body}
+add.s32 %r1, %r1, 1;
+setp.lt.s32 %p3, %r1, {count};
+@%p3 bra again;
+"""
+
+
+def _map(*box: int, dtype: str = "float16", **changes: Any) -> TensorMap:
+    sizes = tuple(1024 for _ in box)
+    return TensorMap(0, 0, dtype, sizes, (2048,) * (len(box) - 1), box, (1,) * len(box), **changes)
+
+
+def _work(
+    body: str, *, grid: Dim3 = (1, 1, 1), block: Dim3 = (128, 1, 1), cluster: Dim3 | None = None
+) -> Work:
+    parameters = (Bytes(256, "", ((0, _map(64, 8)), (128, _map(32, 4, dtype="float32")))),)
+    launch = Launch("k", "", grid, cluster, block, 0, False, parameters)
+    return work_of(launch, PTX.format(body=body), "k")
+
+
+def _flops(body: str, **launch: Any) -> int | None:
+    flops = _work(body, **launch).tensor_flops
+    return None if flops is None else sum(flops.values())
+
+
+ONE = 2 * 64 * 8 * 16
+
+
+def test_a_warpgroup_does_a_product_together() -> None:
+    assert _flops(WGMMA) == ONE
+    assert _flops(WGMMA, block=(256, 1, 1), grid=(3, 2, 1)) == ONE * 2 * 6
+
+
+def test_loops_count_as_often_as_they_run() -> None:
+    assert _flops(LOOP.format(body=WGMMA, count=7)) == ONE * 7
+    inner = LOOP.format(body=WGMMA, count=5).replace("%r1", "%r2").replace("again", "inner")
+    outer = LOOP.format(body=inner.replace("%p3", "%p4"), count=7)
+    assert _flops(outer) == ONE * 35
+
+
+def test_a_loop_over_tiles_that_blocks_share_counts_each_tile_once() -> None:
+    tiles = """mov.u32 %r1, %ctaid.x;
+    mov.u32 %r2, %nctaid.x;
+    setp.ge.s32 %p2, %r1, 10;
+    @%p2 bra done;
+    again:
+    {body}
+    add.s32 %r1, %r1, %r2;
+    setp.lt.s32 %p3, %r1, 10;
+    @%p3 bra again;
+    done:
+    """
+    for blocks in (1, 3, 4, 16):
+        assert _flops(tiles.format(body=WGMMA), grid=(blocks, 1, 1)) == ONE * 10
+
+
+def test_roles_of_warpgroups_are_told_apart() -> None:
+    body = f"""mov.u32 %r1, %tid.x;
+    shr.u32 %r2, %r1, 7;
+    shfl.sync.idx.b32 %r3, %r2, 0, 31, -1;
+    setp.eq.b32 %p1, %r3, 0;
+    @%p1 bra other;
+    {WGMMA}
+    other:
+    """
+    assert _flops(body, block=(384, 1, 1)) == ONE * 2
+
+
+def test_waiting_takes_no_time_and_an_elected_lane_copies_once() -> None:
+    wait = "try:\nmbarrier.try_wait.parity.shared.b64 %p5, [%r5], %r6, %r7;\n@!%p5 bra try;\n"
+    work = _work(MAPS + wait + TMA.format(guard="@%p1", base="%rd5"))
+    # One lane of each of four warps, a box of 32 x 4 floats.
+    assert work.tma_load_bytes == 4 * 32 * 4 * 4
+    assert (work.tma_store_bytes, work.global_load_bytes) == (0, 0)
+    store = "@%p1 cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%rd4, {%r3,%r4}], [%r2];"
+    assert _work(MAPS + store, block=(32, 1, 1)).tma_store_bytes == 64 * 8 * 2
+
+
+def test_a_map_that_is_not_in_the_plan_is_said() -> None:
+    copy = TMA.format(guard="@%p1", base="%rd6")
+    work = _work(f"{MAPS}ld.param.u64 %rd6, [k_param_1];\n{copy}\n{WGMMA}")
+    assert work.tma_load_bytes is None
+    assert "tensor map in line" in work.reasons["tma_load_bytes"]
+    assert work.tensor_flops == {"f16": ONE}
+
+
+def test_all_lanes_load_and_those_that_are_not_elected_go_their_own_way() -> None:
+    assert _work(LOAD).global_load_bytes == 128 * 16
+    elected = f"elect.sync %r1|%p1, -1;\n@%p1 bra end;\n{LOAD}\nend:\n"
+    assert _work(elected).global_load_bytes == 4 * 31 * 16
+
+
+def test_an_instruction_descriptor_has_the_shape() -> None:
+    descriptor = 128 // 8 << 17 | 256 // 16 << 24
+    body = f"""elect.sync %r1|%p1, -1;
+    mov.b32 %r2, {descriptor};
+    @%p1 tcgen05.mma.cta_group::2.kind::f16 [%r3], %rd1, %rd2, %r2, %p2;
+    """
+    assert _work(body, block=(32, 1, 1)).tensor_flops == {"f16": 2 * 256 * 128 * 16}
+
+
+READ = "ld.global.b32 %r9, [%rd1];"
+DIVIDES = "mov.b32 %r1, 0;\ndiv.u32 %r2, %r1, %r1;\nsetp.ne.s32 %p1, %r2, 0;\n@%p1 bra end;\nend:"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (f"{READ}\n{LOOP.format(body=WGMMA, count='%r9')}", "a trip count depends on data"),
+        (f"{READ}\nsetp.ne.s32 %p1, %r9, 0;\n@%p1 {LOAD}", "is executed depends on data"),
+        (f"mov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, 5;\n@%p1 {LOAD}", "single lanes"),
+        (LOOP.format(body="", count=2_000_000_000) + WGMMA, f"{MOST_STEPS:,} steps"),
+        (f"{DIVIDES}\n{WGMMA}", "divides by zero"),
+    ],
+)
+def test_where_nothing_can_be_counted_it_says_why(body: str, why: str) -> None:
+    work = _work(body)
+    assert (work.tensor_flops, work.tma_load_bytes, work.global_store_bytes) == (None, None, None)
+    assert tuple(work.reasons) == FIELDS
+    assert all(why in reason for reason in work.reasons.values())
+
+
+@pytest.mark.parametrize(
+    "body", ["no ptx {", "@%p1 bra", "bra nowhere;", "mov.b32;", "shfl.sync.idx.b32 %r1;"]
+)
+def test_ptx_that_cannot_be_read_is_said(body: str) -> None:
+    work = _work(body + f"\nsetp.eq.s32 %p1, %r1, 0;\n@%p1 {WGMMA}")
+    assert work.tensor_flops is None
+    assert work.reasons["tensor_flops"]
+
+
+@pytest.mark.parametrize(
+    ("opcode", "size"),
+    [
+        ("ld.global.b32", 4),
+        ("ld.global.v4.b32", 16),
+        ("st.global.v2.f64", 16),
+        ("ld.global.nc.L2::128B.v4.b16", 8),
+        ("ld.global", None),
+    ],
+)
+def test_bytes_of_loads_and_stores(opcode: str, size: int | None) -> None:
+    assert access_bytes(opcode) == size
