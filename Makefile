@@ -26,7 +26,7 @@ define install
 	exit 1; }
 endef
 
-.PHONY: help demo test check lint types docs docs-check coverage bench wheel clean preflight remake
+.PHONY: help demo test check lint types docs docs-check site coverage bench wheel clean preflight remake
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -57,6 +57,9 @@ docs: $(VENV)/installed-dev ## write stale pages of docs/ again, and fail if the
 
 docs-check: $(VENV)/installed-dev
 	@$(BIN)/python -P docs/generate.py --check
+
+site: $(VENV)/installed-dev ## build docs/ as a site in build/site/html; nothing is fetched
+	@$(BIN)/python -P docs/site/build.py
 
 coverage: $(VENV)/installed-dev ## compile a kernel for every entry of Pallas, write what came out
 	@$(BIN)/python -P tests/coverage/run.py --write

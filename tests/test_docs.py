@@ -11,6 +11,9 @@ Every fenced block of README.md, ARCHITECTURE.md and docs/*.md is checked by its
 * `sh`: each command has a check in `SHELL`.
 * `toml`: settings of bundles, which are read.
 * `text`: shown, not run.
+
+A block that begins with a comment which names a file, `# kernels/gated.py`, is written there for
+the commands below it, and is not run itself.
 """
 
 from __future__ import annotations
@@ -60,6 +63,9 @@ PAGES = [
 ]
 DEMO_SPEC = "specs/library/jax_kernels.yaml"
 FENCE = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+NAMED = re.compile(r"# ([\w./-]+\.(?:py|yaml|toml))\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +226,15 @@ def check_json(block: Block, folder: Path) -> Iterator[str]:
     yield from ()
 
 
+def write_file(block: Block, folder: Path) -> Iterator[str]:
+    name = NAMED.match(block.text)
+    assert name is not None
+    file = folder / name[1]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(block.text)
+    yield from ()
+
+
 def check_text(block: Block, folder: Path) -> Iterator[str]:
     yield from ()
 
@@ -313,7 +328,7 @@ def test_every_block_of_a_page_does_what_it_says(
     for block in blocks(page):
         if block.kind in ELSEWHERE.get(page, ()):
             continue
-        check = CHECKS.get(block.kind)
+        check = write_file if NAMED.match(block.text) else CHECKS.get(block.kind)
         if check is None:
             problems.append(
                 f"{page}:{block.line}: nothing is known of {block.kind or 'bare'} blocks"

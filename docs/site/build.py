@@ -1,0 +1,109 @@
+"""Build the documentation as a site: gather the pages, write the reference of Python, run Sphinx.
+
+The pages are those that GitHub shows. In the site a page that another names, `docs/jax.md`, is a
+link with its title. Nothing is fetched, and JAX is not imported.
+
+    python -P docs/site/build.py [OUTPUT]
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pallasc
+
+SITE = Path(__file__).resolve().parent
+DOCS = SITE.parent
+ROOT = DOCS.parent
+NAMES = {"README": "overview", "ARCHITECTURE": "architecture", "CHANGELOG": "changelog"}
+NAMES |= {"SECURITY": "security"}
+"""The names in the site of pages that lie above docs/."""
+FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"`(?:docs/([a-z-]+)|([A-Z]+))\.md`")
+
+
+def main(arguments: list[str]) -> int:
+    """Build the site, or say what is wrong with the pages; a warning of Sphinx is an error."""
+    from sphinx.cmd.build import build_main
+
+    output = Path(arguments[0] if arguments else ROOT / "build" / "site").resolve()
+    source = output / "source"
+    shutil.rmtree(source, ignore_errors=True)
+    gather(source)
+    options = ["--fail-on-warning", "--keep-going", "--quiet", "--builder", "html"]
+    code = build_main([*options, "-d", str(output / "doctrees"), str(source), str(output / "html")])
+    if not code:
+        print(f"the site begins with {output / 'html' / 'index.html'}")
+    return code
+
+
+def gather(source: Path) -> None:
+    """Put everything that Sphinx reads into a folder."""
+    shutil.copytree(SITE, source, ignore=shutil.ignore_patterns("build.py", "__pycache__"))
+    for path in pages():
+        text = path.read_text("utf-8")
+        (source / f"{site_name(path.stem)}.md").write_text(linked(text), "utf-8")
+    (source / "api.rst").write_text(api_page(), "utf-8")
+    (source / "extra").mkdir()
+    shutil.copy(DOCS / "spec.schema.json", source / "extra")
+
+
+def pages() -> Iterator[Path]:
+    """Yield the pages of the site that GitHub shows, too."""
+    yield from (ROOT / f"{name}.md" for name in NAMES)
+    yield from sorted(DOCS.glob("*.md"))
+
+
+def site_name(stem: str) -> str:
+    """Return the name of a page in the site."""
+    return NAMES.get(stem, stem)
+
+
+def linked(text: str) -> str:
+    """Return a page with links in place of the names of other pages, outside of its blocks."""
+    parts = FENCE.split(text)
+    parts[::2] = [NAMED.sub(_link, part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _link(match: re.Match[str]) -> str:
+    name = match[1] or NAMES.get(match[2], "")
+    return f"[]({name}.md)" if name else match[0]
+
+
+def api_page() -> str:
+    """Return the reference of the public names, in reStructuredText."""
+    functions, classes, errors = [], [], []
+    for name in pallasc.__all__:
+        value = getattr(pallasc, name)
+        if inspect.isclass(value) and issubclass(value, Exception):
+            errors.append(f".. autoexception:: pallasc.{name}\n   :show-inheritance:\n")
+        elif inspect.isclass(value):
+            classes.append(f".. autoclass:: pallasc.{name}\n   :members:\n")
+        elif callable(value):
+            functions.append(f".. autofunction:: pallasc.{name}\n")
+    return "\n".join(
+        [
+            *_heading("Python", "="),
+            "Each name is imported when it is first used: ``import pallasc`` takes no time.\n",
+            *_heading("Functions", "-"),
+            *functions,
+            *_heading("Classes", "-"),
+            *classes,
+            *_heading("Errors", "-"),
+            *errors,
+        ]
+    )
+
+
+def _heading(text: str, line: str) -> list[str]:
+    return [text, line * len(text), ""]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,106 @@
+"""The site is built without a warning, without JAX, without a network; no link of it is dead."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+import pallasc
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFINED = """
+import runpy, socket, sys
+
+def refuse(*_, **__):
+    raise OSError("the site needs no network")
+
+socket.socket.connect = socket.getaddrinfo = refuse
+sys.modules["jax"] = sys.modules["jaxlib"] = None
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+pytestmark = pytest.mark.once
+
+
+class Page(HTMLParser):
+    """The links of a page, and the places that links can lead to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.places: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.places.update(values[name] for name in ("id", "name") if name in values)
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        elif tag in ("img", "script", "link"):
+            self.loaded.append(values.get("src") or values.get("href") or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site as `make site` does."""
+    output = tmp_path_factory.mktemp("site")
+    build = str(ROOT / "docs" / "site" / "build.py")
+    program = f"import sys; sys.argv = [{build!r}, {str(output)!r}]{CONFINED}"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return output / "html"
+
+
+@pytest.fixture(scope="module")
+def read(site: Path) -> dict[Path, Page]:
+    return {file: Page(file.read_text("utf-8")) for file in site.rglob("*.html")}
+
+
+def test_every_link_of_the_site_leads_to_a_page_and_a_place_in_it(
+    site: Path, read: dict[Path, Page]
+) -> None:
+    dead = []
+    for file, page in read.items():
+        for link in (*page.links, *page.loaded):
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (file.parent / unquote(parts.path)).resolve() if parts.path else file
+            wrong_place = target in read and parts.fragment not in {"", *read[target].places}
+            if not target.exists() or wrong_place:
+                dead.append(f"{file.relative_to(site)}: {link}")
+    assert dead == []
+
+
+def test_a_page_loads_nothing_from_elsewhere(read: dict[Path, Page]) -> None:
+    assert [link for page in read.values() for link in page.loaded if urlsplit(link).netloc] == []
+
+
+def test_every_page_of_the_docs_is_in_the_navigation(site: Path, read: dict[Path, Page]) -> None:
+    links = {link.partition("#")[0] for link in read[site / "index.html"].links}
+    assert {f"{path.stem}.html" for path in (ROOT / "docs").glob("*.md")} <= links
+
+
+def test_the_reference_has_every_public_name(site: Path, read: dict[Path, Page]) -> None:
+    names = {f"pallasc.{name}" for name in pallasc.__all__ if name != "__version__"}
+    assert names <= read[site / "api.html"].places
+
+
+def test_pages_link_to_those_that_they_name_and_leave_code_alone(site: Path) -> None:
+    text = (site / "overview.html").read_text("utf-8")
+    assert re.search(r'<a[^>]* href="spec\.html"', text)
+    assert "docs/spec.md" not in text
+
+
+def test_the_site_can_be_searched(site: Path) -> None:
+    index = (site / "searchindex.js").read_text("utf-8")
+    assert all(word in index for word in ("spill", "watch", "bundl"))
