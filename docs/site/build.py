@@ -45,6 +45,8 @@ def main(arguments: list[str]) -> int:
 def gather(source: Path) -> None:
     """Put everything that Sphinx reads into a folder."""
     shutil.copytree(SITE, source, ignore=shutil.ignore_patterns("build.py", "__pycache__"))
+    index = source / "index.md"
+    index.write_text(with_others(index.read_text("utf-8")), "utf-8")
     for path in pages():
         text = path.read_text("utf-8")
         (source / f"{site_name(path.stem)}.md").write_text(linked(text), "utf-8")
@@ -57,6 +59,13 @@ def pages() -> Iterator[Path]:
     """Yield the pages of the site that GitHub shows, too."""
     yield from (ROOT / f"{name}.md" for name in NAMES)
     yield from sorted(DOCS.glob("*.md"))
+
+
+def with_others(index: str) -> str:
+    """Return the first page with the pages that its navigation does not name, among the guides."""
+    named = set(index.splitlines())
+    others = [name for path in pages() if (name := site_name(path.stem)) not in named]
+    return index.replace("OTHERS\n", "".join(f"{name}\n" for name in others))
 
 
 def site_name(stem: str) -> str:

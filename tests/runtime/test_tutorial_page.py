@@ -34,9 +34,7 @@ def test_the_program_of_the_page_launches_its_kernel(tmp_path: Path, warm_store:
     shutil.copytree(warm_store.root, tmp_path / "store")
     given = {**control.environment(devices="9.0"), "PALLASC_NATIVE": str(native_build.build())}
     environment = page_programs.environment(given, tmp_path)
-    bundle = (
-        "pallasc bundle create kernels --target h100-sxm -o src/gated/kernels.pallasc"
-    )
+    bundle = "pallasc bundle create kernels --target h100-sxm -o src/gated/kernels.pallasc"
     page_programs.run([["bash", "-c", bundle]], tmp_path, environment)
     done = subprocess.run(
         [sys.executable, "use.py"],
