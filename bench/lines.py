@@ -20,6 +20,7 @@ from harness import Figure, run_benchmark
 from pallasc.analysis.lines.find import Compiled
 from pallasc.analysis.lines.joined import LocatedKernel, located_kernels
 from pallasc.analysis.lines.obtain import Found, obtain_source_lines
+from pallasc.analysis.sass.disassembly import disassemble_all
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
@@ -52,8 +53,10 @@ def compiled_of(variants: Sequence[Variant], store: Store, jobs: int | None) -> 
     ]
 
 
-def count(compiled: Iterable[Compiled], found: Iterable[Found], counts: Counter[str]) -> None:
+def count(compiled: Sequence[Compiled], found: Iterable[Found], counts: Counter[str]) -> None:
     """Count kernels and instructions with and without lines."""
+    cubins = {key.cubin: each.artifact for each in compiled for key in each.artifact.kernels}
+    codes = disassemble_all({cubin: artifact.blob(cubin) for cubin, artifact in cubins.items()})
     for (variant, artifact, _), lines in zip(compiled, found, strict=True):
         if not any(kernel.ptx for kernel in artifact.kernels):
             counts["without"] += 1
@@ -63,7 +66,7 @@ def count(compiled: Iterable[Compiled], found: Iterable[Found], counts: Counter[
             counts["different"] += 1
             print(f"{variant.id}: {lines.message}", file=sys.stderr)
             continue
-        for kernel in located_kernels(artifact, lines):
+        for kernel in located_kernels(artifact, lines, codes=codes):
             _count_kernel(kernel, counts)
 
 

@@ -85,8 +85,20 @@ class LocatedKernel:
         return found
 
 
-def located_kernels(artifact: Artifact, lines: SourceLines) -> list[LocatedKernel]:
+def located_kernels(
+    artifact: Artifact,
+    lines: SourceLines,
+    *,
+    codes: Mapping[str, Mapping[str, Code]] | None = None,
+) -> list[LocatedKernel]:
     """Return the kernels of an artifact with their lines; lines of other code are none.
+
+    Args:
+        artifact: the artifact.
+        lines: its source lines.
+        codes: the code of its kernels by the digest of their cubin and by name, as of
+            `disassemble_all`, which is faster for many artifacts at once; by default it is
+            disassembled here.
 
     Raises:
         ToolError: nvdisasm is not installed, or cannot be run.
@@ -94,7 +106,7 @@ def located_kernels(artifact: Artifact, lines: SourceLines) -> list[LocatedKerne
     """
     kernels = {(kernel.cubin, kernel.name): kernel for kernel in artifact.kernels}
     cubins = {cubin: artifact.blob(cubin) for cubin, _ in kernels}
-    codes = disassemble_all(cubins)
+    codes = disassemble_all(cubins) if codes is None else codes
     return [
         _located(name, kernel.origin, codes[cubin], fitting(cubins[cubin], name, lines), lines)
         for (cubin, name), kernel in kernels.items()

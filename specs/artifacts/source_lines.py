@@ -228,7 +228,8 @@ def _source_lines(body: Mapping[str, object]) -> SourceLines:
         tuple(frames[_natural(number)] for number in as_list(stack))
         for stack in as_list(body["stacks"])
     )
-    kernels = tuple(_kernel(as_object(kernel)) for kernel in as_list(body["kernels"]))
+    room = _Room()
+    kernels = tuple(_kernel(as_object(kernel), room) for kernel in as_list(body["kernels"]))
     return SourceLines(kernels, stacks, files)
 
 
@@ -249,13 +250,13 @@ def _frame(frame: Sequence[object], files: Sequence[SourceFile]) -> Frame:
     return Frame(files[_natural(file)].name, _natural(line), as_text(function))
 
 
-def _kernel(kernel: Mapping[str, object]) -> KernelLines:
+def _kernel(kernel: Mapping[str, object], room: _Room) -> KernelLines:
     return KernelLines(
         name=as_text(kernel["name"]),
         code=as_text(kernel["code"]),
         ptx=as_text(kernel["ptx"]),
-        ptx_lines=_unrolled(kernel["ptx_lines"]),
-        ptx_stacks=_unrolled(kernel["ptx_stacks"]),
+        ptx_lines=room.unrolled(kernel["ptx_lines"]),
+        ptx_stacks=room.unrolled(kernel["ptx_stacks"]),
         shared_memory=tuple(
             _shared_memory(as_object(part)) for part in as_list(kernel["shared_memory"])
         ),
@@ -296,10 +297,18 @@ def _runs(values: Iterable[int]) -> list[int]:
     return [part for value, group in groups for part in (sum(1 for _ in group), value)]
 
 
-def _unrolled(runs: object) -> tuple[int, ...]:
-    values = [_natural(value) for value in as_list(runs)]
-    counts = values[::2]
-    if len(values) % 2 or sum(counts) > _MOST_RUNS:
-        raise ValueError("runs of a wrong length")
-    pairs = zip(counts, values[1::2], strict=True)
-    return tuple(itertools.chain.from_iterable([value] * count for count, value in pairs))
+class _Room:
+    """How much the runs of a record may still come to: a few bytes can stand for any number."""
+
+    def __init__(self) -> None:
+        self._left = _MOST_RUNS
+
+    def unrolled(self, runs: object) -> tuple[int, ...]:
+        """Return the values of runs."""
+        values = [_natural(value) for value in as_list(runs)]
+        counts = values[::2]
+        self._left -= sum(counts)
+        if len(values) % 2 or self._left < 0:
+            raise ValueError("runs of a wrong length")
+        pairs = zip(counts, values[1::2], strict=True)
+        return tuple(itertools.chain.from_iterable([value] * count for count, value in pairs))

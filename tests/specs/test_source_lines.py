@@ -58,3 +58,12 @@ def damaged(*path: Any, to: object) -> bytes:
 def test_a_damaged_record_is_refused(path: Any, to: object, why: str) -> None:
     with pytest.raises(CorruptError, match=why):
         from_json(damaged(*path, to=to))
+
+
+def test_runs_are_bounded_in_all_kernels_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = SourceLines((KERNEL, KERNEL), LINES.stacks, LINES.files)
+    monkeypatch.setattr("pallasc.specs.artifacts.source_lines._MOST_RUNS", 12)
+    assert from_json(to_json(twice)) == twice
+    monkeypatch.setattr("pallasc.specs.artifacts.source_lines._MOST_RUNS", 11)
+    with pytest.raises(CorruptError, match="runs of a wrong length"):
+        from_json(to_json(twice))
