@@ -233,8 +233,9 @@ def scales_of_rows(scale: Any) -> Any:
 
 
 def product_of_scaled(a: Any, b: Any, a_scale: Any, b_scale: Any) -> Any:
-    left = np.asarray(a, np.float32) * scales_of_rows(a_scale)
-    right = np.asarray(b, np.float32) * scales_of_rows(b_scale)
+    # Exact, as sums in f32 differ between processors by more than is allowed.
+    left = np.asarray(a, np.float64) * scales_of_rows(a_scale)
+    right = np.asarray(b, np.float64) * scales_of_rows(b_scale)
     return left @ right.T
 
 
@@ -309,10 +310,10 @@ def scaled_product(a: jax.Array, b: jax.Array, a_scale: jax.Array, b_scale: jax.
 
 def product_of_sparse(a: Any, b: Any, places: Any) -> Any:
     """Return the product with `a` spread out: two of four values, at `places`."""
-    groups = np.zeros((128, 32, 4), np.float32)
-    values = np.asarray(a, np.float32).reshape(128, 32, 2)
+    groups = np.zeros((128, 32, 4), np.float64)
+    values = np.asarray(a, np.float64).reshape(128, 32, 2)
     np.put_along_axis(groups, np.asarray(places, np.int64), values, axis=2)
-    return groups.reshape(128, 128) @ np.asarray(b, np.float32).T
+    return groups.reshape(128, 128) @ np.asarray(b, np.float64).T
 
 
 def two_of_four(places: Any) -> Any:
