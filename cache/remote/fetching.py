@@ -85,6 +85,8 @@ class Fetch:
     ) -> None:
         self._guard, self._store, self._trust, self._hold = guard, store, trust, hold
         self._indexes = list(known.indexes.values())
+        areas = (format.MANIFESTS, format.ARTIFACTS, format.PACKS)
+        self._is_empty = not any(os.path.lexists(store.folder / area) for area in areas)
         sizes: dict[str, int] = {}
         for index in self._indexes:
             sizes.update(index.packs)
@@ -162,8 +164,10 @@ class Fetch:
             return None
         if not manifest.action or not manifest.record or not accept(key, manifest):
             return None
-        present = self._store.get_file(format.MANIFESTS, key)
-        held = self._store.get_artifact(manifest.action)
+        present = held = None
+        if not self._is_empty:
+            present = self._store.get_file(format.MANIFESTS, key)
+            held = self._store.get_artifact(manifest.action)
         if held is not None and held.digest == manifest.record:
             return Accepted(manifest, b"" if present == data else data, present, None)
         if held is not None and self._store.get_artifact(manifest.action, verify=True) is not None:
