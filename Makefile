@@ -59,7 +59,7 @@ docs-check: $(VENV)/installed-dev
 	@$(BIN)/python -P docs/generate.py --check
 
 site: $(VENV)/installed-dev ## build docs/ as a site in build/site/html; nothing is fetched
-	@$(BIN)/python -P docs/site/build.py
+	@$(BIN)/python -P docs/site/build.py --pictures
 
 coverage: $(VENV)/installed-dev ## compile a kernel for every entry of Pallas, write what came out
 	@$(BIN)/python -P tests/coverage/run.py --write

@@ -104,3 +104,21 @@ def test_pages_link_to_those_that_they_name_and_leave_code_alone(site: Path) -> 
 def test_the_site_can_be_searched(site: Path) -> None:
     index = (site / "searchindex.js").read_text("utf-8")
     assert all(word in index for word in ("spill", "watch", "bundl"))
+
+
+def test_pictures_are_made_of_three_pages_of_a_report(tmp_path: Path) -> None:
+    folder = ROOT / "docs" / "site"
+    sys.path.insert(0, str(folder))
+    try:
+        import pictures
+    finally:
+        sys.path.remove(str(folder))
+    browser = pictures.find_browser()
+    if browser is None:
+        pytest.skip("no chromium on PATH (Debian: chromium)")
+    report = tmp_path / "report.html"
+    report.write_text('<h1>report</h1><a href="#k-1f">kernel</a><a href="#v-2e">variant</a>')
+    pictures.shoot(browser, report, tmp_path / "pictures")
+    made = sorted((tmp_path / "pictures").iterdir())
+    assert [picture.name for picture in made] == ["kernel.png", "overview.png", "variant.png"]
+    assert all(picture.read_bytes().startswith(b"\x89PNG") for picture in made)

@@ -1,9 +1,10 @@
 """Build the documentation as a site: gather the pages, write the reference of Python, run Sphinx.
 
 The pages are those that GitHub shows. In the site a page that another names, `docs/jax.md`, is a
-link with its title. Nothing is fetched, and JAX is not imported.
+link with its title. Nothing is fetched, and JAX is not imported. `make site` asks for pictures,
+too, for which kernels are compiled.
 
-    python -P docs/site/build.py [OUTPUT]
+    python -P docs/site/build.py [--pictures] [OUTPUT]
 """
 
 from __future__ import annotations
@@ -18,8 +19,13 @@ from pathlib import Path
 import pallasc
 
 SITE = Path(__file__).resolve().parent
+sys.path.insert(0, str(SITE))
+
+import pictures  # noqa: E402 - it lies beside this file
+
 DOCS = SITE.parent
 ROOT = DOCS.parent
+_NO_PAGES = ("build.py", "pictures.py", "__pycache__")
 NAMES = {"README": "overview", "ARCHITECTURE": "architecture", "CHANGELOG": "changelog"}
 NAMES |= {"SECURITY": "security"}
 """The names in the site of pages that lie above docs/."""
@@ -31,10 +37,14 @@ def main(arguments: list[str]) -> int:
     """Build the site, or say what is wrong with the pages; a warning of Sphinx is an error."""
     from sphinx.cmd.build import build_main
 
-    output = Path(arguments[0] if arguments else ROOT / "build" / "site").resolve()
+    places = [argument for argument in arguments if argument != "--pictures"]
+    output = Path(*places[:1] or [ROOT / "build" / "site"]).resolve()
     source = output / "source"
     shutil.rmtree(source, ignore_errors=True)
     gather(source)
+    if "--pictures" in arguments:
+        with (source / "report.md").open("a", encoding="utf-8") as page:
+            page.write(pictures.section(source / "pictures", output / "store"))
     options = ["--fail-on-warning", "--keep-going", "--quiet", "--builder", "html"]
     code = build_main([*options, "-d", str(output / "doctrees"), str(source), str(output / "html")])
     if not code:
@@ -44,7 +54,7 @@ def main(arguments: list[str]) -> int:
 
 def gather(source: Path) -> None:
     """Put everything that Sphinx reads into a folder."""
-    shutil.copytree(SITE, source, ignore=shutil.ignore_patterns("build.py", "__pycache__"))
+    shutil.copytree(SITE, source, ignore=shutil.ignore_patterns(*_NO_PAGES))
     index = source / "index.md"
     index.write_text(with_others(index.read_text("utf-8")), "utf-8")
     for path in pages():
@@ -63,7 +73,7 @@ def pages() -> Iterator[Path]:
 
 def with_others(index: str) -> str:
     """Return the first page with the pages that its navigation does not name, among the guides."""
-    named = set(index.splitlines())
+    named = {line.rpartition("<")[2].rstrip(">") for line in index.splitlines()}
     others = [name for path in pages() if (name := site_name(path.stem)) not in named]
     return index.replace("OTHERS\n", "".join(f"{name}\n" for name in others))
 
