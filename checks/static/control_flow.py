@@ -9,6 +9,7 @@ import itertools
 from dataclasses import dataclass, field
 from functools import cache
 
+from pallasc.analysis.flow import dominators, natural_loops, reverse_postorder
 from pallasc.emulator.ptx.syntax import Instruction, Instructions, Kernel, Label, Register
 
 ENDS = frozenset({"bra", "ret", "exit", "trap", "brx"})
@@ -81,15 +82,12 @@ class Graph:
 def graph_of(kernel: Kernel) -> Graph:
     """Return the control-flow graph of a kernel."""
     blocks, block_of = _blocks(kernel.instructions)
-    order = _order(blocks)
-    dominators = _dominators(blocks, order)
-    graph = Graph(blocks, order, dominators, _post_dominators(blocks, order), {}, [], block_of)
-    for source in order:
-        for target in blocks[source].after:
-            if graph.is_back(source, target):
-                graph.loops[target] = graph.loops.get(target, 0) | _loop(blocks, source, target)
-    graph.loop_of = [_innermost(graph.loops, block) for block in range(len(blocks))]
-    return graph
+    after = [block.after for block in blocks]
+    order = reverse_postorder(after)
+    loops = natural_loops(after)
+    loop_of = [_innermost(loops, block) for block in range(len(blocks))]
+    post_dominators = _post_dominators(blocks, order)
+    return Graph(blocks, order, dominators(after, order), post_dominators, loops, loop_of, block_of)
 
 
 def _target(instruction: Instruction) -> int | None:
@@ -136,39 +134,6 @@ def _blocks(instructions: Instructions) -> tuple[list[Block], list[int]]:
     return blocks, block_of
 
 
-def _order(blocks: list[Block]) -> list[int]:
-    """Return the reachable blocks in reverse postorder."""
-    seen, postorder = {0}, []
-    stack = [(0, iter(blocks[0].after))]
-    while stack:
-        number, rest = stack[-1]
-        following = next((each for each in rest if each not in seen), None)
-        if following is None:
-            postorder.append(number)
-            stack.pop()
-        else:
-            seen.add(following)
-            stack.append((following, iter(blocks[following].after)))
-    return postorder[::-1]
-
-
-def _dominators(blocks: list[Block], order: list[int]) -> list[int]:
-    everything = (1 << len(blocks)) - 1
-    found = [everything] * len(blocks)
-    found[0] = 1
-    changed = True
-    while changed:
-        changed = False
-        for number in order[1:]:
-            common = everything
-            for before in blocks[number].before:
-                common &= found[before]
-            common |= 1 << number
-            if common != found[number]:
-                found[number], changed = common, True
-    return found
-
-
 def _post_dominators(blocks: list[Block], order: list[int]) -> list[int]:
     everything = (1 << len(blocks)) - 1
     found = [everything] * len(blocks)
@@ -183,18 +148,6 @@ def _post_dominators(blocks: list[Block], order: list[int]) -> list[int]:
             common |= 1 << number
             if common != found[number]:
                 found[number], changed = common, True
-    return found
-
-
-def _loop(blocks: list[Block], source: int, header: int) -> int:
-    """Return the blocks of the loop that an edge from `source` to `header` closes."""
-    found = 1 << header
-    stack = [source]
-    while stack:
-        number = stack.pop()
-        if not found >> number & 1:
-            found |= 1 << number
-            stack += blocks[number].before
     return found
 
 
