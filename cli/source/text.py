@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -53,17 +54,20 @@ def _heading(kernel: LocatedKernel) -> str:
 
 
 def _listing(lines: SourceLines, name: str, costs: Mapping[int, LineCosts]) -> str:
+    """Return lines with what each costs; what no line has gets no column."""
     file = lines.file(name)
     texts = dict(file.text) if file else {}
+    shown = list(_shown(sorted({*texts, *costs}), costs))
+    sources = [texts.get(number or 0, "").expandtabs().rstrip() for number in shown]
     rows: list[list[str]] = []
-    for number in _shown(sorted({*texts, *costs}), costs):
-        if number is None:
-            rows.append([*[""] * (len(HEAD) - 1), "…"])
-            continue
-        cost = costs[number].counts if number in costs else {}
+    for number, text in zip(shown, textwrap.dedent("\n".join(sources)).split("\n"), strict=True):
+        cost = {} if number is None or number not in costs else costs[number].counts
         cells = [f"{cost[key]:,}" if cost.get(key) else "" for key in COUNTED]
-        rows.append([str(number), *cells, texts.get(number, "").expandtabs().rstrip()])
-    return table(HEAD, rows, right=HEAD[:-1])
+        rows.append(["", *cells, "…"] if number is None else [str(number), *cells, text])
+    last = len(HEAD) - 1
+    kept = [n for n in range(len(HEAD)) if n in (0, 1, last) or any(row[n] for row in rows)]
+    head = [HEAD[n] for n in kept]
+    return table(head, [[row[n] for n in kept] for row in rows], right=head[:-1])
 
 
 def _shown(numbers: Sequence[int], costs: Iterable[int]) -> Iterator[int | None]:

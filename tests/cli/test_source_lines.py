@@ -61,7 +61,7 @@ def test_the_lines_of_the_source_are_shown_with_what_they_cost(inspect: RunComma
     heading, name, head = shown.out.splitlines()[0], *shown.out.splitlines()[2:4]
     assert re.fullmatch(r"\w+: \d+ of \d+ instructions have a line", heading)
     assert name == "kernel.py"
-    assert head.split() == ["LINE", "INSTR", "TENSOR", "SHARED", "LOCAL", "WAITS", "REGS", "SOURCE"]
+    assert head.split() == ["LINE", "INSTR", "TENSOR", "SHARED", "WAITS", "REGS", "SOURCE"]
     (row,) = [line.split() for line in shown.out.splitlines() if line.endswith(BODY)]
     assert int(row[2]) > 0  # tensor cores
     assert "shared memory of a block" in shown.out
