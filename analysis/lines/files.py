@@ -92,13 +92,15 @@ class _Source:
         return self.functions
 
     def file(self) -> SourceFile:
-        lines = self.data.decode("utf-8", "replace").splitlines()
+        # Not `splitlines`, which divides at form feeds, too, and Python's lines do not.
+        text = self.data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+        lines = text.split("\n")
         shown = set(self.named)
         for first, last, _ in self._functions():
             if any(first <= line <= last for line in self.named):
                 shown.update(range(first, last + 1))
-        text = {number: lines[number - 1] for number in sorted(shown) if 0 < number <= len(lines)}
-        return SourceFile(self.name, self.place, digest(self.data), text)
+        kept = {number: lines[number - 1] for number in sorted(shown) if 0 < number <= len(lines)}
+        return SourceFile(self.name, self.place, digest(self.data), kept)
 
 
 def _functions(node: ast.AST) -> Iterator[tuple[int, int, str]]:

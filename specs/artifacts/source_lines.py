@@ -241,8 +241,15 @@ def _file(value: object) -> SourceFile:
     text: dict[int, str] = {}
     for excerpt in map(as_list, as_list(file["text"])):
         first, shown = excerpt
-        text.update(enumerate(map(as_text, as_list(shown)), _natural(first)))
+        text.update(enumerate(map(_line, as_list(shown)), _natural(first)))
     return SourceFile(as_text(file["name"]), cast(Place, place), as_text(file["digest"]), text)
+
+
+def _line(value: object) -> str:
+    line = as_text(value)
+    if "\n" in line or "\r" in line:
+        raise ValueError("a line of source has several lines")
+    return line
 
 
 def _frame(frame: Sequence[object], files: Sequence[SourceFile]) -> Frame:

@@ -46,6 +46,7 @@ def damaged(*path: Any, to: object) -> bytes:
         (("schema",), 2, "schema 2 instead of 1"),
         (("files", 0, "place"), "/etc", "a file lies in '/etc'"),
         (("files", 0, "text"), [[3]], "not enough values"),
+        (("files", 0, "text"), [[3, ["a\nb"]]], "a line of source has several lines"),
         (("frames", 0, 0), 7, "out of range"),
         (("frames", 0, 1), -1, "-1 is negative"),
         (("stacks", 0), [9], "out of range"),

@@ -83,6 +83,13 @@ def test_lines_of_a_source_that_has_changed_do_not_fit(store: Store, tmp_path: P
     assert read_source_lines(store, KEY, base_dir=str(source.parent)) is None
 
 
+def test_lines_count_as_python_counts_them(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_bytes(b"one = 1\r\n\x0c\r\ntwo = 2  # \x0c\rthree = 3\n")
+    files = Files(str(tmp_path), time.time_ns())
+    files.frame(str(tmp_path / "kernel.py"), 4)
+    assert files.files()[0].text == {4: "three = 3"}
+
+
 def test_a_file_that_changes_while_lines_are_found_is_refused(tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text(SOURCE)
     with pytest.raises(CompileError, match=r"kernel\.py changed while it was compiled again"):
