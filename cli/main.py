@@ -21,6 +21,7 @@ COMMANDS = (
     "build",
     "list",
     "inspect",
+    "diff",
     "check",
     "report",
     "run",

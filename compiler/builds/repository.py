@@ -66,6 +66,30 @@ class Repository:
             names.update(self._untracked_names(file))
         return Differences(bool(names), tuple(sorted(names)))
 
+    def commit_of(self, revision: str) -> str | None:
+        """Return the commit that a branch, tag or other revision names, None if there is none."""
+        name = f"{revision}^{{commit}}"
+        answer = _git(self.root, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
+        return None if answer is None else answer.decode().strip()
+
+    def write_commit(self, commit: str, folder: Path) -> bool:
+        """Write all files of a commit below a folder; tell whether git could.
+
+        Neither the working tree nor the repository's index changes; no filter of it is run.
+        """
+        folder.mkdir(parents=True)
+        index = folder.with_name(f"{folder.name}.index")
+        try:
+            return all(
+                _git(self.root, *command, index=index) is not None
+                for command in (
+                    ("read-tree", commit),
+                    ("checkout-index", "--all", "--force", f"--prefix={folder}/"),
+                )
+            )
+        finally:
+            index.unlink(missing_ok=True)
+
     def _changed(self) -> set[Path] | None:
         """Return the changed files that `git diff` reports, None if it fails."""
         options = ("--name-only", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
@@ -141,10 +165,10 @@ def commit_time_s(folder: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _git(folder: Path, *arguments: str) -> bytes | None:
+def _git(folder: Path, *arguments: str, index: Path | None = None) -> bytes | None:
     """Return the output of git, None if it fails or is not installed."""
     options = _without_filters(folder)
-    return None if options is None else _run(folder, *options, *arguments)
+    return None if options is None else _run(folder, *options, *arguments, index=index)
 
 
 def _without_filters(folder: Path) -> list[str] | None:
@@ -161,11 +185,13 @@ def _without_filters(folder: Path) -> list[str] | None:
     return [part for key, value in values.items() for part in ("-c", f"{key}={value}")]
 
 
-def _run(folder: Path, *arguments: str) -> bytes | None:
+def _run(folder: Path, *arguments: str, index: Path | None = None) -> bytes | None:
     command: Sequence[str] = ("git", "-C", str(folder), *_OPTIONS, *arguments)
     # If a build runs in a git hook, variables such as GIT_DIR name another repository.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     environment["GIT_OPTIONAL_LOCKS"] = "0"
+    if index is not None:
+        environment["GIT_INDEX_FILE"] = str(index)
     try:
         answer = subprocess.run(
             command,

@@ -1,0 +1,1 @@
+"""Two sides of compiled variants, aligned and compared: resources, instructions, source lines."""

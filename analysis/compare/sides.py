@@ -1,0 +1,215 @@
+"""One side of a comparison: compiled variants by id, wherever they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pallasc.errors import NotCachedError
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.resources import resources_of
+from pallasc.specs.canonical import plain
+from pallasc.specs.resources import Resources
+from pallasc.specs.spec import variant_id
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.compiler.builds.report import VariantResult
+    from pallasc.specs.lock import Lock
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A compiled variant.
+
+    Attributes:
+        id: the variant's id.
+        name: its kernel.
+        params: its parameters, as an id writes them.
+        target: name of its model.
+        resources: what it takes.
+        artifact: what was compiled; None where a lock names what the store does not have.
+        action_key: its action key, None in a bundle.
+        digest: of the artifact as it was compiled.
+    """
+
+    id: str
+    name: str
+    params: Mapping[str, str]
+    target: str
+    resources: Resources
+    artifact: Artifact | None
+    action_key: str | None
+    digest: str
+
+    @property
+    def identity(self) -> str:
+        """Kernel, parameters and target, whose order does not count: a store keeps none."""
+        return repr((self.name, sorted(self.params.items()), self.target))
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side: what it is called, its variants by id, and what is to be told of it."""
+
+    name: str
+    variants: Mapping[str, Subject]
+    notes: tuple[str, ...] = field(default=())
+
+
+def side_of(name: str, subjects: Iterable[Subject], notes: Iterable[str] = ()) -> Side:
+    """Return a side of subjects, whose ids are distinct."""
+    return Side(name, {subject.id: subject for subject in subjects}, tuple(notes))
+
+
+def subject_of(
+    artifact: Artifact,
+    name: str,
+    params: Iterable[tuple[str, object]],
+    *,
+    target: str = "",
+    action_key: str | None = None,
+    whole: Artifact | None = None,
+) -> Subject:
+    """Return a subject.
+
+    Args:
+        artifact: what was compiled.
+        name: its kernel.
+        params: its parameters.
+        target: name of its model; that of the artifact where it is left out.
+        action_key: its action key, if it is known.
+        whole: the artifact before anything was left out of it, as a bundle does.
+    """
+    pairs = [(key, plain(value)) for key, value in params]
+    target = target or str(artifact.target["name"])
+    original = whole or artifact
+    return Subject(
+        variant_id(name, pairs, target),
+        name,
+        dict(pairs),
+        target,
+        resources_of(original),
+        artifact,
+        action_key,
+        original.digest,
+    )
+
+
+def built_side(name: str, results: Iterable[VariantResult], notes: Iterable[str] = ()) -> Side:
+    """Return what a build gave; variants that failed are not in it, those over budget are."""
+    subjects = [
+        subject_of(
+            result.artifact,
+            result.variant.name,
+            result.variant.params,
+            target=result.variant.target.name,
+            action_key=result.action_key,
+        )
+        for result in results
+        if result.artifact is not None
+    ]
+    return side_of(name, subjects, notes)
+
+
+def bundle_side(path: Path) -> Side:
+    """Return what a bundle has.
+
+    Raises:
+        SpecError: it cannot be read.
+        CorruptError: it is damaged, or not signed as this machine demands.
+    """
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.trust import read_policy
+
+    bundle = open_bundle(path)
+    read_policy().check(bundle)
+    return side_of(
+        str(path),
+        (
+            subject_of(
+                bundle.artifact(entry),
+                entry.name,
+                entry.params,
+                target=entry.target,
+                whole=Artifact(bundle.record(entry), lambda key: b""),
+            )
+            for entry in bundle.entries()
+        ),
+    )
+
+
+def store_side(store: Store, name: str) -> Side:
+    """Return what a store has; of several artifacts of one variant, that which was used last."""
+    from pallasc.cache.upkeep.stats import artifacts
+    from pallasc.compiler.inputs.lookup import artifact_of_action
+
+    subjects: dict[str, Subject] = {}
+    older = set()
+    for listed in artifacts(store):
+        artifact = artifact_of_action(store, listed.key) if listed.variants else None
+        for about in listed.variants if artifact is not None else ():
+            if not about.name or artifact is None:
+                continue
+            subject = subject_of(
+                artifact,
+                about.name,
+                about.params.items(),
+                target=about.target,
+                action_key=listed.key,
+            )
+            if subjects.setdefault(subject.id, subject).digest != subject.digest:
+                older.add(subject.id)
+    if not subjects:
+        raise NotCachedError(
+            f"{name}: this store has no variant whose name is known.",
+            hint="Name the store's folder, or build into it with: pallasc build SPECS --store PATH",
+        )
+    notes = []
+    if older:
+        which = f"{len(older):,} variant{'s' if len(older) > 1 else ''}"
+        notes.append(f"{name} has several artifacts of {which}: the last used ones are compared")
+    return side_of(name, (subjects[key] for key in sorted(subjects)), notes)
+
+
+def lock_side(lock: Lock, name: str, store: Store) -> Side:
+    """Return what a lock has, with the artifacts that the store has of it."""
+    from pallasc.compiler.inputs.lookup import artifact_of_action
+
+    subjects = []
+    for key, entry in lock.variants.items():
+        artifact = artifact_of_action(store, entry.action)
+        if artifact is not None and artifact.digest != entry.artifact:
+            artifact = None
+        resources = lock.resources.get(key) or (resources_of(artifact) if artifact else Resources())
+        kernel, params, target = _parts(key)
+        subjects.append(
+            Subject(key, kernel, params, target, resources, artifact, entry.action, entry.artifact)
+        )
+    lost = sum(subject.artifact is None for subject in subjects)
+    notes = []
+    if lost:
+        notes.append(
+            f"the store has no artifact of {lost:,} of {name}'s {len(subjects):,} variants: only "
+            "the resources in the lock are compared"
+        )
+    return side_of(name, subjects, notes)
+
+
+def _parts(key: str) -> tuple[str, dict[str, str], str]:
+    """Return kernel, parameters and target of an id; a lock has nothing else of a variant."""
+    rest, _, target = key.rpartition("@")
+    kernel, bracket, inside = rest.partition("[")
+    if not bracket:
+        return kernel, {}, target
+    pairs: dict[str, str] = {}
+    last = ""
+    for part in inside.removesuffix("]").split(","):
+        key_of, sign, value = part.partition("=")
+        if sign and key_of.isidentifier():
+            pairs[key_of], last = value, key_of
+        elif last:  # a comma within a value
+            pairs[last] += f",{part}"
+    return kernel, pairs, target

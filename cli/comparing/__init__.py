@@ -1,0 +1,1 @@
+"""What `pallasc diff` compares, and how it shows it."""

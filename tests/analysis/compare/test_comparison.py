@@ -1,0 +1,153 @@
+"""Two sides compared: nothing where they are equal, each difference where it belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pallasc.analysis.compare.alignment import Pair
+from pallasc.analysis.compare.comparison import DEPTHS, Comparison, Difference, compare
+from pallasc.analysis.compare.numbers import Change
+from pallasc.analysis.compare.sides import Side, side_of, subject_of
+from pallasc.analysis.sass.disassembly import disassemble_all
+from pallasc.specs.artifacts.artifact import Artifact
+
+pytestmark = pytest.mark.once
+
+
+def side(artifacts: Mapping[str, Artifact]) -> Side:
+    return side_of("side", [subject_of(each, name, ()) for name, each in artifacts.items()])
+
+
+def refusing(cubins: Mapping[str, bytes]) -> Any:
+    assert cubins == {}, "equal code must not be disassembled"
+    return {}
+
+
+def patched(artifact: Artifact, change: Any) -> Artifact:
+    """Return an artifact whose first cubin has other machine code."""
+    from pallasc.specs.artifacts.elf import parse_elf
+    from pallasc.specs.canonical import digest
+
+    kernel = artifact.kernels[0]
+    cubin = artifact.blob(kernel.cubin)
+    section = parse_elf(cubin).section(f".text.{kernel.name}")
+    assert section is not None
+    code = change(section.content)
+    other = cubin.replace(section.content, code)
+    assert len(other) == len(cubin) and other != cubin  # noqa: PT018
+    key = digest(other)
+    text = repr(dict(artifact.record)).replace(kernel.cubin, key)
+    blobs = {**artifact.blobs(), key: other}
+    return Artifact(eval(text), blobs.__getitem__)
+
+
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_a_comparison_with_itself_is_empty_and_disassembles_nothing(
+    artifacts: Mapping[str, Artifact], depth: str
+) -> None:
+    found = compare(side(artifacts), side(artifacts), depth=depth, disassemble=refusing)
+    assert not found
+    assert (found.same, found.differing) == (len(artifacts), ())
+
+
+def other_stalls(code: bytes) -> bytes:
+    """Return code whose first instruction stalls for longer: bits 105 to 108."""
+    return code[:13] + bytes([code[13] ^ 0x02]) + code[14:]
+
+
+def test_scheduling_alone_is_a_difference_in_bytes_and_raw_and_none_in_sass(
+    artifacts: Mapping[str, Artifact],
+) -> None:
+    first = {"add": artifacts["add"]}
+    second = {"add": patched(artifacts["add"], other_stalls)}
+
+    def at(depth: str) -> Comparison:
+        return compare(side(first), side(second), depth=depth)
+
+    (bytes_alone,) = at("resources").differing
+    assert (bytes_alone.numbers, bytes_alone.plan) == ((), False)
+    assert bytes_alone.kernels[0].code is None
+    assert not at("mix")
+    assert not at("sass")
+    (raw,) = at("raw").differing
+    assert raw.kernels[0].code is not None
+    assert raw.kernels[0].code.verdict == "renamed"
+    changed = [line for line in raw.kernels[0].hunks if line[0] in "+-"]
+    assert len(changed) == 2
+    assert changed[0][8:] == changed[1][8:]
+
+
+def test_two_kernels_differ_in_all_that_is_compared(artifacts: Mapping[str, Artifact]) -> None:
+    first, second = artifacts["hopper_matmul"], artifacts["jax_attention"]
+    found = compare(side({"a": first}), side({"a": second}), depth="sass")
+    (difference,) = found.differing
+    assert difference.plan
+    assert {change.field for change in difference.numbers} >= {"smem_bytes", "cubin_bytes"}
+    (kernel,) = difference.kernels
+    assert kernel.code is not None
+    assert kernel.code.verdict == "changed"
+    assert "tensor" in {name for name, _, _ in kernel.code.mix}
+    assert kernel.hunks
+
+
+def test_what_only_one_side_has_is_told(artifacts: Mapping[str, Artifact]) -> None:
+    names = ["add", "softmax", "hopper_matmul"]
+    first = side({name: artifacts[name] for name in names[:2]})
+    second = side({name: artifacts[name] for name in names[1:]})
+    found = compare(first, second)
+    assert [each.name for each in found.only_first] == ["add"]
+    assert [each.name for each in found.only_second] == ["hopper_matmul"]
+    assert found.same == 1
+    assert found
+
+
+def test_each_cubin_is_disassembled_once_even_for_several_pairs(
+    artifacts: Mapping[str, Artifact],
+) -> None:
+    asked: list[str] = []
+
+    def counting(cubins: Mapping[str, bytes]) -> Any:
+        asked.extend(cubins)
+        return disassemble_all(cubins)
+
+    one, two = artifacts["add"], patched(artifacts["add"], other_stalls)
+    compare(
+        side({"a": one, "b": one}), side({"a": two, "b": two}), depth="mix", disassemble=counting
+    )
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict"),
+    [
+        ([("registers", 8, 9)], "worse"),
+        ([("registers", 9, 8)], "better"),
+        ([("occupancy", 8, 16)], "better"),
+        ([("occupancy", 16, 8), ("spill_bytes", 0, 4)], "worse"),
+        ([("registers", 9, 8), ("cubin_bytes", 100, 200)], "mixed"),
+        ([], ""),
+    ],
+)
+def test_fewer_is_better_but_of_occupancy(changes: list[Any], verdict: str) -> None:
+    numbers = tuple(Change(*each) for each in changes)
+    assert Difference(Pair(None, None), numbers).verdict == verdict
+
+
+def test_a_subject_without_artifact_is_compared_by_its_resources(
+    artifacts: Mapping[str, Artifact],
+) -> None:
+    (subject,) = side({"add": artifacts["add"]}).variants.values()
+    before = replace(
+        subject,
+        artifact=None,
+        digest="0" * 64,
+        resources=subject.resources._replace(registers=1, spill_bytes=None),
+    )
+    found = compare(side_of("lock", [before]), side_of("now", [subject]), depth="sass")
+    (difference,) = found.differing
+    assert [change.field for change in difference.numbers] == ["registers"]
+    assert difference.kernels == ()

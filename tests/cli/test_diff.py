@@ -1,0 +1,148 @@
+"""`pallasc diff`: every kind of side, what is printed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.specs.loading.lock_file import read_lock
+from pallasc.specs.lock import Entry, write_lock
+
+FIRST, SECOND = "add[m=1024,dtype=f32]@h100-sxm", "add[m=1024,dtype=bf16]@h100-sxm"
+
+
+@pytest.fixture
+def here(built: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with the spec, where the store is the one that it was built into."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PALLASC_CACHE_DIR", str(built.store))
+    shutil.copy(built.spec, "kernels.yaml")
+    return tmp_path
+
+
+def test_sides_of_every_kind_are_the_same_where_they_hold_the_same(
+    here: Path, built: Any, run: Any
+) -> None:
+    assert run("lock", "kernels.yaml", "--update").code == 0
+    assert run("bundle", "create", "kernels.yaml", "-o", "k.pallasc").code == 0
+    for side in ("kernels.yaml", "pallasc.lock", "k.pallasc", built.store):
+        result = run("diff", "kernels.yaml", side, "--exit-code", "--depth", "raw")
+        assert (result.code, result.out) == (0, ""), side
+        assert result.err.splitlines()[-1] == "2 variants the same"
+
+
+def test_two_variants_are_compared_with_each_other(here: Path, run: Any) -> None:
+    arguments = ("diff", "kernels.yaml", "-k", "dtype=f32", "-k", "dtype=bf16")
+    result = run(*arguments, "--depth", "mix")
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert lines[0] == f"{FIRST} → {SECOND}"
+    assert "  registers " in lines[1]
+    assert lines[1].endswith("  better")
+    assert any("instructions; " in line for line in lines)
+    assert max(map(len, lines)) <= 80
+    assert result.err.splitlines()[-1] == "1 variant differs: 1 better; 0 variants the same"
+    assert run(*arguments, "--exit-code", "-q").code == 1
+
+
+def test_json_has_all_of_it(here: Path, run: Any) -> None:
+    arguments = ("diff", "kernels.yaml", "-k", "dtype=f32", "-k", "dtype=bf16")
+    data = json.loads(run(*arguments, "--depth", "sass", "--json").out)
+    assert data["schema"] == 1
+    assert data["totals"] == {"better": 1, "worse": 0, "mixed": 0, "otherwise": 0, "same": 0}
+    (variant,) = data["variants"]
+    assert (variant["first"]["id"], variant["second"]["id"]) == (FIRST, SECOND)
+    registers = variant["resources"]["registers"]
+    assert registers["before"] == variant["first"]["resources"]["registers"]
+    assert registers["verdict"] == "better"
+    (kernel,) = variant["kernels"]
+    assert kernel["code"]["verdict"] == "changed"
+    assert kernel["diff"][0].startswith("@@ ")
+    keys = [variant[side]["action_key"][:12] for side in ("first", "second")]
+    of_keys = json.loads(run("diff", *keys, "--depth", "sass", "--json").out)
+    (of_key,) = of_keys["variants"]
+    assert {**of_key, "first": 0, "second": 0} == {**variant, "first": 0, "second": 0}
+
+
+def test_a_lock_whose_artifacts_are_gone_is_compared_by_its_numbers(here: Path, run: Any) -> None:
+    assert run("lock", "kernels.yaml", "--update").code == 0
+    lock = read_lock(Path("pallasc.lock"))
+    assert lock is not None
+    entries = {name: Entry("a" * 64, "b" * 64, "c" * 64) for name in lock.variants}
+    before = {name: each._replace(registers=1) for name, each in lock.resources.items()}
+    write_lock(Path("old.lock"), replace(lock, variants=entries, resources=before))
+    result = run("diff", "old.lock", "kernels.yaml", "--depth", "sass")
+    assert result.code == 0, result.err
+    assert "the store has no artifact of 2 of old.lock's 2 variants" in result.err
+    assert [line.split()[0] for line in result.out.splitlines()[1::2]] == ["registers"] * 2
+
+
+@pytest.mark.once
+def test_a_spec_is_compared_with_what_it_was_at_a_revision(
+    here: Path, run: Any, built: Any
+) -> None:
+    store = Path(shutil.copytree(built.store, here / "store"))
+
+    def git(*arguments: str) -> None:
+        names = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        subprocess.run(["git", *names, *arguments], check=True, capture_output=True)
+
+    git("init", "-q", "-b", "main")
+    git("add", "kernels.yaml")
+    git("commit", "-q", "-m", "one")
+    spec = Path("kernels.yaml")
+    spec.write_text(spec.read_text().replace("block_size: 2048", "block_size: 32768"))
+    arguments = ("kernels.yaml", "--store", store, "-k", "dtype=f32")
+    result = run("diff", *arguments, "--base", "main", "--markdown", "--depth", "lines")
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
+    assert lines[0] == "### pallasc diff `kernels.yaml@main` → `kernels.yaml`"
+    assert lines[2] == "1 variant differs: 1 worse; 0 variants the same"
+    heads = [cell.strip() for cell in lines[4].split("|")]
+    cells = dict(zip(heads, (cell.strip() for cell in lines[6].split("|")), strict=True))
+    assert cells["variant"] == f"`{FIRST}`"
+    assert cells["spill bytes"].startswith("0 → **")
+    deep = run("diff", "kernels.yaml@main", *arguments, "--depth", "lines")
+    assert deep.code == 0
+    assert "  pallasc/specs/library/elementwise.py: " in deep.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["kernels.yaml"], 2, "Give two SIDEs, or one with --base REV, or one with -k twice"),
+        (["a", "b", "c"], 2, "Give two SIDEs"),
+        (["a", "b", "--base", "main"], 2, "Give two SIDEs"),
+        (["a", "b", "-k", "x", "-k", "y"], 2, "-k is given twice to compare variants of one SIDE"),
+        (["kernels.yaml", "kernels.yaml", "--json", "--markdown"], 2, "do not go together"),
+        (["none.yaml", "kernels.yaml"], 2, "none.yaml"),
+        (["none.lock", "kernels.yaml"], 2, "there is no none.lock."),
+        (["none.pallasc", "kernels.yaml"], 2, "none.pallasc"),
+        (["kernels.yaml", "-k", "dtype=f32", "-k", "dtype=f64"], 2, "selects none of"),
+        (["0123456789ab", "kernels.yaml"], 3, "has no artifact whose action key or digest"),
+        (["kernels.yaml@main", "kernels.yaml"], 2, "is in no git repository that git can read."),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    here: Path, run: Any, arguments: list[str], code: int, message: str
+) -> None:
+    result = run("diff", *arguments)
+    assert (result.code, result.out) == (code, ""), result.err
+    assert message in result.err
+
+
+def test_without_nvdisasm_the_first_depth_works_and_deeper_ones_say_what_to_install(
+    here: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pallasc.compiler.toolchain.disassemble.find_disassembler", lambda: None)
+    arguments = ("diff", "kernels.yaml", "-k", "dtype=f32", "-k", "dtype=bf16")
+    assert run(*arguments).code == 0
+    refused = run(*arguments, "--depth", "mix")
+    assert refused.code == 4
+    assert "pip install nvidia-cuda-nvdisasm" in refused.err
