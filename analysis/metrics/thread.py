@@ -6,8 +6,9 @@ for has arrived (`mbarrier.try_wait`), and no block takes over the work of anoth
 (`clusterlaunchcontrol`), so that each block of the grid does its own. `elect.sync` elects the first
 lane. Where the way depends on what is not known, there is no count.
 
-A loop is followed once for each set of values that its registers have when it is entered: tiles
-that a block takes one after the other, and other blocks, have the same loop over K.
+A loop that counts nothing and waits for data, as for a semaphore, is left with what it writes
+unknown. A loop is followed once for each set of values that its registers have when it is entered:
+tiles that a block takes one after the other, and other blocks, have the same loop over K.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ class UnknownWayError(Exception):
     """The way of a thread cannot be followed; the text says why."""
 
 
+class _DataError(UnknownWayError):
+    """A branch depends on data."""
+
+
 class Event(NamedTuple):
     """An instruction that was counted, by its number, with the operand that its meaning needs."""
 
@@ -68,6 +73,7 @@ class _Op(NamedTuple):
     run: _Run
     reads: tuple[int, ...]
     writes: tuple[int, ...] = ()
+    is_count: bool = False
 
 
 @dataclass(slots=True)
@@ -89,11 +95,15 @@ class _Block:
 
 
 class _Loop(NamedTuple):
-    """A loop: its blocks as bits, and the registers that enter it and that it writes."""
+    """A loop: its blocks as bits, and the registers that enter it and that it writes.
+
+    `way_out` is the only block that it is left to, of one that counts nothing; else None.
+    """
 
     blocks: int
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    way_out: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +181,15 @@ class Walk:
         key = (header, *[registers[slot] for slot in loop.reads])
         if key not in self._known:
             own: Counter[Event] = Counter()
-            after = self._walk(header, header, registers, own, depth)
+            try:
+                after = self._walk(header, header, registers, own, depth)
+            except _DataError:
+                # How often a loop waits for data does not matter if it counts nothing.
+                if loop.way_out is None:
+                    raise
+                after = loop.way_out
+                for slot in loop.writes:
+                    registers[slot] = None
             self._known[key] = after, [registers[slot] for slot in loop.writes], own
         after, values, own = self._known[key]
         for slot, value in zip(loop.writes, values, strict=True):
@@ -189,7 +207,7 @@ class Walk:
             return block.taken
         held = registers[block.guard]
         if held is None:
-            raise UnknownWayError(
+            raise _DataError(
                 f"a trip count depends on data: the branch in line {block.line} of the PTX"
             )
         return block.taken if bool(held) != block.negated else block.other
@@ -336,7 +354,8 @@ class _Compiler:
                     return
             found[Event(number, None if slot is None else registers[slot])] += 1
 
-        return _Op(count, tuple(each for each in (slot, guard) if each is not None))
+        reads = tuple(each for each in (slot, guard) if each is not None)
+        return _Op(count, reads, is_count=True)
 
     def _slot(self, name: str) -> int:
         if name not in self.slots:
@@ -446,8 +465,22 @@ def _loops(blocks: list[_Block]) -> dict[int, _Loop]:
         members = [block for number, block in enumerate(blocks) if bits >> number & 1]
         reads = {slot for block in members for slot in _reads(block)}
         writes = {slot for block in members for op in block.body for slot in op.writes}
-        loops[header] = _Loop(bits, tuple(sorted(reads & live[header])), tuple(sorted(writes)))
+        loops[header] = _Loop(
+            bits,
+            tuple(sorted(reads & live[header])),
+            tuple(sorted(writes)),
+            _way_out(bits, members),
+        )
     return loops
+
+
+def _way_out(bits: int, members: list[_Block]) -> int | None:
+    """Return the only block that a loop is left to, None where there are others or it counts."""
+    if any(op.is_count for block in members for op in block.body):
+        return None
+    ways = {way for block in members for way in block.after if not bits >> way & 1}
+    ends_here = any(not block.after for block in members)
+    return ways.pop() if len(ways) == 1 and not ends_here else None
 
 
 def _reads(block: _Block) -> set[int]:

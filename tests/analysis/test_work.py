@@ -115,6 +115,19 @@ def test_waiting_takes_no_time_and_an_elected_lane_copies_once() -> None:
     assert _work(MAPS + store, block=(32, 1, 1)).tma_store_bytes == 64 * 8 * 2
 
 
+def test_a_loop_that_waits_for_data_and_counts_nothing_is_left() -> None:
+    wait = (
+        "spin:\nld.acquire.sys.global.u32 %r9, [%rd1];\nsetp.ne.s32 %p5, %r9, 1;\n@%p5 bra spin;\n"
+    )
+    quiet = wait.replace("ld.acquire.sys.global.u32", "atom.global.add.u32").replace("];", "], 0;")
+    assert _flops(quiet + WGMMA) == ONE
+    # What the loop leaves behind is not known.
+    after = "setp.eq.s32 %p6, %r9, 0;\n@%p6 bra end;\n" + WGMMA + "\nend:\n"
+    assert _flops(quiet + after) is None
+    # One that loads while it waits loads an unknown number of bytes.
+    assert _work(wait + WGMMA).global_load_bytes is None
+
+
 def test_a_map_that_is_not_in_the_plan_is_said() -> None:
     copy = TMA.format(guard="@%p1", base="%rd6")
     work = _work(f"{MAPS}ld.param.u64 %rd6, [k_param_1];\n{copy}\n{WGMMA}")
