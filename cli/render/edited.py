@@ -94,27 +94,31 @@ def edited_line(
         before: its figures before the edit.
         now: its figures.
         columns: how much room there is; where it is too little, first figures that are as before
-            are left out, then the middle of the id.
+            are left out, then the time, then the middle of the id, then all figures.
     """
-    facts = [
-        _seconds(result, before),
+    seconds = _seconds(result, before)
+    figures = [
         _both(before.registers, now.registers, "registers"),
         *_spills(before, now),
         _both(before.cubin_bytes, now.cubin_bytes, "bytes"),
         *map(str, remark_facts(result)),
     ]
     head, name, ending = f"{result.status:<8}  ", one_line(result.variant.id), verdict(before, now)
-    words = _words(facts, ending)
+    changed = [figure for figure in figures if _ARROW in figure]
+    choices = [[seconds, *figures], [seconds, *changed], changed, []]
+    texts = [_words(facts, ending) for facts in choices]
     if columns is None:
-        return f"{head}{name}{words}"
-    if len(head) + width(name) + len(words) > columns:
-        words = _words([fact for fact in facts if _ARROW in fact], ending)
-    room = columns - len(head) - len(words)
-    return cut(f"{head}{shorten(name, max(_SHORTEST_ID, room))}{words}", columns)
+        return f"{head}{name}{texts[0]}"
+    for least in (width(name), _SHORTEST_ID):
+        for words in texts[: 3 if least > _SHORTEST_ID else 4]:
+            room = columns - len(head) - len(words)
+            if room >= least:
+                return f"{head}{shorten(name, room)}{words}"
+    return cut(f"{head}{shorten(name, _SHORTEST_ID)}{texts[-1]}", columns)
 
 
 def _words(facts: Sequence[str], ending: str) -> str:
-    return f"  {', '.join(filter(None, facts))} ({ending})"
+    return "  " + " ".join(filter(None, [", ".join(filter(None, facts)), f"({ending})"]))
 
 
 def verdict(before: Figures, now: Figures) -> str:

@@ -55,8 +55,16 @@ from pallasc.specs.entries import Entry
 from pallasc.specs.loading.modules import module_name
 from pallasc.specs.spec import Variant
 
-_STARTED_NS = time.time_ns() - 20_000_000
-"""When this process began, less the resolution of file times; no source is read before."""
+_GRAIN_NS = 20_000_000
+"""The resolution of file times."""
+_first_task_ns: list[int] = []
+"""When this process got its first task, less that resolution; no source is read before."""
+
+
+def note_task() -> None:
+    """Note that a task begins: from the first on, the user's files are read."""
+    if not _first_task_ns:
+        _first_task_ns.append(time.time_ns() - _GRAIN_NS)
 
 
 @dataclass(slots=True)
@@ -316,7 +324,7 @@ def why_uncached(read: Sources) -> str:
         return f"cannot compute a digest of {', '.join(sorted(read.unknown))}: no file"
     if read.unseen:
         return f"{min(read.unseen)}, whose digest cannot be computed"
-    changed = read.changed_since(_STARTED_NS)
+    changed = read.changed_since(_first_task_ns[0])
     return f"{name_of(changed[0])} changed during compilation" if changed else ""
 
 

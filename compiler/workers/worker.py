@@ -27,7 +27,13 @@ from pallasc.compiler.lowering.compile import Tools
 from pallasc.compiler.lowering.ptxas_reports import Reports
 from pallasc.compiler.toolchain import nvjitlink
 from pallasc.compiler.workers.channel import Channel, decode
-from pallasc.compiler.workers.compilation import Session, missed_of, why_uncached, why_unknown_reads
+from pallasc.compiler.workers.compilation import (
+    Session,
+    missed_of,
+    note_task,
+    why_uncached,
+    why_unknown_reads,
+)
 from pallasc.compiler.workers.listening import Listener
 from pallasc.compiler.workers.messages import (
     Collect,
@@ -122,6 +128,7 @@ def _reports(ptxas: Path) -> Reports:
 
 
 def _reply(request: Request, session: Session | None) -> Reply:
+    note_task()
     if isinstance(request, Collect):
         return _collect(request.path, request.env)
     if session is not None and isinstance(request, FindLines):
