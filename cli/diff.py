@@ -106,7 +106,7 @@ def command(
       sass       machine code with registers and labels renamed by first use, scheduling apart: only
                  registers or stalls that differ are no difference; another order is told apart
       lines      instructions by source line; specs are compiled once more to find their lines, of
-                 other sides the store may have them
+                 other sides the store has them after pallasc build --lines
       raw        machine code as it is
 
     The exit code is 0 whether or not anything differs; with --exit-code it is 1 where it does.

@@ -14,6 +14,7 @@ from pallasc.specs.artifacts.source_lines import SourceLines
 from pallasc.specs.canonical import digest
 
 _NOWHERE = "no source line"
+_NO_LINES = "the store has no source lines of {}; pallasc build SPECS --lines finds them"
 
 
 def add_lines(difference: Difference, store: Store) -> Difference:
@@ -32,7 +33,7 @@ def _with_lines(difference: Difference, kernel: KernelDifference, store: Store) 
     sides = [_counted(first, kernel.first, store), _counted(second, kernel.second, store)]
     for subject, side in zip((first, second), sides, strict=True):
         if side is None:
-            return replace(kernel, no_lines=f"the store has no source lines of {subject.id}")
+            return replace(kernel, no_lines=_NO_LINES.format(subject.id))
     before, after = (side for side in sides if side is not None)
     keys = sorted({*before, *after})
     rows = ((key, before[key], after[key]) for key in keys)
