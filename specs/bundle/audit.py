@@ -9,7 +9,7 @@ Kinds of findings, with the severity of each:
 * `size`: the bundle or the cubins of a variant have more bytes than they may (error)
 * `driver`: what each architecture needs (note), or that it is newer than is allowed (error)
 * `signature`: it is not signed (warning), or not as it should be (error)
-* `debug`: debug sections or PTX were left in (warning)
+* `debug`: debug sections, PTX or lines of source were left in (warning)
 * `architecture`: a cubin is not for the architecture of its variant (error)
 * `provenance`: it was made from files that differ from the commit (warning)
 * `lock`: it lacks a variant of the lock file (note), or has another one or another artifact (error)
@@ -200,7 +200,7 @@ def _code(bundle: Bundle, entries: Iterable[Entry]) -> Iterator[Finding]:
     reader = bundle.reader
     users: dict[int, list[Entry]] = {}
     for entry in entries:
-        for number in entry.blobs:
+        for number in (*entry.blobs, entry.lines):
             if number is not None:
                 users.setdefault(number, []).append(entry)
     for number, of in sorted(users.items()):
@@ -208,6 +208,9 @@ def _code(bundle: Bundle, entries: Iterable[Entry]) -> Iterator[Finding]:
             row = reader.row(number)
             if row.kind is Kind.PTX:
                 yield Finding("warning", "debug", of[0].id, f"{row.size} bytes of PTX are in it")
+            elif row.kind is Kind.LINES:
+                text = f"{row.size} bytes of source lines are in it"
+                yield Finding("warning", "debug", of[0].id, text)
             elif row.kind is Kind.CUBIN:
                 yield from _cubin(reader.content(number), of)
 

@@ -140,6 +140,9 @@ def test_debug_data_left_in_is_found_once_for_each_blob() -> None:
     assert [row[:2] for row in found] == [("warning", "k@h100-sxm")] * 2
     assert sorted("PTX" in row[2] for row in found) == [False, True]
     assert _of(_audit(items), "debug") == []
+    located = [item_of("k", {}, artifact, lines=b"{}")]
+    ((severity, _, message),) = _of(_audit(located), "debug")
+    assert (severity, message) == ("warning", "2 bytes of source lines are in it")
 
 
 def test_code_for_another_architecture_is_found() -> None:
