@@ -16,14 +16,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pallasc.analysis.metrics.lanes import by_single_lanes
-from pallasc.analysis.metrics.thread import (
+from pallasc.analysis.metrics.program import (
     Event,
     Program,
     UnknownWayError,
-    Walk,
     parameter_offset,
     program_of,
 )
+from pallasc.analysis.metrics.thread import Walk
 from pallasc.emulator.ptx.parse import read
 from pallasc.emulator.ptx.syntax import Address, Instruction, Kernel, Operand
 from pallasc.errors import UnsupportedError
