@@ -1,4 +1,4 @@
-"""`pallasc report` of the 153 variants of examples/jax_tuning.yaml: its size, its time, its first paint.
+"""`pallasc report` of the 153 variants of examples/jax_tuning.yaml: size, time, first paint.
 
 Goals: at most 15 MB, written in at most 30 s from a warm store, first drawn in at most 1 s in a
 browser. That needs chromium and chromedriver; the figure is left out where they are missing.

@@ -16,9 +16,10 @@ A block that there is none of is "". The lists of `sass` have an item for each i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from pallasc.analysis.metrics.kernel_metrics import Codes
 from pallasc.analysis.sass.classes import CLASSES, classify
 from pallasc.reports.blocks import Blocks
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
@@ -29,9 +30,6 @@ from pallasc.specs.canonical import digest
 if TYPE_CHECKING:
     from pallasc.analysis.sass.instructions import Code
     from pallasc.specs.artifacts.source_lines import KernelLines, SourceLines
-
-Codes = Mapping[str, Mapping[str, "Code"]]
-"""Disassembled kernels by the digest of their cubin, and by their names."""
 
 
 class Note(NamedTuple):

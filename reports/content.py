@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
 from pallasc.reports.figures import Figures
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.plain_text import one_line
@@ -57,6 +58,7 @@ class Entry:
         seconds: what compiling it took, as the store remembers; None if that is not known.
         digest, action_key: of its artifact; "" if unknown.
         artifact: the artifact, None if there is none.
+        metrics: the numbers of each of its launches.
         levels: results of checks that the store has.
         findings: what these found.
         warnings: what was said while it was compiled.
@@ -78,6 +80,7 @@ class Entry:
     digest: str = ""
     action_key: str = ""
     artifact: Artifact | None = None
+    metrics: tuple[KernelMetrics, ...] = ()
     levels: tuple[LevelRow, ...] = ()
     findings: tuple[FindingRow, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pallasc.analysis.metrics.kernel_metrics import Codes, KernelMetrics, artifact_metrics
 from pallasc.errors import Location, PallascError
 from pallasc.reports.content import (
     Content,
@@ -30,24 +31,37 @@ if TYPE_CHECKING:
     from pallasc.checks.report import VariantCheck
     from pallasc.compiler.builds.report import Report, VariantResult
 
+_NO_CODE = "nvdisasm is not installed, or shows no code of it"
 _COMPILED = frozenset({"hit", "lowered", "shared", "compiled"})
 
 
 def gather(
-    report: Report, checked: CheckReport | None = None, *, title: str = "", timing: bool = True
+    report: Report,
+    checked: CheckReport | None = None,
+    *,
+    codes: Codes | None = None,
+    title: str = "",
+    timing: bool = True,
 ) -> Content:
     """Return what a report tells.
 
     Args:
         report: of the build.
         checked: results that the store has, in the order of the build's; None for none.
+        codes: disassembled kernels, None where there is no disassembler.
         title: the heading, "" for one that counts kernels and variants.
         timing: tell how long compiling took, when and where.
     """
     checks = checked.checks if checked is not None else ()
     taken: set[str] = set()
     entries = [
-        _entry(result, checks[number] if number < len(checks) else None, taken, timing=timing)
+        _entry(
+            result,
+            checks[number] if number < len(checks) else None,
+            codes or {},
+            taken,
+            timing=timing,
+        )
         for number, result in enumerate(report.results)
     ]
     groups = grouped(entries)
@@ -70,13 +84,20 @@ def _count(number: int, noun: str) -> str:
 
 
 def _entry(
-    result: VariantResult, check: VariantCheck | None, taken: set[str], *, timing: bool
+    result: VariantResult,
+    check: VariantCheck | None,
+    codes: Codes,
+    taken: set[str],
+    *,
+    timing: bool,
 ) -> Entry:
     variant, artifact = result.variant, result.artifact
     figures, damage = Figures(), ""
+    metrics: tuple[KernelMetrics, ...] = ()
     if artifact is not None:
         try:
-            figures = figures_of(artifact)
+            metrics = artifact_metrics(artifact, codes=codes, reason=_NO_CODE)
+            figures = figures_of(artifact, metrics)
         except PallascError as error:
             damage = printable(error.message)
     return Entry(
@@ -95,6 +116,7 @@ def _entry(
         digest=artifact.digest if artifact is not None else "",
         action_key=result.action_key or "",
         artifact=artifact if not damage else None,
+        metrics=metrics,
         levels=_levels(check),
         findings=tuple(_findings(check, variant.base_dir)),
         warnings=tuple(printable(str(each)) for each in result.diagnostics),

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pallasc.analysis.metrics.kernel_metrics import Codes
 from pallasc.errors import CorruptError, ToolError
-from pallasc.reports.code import Codes
-from pallasc.reports.content import Content, Entry
+from pallasc.reports.content import Entry
 from pallasc.reports.gather import gather
 from pallasc.reports.page import Extras, render
 
@@ -41,20 +41,20 @@ def make_report(
         ToolError: a package that makes pages is not installed.
         CorruptError: an artifact is damaged.
     """
-    content = gather(report, checked, title=title, timing=timing)
-    codes = disassembled(content)
+    codes = disassembled(report)
+    content = gather(report, checked, codes=codes, title=title, timing=timing)
     return render(content, Extras(codes=codes, source_lines=partial(_lines_of, store=store)))
 
 
-def disassembled(content: Content) -> Codes | None:
+def disassembled(report: Report) -> Codes | None:
     """Return the SASS of all variants, None where there is no disassembler."""
     from pallasc.analysis.sass.disassembly import disassemble_all
 
     cubins = {
-        kernel.cubin: entry.artifact.blob(kernel.cubin)
-        for entry in content.entries
-        if entry.artifact is not None
-        for kernel in entry.artifact.kernels
+        kernel.cubin: result.artifact.blob(kernel.cubin)
+        for result in report.results
+        if result.artifact is not None
+        for kernel in result.artifact.kernels
     }
     try:
         return disassemble_all(cubins)

@@ -15,15 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pallasc.analysis.metrics.kernel_metrics import Codes
 from pallasc.errors import ToolError
 from pallasc.reports import words
 from pallasc.reports.blocks import Blocks
 from pallasc.reports.charts import Point, draw, varying
-from pallasc.reports.code import Codes, CodeSheet, code_of
+from pallasc.reports.code import CodeSheet, code_of
 from pallasc.reports.columns import COLUMNS, Column, columns_of
 from pallasc.reports.content import Content, Entry, Group
 from pallasc.reports.overview import overview_of
 from pallasc.reports.sheet import Sheet, launch_sheet, launches_of, plan_of, tiles_of
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.source_lines import SourceLines
 from pallasc.version import installed_version
 
 SCHEMA = 1
@@ -44,7 +47,7 @@ class Extras:
     """
 
     codes: Codes | None = None
-    source_lines: Callable[[Entry], Any] = lambda entry: None
+    source_lines: Callable[[Entry], SourceLines | None] = lambda entry: None
     changes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -162,7 +165,11 @@ def _sheet(entry: Entry, before: str, after: str, extras: Extras, blocks: Blocks
     artifact = entry.artifact
     if artifact is None:
         return Sheet(params=params, before=before, after=after, changes=changes)
-    launches = [launch_sheet(launch, times, artifact) for launch, times in launches_of(artifact)]
+    source = extras.source_lines(entry)
+    launches = [
+        launch_sheet(number, times, entry, artifact, source)
+        for number, times in launches_of(artifact)
+    ]
     return Sheet(
         params=params,
         before=before,
@@ -171,15 +178,13 @@ def _sheet(entry: Entry, before: str, after: str, extras: Extras, blocks: Blocks
         tiles=tiles_of(entry),
         launches=tuple(launches),
         plan=plan_of(artifact),
-        code=tuple(_code(entry, extras, blocks)),
+        code=tuple(_code(artifact, source, extras, blocks)),
     )
 
 
-def _code(entry: Entry, extras: Extras, blocks: Blocks) -> list[CodeSheet]:
-    artifact = entry.artifact
-    if artifact is None:
-        return []
-    source = extras.source_lines(entry)
+def _code(
+    artifact: Artifact, source: SourceLines | None, extras: Extras, blocks: Blocks
+) -> list[CodeSheet]:
     kernels = sorted(artifact.kernels, key=lambda kernel: kernel.origin != "mosaic")
     return [code_of(kernel, artifact, extras.codes, source, blocks) for kernel in kernels]
 

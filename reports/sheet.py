@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pallasc.reports.code import CodeSheet
+from pallasc.analysis.metrics.kernel_metrics import Occupancy
+from pallasc.reports.code import CodeSheet, lines_of
 from pallasc.reports.columns import COLUMNS
 from pallasc.reports.content import Entry
-from pallasc.reports.figures import Residency, residency, resources_of
+from pallasc.reports.figures import part_of, resources_of
 from pallasc.reports.plan_picture import PlanPicture, draw_plan
 from pallasc.reports.tensor_pictures import MapPicture, draw_maps
-from pallasc.reports.words import by, number, percent, size
+from pallasc.reports.words import by, counted, number, percent, size
+from pallasc.reports.work_rows import LoopRow, MixPart, loop_row, mix_parts, work_rows
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.occupancy import model_figure
+from pallasc.specs.artifacts.occupancy import blocks_by_limit, model_figure
 from pallasc.specs.artifacts.plan import Launch
+from pallasc.specs.artifacts.source_lines import SharedMemory, SourceLines
 
 _RESERVED_BYTES = 1024
 """Shared memory that the system takes of each block, from compute capability 8.0 on."""
@@ -51,13 +54,6 @@ class Portion(NamedTuple):
     title: str
 
 
-class Shared(NamedTuple):
-    """Something that lies in the shared memory of a block."""
-
-    name: str
-    bytes: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSheet:
     """A launch; launches of one kernel with the same shape are shown once."""
@@ -71,8 +67,10 @@ class LaunchSheet:
     memory: tuple[Portion, ...]
     memory_text: str
     maps: tuple[MapPicture, ...]
-    shared: tuple[Shared, ...] = ()
-    metrics: str = ""
+    shared: tuple[SharedMemory, ...]
+    work: tuple[tuple[str, str], ...]
+    mix: tuple[MixPart, ...]
+    loops: tuple[LoopRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,41 +87,55 @@ class Sheet:
     code: tuple[CodeSheet, ...] = ()
 
 
-def launches_of(artifact: Artifact) -> list[tuple[Launch, int]]:
-    """Return the launches that differ in more than addresses, each with how often it occurs.
+def launches_of(artifact: Artifact) -> list[tuple[int, int]]:
+    """Return the numbers of launches that differ in more than addresses, and how often they occur.
 
     Mosaic's come first, else the order is that of the plan.
     """
-    counts: dict[object, tuple[Launch, int]] = {}
-    for launch in artifact.plan.launches:
+    counts: dict[object, list[int]] = {}
+    launches = artifact.plan.launches
+    for at, launch in enumerate(launches):
         key = (launch.kernel, launch.cubin, launch.grid, launch.block, launch.cluster)
-        first, times = counts.get(key, (launch, 0))
-        counts[key] = (first, times + 1)
-    return sorted(counts.values(), key=lambda each: each[0].origin != "mosaic")
+        counts.setdefault(key, []).append(at)
+    found = [(numbers[0], len(numbers)) for numbers in counts.values()]
+    return sorted(found, key=lambda each: launches[each[0]].origin != "mosaic")
 
 
-def launch_sheet(launch: Launch, times: int, artifact: Artifact, metrics: str = "") -> LaunchSheet:
+def launch_sheet(
+    at: int, times: int, entry: Entry, artifact: Artifact, source: SourceLines | None
+) -> LaunchSheet:
     """Return what the page shows of a launch.
+
+    Args:
+        at: its number among the launches of the plan.
+        times: how often the plan launches this.
+        entry: the variant.
+        artifact: its artifact.
+        source: its source lines, None where there are none.
 
     Raises:
         CorruptError: the artifact lacks something.
     """
+    launch, metrics = artifact.plan.launches[at], entry.metrics[at]
     kernel = resources_of(launch, artifact)
-    held = residency(launch, kernel, artifact)
-    memory = tuple(
-        _memory(launch, kernel, held, model_figure(artifact.target, "smem_per_sm_bytes"))
-    )
+    blocks = metrics.occupancy.blocks_per_sm
+    lines = lines_of(kernel, artifact, source) if source is not None else None
     return LaunchSheet(
         kernel=launch.kernel,
         origin=launch.origin,
         times=times,
         shape=_shape(launch),
-        limits=_limits(held),
-        occupancy_text=_occupancy_text(held),
-        memory=memory,
-        memory_text=_memory_text(launch, kernel, held, artifact),
+        limits=_limits(launch, kernel, artifact, blocks),
+        occupancy_text=_occupancy_text(metrics.occupancy),
+        memory=tuple(
+            _memory(launch, kernel, blocks, model_figure(artifact.target, "smem_per_sm_bytes"))
+        ),
+        memory_text=_memory_text(launch, kernel, blocks, artifact),
         maps=tuple(draw_maps(launch)),
-        metrics=metrics,
+        shared=lines.shared_memory if lines is not None else (),
+        work=tuple(work_rows(metrics)),
+        mix=mix_parts(metrics.mix),
+        loops=tuple(map(loop_row, metrics.loops or ())),
     )
 
 
@@ -165,43 +177,50 @@ def _shape(launch: Launch) -> str:
     return ", ".join(parts)
 
 
-def _limits(held: Residency) -> tuple[Limit, ...]:
-    most = max(1, *held.limits.values())
+def _limits(
+    launch: Launch, kernel: KernelResources, artifact: Artifact, blocks: int
+) -> tuple[Limit, ...]:
+    target = artifact.target
+    limits = blocks_by_limit(
+        launch,
+        kernel,
+        arch=str(target.get("arch")),
+        threads_per_sm=model_figure(target, "threads_per_sm"),
+        smem_per_sm_bytes=model_figure(target, "smem_per_sm_bytes"),
+    )
+    most = max(1, *limits.values())
     return tuple(
-        Limit(name, blocks, math.sqrt(blocks / most), blocks == held.blocks)
-        for name, blocks in held.limits.items()
+        Limit(name, limit, math.sqrt(limit / most), limit <= blocks)
+        for name, limit in limits.items()
     )
 
 
-def _occupancy_text(held: Residency) -> str:
+def _occupancy_text(occupancy: Occupancy) -> str:
     return (
-        f"{held.warps} of {held.most_warps} warps ({percent(held.occupancy)}), limited by "
-        f"{held.limited_by}; the grid makes {number(round(held.waves, 2))} waves."
+        f"{occupancy.warps_per_sm} of {occupancy.most_warps_per_sm} warps "
+        f"({percent(part_of(occupancy))}), limited by {', '.join(occupancy.limited_by)}; the grid "
+        f"makes {number(round(occupancy.waves, 2))} waves."
     )
 
 
-def _memory(
-    launch: Launch, kernel: KernelResources, held: Residency, total: int
-) -> Iterator[Portion]:
+def _memory(launch: Launch, kernel: KernelResources, blocks: int, total: int) -> Iterator[Portion]:
     static, dynamic = kernel.static_smem_bytes, launch.dynamic_smem_bytes
-    shown = min(held.blocks, _MOST_BLOCKS)
-    each = held.blocks / shown if shown else 0
+    shown = min(blocks, _MOST_BLOCKS)
+    each = blocks / shown if shown else 0
     for block in range(shown):
         for kind, taken in (("dynamic", dynamic), ("static", static), ("system", _RESERVED_BYTES)):
             if taken:
                 yield Portion(kind, round(taken * each), f"block {block}, {kind}: {size(taken)}")
-    free = total - held.blocks * (static + dynamic + _RESERVED_BYTES)
+    free = total - blocks * (static + dynamic + _RESERVED_BYTES)
     if free > 0:
         yield Portion("free", free, f"free: {size(free)}")
 
 
-def _memory_text(
-    launch: Launch, kernel: KernelResources, held: Residency, artifact: Artifact
-) -> str:
+def _memory_text(launch: Launch, kernel: KernelResources, held: int, artifact: Artifact) -> str:
     total = model_figure(artifact.target, "smem_per_sm_bytes")
     most = model_figure(artifact.target, "smem_optin_bytes")
     taken = kernel.static_smem_bytes + launch.dynamic_smem_bytes
-    blocks = f"{held.blocks} block{'' if held.blocks == 1 else 's'}"
+    blocks = counted(held, "block")
     return (
         f"{size(launch.dynamic_smem_bytes)} dynamic and {size(kernel.static_smem_bytes)} static "
         f"of a block, {size(taken)} of at most {size(most)}; {blocks} in {size(total)}."

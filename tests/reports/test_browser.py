@@ -12,9 +12,12 @@ from report_browser import Browser, require_browser
 from report_case import HOSTILE, Built
 from selenium.webdriver.common.keys import Keys
 
+from pallasc.analysis.sass.disassembly import disassemble_all
 from pallasc.reports.content import Content, grouped
-from pallasc.reports.make import disassembled
 from pallasc.reports.page import Extras, render
+from pallasc.specs.artifacts.elf import parse_elf
+from pallasc.specs.artifacts.source_lines import Frame, KernelLines, SourceFile, SourceLines
+from pallasc.specs.canonical import digest
 
 pytestmark = pytest.mark.once
 
@@ -254,25 +257,23 @@ def test_a_page_without_records_is_whole(
 def test_source_lines_are_linked_with_ptx_and_sass(
     browser: Browser, content: Content, tmp_path: Path
 ) -> None:
-    source = pytest.importorskip("pallasc.specs.artifacts.source_lines")
     entry = next(each for each in content.entries if each.kernel == "add")
     artifact: Any = entry.artifact
     (kernel,) = artifact.kernels
-    from pallasc.specs.artifacts.elf import parse_elf
-    from pallasc.specs.canonical import digest
-
     code = parse_elf(artifact.blob(kernel.cubin)).section(f".text.{kernel.name}")
     assert code is not None
     text = {1: "def add(x):", 2: f"    return x  # {HOSTILE}", 9: "far()"}
     count = artifact.ptx().count("\n")
-    lines = source.SourceLines(
-        (source.KernelLines(kernel.name, digest(code.content), kernel.ptx, (), (1,) * count),),
-        ((source.Frame("k.py", 2, "add"), source.Frame("k.py", 9, "")),),
-        (source.SourceFile("k.py", "spec", "", text),),
+    lines = SourceLines(
+        (KernelLines(kernel.name, digest(code.content), kernel.ptx, (), (1,) * count),),
+        ((Frame("k.py", 2, "add"), Frame("k.py", 9, "")),),
+        (SourceFile("k.py", "spec", "", text),),
     )
     file = tmp_path / "lines.html"
     shown = replace(content, groups=grouped([entry]))
-    extras = Extras(codes=disassembled(shown), source_lines=lambda entry: lines)
+    extras = Extras(
+        codes=disassemble_all({kernel.cubin: artifact.cubin()}), source_lines=lambda entry: lines
+    )
     file.write_text(render(shown, extras))
     browser.open(file)
     browser.go(f"#{entry.slug}")
