@@ -40,6 +40,12 @@ if TYPE_CHECKING:
     required=True,
     help="The file to write, report.html.",
 )
+@click.option(
+    "--baseline",
+    metavar="SIDE",
+    help="Tell what changed against this: a spec, a revision of one, a store, a bundle, a lock or "
+    "a key, as `pallasc diff` takes them.",
+)
 @click.option("--title", default="", metavar="TEXT", help="The heading of the report.")
 @click.option(
     "--timings/--no-timings",
@@ -58,6 +64,7 @@ if TYPE_CHECKING:
 def command(
     specs: tuple[str, ...],
     output: Path,
+    baseline: str | None,
     title: str,
     timings: bool,
     jobs: int | None,
@@ -84,17 +91,23 @@ def command(
       pallasc report kernels.yaml -o report.html
       pallasc report specs/ --target h100-sxm -o h100.html --title "Nightly, H100"
       pallasc report kernels.pallasc -o report.html --no-timings
+      pallasc report kernels.yaml -o report.html --baseline kernels.yaml@main
 
     Variants that fail to compile are in the report; the exit code is that of `pallasc build`.
     """
+    from contextlib import ExitStack
+
     from pallasc.cli.arguments.selection import load_variants, open_store
+    from pallasc.cli.comparing.sides import Opener
     from pallasc.cli.launching.compiled import read_compiled
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.summary import summary
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.options import Options
+    from pallasc.reports.make import make_report
     from pallasc.reports.page import require_packages
+    from pallasc.specs.user_files import replace_file
 
     require_packages()
     how = Options(
@@ -119,7 +132,15 @@ def command(
         if not quiet and len(report.hits) < len(report.results):
             progress.screen.write(f"{summary(report, progress.screen)}\n")
         checked = _stored_checks(report, store, how)
-    _write(output, report, checked, store, title=title, timings=timings)
+    with ExitStack() as stack:
+        before = None
+        if baseline is not None:
+            opener = Opener(store, how, options["targets"], stack, quiet)
+            before, _ = opener.open(baseline, options["expression"])
+        page = make_report(
+            report, store, checked=checked, baseline=before, title=title, timing=timings
+        )
+    replace_file(output, page.encode("utf-8", "replace"))
     return report.exit_code
 
 
@@ -164,19 +185,3 @@ def _stored_checks(report: Report, store: Store, how: Options) -> CheckReport:
         limits=how,
         only_stored=True,
     )
-
-
-def _write(
-    output: Path,
-    report: Report,
-    checked: CheckReport,
-    store: Store,
-    *,
-    title: str,
-    timings: bool,
-) -> None:
-    from pallasc.reports.make import make_report
-    from pallasc.specs.user_files import replace_file
-
-    page = make_report(report, store, checked=checked, title=title, timing=timings)
-    replace_file(output, page.encode("utf-8", "replace"))

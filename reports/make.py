@@ -13,6 +13,8 @@ from pallasc.reports.gather import gather
 from pallasc.reports.page import Extras, render
 
 if TYPE_CHECKING:
+    from pallasc.analysis.compare.comparison import Comparison
+    from pallasc.analysis.compare.sides import Side
     from pallasc.cache.store import Store
     from pallasc.checks.report import Report as CheckReport
     from pallasc.compiler.builds.report import Report
@@ -24,6 +26,7 @@ def make_report(
     store: Store,
     *,
     checked: CheckReport | None = None,
+    baseline: Side | None = None,
     title: str = "",
     timing: bool = True,
 ) -> str:
@@ -33,6 +36,7 @@ def make_report(
         report: of the build.
         store: has source lines of its variants.
         checked: results of checks that the store has.
+        baseline: what the variants are compared with, None for nothing.
         title: the heading; "" for one that counts.
         timing: tell when and where it was made, and how long the build took. Without it, equal
             inputs give equal bytes.
@@ -43,7 +47,18 @@ def make_report(
     """
     codes = disassembled(report)
     content = gather(report, checked, codes=codes, title=title, timing=timing)
-    return render(content, Extras(codes=codes, source_lines=partial(_lines_of, store=store)))
+    comparison = _compared(baseline, report, has_code=codes is not None) if baseline else None
+    lines = partial(_lines_of, store=store)
+    return render(content, Extras(codes=codes, source_lines=lines, comparison=comparison))
+
+
+def _compared(baseline: Side, report: Report, *, has_code: bool) -> Comparison:
+    """Return what changed; instructions are counted where there is a disassembler."""
+    from pallasc.analysis.compare.comparison import compare
+    from pallasc.analysis.compare.sides import built_side
+
+    depth = "mix" if has_code else "resources"
+    return compare(baseline, built_side("this report", report.results), depth=depth)
 
 
 def disassembled(report: Report) -> Codes | None:

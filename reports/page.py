@@ -11,14 +11,16 @@ import base64
 import hashlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pallasc.analysis.compare.comparison import Comparison
 from pallasc.analysis.metrics.kernel_metrics import Codes
 from pallasc.errors import ToolError
 from pallasc.reports import words
 from pallasc.reports.blocks import Blocks
+from pallasc.reports.changes import changes_of
 from pallasc.reports.charts import Point, draw, varying
 from pallasc.reports.code import CodeSheet, code_of
 from pallasc.reports.columns import COLUMNS, Column, columns_of
@@ -42,13 +44,12 @@ class Extras:
     Attributes:
         codes: SASS by the digest of its cubin; None where there is no disassembler.
         source_lines: returns the source lines of a variant, None where there are none.
-        changes: what changed against the baseline, as HTML, by the slug of a variant; under ""
-            that of the overview.
+        comparison: of a baseline with the report's variants; None without a baseline.
     """
 
     codes: Codes | None = None
     source_lines: Callable[[Entry], SourceLines | None] = lambda entry: None
-    changes: Mapping[str, str] = field(default_factory=dict)
+    comparison: Comparison | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +72,17 @@ def render(content: Content, extras: Extras) -> str:
     require_packages()
     environment = _environment()
     blocks = Blocks()
+    changes: Mapping[str, str] = {}
+    if extras.comparison is not None:
+        changes = changes_of(extras.comparison, content, environment)
     for group in content.groups:
-        _add_pages(environment, group, extras, blocks)
+        _add_pages(environment, group, extras, changes, blocks)
     sheets = {group.slug: _kernel_sheet(group, blocks) for group in content.groups}
     early, script = _script("theme"), "".join(_script(name) for name in _SCRIPTS)
     return str(
         environment.get_template("page.html.j2").render(
             content=content,
-            overview=overview_of(content, _markup(extras.changes.get("", ""))),
+            overview=overview_of(content, _markup(changes.get("", ""))),
             sheets=sheets,
             columns=COLUMNS,
             blocks=blocks,
@@ -148,20 +152,24 @@ def _source_hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def _add_pages(environment: Any, group: Group, extras: Extras, blocks: Blocks) -> None:
+def _add_pages(
+    environment: Any, group: Group, extras: Extras, changes: Mapping[str, str], blocks: Blocks
+) -> None:
     """Add the pages of a kernel's variants to the blocks."""
     template = environment.get_template("variant.html.j2")
     for number, entry in enumerate(group.entries):
         before = group.entries[number - 1].slug if number else ""
         after = group.entries[number + 1].slug if number + 1 < len(group.entries) else ""
-        sheet = _sheet(entry, before, after, extras, blocks)
+        sheet = _sheet(entry, before, after, extras, changes.get(entry.slug, ""), blocks)
         page = template.render(group=group, entry=entry, sheet=sheet)
         blocks.add(page, name=f"page-{entry.slug}")
 
 
-def _sheet(entry: Entry, before: str, after: str, extras: Extras, blocks: Blocks) -> Sheet:
+def _sheet(
+    entry: Entry, before: str, after: str, extras: Extras, changed: str, blocks: Blocks
+) -> Sheet:
     params = ", ".join(f"{name}={value}" for name, value in entry.params.items())
-    changes = _markup(extras.changes.get(entry.slug, ""))
+    changes = _markup(changed)
     artifact = entry.artifact
     if artifact is None:
         return Sheet(params=params, before=before, after=after, changes=changes)

@@ -140,3 +140,9 @@ def test_a_page_without_a_disassembler_says_how_to_get_one(content: Content) -> 
     page = _pages(render(content, Extras(codes=None)))[1]
     assert "pip install nvidia-cuda-nvdisasm" in page
     assert "pallasc build SPECS --lines" in page
+
+
+def test_a_baseline_tells_what_changed(built: Built, report_again: Any) -> None:
+    same = report_again("--baseline", "store").decode()
+    assert "0 differ, 6 are the same" in same
+    assert "Nothing differs." in _pages(same)[1]
