@@ -21,7 +21,7 @@ from pallasc.compiler.builds.report import Report
 
 RunCommand = Callable[..., Any]
 
-DEADLINE_S = 40
+DEADLINE_S = 300
 
 SPEC = """
 schema: 1
