@@ -37,15 +37,16 @@ def parse_address(text: str) -> Address:
     """Return the scheduler that `--executor` names.
 
     Raises:
-        SpecError: it names none.
+        SpecError: it names none; the message shows no password.
     """
     if text.strip() == LOCAL:
         return Address(LOCAL, "")
     match = _ADDRESS.fullmatch(text.strip())
     port = int(match["port"] or _PORT) if match else 0
     if match is None or not 0 < port < 65536:
+        shown = "what has a user or a password" if "@" in text else repr(text)
         raise SpecError(
-            f"--executor: {text!r} is not the address of a scheduler.",
+            f"--executor: {shown} is not the address of a scheduler.",
             hint="Write dask://HOST:8786, dask+tls://HOST:8786, or dask: for a cluster on this "
             "machine.",
         )

@@ -11,7 +11,7 @@ of one shard write none; builds of everything do, and merges.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,7 +56,8 @@ def remote_costs(
     before_s = commit_time_s(Path(folder))
     if before_s is None:
         return _without_commit(folder)
-    remote = _opened(settings, store, setup)
+    # That the build goes on without the remote store would not be true; the error below says why.
+    remote = _opened(settings, store, setup, tell=lambda _: None)
     try:
         data = remote.costs(before_s)
     finally:
@@ -114,7 +115,7 @@ def send_costs(
     """
     if not settings.write or not times:
         return False
-    remote = _opened(settings, store, setup)
+    remote = _opened(settings, store, setup, tell=store.tell)
     try:
         data = remote.costs(_FOREVER_S)
         before = {} if data is None else _decode(data)
@@ -129,11 +130,17 @@ def send_costs(
     return now != before
 
 
-def _opened(settings: RemoteSettings, store: Store, setup: Setup | RememberedToolchain) -> Remote:
+def _opened(
+    settings: RemoteSettings,
+    store: Store,
+    setup: Setup | RememberedToolchain,
+    *,
+    tell: Callable[[str], None],
+) -> Remote:
     from pallasc.cache.remote.remote import Remote
     from pallasc.compiler.builds.remote_tier import namespace
 
-    remote = Remote.open(settings, store, tell=store.tell)
+    remote = Remote.open(settings, store, tell=tell)
     remote.prepare(namespace(setup))
     return remote
 

@@ -37,6 +37,7 @@ def test_what_is_no_scheduler_is_refused(text: str) -> None:
     with pytest.raises(SpecError, match="is not the address of a scheduler") as caught:
         parse_address(text)
     assert "dask://HOST:8786" in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_missing_dask_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
