@@ -96,6 +96,8 @@ def pushed_line(done: Transfer, found: Sendable) -> str:
 
 def pulled_line(done: Transfer) -> str:
     """Return a line for a pull."""
+    if not done.moved + done.present + done.left:
+        return f"the remote store has no variants to bring: {_traffic(done)}"
     parts = [f"brought {count(done.moved, 'variant')}", f"{done.present:,} were there"]
     if done.left:
         parts.append(f"{done.left:,} could not be taken")

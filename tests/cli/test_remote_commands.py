@@ -39,6 +39,8 @@ def test_stores_are_brought_and_sent(
 
     second = f"file://{machine.folder}/second"
     monkeypatch.setenv("PALLASC_REMOTE", second)
+    nothing = run("cache", "pull", *store)
+    assert nothing.out.startswith("the remote store has no variants to bring: 0.0 MB written, ")
     sent = run("cache", "push", machine.spec, *store, "-k", "dtype=f32")
     assert sent.out.startswith("sent 1 variant, 0 were there: 0.0 MB written, 0.0 MB read, ")
     rest = told(run("cache", "push", machine.spec, *store, "--json"))
