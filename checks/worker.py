@@ -115,9 +115,10 @@ class Session:
 
         from pallasc.compiler.inputs.imports import read_sources_afresh, record_imports
         from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot
-        from pallasc.compiler.workers import compilation
+        from pallasc.compiler.workers.compilation import note_task
 
-        del core, compilation  # which knows when this process began
+        del core
+        note_task()
         record_imports()
         read_sources_afresh()
         devices = math.prod(size for _, size in mesh)
