@@ -60,8 +60,8 @@ def checked_out(paths: Sequence[str], revision: str) -> Iterator[CheckedOut]:
     if commit is None:
         raise SpecError(
             f"{revision} is no revision of {repository.root}.",
-            hint="Name a branch, tag or commit. A shallow clone lacks most of them: git fetch "
-            f"origin {revision}, and then FETCH_HEAD, get one.",
+            hint="Name a branch, tag or commit. A shallow clone lacks most of them: fetch it with "
+            f"'git fetch origin {revision}', and name FETCH_HEAD.",
         )
     with tempfile.TemporaryDirectory(prefix="pallasc-revision-") as folder:
         top = Path(folder).resolve() / "tree"
@@ -88,7 +88,7 @@ def _repository(path: str, revision: str) -> Repository:
     if repository is None:
         raise SpecError(
             f"{path}@{revision}: {folder} is in no git repository that git can read.",
-            hint="Name a store, a bundle or a lock of then, or run this in the clone.",
+            hint="Name a store, a bundle or a lock of that revision, or run this in the clone.",
         )
     return repository
 

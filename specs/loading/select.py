@@ -135,6 +135,9 @@ def _term_hint(term: str, variants: list[Variant]) -> str:
     if assignment is not None and not _GLOB.search(assignment["key"]):
         return _value_hint(assignment["key"], assignment["value"], variants)
     words = {v.name for v in variants}
+    assigned = {plain(value): key for variant in variants for key, value in variant.params}
+    if term in assigned:
+        return f"Did you mean {_quoted(f'{assigned[term]}={term}')!r}?"
     for variant in variants:
         words.update(f"{key}={plain(value)}" for key, value in variant.params)
         words.update(f"target={known}" for known in _values(variant, "target"))

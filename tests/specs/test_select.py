@@ -144,6 +144,7 @@ def test_a_suggestion_can_be_used_as_it_stands() -> None:
             "-k 'target=h20' selects none of 11 variants.\n  Did you mean 'target=h200'? "
             "Values of target: b200, h100-sxm, h200, sm_100a, sm_90a.",
         ),
+        ("f16", "-k 'f16' selects none of 11 variants.\n  Did you mean 'dtype=f16'?"),
         (
             "xyz",
             "-k 'xyz' selects none of 11 variants.\n  Kernels: matmul, rms_norm, softmax.",
