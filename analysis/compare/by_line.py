@@ -1,4 +1,4 @@
-"""Differences by source line, where the store has the lines of both sides."""
+"""Differences by source line, where the store, or a side's bundle, has the lines of both sides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pallasc.specs.artifacts.source_lines import SourceLines
 from pallasc.specs.canonical import digest
 
 _NOWHERE = "no source line"
-_NO_LINES = "the store has no source lines of {}; pallasc build SPECS --lines finds them"
+_NOT_STORED = "the store has no source lines of {}; pallasc build SPECS --lines finds them"
+_NOT_BUNDLED = "the bundle has no source lines of {}; pallasc bundle create --lines adds them"
 
 
 def add_lines(difference: Difference, store: Store) -> Difference:
@@ -33,7 +34,8 @@ def _with_lines(difference: Difference, kernel: KernelDifference, store: Store) 
     sides = [_counted(first, kernel.first, store), _counted(second, kernel.second, store)]
     for subject, side in zip((first, second), sides, strict=True):
         if side is None:
-            return replace(kernel, no_lines=_NO_LINES.format(subject.id))
+            missing = _NOT_BUNDLED if subject.action_key is None else _NOT_STORED
+            return replace(kernel, no_lines=missing.format(subject.id))
     before, after = (side for side in sides if side is not None)
     keys = sorted({*before, *after})
     rows = ((key, before[key], after[key]) for key in keys)
@@ -42,9 +44,12 @@ def _with_lines(difference: Difference, kernel: KernelDifference, store: Store) 
 
 def _counted(subject: Subject, kernel: KernelResources, store: Store) -> Counter[str] | None:
     """Return how many instructions of a kernel each line has, None where that is not known."""
-    if subject.action_key is None or subject.artifact is None:
+    if subject.artifact is None:
         return None
-    lines = read_source_lines(store, subject.action_key)
+    if subject.action_key is None:
+        lines = subject.artifact.source_lines
+    else:
+        lines = read_source_lines(store, subject.action_key)
     own = lines and lines.of(kernel.name, digest(text_of(subject.artifact, kernel)))
     if not lines or not own:
         return None

@@ -109,8 +109,8 @@ def lines_record(artifact: Artifact, lines: Found | None) -> object:
 
 
 def fitting(text: str, views: Iterable[str]) -> str:
-    """Return text with lines of the source as a terminal shows it; elsewhere nothing is cut."""
-    if not needs_lines(views) or JSON_LINES in views or not sys.stdout.isatty():
+    """Return lines of the source as a terminal shows them; elsewhere, and in tables, all is whole."""
+    if not all(view in SOURCE_VIEWS for view in views) or not sys.stdout.isatty():
         return text
     from pallasc.cli.terminal.text_width import ELLIPSIS, cut, width
 

@@ -51,6 +51,23 @@ def test_two_variants_are_compared_with_each_other(here: Path, run: Any) -> None
     assert run(*arguments, "--exit-code", "-q").code == 1
 
 
+@pytest.mark.once
+def test_lines_of_bundles_are_compared_where_they_have_them(
+    here: Path, run: Any, built: Any
+) -> None:
+    store = ("--store", shutil.copytree(built.store, here / "store"))
+    create = ("bundle", "create", "kernels.yaml", *store, "-q")
+    assert run(*create, "-o", "with.pallasc", "--lines").code == 0
+    assert run(*create, "-o", "without.pallasc").code == 0
+    chosen = ("-k", "dtype=f32", "-k", "dtype=bf16", "--depth", "lines")
+    (kernel,) = json.loads(run("diff", "with.pallasc", *chosen, "--json").out)["variants"][0][
+        "kernels"
+    ]
+    assert kernel["lines"], kernel
+    missing = run("diff", "without.pallasc", *chosen).out
+    assert f"the bundle has no source lines of {FIRST}; " in missing
+
+
 def test_json_has_all_of_it(here: Path, run: Any) -> None:
     arguments = ("diff", "kernels.yaml", "-k", "dtype=f32", "-k", "dtype=bf16")
     data = json.loads(run(*arguments, "--depth", "sass", "--json").out)
