@@ -83,10 +83,11 @@ def _signals_as_on_a_terminal() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep every test, and every process it starts, out of the user's own store."""
+def _own_homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep every test, and every process it starts, out of the user's own store and keys."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache-home")))
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config-home")))
         yield
 
 
