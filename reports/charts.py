@@ -9,6 +9,7 @@ the report's own style decides the colours, and equal variants give equal bytes.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -78,8 +79,20 @@ def _placed(groups: Mapping[str, Sequence[Point]]) -> list[tuple[float, Point]]:
     ]
 
 
-def _chart(measure: Measure, points: Sequence[Point], categories: list[str], by: str) -> Any:
+def _pygal() -> Any:
+    """Import pygal without the finder of maps that it adds to `sys.meta_path`.
+
+    It has no `find_spec`: Python 3.11 warns of it at each later import that finds nothing.
+    """
+    before = [*sys.meta_path]
     import pygal
+
+    sys.meta_path[:] = [each for each in sys.meta_path if each in before]
+    return pygal
+
+
+def _chart(measure: Measure, points: Sequence[Point], categories: list[str], by: str) -> Any:
+    pygal = _pygal()
     from pygal.style import Style
 
     style = Style(label_font_size=12, title_font_size=14, major_label_font_size=12)

@@ -109,7 +109,7 @@ def lines_record(artifact: Artifact, lines: Found | None) -> object:
 
 
 def fitting(text: str, views: Iterable[str]) -> str:
-    """Return lines of the source as a terminal shows them; elsewhere, and in tables, all is whole."""
+    """Return lines of the source cut to a terminal's width; tables, and files, stay whole."""
     if not all(view in SOURCE_VIEWS for view in views) or not sys.stdout.isatty():
         return text
     from pallasc.cli.terminal.text_width import ELLIPSIS, cut, width

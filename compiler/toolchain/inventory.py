@@ -67,7 +67,7 @@ _TOOLS = (
     _Tool("ptxas", "bin/ptxas", "assembles"),
     _Tool("nvlink", "bin/nvlink", "links"),
     _Tool("libdevice", "libdevice/libdevice.10.bc", "mathematical functions", runs=False),
-    _Tool("nvdisasm", "bin/nvdisasm", "only inspect --sass needs it", needed=False),
+    _Tool("nvdisasm", "bin/nvdisasm", "only inspect, diff and report need it", needed=False),
 )
 
 
@@ -94,6 +94,10 @@ def inventory(ptxas: Path | None = None) -> list[Item]:
         ),
         _library(
             "distributed", "only --executor needs it", False, fix='pip install "pallasc[dask]"'
+        ),
+        *(
+            _library(name, "only report needs it", False, fix='pip install "pallasc[report]"')
+            for name in ("Jinja2", "pygal")
         ),
         _driver(),
     ]

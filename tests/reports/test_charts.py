@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from xml.etree import ElementTree
 
 from pallasc.reports.charts import Measure, Point, draw, varying
@@ -53,3 +54,8 @@ def test_variants_without_a_value_are_left_out() -> None:
 
 def test_parameters_with_one_value_are_no_axis() -> None:
     assert varying([{"a": "1", "b": "2"}, {"a": "1", "b": "3", "c": "1"}]) == ["b"]
+
+
+def test_a_plot_leaves_no_finder_behind_that_python_warns_of() -> None:
+    draw(Measure("registers"), [Point("a", "a", {}, 1.0, "1")], "")
+    assert [finder for finder in sys.meta_path if not hasattr(finder, "find_spec")] == []
