@@ -11,8 +11,7 @@ Measured with nvdisasm 13.5 on 12 cubins of 12 to 34 kB of code, seconds of CPU 
     12 cubins in one file          0.06     `-c -lrm count` of what `join.py` makes
     50 kernels in one file         0.04
 
-So it is `-c -lrm count`, for many cubins at once, and encodings come from the cubin. Taking debug
-sections out first saves nothing: with `-c` nvdisasm does not read them.
+So it is `-c -lrm count`, for many cubins at once, and encodings come from the cubin.
 """
 
 from __future__ import annotations
