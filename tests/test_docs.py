@@ -328,7 +328,8 @@ def test_every_block_of_a_page_does_what_it_says(
     for block in blocks(page):
         if block.kind in ELSEWHERE.get(page, ()):
             continue
-        check = write_file if NAMED.match(block.text) else CHECKS.get(block.kind)
+        is_file = block.kind != "text" and NAMED.match(block.text)
+        check = write_file if is_file else CHECKS.get(block.kind)
         if check is None:
             problems.append(
                 f"{page}:{block.line}: nothing is known of {block.kind or 'bare'} blocks"
