@@ -131,6 +131,7 @@ def _environment() -> Any:
         functions,
         spill_of=lambda entry: words.size(entry.figures.spill_bytes),
         cubin_of=lambda entry: words.size(entry.figures.cubin_bytes),
+        status_count=words.status_count,
         seconds_of=lambda entry: words.duration(entry.seconds),
     )
     return environment

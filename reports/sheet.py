@@ -199,8 +199,13 @@ def _occupancy_text(occupancy: Occupancy) -> str:
     return (
         f"{occupancy.warps_per_sm} of {occupancy.most_warps_per_sm} warps "
         f"({percent(part_of(occupancy))}), limited by {', '.join(occupancy.limited_by)}; the grid "
-        f"makes {number(round(occupancy.waves, 2))} waves."
+        f"makes {_waves(occupancy.waves)}."
     )
+
+
+def _waves(waves: float) -> str:
+    text = number(round(waves, 2))
+    return f"{text} wave{'' if text == '1' else 's'}"
 
 
 def _memory(launch: Launch, kernel: KernelResources, blocks: int, total: int) -> Iterator[Portion]:

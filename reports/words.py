@@ -50,3 +50,8 @@ def by(sizes: tuple[int, ...]) -> str:
 def counted(amount: int, noun: str) -> str:
     """Return `1 variant` or `153 variants`."""
     return f"{amount:,} {noun}{'' if amount == 1 else 's'}"
+
+
+def status_count(status: str, amount: int) -> str:
+    """Return `1 hit`, `4 hits` or `4 compiled`: of all statuses, only a hit is a noun."""
+    return counted(amount, "hit") if status == "hit" else f"{amount:,} {status}"

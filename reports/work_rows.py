@@ -9,6 +9,7 @@ from pallasc.analysis.metrics.kernel_metrics import KernelMetrics, LoopMetrics
 from pallasc.analysis.sass.classes import Class
 from pallasc.reports.words import number, short_time, size
 
+_BOUND_BY = {"tensor": "tensor cores", "memory": "memory"}
 _MOST_NAMED = 4
 """Classes that are named of a loop."""
 
@@ -47,7 +48,10 @@ def work_rows(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
     parts = f"{size(roofline.least_bytes)} in {short_time(roofline.seconds_of_bytes)}"
     if of_flops is not None:
         parts += f", operations in {short_time(of_flops)}"
-    yield "Roofline bound", f"{short_time(roofline.bound_s)} by {roofline.limited_by}: {parts}"
+    yield (
+        "Roofline bound",
+        f"{short_time(roofline.bound_s)} by {_BOUND_BY[roofline.limited_by]}: {parts}",
+    )
 
 
 def mix_parts(mix: Mapping[Class, int] | None) -> tuple[MixPart, ...]:

@@ -56,15 +56,21 @@ const code = (() => {
       }
     }
 
-    move(to) {
+    // Makes a row the one that the keyboard goes on from.
+    activate(at) {
       this.rows[this.active]?.classList.remove("active");
-      this.active = Math.max(0, Math.min(this.rows.length - 1, to));
-      const row = this.rows[this.active];
-      if (!row) return;
+      this.active = at;
+      const row = this.rows[at];
       row.classList.add("active");
-      row.scrollIntoView({ block: "nearest" });
       this.list.setAttribute("aria-activedescendant", row.id);
-      this.view.point(this, this.active);
+      return row;
+    }
+
+    move(to) {
+      if (!this.rows.length) return;
+      const at = Math.max(0, Math.min(this.rows.length - 1, to));
+      this.activate(at).scrollIntoView({ block: "nearest" });
+      this.view.point(this, at);
     }
 
     #pointed(event, act) {
@@ -218,6 +224,7 @@ const code = (() => {
 
     pin(pane, at) {
       if (at < 0) return;
+      pane.activate(at);
       this.#mark(pane, at);
       this.pinned = true;
       this.place.classList.add("pinned");

@@ -195,6 +195,16 @@ def test_code_is_read_with_the_keyboard(browser: Browser) -> None:
     assert browser.run(LINKED) == {"source": 0, "ptx": 0, "sass": 0}
 
 
+def test_the_keyboard_goes_on_from_the_line_that_was_clicked(browser: Browser) -> None:
+    browser.go(_variants(browser, "add")[0])
+    browser.point(".page.open .lines.sass [data-instruction='20']")
+    browser.run("document.querySelector('.page.open .sass [data-instruction=\"20\"]').click()")
+    browser.run("document.querySelector('.page.open .lines.sass').focus({preventScroll: true})")
+    browser.type(Keys.ARROW_DOWN)
+    active = browser.run("return document.activeElement.getAttribute('aria-activedescendant')")
+    assert active.endswith("-sass-21")
+
+
 def test_live_registers_are_drawn_beside_the_sass(browser: Browser) -> None:
     browser.go(_variants(browser, "add")[0])
     live = browser.run(
