@@ -84,10 +84,10 @@ def _pygal() -> Any:
 
     It has no `find_spec`: Python 3.11 warns of it at each later import that finds nothing.
     """
-    before = [*sys.meta_path]
     import pygal
 
-    sys.meta_path[:] = [each for each in sys.meta_path if each in before]
+    fixer = pygal.PluginImportFixer
+    sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, fixer)]
     return pygal
 
 
