@@ -39,7 +39,7 @@ from pathlib import Path
 
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import canonical_json
-from pallasc.specs.user_folders import config_folder
+from pallasc.specs.user_files import config_folder
 
 REQUIRE, KEY, PASSWORD = "PALLASC_REQUIRE_SIGNED_STORE", "PALLASC_STORE_KEY", "PALLASC_KEY_PASSWORD"
 NOT_SIGNED = "its entry in the store is not signed by a trusted key"

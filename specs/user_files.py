@@ -1,4 +1,7 @@
-"""Files of the user's: read if they are regular and of bounded size, replaced in one step."""
+"""Files of the user's: read if they are regular and of bounded size, replaced in one step.
+
+And where this user's settings lie.
+"""
 
 from __future__ import annotations
 
@@ -93,3 +96,16 @@ def replace_file(
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise SpecError(f"{path} cannot be written: {error.strerror}.", hint=hint) from error
+
+
+def config_folder() -> Path:
+    """Return `pallasc` below `$XDG_CONFIG_HOME`, else below `~/.config`.
+
+    A relative `$XDG_CONFIG_HOME` is ignored, as the XDG base directory specification asks.
+
+    Raises:
+        RuntimeError: it is not set, and this user has no home folder.
+    """
+    named = os.environ.get("XDG_CONFIG_HOME", "")
+    base = Path(named) if os.path.isabs(named) else Path.home() / ".config"
+    return base / "pallasc"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.signature import PublicKey, parse_public_keys
-from pallasc.specs.user_folders import config_folder
+from pallasc.specs.user_files import config_folder
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable

@@ -1,0 +1,329 @@
+"""Tuned kernels: what a spec says of it, the rows of a table, what a compiled variant carries.
+
+A kernel is a family of variants: its shapes and dtypes come from the matrix, and `tune.over` adds
+parameters that change only its speed. A row of a table says which of these is used for a **key**,
+the values of `tune.by`, on one model of GPU. A parameter with buckets stands in keys by the value
+that its bucket is named after, `pow2` by powers of two, else by the edges that the spec lists.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from pallasc.specs.canonical import canonical_text, plain
+from pallasc.specs.templates import Scalar, Value
+from pallasc.specs.untrusted_json import as_flag, as_list, as_object, as_text, as_whole
+
+POW2 = "pow2"
+"""The buckets that end at powers of two."""
+
+Buckets = Literal["pow2"] | tuple[int, ...]
+"""How whole numbers are put together: by powers of two, or by ascending edges."""
+
+Rounding = Literal["up", "down"]
+"""To which end of its bucket a number belongs."""
+
+_LARGEST = 2**63 - 1
+
+
+class Measured(NamedTuple):
+    """What was measured of a variant.
+
+    Attributes:
+        us: median time of a launch, in microseconds.
+        spread_percent: interquartile range of the times, in percent of the median.
+        rounds: how many rounds were measured.
+        device: the GPU's name, as its driver gives it.
+        driver: the driver's version, `580.95.05`; empty where it is not known.
+        clock_mhz: the SM clock while it ran, median, in MHz; None where it is not known.
+        date: when, `2026-11-23`; empty where it is not known.
+    """
+
+    us: float
+    spread_percent: float = 0.0
+    rounds: int = 0
+    device: str = ""
+    driver: str = ""
+    clock_mhz: int | None = None
+    date: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the figures, without those that are not known."""
+        named = zip(self._fields, self, _UNKNOWN, strict=True)
+        return {name: value for name, value, unknown in named if value != unknown}
+
+    @classmethod
+    def from_json(cls, value: object) -> Measured:
+        """Return the figures from JSON.
+
+        Raises:
+            LookupError, TypeError, ValueError: they are something else.
+        """
+        data = as_object(value)
+        clock = data.get("clock_mhz")
+        return cls(
+            us=as_number(data["us"]),
+            spread_percent=as_number(data.get("spread_percent", 0.0)),
+            rounds=as_whole(data.get("rounds", 0)),
+            device=as_text(data.get("device", "")),
+            driver=as_text(data.get("driver", "")),
+            clock_mhz=None if clock is None else as_whole(clock),
+            date=as_text(data.get("date", "")),
+        )
+
+
+_UNKNOWN = (None, 0.0, 0, "", "", None, "")
+"""The value of each field of `Measured` that is left out where a table is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table: what is used for a key on one model of GPU.
+
+    Attributes:
+        gpu: the model, `h100-sxm`.
+        key: a value of each parameter of `by`, in its order; of one with buckets that of the
+            bucket, or an exact value.
+        use: the label of each parameter of `over`.
+        artifact: digest of the artifact that was measured; None where the times are from elsewhere.
+        source: where a row without a digest comes from, `tokamax 0.0.17`.
+        measured: its figures, None where nothing was measured.
+    """
+
+    gpu: str
+    key: tuple[Scalar, ...]
+    use: dict[str, Scalar]
+    artifact: str | None = None
+    source: str = ""
+    measured: Measured | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tune:
+    """`tune` of a spec.
+
+    Attributes:
+        over: values of each parameter that is tuned.
+        by: parameters of the matrix that decide which of them is best.
+        buckets: how values of some of these are put together.
+        rounding: to which end of its bucket a value belongs.
+        pad: where an array may be longer than a call's: of a parameter, the dimension of each array
+            that it is, by the array's path in the launch plan.
+        default: the label of each parameter of `over` where no row fits; None: such a call fails.
+        table: the file of the rows, relative to the spec's folder.
+    """
+
+    over: dict[str, tuple[Value, ...]]
+    by: tuple[str, ...]
+    buckets: dict[str, Buckets] = field(default_factory=dict)
+    rounding: Rounding = "up"
+    pad: dict[str, dict[str, int]] = field(default_factory=dict)
+    default: dict[str, Scalar] | None = None
+    table: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """What a variant of a tuned kernel carries into a bundle.
+
+    Attributes:
+        by, buckets, rounding, pad: as in `Tune`.
+        over: the parameters that are tuned.
+        is_default: it is used where no row fits.
+        rows: the rows that choose it, in the order of the table; its own parameters give what they
+            use, and its own digest is theirs.
+        rank: its place among the points of its key, from 1, by what is known without a GPU; 0 in
+            bundles that are no job for `pallasc tune run`.
+    """
+
+    by: tuple[str, ...]
+    over: tuple[str, ...]
+    buckets: Mapping[str, Buckets] = field(default_factory=dict)
+    rounding: Rounding = "up"
+    pad: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    is_default: bool = False
+    rows: tuple[Row, ...] = ()
+    rank: int = 0
+
+    def key_of(self, params: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
+        """Return the exact key of a point."""
+        return tuple(params[name] for name in self.by)
+
+    def bucket_of(self, params: Mapping[str, Scalar]) -> tuple[Scalar, ...] | None:
+        """Return the key of a point's bucket, None where a value is beyond the last edge."""
+        return bucket_key(self.key_of(params), self.by, self.buckets, self.rounding)
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as a bundle's entry has it, without what is as usual."""
+        buckets = {name: own if own == POW2 else list(own) for name, own in self.buckets.items()}
+        rows = [_row_json(row) for row in self.rows]
+        usual: dict[str, object] = {
+            "buckets": {}, "default": False, "pad": {}, "rank": 0, "round": "up", "rows": [],
+        }  # fmt: skip
+        given: dict[str, object] = {
+            "buckets": buckets,
+            "default": self.is_default,
+            "pad": {name: dict(own) for name, own in self.pad.items()},
+            "rank": self.rank,
+            "round": self.rounding,
+            "rows": rows,
+        }
+        changed = {name: value for name, value in given.items() if value != usual[name]}
+        return {"by": list(self.by), "over": list(self.over), **changed}
+
+    @classmethod
+    def from_json(cls, value: object, params: Mapping[str, Scalar], artifact: str) -> Tuning:
+        """Return it from an entry of a bundle.
+
+        Args:
+            value: what the entry has.
+            params: the variant's parameters.
+            artifact: its digest.
+
+        Raises:
+            LookupError, TypeError, ValueError: it is something else.
+        """
+        data = as_object(value)
+        by = tuple(map(as_text, as_list(data["by"])))
+        over = tuple(map(as_text, as_list(data["over"])))
+        if missing := [name for name in (*by, *over) if name not in params]:
+            raise ValueError(f"it has no parameter {missing[0]}")
+        rounding = as_text(data.get("round", "up"))
+        if rounding not in ("up", "down"):
+            raise ValueError(f"{rounding!r} is not a rounding")
+        use = {name: params[name] for name in over}
+        rows = as_list(data.get("rows", []))
+        return cls(
+            by=by,
+            over=over,
+            buckets={
+                name: buckets_from(own) for name, own in as_object(data.get("buckets", {})).items()
+            },
+            rounding="up" if rounding == "up" else "down",
+            pad={
+                name: {path: as_whole(axis) for path, axis in as_object(own).items()}
+                for name, own in as_object(data.get("pad", {})).items()
+            },
+            is_default=as_flag(data.get("default", False)),
+            rows=tuple(_row_from(row, len(by), use, artifact) for row in rows),
+            rank=as_whole(data.get("rank", 0)),
+        )
+
+
+def bucket_key(
+    key: Sequence[Scalar],
+    by: Sequence[str],
+    buckets: Mapping[str, Buckets],
+    rounding: Rounding,
+) -> tuple[Scalar, ...] | None:
+    """Return the key of the bucket that an exact key falls into, None where there is none."""
+    values: list[Scalar] = []
+    for name, value in zip(by, key, strict=True):
+        own = buckets.get(name)
+        if own is not None:
+            if type(value) is not int:
+                return None
+            value = bucket(value, own, rounding)
+            if value is None:
+                return None
+        values.append(value)
+    return tuple(values)
+
+
+def bucket(value: int, buckets: Buckets, rounding: Rounding) -> int | None:
+    """Return the value that a number's bucket is named after, None where it is in none."""
+    if isinstance(buckets, str):
+        if value < 1:
+            return None
+        upper = 1 << (value - 1).bit_length()
+        return upper if rounding == "up" or upper == value else upper >> 1
+    if rounding == "up":
+        place = bisect_left(buckets, value)
+        return buckets[place] if place < len(buckets) else None
+    place = bisect_right(buckets, value)
+    return buckets[place - 1] if place else None
+
+
+def buckets_from(value: object) -> Buckets:
+    """Return buckets from JSON.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+    """
+    if value == POW2:
+        return "pow2"
+    edges = tuple(map(as_whole, as_list(value)))
+    if not edges or any(a >= b for a, b in pairwise(edges)):
+        raise ValueError(f"{str(edges)[:80]} are not ascending edges")
+    if not -_LARGEST <= edges[0] <= edges[-1] <= _LARGEST:
+        raise ValueError(f"{str(edges)[:80]} are beyond 64 bits")
+    return edges
+
+
+def key_text(by: Sequence[str], key: Sequence[Scalar]) -> str:
+    """Return a key as messages show it: `m=1024, dtype=bf16`."""
+    return ", ".join(f"{name}={plain(value)}" for name, value in zip(by, key, strict=True))
+
+
+def use_text(use: Mapping[str, Scalar]) -> str:
+    """Return what a row uses as messages show it: `tile_m=64, stages=4`."""
+    return key_text(tuple(use), tuple(use.values()))
+
+
+def row_order(row: Row) -> tuple[object, ...]:
+    """Return what rows are sorted by: the model, then the key; numbers go before text."""
+    return (row.gpu, *((isinstance(v, str), v if isinstance(v, str) else 0, _number(v))
+                       for v in row.key))  # fmt: skip
+
+
+def rows_digest_text(by: Sequence[str], rows: Sequence[Row]) -> str:
+    """Return what the lock's digest of a kernel's rows is over: canonical JSON of all of them."""
+    listed = [
+        {**_row_json(row), "use": row.use, "artifact": row.artifact}
+        for row in sorted(rows, key=row_order)
+    ]
+    return canonical_text({"by": list(by), "rows": listed})
+
+
+def as_number(value: object) -> float:
+    """Return a number that is not negative.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if type(value) not in (int, float) or not value >= 0:  # type: ignore[operator]
+        raise TypeError(f"expected a number from 0, got {repr(value)[:80]}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def _row_json(row: Row) -> dict[str, object]:
+    return {
+        "gpu": row.gpu,
+        "key": list(row.key),
+        **({"source": row.source} if row.source else {}),
+        **(row.measured.to_json() if row.measured is not None else {}),
+    }
+
+
+def _row_from(value: object, length: int, use: dict[str, Scalar], artifact: str) -> Row:
+    data = as_object(value)
+    key = tuple(map(_scalar, as_list(data["key"])))
+    if len(key) != length:
+        raise ValueError(f"the key of a row has {len(key)} values, not {length}")
+    source = as_text(data.get("source", ""))
+    measured = Measured.from_json(data) if "us" in data else None
+    return Row(as_text(data["gpu"]), key, use, None if source else artifact, source, measured)
+
+
+def _scalar(value: object) -> Scalar:
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise TypeError(f"{str(value)[:80]} is not the value of a parameter")
+
+
+def _number(value: Scalar) -> float:
+    return float(value) if isinstance(value, int | float) else -1.0
