@@ -1,0 +1,416 @@
+"""What `pallasc tune run` measured: lines of JSON, each with a check, in the order of the run.
+
+Schema 1, ASCII, only appended to; each line is canonical JSON (`specs/canonical.py`) and is synced
+to the disk before the next thing is measured:
+
+    results = start { start | point | times | dropped | done | end }
+    line    = object with "kind" and "check" LF
+    start   = {schema: 1, job: digest, device: text, model: text | null, arch: text, driver: text,
+               date: "2026-11-23", settings: object}
+    point   = subject {id, params: object, target: text, artifact: digest, state: "ok" | "failed",
+               why: text}
+    times   = subject {round: n, times_us: {id: us}, spent_s: seconds,
+               [clock_mhz: n], [temperature_c: n], [throttled: [text]]}
+    dropped = subject {id, why: text}
+    done    = subject {winner: id | null, why: text}
+    end     = {why: text}
+    subject = {kernel: text, key: [scalar], [at: {parameter: scalar}]}
+
+* `check` is the first 16 hexadecimal digits of the SHA-256 of the line's canonical JSON without it
+* a start stands before the first line and at each resumption: same job, device and schema
+* a **contest** is what competes: the points of a key on one GPU. `key` has the values of `tune.by`,
+  exact; `at` those of the matrix's parameters that are not in `by`, where there are any
+* of several points with one id the last counts: one that was launched may fail in a later round
+* rounds of a contest ascend from 1 without a gap; a line has the times of all that were alive
+* `driver` is NVIDIA's version, `580.95.05`, empty where it is not known
+* a last line without a line feed is what a cut left: it does not count, and is said
+
+Schema 1 is the first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pallasc.errors import CorruptError, Location, SpecError
+from pallasc.specs.canonical import canonical_json
+from pallasc.specs.templates import Scalar
+from pallasc.specs.tuning import Measured, as_number
+from pallasc.specs.untrusted_json import (
+    as_list,
+    as_object,
+    as_text,
+    as_whole,
+    fault,
+    parse_json,
+)
+from pallasc.specs.user_files import read_regular
+
+RESULTS_SCHEMA = 1
+_MOST_BYTES = 1 << 30
+_CHECK_DIGITS = 16
+
+
+@dataclass(slots=True)
+class PointResults:
+    """What is known of a point of a contest.
+
+    Attributes:
+        id: the variant's id.
+        params: its parameters.
+        target: what it was compiled for.
+        artifact: digest of the artifact that was launched.
+        failed: why it has no valid times, "" where it has; its times before do not count.
+        dropped: why it was not measured to the end, "" where it was.
+        times_us: its time in each round that it took part in, in microseconds.
+    """
+
+    id: str
+    params: dict[str, Scalar]
+    target: str
+    artifact: str
+    failed: str = ""
+    dropped: str = ""
+    times_us: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def median_us(self) -> float:
+        """The median time; there must be one."""
+        return statistics.median(self.times_us.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The conditions of a round: None and () where they are not known."""
+
+    clock_mhz: int | None = None
+    temperature_c: int | None = None
+    throttled: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Contest:
+    """The points of a key, compared.
+
+    Attributes:
+        kernel: the kernel.
+        key: the exact values of `tune.by`.
+        at: values of the matrix's parameters that are not in `by`.
+        points: by their ids, in the order of the file.
+        rounds: conditions of each round, by its number.
+        spent_s: how long it was measured.
+        winner: the id of the best point; None where none is valid, or it is not done.
+        done: why it ended, "" where it has not.
+    """
+
+    kernel: str
+    key: tuple[Scalar, ...]
+    at: dict[str, Scalar] = field(default_factory=dict)
+    points: dict[str, PointResults] = field(default_factory=dict)
+    rounds: dict[int, Round] = field(default_factory=dict)
+    spent_s: float = 0.0
+    winner: str | None = None
+    done: str = ""
+
+    @property
+    def valid(self) -> list[PointResults]:
+        """The points that have times and did not fail."""
+        return [point for point in self.points.values() if point.times_us and not point.failed]
+
+    def ratios(self, one: str, other: str) -> list[float]:
+        """Return what a point took relative to another, in each round that had both."""
+        a, b = self.points[one].times_us, self.points[other].times_us
+        return [a[number] / b[number] for number in sorted(a.keys() & b.keys())]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a run measured, where and when; see the grammar."""
+
+    job: str
+    device: str
+    model: str | None
+    arch: str
+    driver: str
+    date: str
+    settings: Mapping[str, object]
+
+    def to_json(self) -> dict[str, object]:
+        """Return the record of the file."""
+        named = {name: getattr(self, name) for name in self.__slots__}
+        return {"kind": "start", "schema": RESULTS_SCHEMA, **named}
+
+
+ContestKey = tuple[str, str]
+"""The kernel, and the canonical JSON of `key` and `at`."""
+
+
+@dataclass(slots=True)
+class Results:
+    """What a file of results holds.
+
+    Attributes:
+        file: its path, as messages show it.
+        start: of the last run.
+        contests: in the order of the file.
+        ended: why the last run ended, "" where it was cut.
+        torn: what was dropped at the end of the file, "" for nothing.
+        whole_bytes: the length of the file without that.
+    """
+
+    file: str
+    start: Start
+    contests: dict[ContestKey, Contest] = field(default_factory=dict)
+    ended: str = ""
+    torn: str = ""
+    whole_bytes: int = 0
+
+    @property
+    def failures(self) -> list[PointResults]:
+        """The points that failed."""
+        return [p for each in self.contests.values() for p in each.points.values() if p.failed]
+
+    def measured(self, contest: Contest, point: PointResults) -> Measured:
+        """Return the figures of a point that has times, as a row of a table has them."""
+        times = sorted(point.times_us.values())
+        low, _, high = (
+            statistics.quantiles(times, n=4, method="inclusive") if times[1:] else times * 3
+        )
+        rounds = [contest.rounds[number].clock_mhz for number in point.times_us]
+        clocks = [clock for clock in rounds if clock is not None]
+        return Measured(
+            us=round(point.median_us, 3),
+            spread_percent=round(100 * (high - low) / point.median_us, 2),
+            rounds=len(times),
+            device=self.start.device,
+            driver=self.start.driver,
+            clock_mhz=int(statistics.median(clocks)) if clocks else None,
+            date=self.start.date,
+        )
+
+
+def line_of(record: Mapping[str, object]) -> bytes:
+    """Return the line of a record: canonical JSON with its check, and a line feed."""
+    return canonical_json({**record, "check": _check_of(record)}) + b"\n"
+
+
+def _check_of(record: Mapping[str, object]) -> str:
+    return hashlib.sha256(canonical_json(record)).hexdigest()[:_CHECK_DIGITS]
+
+
+def read_results(path: Path) -> Results:
+    """Return what a file of results holds.
+
+    Raises:
+        SpecError: it cannot be read, is something else, or has another schema.
+        CorruptError: a line does not match its check or the grammar, or one file has the results of
+            two jobs or two GPUs.
+    """
+    return parse_results(read_regular(str(path), most_bytes=_MOST_BYTES), str(path))
+
+
+def parse_results(data: bytes, shown: str) -> Results:
+    """Return what the content of a file of results holds; see `read_results`."""
+    whole, _, tail = data.rpartition(b"\n")
+    lines = whole.split(b"\n") if len(tail) < len(data) else []
+    if not lines:
+        raise _not_results(shown)
+    results = _Parser(shown).parse(lines)
+    results.whole_bytes = len(data) - len(tail)
+    if tail:
+        results.torn = (
+            f"{shown}:{len(lines) + 1}: the last line was cut after {len(tail)} bytes; it is "
+            "dropped."
+        )
+    return results
+
+
+def contest_key(kernel: str, key: Sequence[Scalar], at: Mapping[str, Scalar]) -> ContestKey:
+    """Return what a contest is found by; 1 and true are two."""
+    return kernel, canonical_json([list(key), dict(at)]).decode()
+
+
+def check_start(found: Start, wanted: Start, shown: str) -> None:
+    """Check that a run may go on in a file: same job, same GPU.
+
+    Raises:
+        SpecError: the file has something else.
+    """
+    if found.job != wanted.job:
+        raise SpecError(
+            f"{shown} has results of another job: {found.job[:12]}…, and this one is "
+            f"{wanted.job[:12]}….",
+            hint="Give -o another path; nothing was changed.",
+        )
+    here, there = (f"{own.device} ({own.arch})" for own in (wanted, found))
+    if here != there:
+        raise SpecError(
+            f"{shown} has results of another GPU: {there}, and this is {here}.",
+            hint="Give -o another path for each GPU; nothing was changed.",
+        )
+
+
+def _not_results(shown: str) -> SpecError:
+    return SpecError(
+        f"{shown}: this is not a file of results of pallasc tune run.",
+        hint="Give the file that pallasc tune run JOB -o FILE wrote.",
+    )
+
+
+class _Parser:
+    """Reads the lines of a file in order."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+        self._line = 0
+
+    def parse(self, lines: Sequence[bytes]) -> Results:
+        """Return what the lines hold, of which the first must be a start."""
+        results: Results | None = None
+        for self._line, line in enumerate(lines, 1):
+            with self._naming():
+                record = self._record(line)
+                kind = as_text(record["kind"])
+                if kind == "start":
+                    results = _started(_start(record), results, self._shown)
+                elif results is not None:
+                    _add(kind, record, results)
+        if results is None:
+            raise _not_results(self._shown)
+        return results
+
+    def _record(self, line: bytes) -> Mapping[str, object]:
+        try:
+            record = dict(as_object(parse_json(line)))
+            kind, check = record["kind"], as_text(record.pop("check"))
+        except (CorruptError, LookupError, TypeError):
+            if self._line == 1:
+                raise _not_results(self._shown) from None
+            raise
+        if self._line == 1 and kind != "start":
+            raise _not_results(self._shown)
+        # Another schema may have other checks.
+        if kind == "start" and record.get("schema") != RESULTS_SCHEMA:
+            raise SpecError(
+                f"the results have schema {record.get('schema')!r}, and this pallasc reads "
+                f"{RESULTS_SCHEMA}.",
+                location=Location(self._shown, self._line),
+                hint="Measure again with pallasc tune run, or use the pallasc that wrote them.",
+            )
+        if check != _check_of(record):
+            raise ValueError("the line does not match its check: the file was changed or damaged")
+        return record
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Turn what is wrong with a line into an error that names it."""
+        hint = "Restore the file, or remove this line and those after it, and measure again."
+        place = Location(self._shown, self._line)
+        try:
+            yield
+        except CorruptError as error:
+            raise CorruptError(error.message, location=place, hint=hint) from error
+        except (LookupError, TypeError, ValueError) as error:
+            raise CorruptError(f"{fault(error)}.", location=place, hint=hint) from error
+
+
+def _start(record: Mapping[str, object]) -> Start:
+    model = record["model"]
+    return Start(
+        job=as_text(record["job"]),
+        device=as_text(record["device"]),
+        model=None if model is None else as_text(model),
+        arch=as_text(record["arch"]),
+        driver=as_text(record["driver"]),
+        date=as_text(record["date"]),
+        settings=as_object(record["settings"]),
+    )
+
+
+def _started(start: Start, results: Results | None, shown: str) -> Results:
+    """Return the results with a run that starts."""
+    if results is None:
+        return Results(shown, start)
+    first = results.start
+    if (start.job, start.device, start.arch) != (first.job, first.device, first.arch):
+        raise ValueError("the run that starts here is of another job or GPU than the first")
+    results.start, results.ended = start, ""
+    return results
+
+
+def _add(kind: str, record: Mapping[str, object], results: Results) -> None:
+    if kind == "end":
+        results.ended = as_text(record["why"])
+        return
+    if kind not in ("point", "times", "dropped", "done"):
+        raise ValueError(f"{kind!r} is not a kind of record")
+    kernel = as_text(record["kernel"])
+    key = tuple(map(_scalar, as_list(record["key"])))
+    at = {name: _scalar(own) for name, own in as_object(record.get("at", {})).items()}
+    known = results.contests.setdefault(contest_key(kernel, key, at), Contest(kernel, key, at))
+    if known.done:
+        raise ValueError("the contest of this line is done already")
+    if kind == "point":
+        _add_point(record, known)
+    elif kind == "times":
+        _add_times(record, known)
+    elif kind == "dropped":
+        _point(known, record["id"]).dropped = as_text(record["why"])
+    else:
+        winner = record["winner"]
+        known.winner = None if winner is None else _point(known, winner).id
+        known.done = as_text(record["why"])
+
+
+def _add_point(record: Mapping[str, object], contest: Contest) -> None:
+    state, name = record["state"], as_text(record["id"])
+    if state not in ("ok", "failed"):
+        raise ValueError(f"{state!r} is not a state")
+    point = PointResults(
+        id=name,
+        params={name: _scalar(own) for name, own in as_object(record["params"]).items()},
+        target=as_text(record["target"]),
+        artifact=as_text(record["artifact"]),
+        failed=as_text(record["why"]) if state == "failed" else "",
+    )
+    before = contest.points.get(name)
+    if before is not None:
+        if (before.params, before.artifact) != (point.params, point.artifact):
+            raise ValueError(f"{name} was another point before")
+        point.times_us, point.dropped = before.times_us, before.dropped
+    contest.points[name] = point
+
+
+def _add_times(record: Mapping[str, object], contest: Contest) -> None:
+    number = as_whole(record["round"])
+    if number != len(contest.rounds) + 1:
+        raise ValueError(f"round {number} comes after round {len(contest.rounds)}")
+    clock, heat = record.get("clock_mhz"), record.get("temperature_c")
+    contest.rounds[number] = Round(
+        clock_mhz=None if clock is None else as_whole(clock),
+        temperature_c=None if heat is None else as_whole(heat),
+        throttled=tuple(map(as_text, as_list(record.get("throttled", [])))),
+    )
+    contest.spent_s = as_number(record["spent_s"])
+    for name, us in as_object(record["times_us"]).items():
+        _point(contest, name).times_us[number] = as_number(us)
+        if us == 0:
+            raise ValueError(f"{name} took no time")
+
+
+def _point(contest: Contest, name: object) -> PointResults:
+    point = contest.points.get(as_text(name))
+    if point is None:
+        raise ValueError(f"{str(name)[:80]!r} is not a point of this contest")
+    return point
+
+
+def _scalar(value: object) -> Scalar:
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise TypeError(f"{str(value)[:80]} is not the value of a parameter")

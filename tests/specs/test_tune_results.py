@@ -1,0 +1,160 @@
+"""Results of `pallasc tune run`: what is read, what is dropped, what is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pallasc.errors import CorruptError, PallascError, SpecError
+from pallasc.specs.loading.tune_results import (
+    Start,
+    check_start,
+    contest_key,
+    line_of,
+    parse_results,
+    read_results,
+)
+from pallasc.specs.tuning import Measured
+
+START = Start(
+    "5a" * 32, "NVIDIA H100 80GB HBM3", "h100-sxm", "sm_90", "580.95.05", "2026-11-23", {}
+)
+SUBJECT = {"kernel": "matmul", "key": [1024, "bf16"]}
+IDS = ("matmul[tile=64]@h100-sxm", "matmul[tile=128]@h100-sxm")
+
+
+def point(number: int, **changed: object) -> dict[str, object]:
+    own = {"params": {"tile": 64 << number}, "target": "h100-sxm", "artifact": f"{number}" * 64}
+    rest = {"id": IDS[number], "state": "ok", "why": "", **own, **changed}
+    return {"kind": "point", **SUBJECT, **rest}
+
+
+def times(number: int, *us: float, **more: object) -> dict[str, object]:
+    named = dict(zip(IDS, us, strict=False))
+    return {"kind": "times", **SUBJECT, "round": number, "times_us": named, "spent_s": 0.5, **more}
+
+
+BOTH = [START.to_json(), point(0), point(1)]
+DROPPED = {"kind": "dropped", **SUBJECT, "id": IDS[1], "why": "slower: 9 of 9 rounds"}
+DONE = {"kind": "done", **SUBJECT, "winner": IDS[0], "why": "faster than the rest"}
+
+
+def content(*records: dict[str, object]) -> bytes:
+    return b"".join(map(line_of, records))
+
+
+def test_points_have_their_times_by_round(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    rounds = [
+        times(1, 10.0, 14.0, clock_mhz=1755, temperature_c=51),
+        times(2, 12.0, 15.0, clock_mhz=1755, throttled=["power"]),
+        times(3, 11.0),
+    ]
+    file.write_bytes(content(*BOTH, *rounds, DROPPED, DONE, {"kind": "end", "why": "done"}))
+    results = read_results(file)
+    contest = results.contests[contest_key("matmul", [1024, "bf16"], {})]
+    fast, slow = (contest.points[name] for name in IDS)
+    assert (fast.times_us, slow.times_us) == ({1: 10.0, 2: 12.0, 3: 11.0}, {1: 14.0, 2: 15.0})
+    assert contest.ratios(IDS[0], IDS[1]) == [10 / 14, 12 / 15]
+    assert (contest.winner, contest.done, results.ended) == (IDS[0], DONE["why"], "done")
+    assert slow.dropped == DROPPED["why"]
+    assert contest.rounds[2].throttled == ("power",)
+    name, driver = START.device, START.driver
+    expected = Measured(11.0, 9.09, 3, name, driver, 1755, "2026-11-23")
+    assert results.measured(contest, fast) == expected
+    assert not results.torn
+
+
+def test_a_point_that_fails_later_has_no_valid_times() -> None:
+    failed = point(1, state="failed", why="an illegal address")
+    results = parse_results(content(*BOTH, times(1, 10.0, 14.0), failed), "r")
+    (contest,) = results.contests.values()
+    assert [own.id for own in contest.valid] == [IDS[0]]
+    assert [own.failed for own in results.failures] == ["an illegal address"]
+
+
+@pytest.mark.parametrize("kept", [1, 40, -1])
+def test_a_cut_last_line_is_dropped_and_said(kept: int) -> None:
+    whole, last = content(*BOTH, times(1, 10.0, 14.0)), line_of(times(2, 10.0, 14.0))
+    results = parse_results(whole + last[:kept], "r.jsonl")
+    (contest,) = results.contests.values()
+    assert [*contest.rounds] == [1]
+    assert results.whole_bytes == len(whole)
+    assert "r.jsonl:5: the last line was cut" in results.torn
+
+
+def test_runs_of_one_file_go_on() -> None:
+    again = {**START.to_json(), "date": "2026-11-24"}
+    stopped = {"kind": "end", "why": "stopped"}
+    results = parse_results(content(*BOTH, times(1, 1, 2), stopped, again, times(2, 1, 2)), "r")
+    (contest,) = results.contests.values()
+    assert [*contest.rounds] == [1, 2]
+    assert (results.start.date, results.ended) == ("2026-11-24", "")
+
+
+def test_keys_of_other_types_are_other_contests() -> None:
+    assert contest_key("a", [1], {}) != contest_key("a", [True], {}) != contest_key("a", ["1"], {})
+    assert contest_key("a", [1], {}) != contest_key("a", [1], {"batch": 2})
+
+
+FLIPPED = content(*BOTH, times(1, 10.0, 14.0), DONE).replace(b"14.0", b"13.0")
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "message"),
+    [
+        (b"", SpecError, "not a file of results"),
+        (b"a notebook\n", SpecError, "not a file of results"),
+        (b'{"kind":"point","check":"0"}\n', SpecError, "not a file of results"),
+        (line_of(START.to_json())[:-1], SpecError, "not a file of results"),
+        (content({**START.to_json(), "schema": 0}), SpecError, "r:1: the results have schema 0"),
+        (FLIPPED, CorruptError, "r:4: the line does not match its check"),
+        (content(*BOTH, times(2, 1.0)), CorruptError, "r:4: round 2 comes after round 0"),
+        (
+            content(*BOTH, times(1, 1), times(1, 1)),
+            CorruptError,
+            "r:5: round 1 comes after round 1",
+        ),
+        (content(*BOTH, times(1, 0.0)), CorruptError, "took no time"),
+        (content(BOTH[0], times(1, 1.0)), CorruptError, "r:2: .* is not a point of this contest"),
+        (content(*BOTH, DONE, times(1, 1.0)), CorruptError, "r:5: .* is done already"),
+        (content(*BOTH, point(1, artifact="f" * 64)), CorruptError, "was another point before"),
+        (content(*BOTH, {"kind": "tunes", **SUBJECT}), CorruptError, "'tunes' is not a kind"),
+        (content(*BOTH, {"kind": "done", **SUBJECT}), CorruptError, "'winner' is missing"),
+        (
+            content(*BOTH, {**START.to_json(), "job": "00" * 32}),
+            CorruptError,
+            "r:4: the run that starts here is of another job or GPU",
+        ),
+    ],
+)
+def test_what_is_not_as_written_is_refused(
+    data: bytes, kind: type[PallascError], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        parse_results(data, "r")
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"job": "00" * 32}, "another job: 5a5a5a5a5a5a…, and this one is 000000000000…"),
+        (
+            {"device": "NVIDIA B200"},
+            "another GPU: NVIDIA H100 80GB HBM3 .*, and this is NVIDIA B200",
+        ),
+        ({"arch": "sm_100"}, r"another GPU: .*sm_90\), and this is .*sm_100\)"),
+    ],
+)
+def test_another_job_or_gpu_is_refused_by_name(changed: dict[str, str], message: str) -> None:
+    record = {**START.to_json(), **changed}
+    del record["kind"], record["schema"]
+    with pytest.raises(SpecError, match=message):
+        check_start(START, Start(**record), "r.jsonl")  # type: ignore[arg-type]
+
+
+def test_a_newer_driver_may_go_on() -> None:
+    record = {**START.to_json(), "driver": "590.1", "date": "2027-01-01"}
+    del record["kind"], record["schema"]
+    check_start(START, Start(**record), "r.jsonl")  # type: ignore[arg-type]
