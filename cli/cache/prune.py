@@ -69,6 +69,18 @@ def prune_command(
       pallasc cache prune --dry-run
       pallasc cache prune --size 2GiB --age 30d
       pallasc cache prune --remote s3://bucket/kernels --age 90d --dry-run
+
+    --json prints one object:
+      dry_run       whether nothing was removed
+      limit_bytes, limit_age_s   the limits, null for none
+      bytes_before, bytes_after, excess_bytes
+      records, blobs, manifests  how many of each went
+      evicted       artifacts that went, and why; packs the same of packs
+      kept          what stays though a limit says otherwise, and why
+      leftovers     of dead processes
+      held, complete, warnings
+    and with --remote: url, dry_run, packs, unknown (objects that no catalog leads to), bytes,
+    kept_packs, kept_bytes, unread
     """
     if remote is not None:
         return _prune_remote(remote, dry_run, as_json, limits)

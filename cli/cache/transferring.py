@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from pallasc.cli.arguments.options import Selection
     from pallasc.compiler.builds.remote_requests import Sendable
 
-_MB = 1e6
 _MOST_NAMED = 5
 
 
@@ -118,6 +117,6 @@ def warn_of(done: Transfer) -> None:
 def _traffic(done: Transfer) -> str:
     stats = done.stats
     return (
-        f"{stats.bytes_written / _MB:.1f} MB written, {stats.bytes_read / _MB:.1f} MB read, "
+        f"{stats.bytes_written:,} bytes written, {stats.bytes_read:,} bytes read, "
         f"{count(stats.requests, 'request')}"
     )

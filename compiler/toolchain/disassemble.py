@@ -10,12 +10,15 @@ from pathlib import Path
 from pallasc.compiler.toolchain.toolchain import find_disassembler
 from pallasc.errors import CorruptError, ToolError
 
+_LONGEST_S = 600.0
+"""No cubin of the coverage table takes a minute."""
+
 
 def sass(cubin: bytes, *, kernel: str | None = None) -> str:
     """Return the SASS of `cubin`, or of a kernel in it.
 
     Raises:
-        ToolError: nvdisasm is not installed, or cannot be run.
+        ToolError: nvdisasm is not installed, cannot be run, or does not end.
         CorruptError: nvdisasm refuses the cubin.
     """
     text = disassembly(cubin, "-ndf", "-c")
@@ -26,7 +29,7 @@ def disassembly(cubin: bytes, *options: str) -> str:
     """Return what nvdisasm writes about `cubin` with these options.
 
     Raises:
-        ToolError: nvdisasm is not installed, or cannot be run.
+        ToolError: nvdisasm is not installed, cannot be run, or does not end.
         CorruptError: nvdisasm refuses the cubin.
     """
     tool = find_disassembler()
@@ -39,7 +42,14 @@ def disassembly(cubin: bytes, *options: str) -> str:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
         try:
-            answer = subprocess.run([tool, *options, file], capture_output=True, check=False)
+            answer = subprocess.run(
+                [tool, *options, file], capture_output=True, check=False, timeout=_LONGEST_S
+            )
+        except subprocess.TimeoutExpired:
+            raise ToolError(
+                f"nvdisasm took longer than {_LONGEST_S:.0f} s for a cubin of {len(cubin):,} bytes, "
+                "and was stopped."
+            ) from None
         except OSError as error:
             raise ToolError(f"nvdisasm cannot be run: {error}") from error
     if answer.returncode:

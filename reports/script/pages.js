@@ -35,8 +35,17 @@
     await code.draw(page);
   };
 
+  // A "%" without two digits is no code: it stands for itself.
+  const decoded = (text) => {
+    try {
+      return decodeURIComponent(text);
+    } catch {
+      return text;
+    }
+  };
+
   const open = async () => {
-    const name = decodeURIComponent(location.hash.slice(1)) || "overview";
+    const name = decoded(location.hash.slice(1)) || "overview";
     if (name === "content") return;
     const page = await find(name);
     const isNew = page !== shown;

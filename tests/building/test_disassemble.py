@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pallasc.compiler.toolchain import toolchain
+from pallasc.compiler.toolchain import disassemble, toolchain
 from pallasc.compiler.toolchain.disassemble import sass
 from pallasc.errors import CorruptError, ToolError
 
@@ -46,6 +47,18 @@ def test_what_is_no_cubin_is_refused_without_naming_a_temporary_file(bad: bytes)
         sass(bad)
     assert "/" not in caught.value.message
     assert caught.value.exit_code == 5
+
+
+def test_a_disassembler_that_does_not_end_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvdisasm"
+    tool.write_text("#!/bin/sh\nexec sleep 1000\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(disassemble, "find_disassembler", lambda: tool)
+    monkeypatch.setattr(disassemble, "_LONGEST_S", 0.1)
+    with pytest.raises(ToolError, match=r"nvdisasm took longer than 0 s for a cubin of 4 bytes"):
+        sass(b"\x7fELF")
 
 
 def test_a_missing_disassembler_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

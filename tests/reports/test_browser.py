@@ -64,6 +64,12 @@ def _variants(browser: Browser, kernel: str) -> list[str]:
     return [f"#{slug}" for slug in browser.run(VISIBLE)]
 
 
+def test_an_address_that_is_no_code_of_a_page_shows_one_all_the_same(browser: Browser) -> None:
+    browser.run("location.hash = '#100%'")
+    browser.go("#overview")
+    assert browser.run("return document.querySelector('.page.open').id") == "overview"
+
+
 def test_four_pages_at_two_widths_are_drawn_and_do_not_scroll_sideways(
     browser: Browser, tmp_path: Path
 ) -> None:
