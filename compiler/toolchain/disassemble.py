@@ -47,8 +47,8 @@ def disassembly(cubin: bytes, *options: str) -> str:
             )
         except subprocess.TimeoutExpired:
             raise ToolError(
-                f"nvdisasm took longer than {_LONGEST_S:.0f} s for a cubin of {len(cubin):,} bytes, "
-                "and was stopped."
+                f"nvdisasm took longer than {_LONGEST_S:.0f} s for a cubin of {len(cubin):,} "
+                "bytes, and was stopped."
             ) from None
         except OSError as error:
             raise ToolError(f"nvdisasm cannot be run: {error}") from error

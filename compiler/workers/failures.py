@@ -45,6 +45,15 @@ def too_slow(doing: str, timeout_s: float) -> CompileError:
     )
 
 
+def never_ready(doing: str, limit_s: float) -> CompileError:
+    """Return the error for a worker that was stopped before it could begin with its task."""
+    return CompileError(
+        f"{doing} was not ready after {limit_s:g} s and was stopped",
+        hint="Give this machine less to do at a time (--jobs), or raise --timeout.",
+        kind="timeout",
+    )
+
+
 def too_large(doing: str, held_bytes: int, limit_bytes: int) -> CompileError:
     """Return the error for a worker that was stopped because it held too much memory."""
     return CompileError(

@@ -118,14 +118,21 @@ class Watch:
         late = limits.timeout_s is not None and _is_late(worker, limits.timeout_s + limits.grace_s)
         if limits.memory_bytes is not None and held > limits.memory_bytes:
             error = failures.too_large(task.doing, held, limits.memory_bytes)
-        elif late and limits.timeout_s is not None:
-            error = failures.too_slow(task.doing, limits.timeout_s)
+        elif late:
+            error = _late_error(worker, task, limits)
         elif worker.gone_s is not None and time.monotonic() > worker.gone_s + _CLOSED_S:
             error = failures.died(task.doing, worker.ending(), "")
         else:
             return None
         worker.end_with_stack()
         return _failure(worker, task, error, repeat=not late)
+
+
+def _late_error(worker: Worker, task: Task, limits: Limits) -> CompileError:
+    timeout_s = limits.timeout_s or 0.0
+    if worker.seconds() is None:
+        return failures.never_ready(task.doing, timeout_s + limits.grace_s + _START_S)
+    return failures.too_slow(task.doing, timeout_s)
 
 
 def _is_late(worker: Worker, timeout_s: float) -> bool:

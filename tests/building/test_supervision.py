@@ -27,7 +27,7 @@ from fakes import WHO, Prepare, code, fakes, value  # noqa: E402
 from fakes import answers as answers_of  # noqa: E402
 
 LIMIT_BYTES = 300_000_000
-TIMEOUT_S, PATIENCE_S = 3.0, 60.0
+TIMEOUT_S, PATIENCE_S = 3.0, 300.0
 
 SPEC = """
 import pallasc
@@ -232,7 +232,7 @@ def test_a_worker_that_never_gets_ready_is_stopped(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(supervision, "_START_S", 0.2)
     with fakes(timeout_s=0.2, context=Prepare(code="import signal; signal.pause()")) as pool:
         (error,) = run(pool, "value = 1")
-    assert error.startswith("the compiling process took longer than 0.2 s (--timeout)")
+    assert error.startswith("the compiling process was not ready after 0.4 s and was stopped")
 
 
 def test_a_task_that_takes_too_long_is_not_tried_again() -> None:
