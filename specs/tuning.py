@@ -214,6 +214,41 @@ class Tuning:
         )
 
 
+def check_padding(
+    pad: Mapping[str, Mapping[str, int]],
+    params: Mapping[str, Scalar],
+    shapes: Mapping[str, Sequence[int]],
+) -> None:
+    """Check where the arrays of a variant may be longer than a call's.
+
+    Args:
+        pad: as in `Tune`.
+        params: the variant's parameters.
+        shapes: the shape of each of its arrays, inputs and outputs, by path.
+
+    Raises:
+        ValueError: a parameter is not a positive whole number, no array has that path or
+            dimension, or an array is padded in two of its dimensions.
+    """
+    padded: dict[str, str] = {}
+    for name, places in pad.items():
+        value = params.get(name)
+        if type(value) is not int or value < 1:
+            raise ValueError(f"pad: {name} must be a positive whole number, not {plain(value)}")
+        for path, dimension in places.items():
+            shape = shapes.get(path)
+            if shape is None:
+                known = ", ".join(list(shapes)[:8])
+                raise ValueError(f"pad: there is no array {path}; arrays: {known}")
+            if not 0 <= dimension < len(shape):
+                raise ValueError(f"pad: {path} has {len(shape)} dimensions, not one {dimension}")
+            if (other := padded.setdefault(path, name)) != name:
+                raise ValueError(
+                    f"pad: {path} is padded for {other} and for {name}; only one dimension of an "
+                    "array can be"
+                )
+
+
 def bucket_key(
     key: Sequence[Scalar],
     by: Sequence[str],

@@ -25,6 +25,7 @@ class Kind(IntEnum):
     PTX = 2
     CONSTANT = 3
     LINES = 4
+    REFERENCE = 5
 
 
 @dataclass(frozen=True, slots=True)

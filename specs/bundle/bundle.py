@@ -40,8 +40,10 @@ from pallasc.specs.templates import Scalar
 if TYPE_CHECKING:
     from pallasc.specs.artifacts.source_lines import SourceLines
     from pallasc.specs.bundle.items import Item
+    from pallasc.specs.bundle.reference import Reference
 
 
+_CALLED = {Kind.LINES: "source lines", Kind.REFERENCE: "reference values"}
 _MOST_NAMED = 200
 """Variants that are compared with a misspelt one."""
 
@@ -228,6 +230,20 @@ class Bundle:
         with self._reader.naming:
             return self._record(entry)
 
+    def reference(self, entry: Entry) -> Reference | None:
+        """Return what results of an entry are compared with, None where the bundle does not say.
+
+        Raises:
+            CorruptError: it is damaged, or not for results of this entry.
+        """
+        if entry.reference is None:
+            return None
+        from pallasc.specs.bundle.reference import parse_reference
+
+        data = self._beside(entry.reference, Kind.REFERENCE)
+        with self._reader.naming:
+            return parse_reference(data, [output.shape for output in entry.outputs])
+
     def shipped(self, entry: Entry) -> Shipped:
         """Return digest and size of what ships for each blob of the record; None if left out."""
         with self._reader.naming:
@@ -256,12 +272,21 @@ class Bundle:
             with self._reader.naming:
                 record = self._record(entry)
                 numbers = dict(zip(kinds_of(record), entry.blobs, strict=True))
-            read = self._read_of(numbers)
-            yield Item(entry.name, entry.params, record, read, entry.vmap, self._lines_of(entry))
+            yield Item(
+                entry.name,
+                entry.params,
+                record,
+                self._read_of(numbers),
+                entry.vmap,
+                self._reader_of(entry.lines, Kind.LINES),
+                entry.tuning,
+                self._reader_of(entry.reference, Kind.REFERENCE),
+            )
 
     def stored_bytes(self, entry: Entry) -> int:
         """Return the bytes that an entry's record and blobs take in the file, bases not counted."""
-        numbers = {n for n in (entry.record, entry.lines, *entry.blobs) if n is not None}
+        named = (entry.record, entry.lines, entry.reference, *entry.blobs)
+        numbers = {number for number in named if number is not None}
         with self._reader.naming:
             return sum(self._reader.row(number).extent.size for number in numbers)
 
@@ -281,7 +306,7 @@ class Bundle:
         from pallasc.specs.bundle.verify import verify
 
         with self._reader.naming:
-            verify(self._reader, self.entries(), self.artifact)
+            verify(self._reader, self.entries(), self.artifact, self.reference)
             _ = self.provenance, self.codec
 
     def check_signatures(self, trusted: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
@@ -310,13 +335,14 @@ class Bundle:
 
         return read
 
-    def _lines_of(self, entry: Entry) -> Callable[[], bytes] | None:
-        return None if entry.lines is None else partial(self._lines, entry.lines)
+    def _reader_of(self, number: int | None, kind: Kind) -> Callable[[], bytes] | None:
+        return None if number is None else partial(self._beside, number, kind)
 
-    def _lines(self, number: int) -> bytes:
+    def _beside(self, number: int, kind: Kind) -> bytes:
+        """Return the content of a blob of a kind that no record names."""
         with self._reader.naming:
-            if self._reader.row(number).kind is not Kind.LINES:
-                raise CorruptError(f"blob {number} has no source lines, and an entry says so")
+            if self._reader.row(number).kind is not kind:
+                raise CorruptError(f"blob {number} has no {_CALLED[kind]}, and an entry says so")
         return self._content(number)
 
     def _source_lines(self, entry: Entry) -> SourceLines | None:
@@ -324,7 +350,7 @@ class Bundle:
             return None
         from pallasc.specs.artifacts.source_lines import from_json
 
-        data = self._lines(entry.lines)
+        data = self._beside(entry.lines, Kind.LINES)
         with self._reader.naming:
             return from_json(data)
 

@@ -9,7 +9,8 @@ and 64 lower-case hexadecimal digits in JSON. JSON is canonical (`specs/canonica
                  content catalog_digest provenance_digest body_digest more root
     magic      = 89 "pallasc"
     major      = u16                1; another one is refused by its number
-    minor      = u16                0, or 1 where it has source lines; a reader takes a later
+    minor      = u16                2 where a variant is tuned or has reference values, else 1
+                                    where it has source lines, else 0; a reader takes a later
                                     one and passes over what is new in it
     head_bytes = u32                bytes of the head; `more` is what later minors add
     body_end   = u64                where the signatures begin
@@ -41,7 +42,7 @@ A page holds 64 rows or entries, the last one the rest. Decompressed they are
     size       = u32                bytes of its content
     step       = u32                its base is the blob that many numbers before it; 0: it has none
     form       = kind + 16 × coding, one byte; kind: 0 record, 1 cubin, 2 PTX, 3 constant,
-                 4 source lines; coding: 0 raw, 1 zstd
+                 4 source lines, 5 reference values; coding: 0 raw, 1 zstd
     digest     = of its content
 
     entry page = { end } { entry }
@@ -88,6 +89,10 @@ History:
     1.1  source lines (`specs/artifacts/source_lines.py`): a blob of kind 4 that an entry names in
          `lines`. A bundle without any is written as 1.0; a reader of 1.0 refuses the kind where it
          comes across it, which is when it verifies.
+    1.2  what a variant of a tuned kernel carries, `tune` of an entry, and reference values
+         (`specs/bundle/reference.py`): a blob of kind 5 that an entry names in `reference`. A
+         bundle without any is written as 1.1 or 1.0. An earlier reader passes over `tune`, and so
+         chooses without rows.
 """
 
 from __future__ import annotations
@@ -100,8 +105,9 @@ from typing import NamedTuple
 from pallasc.errors import CorruptError
 
 MAGIC = b"\x89pallasc"
-MAJOR, MINOR = 1, 1
-MINOR_WITHOUT_LINES = 0
+MAJOR, MINOR = 1, 2
+MINOR_WITH_LINES = 1
+MINOR_OF_OLD = 0
 CONTENT_SCHEMA = b"pallasc bundle content 1\n"
 
 ENTRIES_PER_PAGE = 64

@@ -13,6 +13,7 @@ from pallasc.specs.bundle.records import kinds_of, minimum_driver, parse_record,
 from pallasc.specs.bundle.strip import strip_debug
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.templates import Scalar
+from pallasc.specs.tuning import Tuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class Item:
         read: returns the bytes of a blob of the record; None where an earlier bundle left it out.
         vmap: the kernel that does the same to a batch, None where the spec names none.
         lines: returns the record of its source lines; None where none ship.
+        tuning: what decides where it is used, None where the kernel is not tuned.
+        reference: returns its reference values (`specs/bundle/reference.py`); None where none ship.
     """
 
     name: str
@@ -34,6 +37,8 @@ class Item:
     read: Callable[[str], bytes | None]
     vmap: str | None = None
     lines: Callable[[], bytes | None] | None = None
+    tuning: Tuning | None = None
+    reference: Callable[[], bytes | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +65,14 @@ class Packed:
         shipped: digest of what ships for each of the record's blobs, in the order of their digests.
         blobs: what ships, the record included, by digest.
         lines: digest of the source lines, None where none ship.
+        reference: digest of the reference values, None where none ship.
     """
 
     entry: Entry
     shipped: tuple[str | None, ...]
     blobs: Mapping[str, Blob]
     lines: str | None = None
+    reference: str | None = None
 
 
 def item_of(
@@ -75,6 +82,8 @@ def item_of(
     *,
     vmap: str | None = None,
     lines: bytes | None = None,
+    tuning: Tuning | None = None,
+    reference: bytes | None = None,
 ) -> Item:
     """Return the item of an artifact.
 
@@ -84,9 +93,19 @@ def item_of(
         artifact: what was compiled.
         vmap: the kernel that does the same to a batch.
         lines: the record of its source lines; None for none.
+        tuning: what decides where it is used.
+        reference: its reference values; None for none.
     """
-    read = None if lines is None else lambda: lines
-    return Item(name, tuple(params.items()), artifact.record, artifact.blob, vmap, read)
+    return Item(
+        name,
+        tuple(params.items()),
+        artifact.record,
+        artifact.blob,
+        vmap,
+        None if lines is None else lambda: lines,
+        tuning,
+        None if reference is None else lambda: reference,
+    )
 
 
 def pack_item(item: Item, *, keep_debug: bool, keep_ptx: bool) -> Packed:
@@ -116,11 +135,21 @@ def pack_item(item: Item, *, keep_debug: bool, keep_ptx: bool) -> Packed:
         shipped.append(name)
         if content is not None and name is not None:
             blobs[name] = Blob(kind, content, families.get(key, ""))
-    lines = None if item.lines is None else item.lines()
-    if lines is not None:
-        blobs[digest(lines)] = Blob(Kind.LINES, lines, item.name)
-    named = None if lines is None else digest(lines)
-    return Packed(_entry(item, record, own), tuple(shipped), blobs, named)
+    lines = _beside(Kind.LINES, item.lines, item, blobs)
+    reference = _beside(Kind.REFERENCE, item.reference, item, blobs)
+    return Packed(_entry(item, record, own), tuple(shipped), blobs, lines, reference)
+
+
+def _beside(
+    kind: Kind, read: Callable[[], bytes | None] | None, item: Item, blobs: dict[str, Blob]
+) -> str | None:
+    """Add what ships beside the record's blobs; return its digest, None where there is nothing."""
+    content = None if read is None else read()
+    if content is None:
+        return None
+    name = digest(content)
+    blobs[name] = Blob(kind, content, item.name)
+    return name
 
 
 def _families(record: ArtifactRecord) -> dict[str, str]:
@@ -145,4 +174,5 @@ def _entry(item: Item, record: ArtifactRecord, own: str) -> Entry:
         blobs=(),
         digest_of=lambda _: own,
         vmap=item.vmap,
+        tuning=item.tuning,
     )

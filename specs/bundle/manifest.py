@@ -10,10 +10,26 @@
   where it is not row-major
 * `lines`: number of the source lines among the blobs; only where they ship
 * `order`: the parameters' names in the order of the matrix
+* `reference`: number of its reference values among the blobs (`specs/bundle/reference.py`); only in
+  jobs for `pallasc tune run`
+* `tune`: what decides where it is used; only of tuned kernels
 * `vmap`: the kernel that does the same to a batch, for `jax.vmap`; only where the spec names one
 
-All but `blobs`, `lines`, `order` and `vmap` repeats what the record says, so that a variant can be
+`arch`, `driver`, `inputs` and `outputs` repeat what the record says, so that a variant can be
 chosen without reading records; `Bundle.artifact` and `Bundle.verify` compare.
+
+    tune   = { "by": [name…], "over": [name…], "buckets": {name: "pow2" or [edge…]},
+               "pad": {name: {path: dimension}}, "round": "up" or "down", "default": flag,
+               "rows": [row…], "rank": number }
+    row    = { "gpu": model, "key": [value of each of by…], "source": text, "us": number,
+               "spread_percent": number, "rounds": number, "device": name, "driver": version,
+               "clock_mhz": number, "date": text }
+
+What is as usual is left out: no buckets, no padding, "up", false, no rows, 0. A row uses the
+entry's own values of `over`, and its times are of the entry's own artifact, unless `source` says
+where they are from. `rank` counts the points of a key from 1 by what is known without a GPU. All
+variants of a kernel agree on `by`, `over`, `buckets`, `pad` and `round`, on the values of `over` of
+the default, and on what a row of one model and key uses (`specs/bundle/tuned.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +38,7 @@ import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import array_text
@@ -29,6 +46,7 @@ from pallasc.specs.bundle.format import CONTENT_SCHEMA, MAX_COUNT
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.spec import variant_id
 from pallasc.specs.templates import Scalar
+from pallasc.specs.tuning import Tuning, check_padding
 from pallasc.specs.untrusted_json import as_list, as_object, as_text, as_whole, fault, parse_json
 
 _END = struct.Struct("<I")
@@ -71,6 +89,8 @@ class Entry:
         digest_of: returns the digest of a blob by its number.
         vmap: the kernel that does the same to a batch, None where the spec names none.
         lines: number of its source lines among the blobs, None where none ship.
+        tuning: what decides where it is used, None where the kernel is not tuned.
+        reference: number of its reference values among the blobs, None where none ship.
     """
 
     name: str
@@ -85,6 +105,8 @@ class Entry:
     digest_of: Callable[[int], str] = field(repr=False, compare=False)
     vmap: str | None = None
     lines: int | None = None
+    tuning: Tuning | None = None
+    reference: int | None = None
 
     @property
     def digest(self) -> str:
@@ -130,8 +152,9 @@ def about_of(
     record: int | str,
     blobs: Sequence[int | str | None],
     lines: int | str | None = None,
+    reference: int | str | None = None,
 ) -> bytes:
-    """Return `about` of an entry, with numbers or with digests of record, blobs and lines."""
+    """Return `about` of an entry, with numbers or with digests of all that it names."""
     return canonical_json(
         {
             "arch": entry.arch,
@@ -142,20 +165,38 @@ def about_of(
             "order": [name for name, _ in entry.params],
             "outputs": [array.to_json() for array in entry.outputs],
             "record": record,
+            **({} if reference is None else {"reference": reference}),
+            **({} if entry.tuning is None else {"tune": entry.tuning.to_json()}),
             **({} if entry.vmap is None else {"vmap": entry.vmap}),
         }
     )
 
 
-def content_digest(entries: Iterable[tuple[Entry, Sequence[str | None], str | None]]) -> bytes:
+class Named(NamedTuple):
+    """An entry with the digests of what it names.
+
+    Attributes:
+        entry: the variant.
+        blobs: digest of each of the record's blobs as it ships, None where it was left out.
+        lines: that of its source lines, None where none ship.
+        reference: that of its reference values, None where none ship.
+    """
+
+    entry: Entry
+    blobs: Sequence[str | None]
+    lines: str | None = None
+    reference: str | None = None
+
+
+def content_digest(entries: Iterable[Named]) -> bytes:
     """Return the digest of what a bundle holds.
 
     Args:
-        entries: in the order of their keys, each with the digests of its blobs and its lines.
+        entries: all that it has, in the order of their keys.
     """
     state = hashlib.sha256(CONTENT_SCHEMA)
-    for entry, shipped, lines in entries:
-        about = about_of(entry, record=entry.digest, blobs=shipped, lines=lines)
+    for entry, blobs, lines, reference in entries:
+        about = about_of(entry, record=entry.digest, blobs=blobs, lines=lines, reference=reference)
         state.update(entry.key + b"\n" + about + b"\n")
     return state.digest()
 
@@ -165,7 +206,13 @@ def pack_entries(entries: Sequence[Entry]) -> bytes:
     texts = [
         entry.key
         + b"\n"
-        + about_of(entry, record=entry.record, blobs=entry.blobs, lines=entry.lines)
+        + about_of(
+            entry,
+            record=entry.record,
+            blobs=entry.blobs,
+            lines=entry.lines,
+            reference=entry.reference,
+        )
         for entry in entries
     ]
     ends = bytearray()
@@ -253,20 +300,40 @@ def _entry(key: bytes, about: Mapping[str, object], digest_of: Callable[[int], s
     vmap = as_text(about["vmap"]) if "vmap" in about else None
     if vmap is not None and not is_name(vmap):
         raise ValueError("its kernel for batches has no name of a kernel")
+    point = {item: _scalar(values[item]) for item in order}
+    inputs = tuple(map(parse_array, as_list(about["inputs"])))
+    outputs = tuple(map(parse_array, as_list(about["outputs"])))
     return Entry(
         name=name,
-        params=tuple((item, _scalar(values[item])) for item in order),
+        params=tuple(point.items()),
         target=target,
         arch=as_text(about["arch"]),
-        inputs=tuple(map(parse_array, as_list(about["inputs"]))),
-        outputs=tuple(map(parse_array, as_list(about["outputs"]))),
+        inputs=inputs,
+        outputs=outputs,
         minimum_driver={k: as_text(v) for k, v in as_object(about["driver"]).items()},
         record=_number(about["record"]),
         blobs=tuple(None if item is None else _number(item) for item in as_list(about["blobs"])),
         digest_of=digest_of,
         vmap=vmap,
         lines=_number(about["lines"]) if "lines" in about else None,
+        tuning=_tuning(about, point, (*inputs, *outputs), digest_of),
+        reference=_number(about["reference"]) if "reference" in about else None,
     )
+
+
+def _tuning(
+    about: Mapping[str, object],
+    point: Mapping[str, Scalar],
+    arrays: Sequence[Array],
+    digest_of: Callable[[int], str],
+) -> Tuning | None:
+    if "tune" not in about:
+        return None
+    value = as_object(about["tune"])
+    artifact = digest_of(_number(about["record"])) if "rows" in value else ""
+    tuning = Tuning.from_json(value, point, artifact)
+    check_padding(tuning.pad, point, {array.path: array.shape for array in arrays})
+    return tuning
 
 
 def parse_array(item: object) -> Array:

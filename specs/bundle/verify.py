@@ -8,19 +8,26 @@ from collections.abc import Callable, Iterable, Iterator
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.format import MINOR, Extent
-from pallasc.specs.bundle.manifest import Entry, content_digest
+from pallasc.specs.bundle.manifest import Entry, Named, content_digest
 from pallasc.specs.bundle.reader import Reader
+from pallasc.specs.bundle.tuned import Agreement
 
 _CHUNK_BYTES = 2**20
 
 
-def verify(reader: Reader, entries: Iterable[Entry], artifact: Callable[[Entry], Artifact]) -> None:
+def verify(
+    reader: Reader,
+    entries: Iterable[Entry],
+    artifact: Callable[[Entry], Artifact],
+    reference: Callable[[Entry], object],
+) -> None:
     """Verify a bundle, signatures and provenance aside.
 
     Args:
         reader: of the bundle.
         entries: all that it has.
         artifact: returns the artifact of one.
+        reference: returns its reference values, after it has checked them.
 
     Raises:
         CorruptError: the first thing that is wrong, without the name of the file.
@@ -32,7 +39,7 @@ def verify(reader: Reader, entries: Iterable[Entry], artifact: Callable[[Entry],
     _check_keys(reader)
     used: dict[int, str] = {}
     contents = set()
-    content = content_digest(_used(reader, entries, artifact, used))
+    content = content_digest(_used(reader, entries, artifact, reference, used))
     if is_known and content != reader.head.content:
         raise CorruptError("its manifest does not match the digest of its content")
     for number in range(reader.catalog.blobs):
@@ -94,14 +101,21 @@ def _used(
     reader: Reader,
     entries: Iterable[Entry],
     artifact: Callable[[Entry], Artifact],
+    reference: Callable[[Entry], object],
     used: dict[int, str],
-) -> Iterator[tuple[Entry, list[str | None], str | None]]:
-    """Yield each entry with the digests of its blobs and lines; note who uses which blob."""
+) -> Iterator[Named]:
+    """Yield each entry with the digests of what it names; note who uses which blob."""
+    agreement = Agreement()
     for entry in entries:
+        if fault := agreement.disagreement(entry):
+            raise CorruptError(fault)
         held = artifact(entry)
-        _ = held.plan, held.kernels, held.source_lines
-        for number in (entry.record, *entry.blobs, entry.lines):
+        _ = held.plan, held.kernels, held.source_lines, reference(entry)
+        for number in (entry.record, *entry.blobs, entry.lines, entry.reference):
             if number is not None:
                 used.setdefault(number, entry.id)
-        lines = None if entry.lines is None else reader.digest(entry.lines)
-        yield entry, [None if n is None else reader.digest(n) for n in entry.blobs], lines
+        blobs, lines, values = (
+            [None if n is None else reader.digest(n) for n in numbers]
+            for numbers in (entry.blobs, [entry.lines], [entry.reference])
+        )
+        yield Named(entry, blobs, lines[0], values[0])

@@ -31,7 +31,8 @@ from pallasc.specs.bundle.format import (
     MAX_COUNT,
     MAX_PAGE_BYTES,
     MINOR,
-    MINOR_WITHOUT_LINES,
+    MINOR_OF_OLD,
+    MINOR_WITH_LINES,
     NO_DIGEST,
     Extent,
     Head,
@@ -39,8 +40,9 @@ from pallasc.specs.bundle.format import (
     sha256,
 )
 from pallasc.specs.bundle.items import Blob, Item, Packed, pack_item
-from pallasc.specs.bundle.manifest import Entry, content_digest, pack_entries
+from pallasc.specs.bundle.manifest import Entry, Named, content_digest, pack_entries
 from pallasc.specs.bundle.provenance import Provenance, pack_provenance
+from pallasc.specs.bundle.tuned import check_agreement, joined
 from pallasc.specs.canonical import canonical_json
 
 
@@ -62,7 +64,8 @@ def build_bundle(
         provenance: from what the artifacts were made.
 
     Raises:
-        SpecError: no such level, two artifacts of one variant, or too much of something.
+        SpecError: no such level, two artifacts of one variant, variants of a tuned kernel that
+            disagree, or too much of something.
         CorruptError: an artifact is damaged.
     """
     check_level(level)
@@ -77,10 +80,12 @@ def build_bundle(
             record=numbers[variant.entry.digest],
             blobs=tuple(None if key is None else numbers[key] for key in variant.shipped),
             lines=None if variant.lines is None else numbers[variant.lines],
+            reference=None if variant.reference is None else numbers[variant.reference],
         )
         for variant in variants
     ]
-    content = content_digest((v.entry, v.shipped, v.lines) for v in variants)
+    check_agreement(entries)
+    content = content_digest(Named(v.entry, v.shipped, v.lines, v.reference) for v in variants)
     return body.finish(entries, content, origins)
 
 
@@ -88,8 +93,8 @@ def _sorted(variants: Iterable[Packed]) -> list[Packed]:
     """Return the variants in the order of their keys, each once.
 
     Raises:
-        SpecError: two artifacts have the same key, two copies of one name different kernels for
-            batches, or there are too many.
+        SpecError: two artifacts have the same key, copies of one name different kernels for batches
+            or are tuned differently, or there are too many.
     """
     by_key: dict[bytes, Packed] = {}
     for variant in variants:
@@ -101,17 +106,17 @@ def _sorted(variants: Iterable[Packed]) -> list[Packed]:
                 f"{entry.digest[:12]}.",
                 hint="Leave one of them out.",
             )
-        by_key[entry.key] = _with_vmap(max(variant, other, key=_richness), variant, other)
+        by_key[entry.key] = _joined(max(variant, other, key=_richness), variant, other)
     if len(by_key) > MAX_COUNT:
         raise SpecError(f"a bundle holds at most {MAX_COUNT} variants; there are {len(by_key)}.")
     return [by_key[key] for key in sorted(by_key)]
 
 
-def _with_vmap(richest: Packed, *copies: Packed) -> Packed:
-    """Return a copy of an artifact with the kernel for batches that any copy names.
+def _joined(richest: Packed, *copies: Packed) -> Packed:
+    """Return a copy of an artifact with kernel for batches, rows and reference values of any copy.
 
     Raises:
-        SpecError: two copies name different ones.
+        SpecError: two copies name different kernels for batches, or are tuned differently.
     """
     names = sorted({copy.entry.vmap for copy in copies if copy.entry.vmap is not None})
     if len(names) > 1:
@@ -119,19 +124,23 @@ def _with_vmap(richest: Packed, *copies: Packed) -> Packed:
             f"there are two kernels for a batch of {richest.entry.id}: {' and '.join(names)}.",
             hint="Leave one of its copies out.",
         )
-    if not names:
-        return richest
-    return replace(richest, entry=replace(richest.entry, vmap=names[0]))
+    tuning = joined(*(copy.entry for copy in copies))
+    entry = replace(richest.entry, vmap=names[0] if names else None, tuning=tuning)
+    return replace(richest, entry=entry)
 
 
 def _richness(variant: Packed) -> tuple[int, tuple[str, ...], bytes]:
-    """Return a key by which the copy with debug sections, PTX and source lines is the largest.
+    """Return a key by which the copy with debug sections, PTX and the like is the largest.
 
     Its other parts make the choice independent of the order of the items.
     """
     size = sum(len(blob.data) for blob in variant.blobs.values())
     names = canonical_json([name for name, _ in variant.entry.params])
-    return size, tuple(key or "" for key in (*variant.shipped, variant.lines)), names
+    return (
+        size,
+        tuple(key or "" for key in (*variant.shipped, variant.lines, variant.reference)),
+        names,
+    )
 
 
 def _blobs(variants: Iterable[Packed]) -> dict[str, Blob]:
@@ -151,6 +160,17 @@ def _blobs(variants: Iterable[Packed]) -> dict[str, Blob]:
         blobs, key=lambda key: (blobs[key].kind, blobs[key].family, len(blobs[key].data), key)
     )
     return {key: blobs[key] for key in order}
+
+
+def _minor(entries: Iterable[Entry]) -> int:
+    """Return the first minor version that has all that the entries need."""
+    minor = MINOR_OF_OLD
+    for entry in entries:
+        if entry.tuning is not None or entry.reference is not None:
+            return MINOR
+        if entry.lines is not None:
+            minor = MINOR_WITH_LINES
+    return minor
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +232,7 @@ class _Body:
             )
         catalog_at, origins_at = self._append(catalog), self._append(origins)
         head = Head(
-            minor=MINOR if any(e.lines is not None for e in entries) else MINOR_WITHOUT_LINES,
+            minor=_minor(entries),
             head_bytes=HEAD_BYTES,
             body_end=len(self._data),
             catalog=catalog_at,

@@ -51,7 +51,7 @@ def test_a_page_of_another_length_is_refused(size: int) -> None:
 
 @pytest.mark.parametrize(
     ("at", "value", "words"),
-    [(8 + 36 + 1, b"\x05", "kind 5 and coding 0"), (8 + 36 + 1, b"\x21", "kind 1 and coding 2"),
+    [(8 + 36 + 1, b"\x06", "kind 6 and coding 0"), (8 + 36 + 1, b"\x21", "kind 1 and coding 2"),
      (8 + 12 + 4, struct.pack("<I", 2**30 + 1), "blob 1 takes"),
      (8 + 24 + 4, struct.pack("<I", 2), "its base is 2 before it"),
      (8 + 36 + 1, b"\x01", "blob 1 takes 20 bytes for 200"),

@@ -14,6 +14,7 @@ from pallasc.specs.bundle.manifest import (
     Array,
     Entry,
     EntryPage,
+    Named,
     content_digest,
     entry_key,
     pack_entries,
@@ -100,13 +101,13 @@ def test_the_content_depends_on_what_ships_and_not_on_numbers() -> None:
     from dataclasses import replace
 
     entry = _entry()
-    first = content_digest([(entry, ["a" * 64, None], None)])
+    first = content_digest([Named(entry, ["a" * 64, None])])
     renumbered = replace(entry, record=9, digest_of=lambda _: _digest_of(5), blobs=(1, None))
-    assert content_digest([(renumbered, ["a" * 64, None], None)]) == first
-    assert content_digest([(entry, ["b" * 64, None], None)]) != first
-    assert content_digest([(entry, ["a" * 64, None], "c" * 64)]) != first
+    assert content_digest([Named(renumbered, ["a" * 64, None])]) == first
+    assert content_digest([Named(entry, ["b" * 64, None])]) != first
+    assert content_digest([Named(entry, ["a" * 64, None], "c" * 64)]) != first
     assert (
-        content_digest([(replace(entry, digest_of=lambda _: "c" * 64), ["a" * 64, None], None)])
+        content_digest([Named(replace(entry, digest_of=lambda _: "c" * 64), ["a" * 64, None])])
         != first
     )
 
@@ -181,7 +182,7 @@ def test_the_kernel_for_batches_comes_back_and_is_part_of_the_content() -> None:
     page = EntryPage(pack_entries([named]), 1)
     assert page.entry(0, _digest_of) == named
     assert b"vmap" not in pack_entries([plain])
-    contents = {content_digest([(own, ["a" * 64, None], None)]) for own in (plain, named)}
+    contents = {content_digest([Named(own, ["a" * 64, None])]) for own in (plain, named)}
     assert len(contents) == 2
 
 

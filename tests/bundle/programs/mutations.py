@@ -27,11 +27,14 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.audit import Rules, audit
 from pallasc.specs.bundle.blobs import Kind, pack_rows
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
-from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.items import Item, item_of
 from pallasc.specs.bundle.provenance import Provenance
+from pallasc.specs.bundle.reference import Reference, Sampled, pack_reference
 from pallasc.specs.bundle.signature import Signature, pack_signatures
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.canonical import digest
+from pallasc.specs.templates import Scalar
+from pallasc.specs.tuning import Measured, Row, Tuning
 
 MEMORY_BYTES = 2**30
 """What a process may have: far more than it needs, far less than a bundle can claim."""
@@ -44,14 +47,33 @@ Content = dict[str, tuple[str, dict[str, bytes]]]
 
 
 def make_bundle(points: int = 4) -> bytes:
-    """Return a bundle with everything in it: constants, PTX, provenance, a signature."""
+    """Return a bundle with everything in it: a tuned kernel, constants, provenance, a signature."""
     items = make_items(points, names=("norm", "scale"), targets=("h100-sxm", "b200"))
     constant = random.Random(5).randbytes(512)
     items.append(item_of("table", {}, make_artifact(9, constant=constant)))
+    items.append(_tuned_item())
     origin = Provenance("pallasc 1.0", {"ptxas": "13.5"}, {"a.yaml": "0" * 64}, "c0ffee", False)
     data = build_bundle(items, provenance=[origin], keep_ptx=True)
     root = bytes.fromhex(open_bundle(data).root)
     return data + pack_signatures([Signature("11" * 32, root, bytes(64))])
+
+
+def _tuned_item() -> Item:
+    measured = Measured(12.5, 0.5, 31, "NVIDIA H100 80GB HBM3", "580.95.05", 1755, "2026-11-23")
+    tuning = Tuning(
+        by=("m", "dtype"),
+        over=("tile",),
+        buckets={"m": (16, 64)},
+        pad={"m": {"x": 0, "out": 0}},
+        is_default=True,
+        rows=(Row("h100-sxm", (16, "bf16"), {"tile": 8}, measured=measured),),
+        rank=1,
+    )
+    params: dict[str, Scalar] = {"m": 16, "dtype": "bf16", "tile": 8}
+    reference = Reference(7, 1e-2, 1e-3, (Sampled((0, 500), (1.5, float("nan"))),))
+    return item_of(
+        "tuned", params, make_artifact(11), tuning=tuning, reference=pack_reference(reference)
+    )
 
 
 def read_all(bundle: Bundle) -> Content:
@@ -60,6 +82,7 @@ def read_all(bundle: Bundle) -> Content:
     for entry in bundle.entries():
         artifact: Artifact = bundle.artifact(entry)
         _ = artifact.plan, artifact.kernels, artifact.digest, artifact.cubin_bytes
+        bundle.reference(entry)
         found[entry.id] = entry.digest, artifact.blobs()
         if any(digest(content) != key for key, content in found[entry.id][1].items()):
             raise ValueError(f"{WRONG}: {entry.id} has bytes that are not those of their digest")

@@ -1,0 +1,103 @@
+"""Tuned kernels in a bundle: copies of a variant joined, and variants that disagree refused.
+
+The rows of a table lie in the variants that they choose, so a variant that comes from two bundles
+has the rows of both. All that is said of a kernel as a whole must be the same everywhere, or which
+variant a call gets would depend on the order in which they are asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pallasc.errors import SpecError
+from pallasc.specs.bundle.manifest import Entry
+from pallasc.specs.canonical import canonical_text
+from pallasc.specs.tuning import Row, Tuning, key_text, row_order, use_text
+
+_HINT = "Build the bundles from the same specs and the same table, or leave one of them out."
+
+
+def joined(*copies: Entry) -> Tuning | None:
+    """Return what copies of one variant say together of where it is used.
+
+    Of two rows for one model and key the one that was measured last is taken; a rank is that of the
+    first copy that has one.
+
+    Raises:
+        SpecError: they say that it is tuned in different ways.
+    """
+    tunings = [copy.tuning for copy in copies if copy.tuning is not None]
+    if not tunings:
+        return None
+    first, *others = tunings
+    for other in others:
+        if _settings(first) != _settings(other) or first.is_default != other.is_default:
+            raise SpecError(
+                f"two copies of {copies[0].id} say different things of `tune`.", hint=_HINT
+            )
+    rows: dict[object, Row] = {}
+    for row in sorted((row for own in tunings for row in own.rows), key=_age):
+        rows[_place(row)] = row
+    ranks = sorted({own.rank for own in tunings} - {0})
+    return replace(
+        first, rows=tuple(sorted(rows.values(), key=row_order)), rank=ranks[0] if ranks else 0
+    )
+
+
+class Agreement:
+    """What the variants of each tuned kernel have said so far of it as a whole."""
+
+    def __init__(self) -> None:
+        self._settings: dict[str, tuple[str, str]] = {}
+        self._defaults: dict[str, tuple[str, str]] = {}
+        self._used: dict[tuple[str, object], str] = {}
+
+    def disagreement(self, entry: Entry) -> str | None:
+        """Return how an entry contradicts those before it, None where it does not."""
+        tuning = entry.tuning
+        if tuning is None:
+            return None
+        own = _settings(tuning)
+        other, elsewhere = self._settings.setdefault(entry.name, (own, entry.id))
+        if other != own:
+            return f"{elsewhere} and {entry.id} say different things of `tune`"
+        params = dict(entry.params)
+        use = use_text({name: params[name] for name in tuning.over})
+        if tuning.is_default:
+            other, elsewhere = self._defaults.setdefault(entry.name, (use, entry.id))
+            if other != use:
+                return f"{elsewhere} and {entry.id} are both the default of {entry.name}"
+        for row in tuning.rows:
+            other = self._used.setdefault((entry.name, _place(row)), use)
+            if other != use:
+                where = f"{row.gpu} and {key_text(tuning.by, row.key)}"
+                return f"two rows of {entry.name} for {where} use {other} and {use}"
+        return None
+
+
+def check_agreement(entries: Iterable[Entry]) -> None:
+    """Check that the variants of each tuned kernel agree on all that is said of it as a whole.
+
+    Raises:
+        SpecError: two variants say different things.
+    """
+    agreement = Agreement()
+    for entry in entries:
+        if fault := agreement.disagreement(entry):
+            raise SpecError(f"{fault}.", hint=_HINT)
+
+
+def _settings(tuning: Tuning) -> str:
+    """Return what all variants of a kernel have in common, as text."""
+    return canonical_text(replace(tuning, is_default=False, rows=(), rank=0).to_json())
+
+
+def _place(row: Row) -> object:
+    return row.gpu, tuple((type(value), value) for value in row.key)
+
+
+def _age(row: Row) -> tuple[str, str]:
+    measured = row.measured
+    figures = {} if measured is None else measured.to_json()
+    return (measured.date if measured else ""), canonical_text([row.source, figures])

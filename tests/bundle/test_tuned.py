@@ -1,0 +1,131 @@
+"""Tuned kernels in bundles: what is said of them is kept, joined, or refused as contradictory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from made_bundles import make_artifact, make_items
+from taken_apart import Parts
+
+from pallasc.errors import CorruptError, SpecError
+from pallasc.specs.bundle.bundle import open_bundle
+from pallasc.specs.bundle.items import Item, item_of
+from pallasc.specs.bundle.manifest import EntryPage, pack_entries
+from pallasc.specs.bundle.reference import Reference, Sampled, pack_reference
+from pallasc.specs.bundle.writer import build_bundle
+from pallasc.specs.tuning import Measured, Row, Tuning
+
+TUNING = Tuning(by=("m",), over=("tile",), buckets={"m": "pow2"}, pad={"m": {"x": 0, "out": 0}})
+REFERENCE = Reference(3, 0.01, 0.001, (Sampled((0, 511), (1.5, -2)),))
+
+
+def row(m: int, us: float = 10.0, date: str = "2026-11-23", gpu: str = "h100-sxm") -> Row:
+    return Row(gpu, (m,), {"tile": 0}, measured=Measured(us, date=date))
+
+
+def item(tile: int, *rows: Row, m: int = 16, **changes: Any) -> Item:
+    tuning = replace(TUNING, rows=rows, **changes)
+    artifact = make_artifact(tile, shape=(m, 32))
+    return item_of("k", {"m": m, "tile": tile}, artifact, tuning=tuning)
+
+
+def test_rows_and_reference_values_come_back_from_a_bundle_of_version_1_2() -> None:
+    first = item(1, row(16), is_default=True)
+    artifact = make_artifact(2, shape=(16, 32))
+    job = item_of(
+        "k", {"m": 16, "tile": 2}, artifact, tuning=TUNING, reference=pack_reference(REFERENCE)
+    )
+    with open_bundle(build_bundle([first, job])) as bundle:
+        bundle.verify()
+        assert bundle.reader.head.minor == 2
+        tuned, other = bundle.entries()
+        assert first.tuning is not None
+        assert tuned.tuning is not None
+        expected = replace(row(16), use={"tile": 1}, artifact=tuned.digest)
+        assert tuned.tuning == replace(first.tuning, rows=(expected,))
+        assert (bundle.reference(tuned), bundle.reference(other)) == (None, REFERENCE)
+        again = build_bundle(bundle.items())
+    with open_bundle(again) as copy:
+        assert copy.digest == bundle.digest
+        assert list(copy.entries())[1].reference is not None
+
+
+def test_rows_are_part_of_the_content() -> None:
+    bundles = [build_bundle([item(1, row(16, us))]) for us in (10, 11)]
+    digests = {open_bundle(data).digest for data in bundles}
+    assert len(digests) == 2
+
+
+def test_a_bundle_without_tuned_kernels_is_of_the_version_before() -> None:
+    items = make_items(2)
+    lines = [replace(own, lines=lambda: b"{}") for own in items]
+    minors = [open_bundle(build_bundle(own)).reader.head.minor for own in (items, lines)]
+    assert minors == [0, 1]
+
+
+def test_copies_of_a_variant_have_the_rows_of_both_and_the_later_of_two_for_one_key() -> None:
+    ours = item(1, row(16, 10), row(32), rank=2)
+    theirs = item(1, row(16, 9, "2026-11-24"), row(16, gpu="h200"))
+    data = build_bundle([ours, theirs])
+    assert data == build_bundle([theirs, ours])
+    (entry,) = open_bundle(data).entries()
+    assert entry.tuning is not None
+    found = [(own.gpu, own.key, own.measured and own.measured.us) for own in entry.tuning.rows]
+    assert found == [("h100-sxm", (16,), 9), ("h100-sxm", (32,), 10), ("h200", (16,), 10)]
+    assert entry.tuning.rank == 2
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (item(2, row(16)), r"two rows of k for h100-sxm and m=16 use tile=1 and tile=2\."),
+        (item(2, is_default=True), r"k\[.*tile=1\].* and k\[.*tile=2\].* are both the default"),
+        (item(2, rounding="down"), r"say different things of `tune`\."),
+        (item(1, rounding="down"), r"two copies of k\[.* say different things of `tune`\."),
+    ],
+)
+def test_variants_that_disagree_are_refused(other: Item, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        build_bundle([item(1, row(16), is_default=True), other])
+    assert caught.value.exit_code == 2
+    assert "same specs" in str(caught.value.hint)
+
+
+def test_a_forged_bundle_whose_variants_disagree_does_not_verify() -> None:
+    parts = Parts.of(build_bundle([item(1, row(16)), item(2)]))
+
+    def change(about: Any) -> bytes:
+        about["tune"]["round"] = "down"
+        return json.dumps(about, sort_keys=True, separators=(",", ":")).encode()
+
+    parts.change_entry(1, change)
+    with pytest.raises(CorruptError, match="say different things"):
+        open_bundle(parts.data()).verify()
+
+
+@pytest.mark.parametrize(
+    ("tune", "message"),
+    [
+        ({"over": []}, "'by' is missing"),
+        ({"by": ["n"], "over": []}, "it has no parameter n"),
+        ({"by": ["m"], "over": ["tile"], "round": "sideways"}, "'sideways' is not a rounding"),
+        ({"by": ["m"], "over": [], "rows": [{"gpu": "h100-sxm", "key": []}]}, "0 values, not 1"),
+        ({"by": ["m"], "over": [], "buckets": {"m": [4, 4]}}, "are not ascending edges"),
+        ({"by": ["m"], "over": [], "pad": {"m": {"y": 0}}}, "there is no array y"),
+        ({"by": ["m"], "over": [], "pad": {"m": {"x": 2}}}, "x has 2 dimensions, not one 2"),
+        ({"by": ["m"], "over": [], "pad": {"dtype": {"x": 0}}}, "dtype must be a positive whole"),
+        ({"by": ["m"], "over": [], "pad": {"m": {"x": 0}, "tile": {"x": 1}}}, "for m and for tile"),
+    ],
+)
+def test_what_is_said_by_strangers_is_checked(tune: dict[str, object], message: str) -> None:
+    artifact = make_artifact(1)
+    made = item_of("k", {"m": 16, "tile": 1, "dtype": "bf16"}, artifact, tuning=TUNING)
+    (entry,) = open_bundle(build_bundle([made])).entries()
+    key, _, about = pack_entries([entry])[4:].partition(b"\n")
+    text = key + b"\n" + json.dumps({**json.loads(about), "tune": tune}).encode()
+    page = EntryPage(len(text).to_bytes(4, "little") + text, 1)
+    with pytest.raises(CorruptError, match=message):
+        page.entry(0, lambda _: "a" * 64)
