@@ -69,7 +69,8 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
     _check_names(values, places)
     _check_existence(values, own, places, file)
     if isinstance(matrix := values.get("matrix"), Matrix):
-        values.update(_points(matrix, places["matrix"].child(FILE_KEY), file))
+        named = matrix.table.named if matrix.table else FILE_KEY
+        values.update(_points(matrix, places["matrix"].child(named), file))
     if isinstance(files := values.get("files"), tuple):
         values["files"] = _data_files(files, places["files"], file.base_dir)
     make: Callable[..., Spec] = Spec  # whose fields are of the kinds that were read

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from pallasc.specs.fields import (
+    Choice,
     Field,
     ListOf,
     MapOf,
@@ -22,8 +23,8 @@ from pallasc.specs.parameters import NAME
 from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import Scalar, Value
 
-FILE_KEY = "$file"
-"""The key of a matrix whose points come from a file."""
+FILE_KEY, JSON_KEY = "$file", "$json"
+"""The key of a matrix whose points come from a file, and another spelling of it."""
 
 PARAMETER = Text(
     "the name of a parameter",
@@ -124,6 +125,30 @@ class ConditionKind:
         return {"anyOf": [ScalarKind().schema(), ListOf(ScalarKind(), "values").schema()]}
 
 
+class KeysKind:
+    """How the keys of rows are written: one word, or the name and the word of each level."""
+
+    def read(self, value: object, at: Place) -> dict[str, str]:
+        """Return how the key of each level is written, by its name, the outermost first."""
+        if isinstance(value, str):
+            return {"key": _KEY_TEXT.read(value, at)}
+        levels = MapOf(_LEVEL, _KEY_TEXT, "levels").read(value, at)
+        if len(levels) > _DEEPEST:
+            raise at.error(f"{len(levels)} levels are more than the {_DEEPEST} that rows have.")
+        return levels
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"anyOf": [_KEY_TEXT.schema(), MapOf(_LEVEL, _KEY_TEXT, "levels").schema()]}
+
+
+_DEEPEST = 4
+_KEY_TEXT = Choice(("text", "json"))
+_LEVEL = Text(
+    "the name of a key",
+    rf"(?!value$){IDENTIFIER}",
+    "Use letters, digits and '_', beginning with a letter or '_'; 'value' is the row itself.",
+)
 _ANY = Text("a path")
 TABLE_FIELDS = Record(
     (
@@ -132,6 +157,8 @@ TABLE_FIELDS = Record(
         Field("select", SelectKind(), "The parameters that a row gives; all fields by default."),
         Field("where", MapOf(_ANY, ConditionKind(), "fields"), "Values that a row must have."),
         Field("skip", ListOf(_ANY, "keys"), "Keys of the rows' mapping that are not rows."),
+        Field("keys", KeysKind(), "Keys that are JSON text; or names of the keys of each level."),
+        Field("values", _KEY_TEXT, "How rows are written: json, if they are JSON text."),
     )
 )
 
@@ -145,6 +172,10 @@ class Table(NamedTuple):
         select: the field of a row that gives each parameter; None for all fields.
         where: the values that fields of a row must have.
         skip: keys of the rows' mapping that are not rows.
+        keys: how the keys of each level of mappings around a row are written, by their names, the
+            outermost first; None for one level, whose key is a number where it is written as one.
+        values: how rows are written.
+        named: the key of the matrix that gives it.
     """
 
     path: str
@@ -152,6 +183,9 @@ class Table(NamedTuple):
     select: Mapping[str, tuple[str, ...]] | None = None
     where: Mapping[str, tuple[Scalar, ...]] | None = None
     skip: tuple[str, ...] = ()
+    keys: Mapping[str, str] | None = None
+    values: str = "text"
+    named: str = FILE_KEY
 
 
 class Matrix(NamedTuple):
@@ -166,14 +200,17 @@ class MatrixKind:
 
     def read(self, value: object, at: Place) -> Matrix:
         """Return the matrix, every value in it checked."""
-        if not isinstance(value, dict) or FILE_KEY not in value:
+        named = [key for key in (FILE_KEY, JSON_KEY) if isinstance(value, dict) and key in value]
+        if not isinstance(value, dict) or not named:
             return Matrix(self._axes().read(value, at))
-        fields = value[FILE_KEY]
+        if len(named) > 1:
+            raise at.error(f"{JSON_KEY} is another spelling of {FILE_KEY}.", "Give one of them.")
+        fields = value[named[0]]
         if isinstance(fields, str):
             fields = {"path": fields}
         make_table: Callable[..., Table] = Table
-        table = make_table(**TABLE_FIELDS.read(fields, at.child(FILE_KEY)))
-        rest = {key: item for key, item in value.items() if key != FILE_KEY}
+        table = make_table(**TABLE_FIELDS.read(fields, at.child(named[0])), named=named[0])
+        rest = {key: item for key, item in value.items() if key != named[0]}
         return Matrix(self._axes(0).read(rest, at), table)
 
     def _axes(self, minimum: int = 1) -> MapOf[tuple[Value, ...]]:
@@ -182,12 +219,12 @@ class MatrixKind:
     def schema(self) -> Schema:
         """Return the schema."""
         axes = self._axes().schema()
-        names = {"pattern": rf"^(\$file$|(?:{PARAMETER.pattern})$)"}
+        names = {"pattern": rf"^(\$(file|json)$|(?:{PARAMETER.pattern})$)"}
         table: Schema = {
             "description": "A JSON or YAML file whose rows are points.",
             "anyOf": [{"type": "string"}, TABLE_FIELDS.schema()],
         }
-        return {**axes, "propertyNames": names, "properties": {FILE_KEY: table}}
+        return {**axes, "propertyNames": names, "properties": {FILE_KEY: table, JSON_KEY: table}}
 
 
 SEED_KEY, TOLERANCE_KEY, ARGS_KEY = "$seed", "$tolerance", "$args"

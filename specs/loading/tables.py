@@ -1,12 +1,15 @@
 """Rows of parameters from a JSON or YAML file: `$file` of a matrix.
 
 The rows are a list of them, or a mapping whose values they are; `$key` is a row's key in that
-mapping, a number where it is written as a whole number, and `$value` the row itself. What a file
-holds is data: nothing in it is a template, and no key in it begins with `$`.
+mapping, a number where it is written as a whole number, and `$value` the row itself. With `keys`
+rows lie under as many mappings as it names, and keys may be JSON text, such as the arguments of a
+call; `$name` is then the key of the level of that name. What a file holds is data: nothing in it is
+a template, and no key in it begins with `$`.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import posixpath
@@ -20,12 +23,12 @@ from pallasc.specs.entries import check_data_file
 from pallasc.specs.fields import PathParts, Place, typed
 from pallasc.specs.loading.limits import most_variants
 from pallasc.specs.loading.parameter_fields import PARAMETER, Table
-from pallasc.specs.loading.yaml_text import Document, read_document
+from pallasc.specs.loading.yaml_text import Document, join_surrogates, read_document
 from pallasc.specs.spec import Row
 from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import Value
 
-KEY = "$key"
+_KEY = "key"
 VALUE = "$value"
 SUFFIXES = (".json", ".yaml", ".yml")
 
@@ -34,10 +37,10 @@ _MISSING = object()
 
 
 class _Entry(NamedTuple):
-    """A row in the file."""
+    """A row in the file: where it is, the keys that lead to it by their names, what it holds."""
 
     path: PathParts
-    key: Value
+    keys: Mapping[str, Value]
     content: Any
 
 
@@ -79,23 +82,71 @@ def _document(path: str, at: Place, base_dir: str, documents: dict[str, Document
 
 def _entries(document: Document, table: Table, at: Place) -> Iterator[_Entry]:
     path, rows = _reached(document, table.rows, at)
-    if isinstance(rows, list):
-        items: Any = enumerate(rows)
-    elif isinstance(rows, dict):
+    if isinstance(rows, dict):
         for key in table.skip:
             if key not in rows:
                 hint = suggestion(key, rows, otherwise="Keys")
                 raise at.child("skip").error(f"there is no key {key!r} to skip.", hint)
-        items = ((key, value) for key, value in rows.items() if key not in table.skip)
-    else:
+        rows = {key: value for key, value in rows.items() if key not in table.skip}
+    levels = list((table.keys or {_KEY: "text"}).items())
+    for place, keys, content in _leaves(document, path, rows, levels, at):
+        if table.values == "json":
+            content = _parsed(content, document.value(place), "the row")
+        yield _Entry(place, keys, content)
+
+
+def _leaves(
+    document: Document, path: PathParts, rows: Any, levels: list[tuple[str, str]], at: Place
+) -> Iterator[tuple[PathParts, dict[str, Value], Any]]:
+    """Yield each row under so many levels: its path, its keys by name, what it holds."""
+    if isinstance(rows, list) and _at_end(levels):
+        for index, content in enumerate(rows):
+            yield (*path, index), {levels[0][0]: index}, content
+        return
+    if not isinstance(rows, dict):
+        kind = "rows, a list or a mapping of them" if _at_end(levels) else "a mapping of mappings"
         raise SpecError(
-            f"expected rows, a list or a mapping of them, got {show(rows)}.",
+            f"expected {kind}, got {show(rows)}.",
             location=document.value(path),
             hint=f"{at.label}.rows says where they are.",
         )
-    for key, content in items:
-        number = isinstance(key, str) and _WHOLE_NUMBER.fullmatch(key)
-        yield _Entry((*path, key), int(key) if number else key, content)
+    (name, written), *deeper = levels
+    for key, content in rows.items():
+        place = (*path, key)
+        read = _key(key, written, document.key(place))
+        if not deeper:
+            yield place, {name: read}, content
+            continue
+        for inner, keys, row in _leaves(document, place, content, deeper, at):
+            yield inner, {name: read, **keys}, row
+
+
+def _at_end(levels: list[tuple[str, str]]) -> bool:
+    """Tell whether what is under this level are rows."""
+    return len(levels) == 1
+
+
+def _key(key: str, written: str, place: Location) -> Value:
+    if written == "json":
+        value: Value = _parsed(key, place, "the key")
+        return value
+    return int(key) if _WHOLE_NUMBER.fullmatch(key) else key
+
+
+def _parsed(text: object, place: Location, called: str) -> Any:
+    """Return the value of JSON text."""
+    try:
+        value = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        value = None
+    whole = isinstance(text, str) and join_surrogates(json.dumps(value, ensure_ascii=False))
+    if not whole or (value is None and str(text).strip() != "null"):
+        raise SpecError(
+            f"{called} is not JSON text: {show(text)}.",
+            location=place,
+            hint="'keys' and 'values' say what is.",
+        )
+    return value
 
 
 def _reached(document: Document, path: tuple[str, ...], at: Place) -> tuple[PathParts, Any]:
@@ -147,8 +198,8 @@ def _field(entry: _Entry, path: tuple[str, ...]) -> Any:
     """Return a field of a row, or `_MISSING`."""
     value: Any = entry.content
     for index, key in enumerate(path):
-        if index == 0 and key in (KEY, VALUE):
-            value = entry.key if key == KEY else entry.content
+        if index == 0 and (key == VALUE or (key[:1] == "$" and key[1:] in entry.keys)):
+            value = entry.content if key == VALUE else entry.keys[key[1:]]
         elif isinstance(value, dict) and key in value:
             value = value[key]
         elif isinstance(value, list) and key.isascii() and key.isdecimal():
@@ -161,7 +212,7 @@ def _field(entry: _Entry, path: tuple[str, ...]) -> Any:
 
 def _fields_of(entry: _Entry) -> list[str]:
     own = list(entry.content) if isinstance(entry.content, dict) else [VALUE]
-    return [*own, KEY]
+    return [*own, *(f"${name}" for name in entry.keys)]
 
 
 def _all_fields(entry: _Entry, at: Place, document: Document) -> dict[str, tuple[str, ...]]:
@@ -210,7 +261,7 @@ def _check_data(value: Any, entry: _Entry, document: Document, at: Place) -> Non
 
 def _error(entry: _Entry, document: Document, message: str, at: Place) -> SpecError:
     where = entry.path[-1] if entry.path else ""
-    label = f"row {where!r}" if isinstance(where, str) else f"row {where}"
+    label = f"row {show(where)}" if isinstance(where, str) else f"row {where}"
     place: Location = document.value(entry.path)
     return SpecError(
         f"{label}: {message}",

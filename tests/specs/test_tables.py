@@ -115,6 +115,64 @@ def test_a_whole_row_may_be_one_parameter(expanded: Any) -> None:
     assert all(len(variant.id) < 30 for variant in found)
 
 
+CALLS = {
+    '{"x":"bf16[8]","mask":{"causal":true}}': {
+        '{"block":64}': {"us": 3.0},
+        '{"block":128}': {"us": 2.5},
+    },
+    '{"x":"f16[8]","mask":{"causal":null}}': {'{"block":256}': {"us": 4.0}},
+}
+
+
+def test_keys_may_be_json_text_on_several_levels(expanded: Any, tmp_path: Path) -> None:
+    (tmp_path / "calls.json").write_text(json.dumps({"h100": CALLS}))
+    select = {"x": "$call.x", "causal": "$call.mask.causal", "config": "$tiles", "us": "us"}
+    levels = {"call": "json", "tiles": "json"}
+    table = {"path": "calls.json", "rows": "h100", "keys": levels, "select": select}
+    static = {"causal": "{causal}", "block": "{config.block}", "us": "{us}"}
+    found = expanded({"$json": table}, "{x}", static=static)
+    assert [(str(v.args["x"]), dict(v.static)) for v in found] == [  # type: ignore[call-overload]
+        ("bf16[8]", {"causal": True, "block": 64, "us": 3.0}),
+        ("bf16[8]", {"causal": True, "block": 128, "us": 2.5}),
+        ("f16[8]", {"causal": None, "block": 256, "us": 4.0}),
+    ]
+    only = {**table, "where": {"$call.mask.causal": None}, "select": {"x": "$call.x"}}
+    assert points(expanded({"$file": only}, "{x}")) == [{"x": "f16[8]"}]
+
+
+def test_rows_may_be_json_text(expanded: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.json").write_text(json.dumps({"8": '{"tile": [16, 32]}'}))
+    table = {"path": "rows.json", "values": "json", "select": {"m": "$key", "tile": "tile.1"}}
+    assert points(expanded({"$file": table}, static={"tile": "{tile}"})) == [{"m": 8, "tile": 32}]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"keys": "json", "path": "plain.json"}, "plain.json:1:20: the key is not JSON"),
+        ({"keys": {"a": "json", "b": "json"}}, "expected a mapping of mappings, got a list."),
+        ({"keys": {"a": "text", "b": "text"}, "path": "plain.json"}, "got 4."),
+        ({"keys": {"value": "json"}}, "'value' is the row itself"),
+        ({"keys": dict.fromkeys("abcde", "text")}, "5 levels are more than the 4"),
+        ({"keys": "xml"}, "expected 'text' or 'json', got 'xml'"),
+        ({"values": "json"}, "the row is not JSON text: a mapping."),
+        ({"keys": {"call": "text"}, "where": {"$cal": "H100"}}, "Did you mean '$call'?"),
+    ],
+)
+def test_keys_that_are_written_otherwise_are_errors(
+    expanded: Any, fields: dict[str, Any], message: str
+) -> None:
+    table = {"path": "rows.json", "select": ["m"], **fields}
+    with pytest.raises(SpecError) as caught:
+        expanded({"$file": {**table, "path": f"tuned/{table['path']}"}})
+    assert message in str(caught.value)
+
+
+def test_a_matrix_takes_one_file(expanded: Any) -> None:
+    with pytest.raises(SpecError, match=r"\$json is another spelling of \$file"):
+        expanded({"$file": "tuned/rows.json", "$json": "tuned/rows.json"})
+
+
 def test_rows_go_with_every_combination_and_are_excluded_and_added_to(expanded: Any) -> None:
     table = {"path": "tuned/rows.json", "where": {"device": "H100"}, "select": ["m"]}
     found = expanded(
