@@ -1,0 +1,74 @@
+"""Which configurations are used: few, then fast."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from pallasc.specs.tuned.choose import UNSERVED, Losses, choose
+
+LIMIT = math.log(1.03)
+
+
+def _made(seed: int) -> tuple[list[Losses], list[set[int]], int]:
+    """Return random times of a few keys: what is lost, what is within 3 %, how many there are."""
+    random_ = random.Random(seed)
+    count, losses = random_.randint(1, 6), list[Losses]()
+    for _ in range(random_.randint(1, 8)):
+        measured = [i for i in range(count) if random_.random() < 0.8] or [0]
+        own = {i: random_.choice([0.01, 0.02, 0.1, 0.4]) for i in measured}
+        own[random_.choice(measured)] = 0.0
+        losses.append(own)
+    return losses, [{i for i, x in own.items() if x <= LIMIT} for own in losses], count
+
+
+def _lost(losses: list[Losses], columns: tuple[int, ...]) -> float:
+    return sum(min([own[i] for i in columns if i in own] or [UNSERVED]) for own in losses)
+
+
+def test_every_key_is_within_the_limit_with_the_fewest() -> None:
+    for seed in range(100):
+        losses, within, count = _made(seed)
+        chosen = choose(losses, within, count)
+        assert all(own in near for own, near in zip(chosen.of_key, within, strict=True))
+        fewer = itertools.combinations(range(count), len(chosen.columns) - 1)
+        assert not any(all(set(some) & near for near in within) for some in fewer)
+
+
+def test_with_fewer_the_loss_is_nearly_the_least() -> None:
+    worse = 0
+    for seed in range(100):
+        losses, within, count = _made(seed)
+        chosen = choose(losses, within, count, most=2).columns
+        assert len(chosen) <= 2
+        best = min(
+            _lost(losses, some) for some in itertools.combinations(range(count), len(chosen))
+        )
+        if len(chosen) == min(2, count) and _lost(losses, chosen) > best + 1e-9:
+            worse += 1
+    assert worse <= 10
+
+
+def test_of_sets_of_one_size_the_fastest_is_taken() -> None:
+    losses = [{0: 0.02, 1: 0.0, 2: 0.01}, {0: 0.02, 1: 0.0, 2: 0.01}]
+    chosen = choose(losses, [{0, 1, 2}] * 2, 3)
+    assert (chosen.columns, chosen.of_key) == ((1,), (1, 1))
+
+
+def test_a_key_takes_what_is_surely_within_before_what_seems_faster() -> None:
+    losses = [{0: 0.0, 1: 0.01}, {0: 0.0}, {1: 0.0}]
+    assert choose(losses, [{1}, {0}, {1}], 2).of_key == (1, 0, 1)
+
+
+def test_a_key_that_no_chosen_configuration_was_measured_for_has_none() -> None:
+    losses = [{0: 0.0}, {0: 0.0}, {1: 0.0}]
+    chosen = choose(losses, [{0}, {0}, {1}], 2, most=1)
+    assert (chosen.columns, chosen.of_key) == ((0,), (0, 0, None))
+
+
+@pytest.mark.parametrize("most", [None, 1])
+def test_no_keys_need_nothing(most: int | None) -> None:
+    assert choose([], [], 3, most=most).columns == ()
