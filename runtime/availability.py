@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import index
@@ -11,8 +11,7 @@ from typing import Any
 
 from pallasc.errors import ArgumentError, DeviceError, SelectionError
 from pallasc.runtime.device.devices import current_device, device_count, look_at_device
-from pallasc.runtime.matching.candidates import Candidate
-from pallasc.runtime.matching.selection import fitting_candidates
+from pallasc.runtime.matching.tuned import Selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +33,8 @@ class Availability:
         return self.reason or f"runs on GPU {', '.join(map(str, self.devices))}"
 
 
-def availability(candidates: Sequence[Candidate], device: Any = None) -> Availability:
-    """Return whether any of these variants can run on a GPU, or on any GPU of this machine.
+def availability(selector: Selector, device: Any = None) -> Availability:
+    """Return whether any of a kernel's variants can run on a GPU, or on any GPU of this machine.
 
     Raises:
         ArgumentError: `device` is not a GPU.
@@ -46,16 +45,16 @@ def availability(candidates: Sequence[Candidate], device: Any = None) -> Availab
         chosen = range(count) if device is None else [device_ordinal(device)]
         if device is not None and chosen[0] not in range(count):
             return Availability((), f"there is no GPU {chosen[0]}: the driver counts {count}.")
-        return _on_any(candidates, chosen)
+        return _on_any(selector, chosen)
     except DeviceError as error:
         return Availability((), str(error))
 
 
-def _on_any(candidates: Sequence[Candidate], ordinals: Iterable[int]) -> Availability:
+def _on_any(selector: Selector, ordinals: Iterable[int]) -> Availability:
     able, reasons = [], []
     for ordinal in ordinals:
         try:
-            fitting_candidates(candidates, look_at_device(ordinal))
+            selector.fitting(look_at_device(ordinal))
         except SelectionError as error:
             reasons.append(str(error))
         else:

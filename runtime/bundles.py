@@ -21,6 +21,7 @@ from pallasc.specs.bundle.manifest import Entry, is_name
 from pallasc.specs.bundle.source import MemorySource
 from pallasc.specs.bundle.trust import Policy
 from pallasc.specs.lazy import cached_property
+from pallasc.specs.tuning import Tuning
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -66,6 +67,11 @@ class Bundled(Candidate):
     def vmap(self) -> str | None:
         """The kernel that does the same to a batch, as the spec says."""
         return self._entry.vmap
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """What decides where it is used, None where its kernel is not tuned."""
+        return self._entry.tuning
 
     @property
     def digest(self) -> str:

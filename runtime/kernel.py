@@ -15,10 +15,10 @@ from pallasc.runtime.calls.launch import Match, Route, launch
 from pallasc.runtime.calls.match import Call, Rules, Variants
 from pallasc.runtime.calls.program import load_program
 from pallasc.runtime.device import process_state
-from pallasc.runtime.device.devices import get_device, open_driver
+from pallasc.runtime.device.devices import get_device, look_at_device, open_driver
 from pallasc.runtime.matching.arrays import Adapter, find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
-from pallasc.runtime.matching.selection import fitting_candidates
+from pallasc.runtime.matching.tuned import Choice
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.arguments import MISSING
 from pallasc.specs.canonical import canonical_json
@@ -173,7 +173,9 @@ class Kernel(Variants):
 
     @untraced
     def preload(self, device: Any = None) -> None:
-        """Load every variant that can run on a device, before any call or capture has to.
+        """Load every variant that calls can get on a device, before any call or capture has to.
+
+        Of a tuned kernel these are the ones that its table chooses for the device.
 
         Args:
             device: the GPU: its number, `"cuda:0"`, or a framework's object for it; the current
@@ -185,7 +187,7 @@ class Kernel(Variants):
             DeviceError: a variant cannot be loaded.
         """
         gpu = get_device(device_ordinal(device))
-        for candidate in fitting_candidates(self.variants, gpu):
+        for candidate in self.selector.fitting(gpu):
             load_program(candidate, gpu)
 
     @untraced
@@ -215,6 +217,27 @@ class Kernel(Variants):
         self.route(ordinal, types).program(ordinal)
 
     @untraced
+    def choice(self, *arrays: Any, device: Any = None, **named: Any) -> Choice:
+        """Return which variant arrays like these get, and why; nothing is loaded.
+
+        Args:
+            arrays: the inputs, as for `prepare`.
+            device: as for `preload`.
+            named: as for a call.
+
+        Raises:
+            ArgumentError, SelectionError, DeviceError: as a call does.
+        """
+        if self._forms is not None:
+            return self._forms.choose(arrays, named).choice(*arrays, device=device, **named)
+        leaves, params = self.arguments.bind(arrays, named)
+        kernel = self.with_params(params) if params else self
+        types = tuple(self._types(leaves))
+        kernel.check_types(types)
+        gpu = look_at_device(device_ordinal(device))
+        return kernel.selector.explain(kernel.selector.select(gpu, types), gpu)
+
+    @untraced
     def available(self, device: Any = None) -> Availability:
         """Return whether this machine can run the kernel: an object that is true where it can.
 
@@ -228,7 +251,7 @@ class Kernel(Variants):
             ArgumentError: it is not a GPU.
             CorruptError: an artifact is damaged.
         """
-        return availability(self.variants, device)
+        return availability(self.selector, device)
 
     def torch_operator(self, name: str) -> Any:
         """Register the kernel as an operator of PyTorch, `"mylib::matmul"`, and return that.
@@ -364,6 +387,7 @@ _ENTRANCES: Sequence[Function] = (
         Kernel.preload,
         Kernel.prepare,
         Kernel.available,
+        Kernel.choice,
         Kernel.defvjp,
         Kernel.defvmap,
     ),

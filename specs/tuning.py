@@ -9,7 +9,7 @@ that its bucket is named after, `pow2` by powers of two, else by the edges that 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -26,6 +26,9 @@ Buckets = Literal["pow2"] | tuple[int, ...]
 
 Rounding = Literal["up", "down"]
 """To which end of its bucket a number belongs."""
+
+How = Literal["row", "bucket", "default"]
+"""What a variant is chosen by: the row of its key, that of its bucket, or for want of both."""
 
 _LARGEST = 2**63 - 1
 
@@ -212,6 +215,32 @@ class Tuning:
             rows=tuple(_row_from(row, len(by), use, artifact) for row in rows),
             rank=as_whole(data.get("rank", 0)),
         )
+
+
+def chosen_by(
+    tuning: Tuning, params: Mapping[str, Scalar], is_here: Callable[[Row], bool]
+) -> tuple[How, Row | None] | None:
+    """Return by what a variant is chosen where some of the rows hold, None where it is not.
+
+    Args:
+        tuning: what the variant carries.
+        params: its parameters.
+        is_here: tells whether a row is for the GPU in question.
+    """
+    exact = tuning.key_of(params)
+    rows = [row for row in tuning.rows if is_here(row)]
+    by_key = {_typed(row.key): row for row in rows}
+    if (row := by_key.get(_typed(exact))) is not None:
+        return "row", row
+    wide = tuning.bucket_of(params)
+    if wide is not None and (row := by_key.get(_typed(wide))) is not None:
+        return "bucket", row
+    return ("default", None) if tuning.is_default else None
+
+
+def _typed(key: Sequence[Scalar]) -> tuple[object, ...]:
+    """Return a key in which 1 and true are two."""
+    return tuple((type(value), value) for value in key)
 
 
 def check_padding(

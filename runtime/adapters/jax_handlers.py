@@ -19,7 +19,8 @@ from pallasc.errors import CorruptError, ToolError, UnsupportedError
 from pallasc.runtime.calls.match import Variants
 from pallasc.runtime.matching.candidates import ArrayType, Candidate
 from pallasc.runtime.matching.known import find_blob
-from pallasc.runtime.matching.selection import arch_refusal, point, several_fit
+from pallasc.runtime.matching.selection import arch_refusal, several_fit
+from pallasc.runtime.matching.tuned import Selector
 from pallasc.runtime.native.library import open_library
 from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.gpus import ARCH
@@ -146,10 +147,10 @@ def handler(
 
 def _attributes(kernel: Variants, types: Sequence[ArrayType]) -> dict[str, Any]:
     """Return the attributes of a call with arrays of these types."""
-    candidates = [variant for variant in kernel.variants if list(variant.arrays) == list(types)]
-    by_digest = kernel.is_by_digest
-    _check_choice(candidates)
     names = _local_names()
+    candidates = kernel.selector.by_targets(tuple(types), names)
+    by_digest = kernel.is_by_digest
+    _check_choice(kernel.selector, candidates)
     ordered = sorted(candidates, key=lambda candidate: _order(candidate, names))
     if len(ordered) > MOST_PLANS:
         raise UnsupportedError(
@@ -166,18 +167,18 @@ def _attributes(kernel: Variants, types: Sequence[ArrayType]) -> dict[str, Any]:
     return {"kernel": kernel.name, "plans": plans, "origin": ", ".join(filter(None, origins))}
 
 
-def _check_choice(candidates: Sequence[Candidate]) -> None:
+def _check_choice(selector: Selector, candidates: Sequence[Candidate]) -> None:
     """Check that no GPU has to choose between variants that differ in their parameters.
 
     Raises:
         SelectionError: one has.
     """
-    if len({point(candidate) for candidate in candidates}) == 1:
+    if len({selector.point(candidate) for candidate in candidates}) == 1:
         return
     for arch in dict.fromkeys(candidate.arch for candidate in candidates):
         here = _capability(arch)
         fitting = [c for c in candidates if arch_refusal(c.arch, *here) is None]
-        points = {point(candidate): candidate for candidate in fitting}
+        points = {selector.point(candidate): candidate for candidate in fitting}
         if len(points) > 1:
             raise several_fit(list(points.values()))
 

@@ -36,7 +36,7 @@ from pallasc.runtime.device.streams import (
 from pallasc.runtime.device.uses import Order
 from pallasc.runtime.matching.arrays import Passed, find_adapter
 from pallasc.runtime.matching.candidates import Candidate
-from pallasc.runtime.matching.selection import select
+from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.artifacts.arguments import MISSING
 from pallasc.specs.artifacts.trees import unflatten
 
@@ -51,6 +51,7 @@ class Route:
         candidates: the variants.
         is_only: no other variant of the kernel takes arrays of their types on any GPU here: types
             decide, and addresses do not matter.
+        selector: chooses among the variants; what was tuned does not count where it is left out.
 
     Attributes:
         is_only: as given.
@@ -60,8 +61,15 @@ class Route:
         fronts: what holds handles of the programs, too.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], *, is_only: bool = True) -> None:
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        *,
+        is_only: bool = True,
+        selector: Selector | None = None,
+    ) -> None:
         self.candidates = tuple(candidates)
+        self._selector = selector or Selector(candidates)
         self.is_only = is_only
         self.name = candidates[0].name
         self.signature = candidates[0].signature
@@ -74,7 +82,7 @@ class Route:
         process_state.now.routes.add(self)
 
     def choose(self, candidate: Candidate, device: Device) -> None:
-        """Note which variant `select` gives for a device, for its program."""
+        """Note which variant is chosen for a device, for its program."""
         self._chosen[device.ordinal] = candidate, device
 
     def program(self, ordinal: int, stream: int | None = None) -> Program:
@@ -88,7 +96,7 @@ class Route:
         if program is None:
             if ordinal not in self._chosen:
                 device = get_device(ordinal)
-                self.choose(select(self.candidates, device), device)
+                self.choose(self._selector.select(device), device)
             program = self._programs[ordinal] = load_program(*self._chosen[ordinal], stream)
         return program
 

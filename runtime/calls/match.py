@@ -13,7 +13,8 @@ from pallasc.runtime.device.devices import current_device, get_device, is_driver
 from pallasc.runtime.matching import known, mismatches
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Passed, check_copied, find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type, has_params
-from pallasc.runtime.matching.selection import may_run, select, several_fit
+from pallasc.runtime.matching.selection import may_run, several_fit
+from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.arrays import array_text, strides_of
 from pallasc.specs.artifacts.arguments import MISSING, Arguments
 from pallasc.specs.artifacts.plan import Binding
@@ -143,6 +144,11 @@ class Variants:
         return Arguments(self.name, self.signature, names)
 
     @cached_property
+    def selector(self) -> Selector:
+        """What chooses among the variants."""
+        return Selector(self.variants)
+
+    @cached_property
     def native_paths(self) -> NativePaths:
         """What calls go through where the extension of C is there."""
         from pallasc.runtime.calls.native_path import NativePaths
@@ -161,15 +167,29 @@ class Variants:
             selection = [own for own in self.variants if has_params(own, params)]
             if not selection:
                 raise mismatches.no_variant_with(self.name, self.variants, params)
-            variants = self.of(selection)
+            variants = self.of(selection, given=params)
             # Of two threads that come here, both take what the first put there.
             variants = self._with_params.setdefault(key, variants)
         return variants
 
-    def of(self, candidates: Iterable[Candidate], **changes: bool) -> Self:
-        """Return a kernel of other variants, or with other options, and else like this."""
+    def of(
+        self,
+        candidates: Iterable[Candidate],
+        *,
+        given: Mapping[str, object] | None = None,
+        **changes: bool,
+    ) -> Self:
+        """Return a kernel of some of the variants, or with other options, and else like this.
+
+        Args:
+            candidates: the variants.
+            given: parameters that the caller chose.
+            changes: options that differ.
+        """
         options = {"checks": self.checks, "is_by_digest": self.is_by_digest, **changes}
-        return type(self)(self.name, candidates, rules=self.rules, **options)
+        made = type(self)(self.name, candidates, rules=self.rules, **options)
+        vars(made)["selector"] = self.selector.among(made.variants, given)
+        return made
 
     def like(self, other: Variants) -> Variants:
         """Return these variants as they go with a call of another kernel.
@@ -191,8 +211,13 @@ class Variants:
         is_by_digest = self.is_by_digest or other.is_by_digest
         if len(taken) == len(self.variants) and is_by_digest == self.is_by_digest:
             return self
-        variants = (own for own in self.variants if id(own) in taken)
-        return self.of(variants, is_by_digest=is_by_digest)
+        variants = [own for own in self.variants if id(own) in taken]
+        given = {
+            name: value
+            for name, value in other.selector.given.items()
+            if all(has_params(own, {name: value}) for own in variants)
+        }
+        return self.of(variants, given=given, is_by_digest=is_by_digest)
 
     def variants_of(self, kernel: str) -> tuple[Candidate, ...]:
         """Return the variants, none where the kernel has another name."""
@@ -246,7 +271,7 @@ class Variants:
         if len(self.variants) == 1:
             addresses = None  # binding them has the plainer message
         device = get_device(current_device() if ordinal is None else ordinal)
-        candidate = select(self.variants, device, types, addresses=addresses)
+        candidate = self.selector.select(device, types, addresses)
         route = self._route_of(candidate)
         route.choose(candidate, device)
         # Kept where types decide alone: elsewhere addresses may choose another route next time.
@@ -265,7 +290,8 @@ class Variants:
                 likely = [other for other in able if other.types == candidate.types]
                 alike = [other for other in likely if _kind(other) == key]
                 rivals = [other for other in able if other.arrays == candidate.arrays]
-                made = Route(alike, is_only=all(other in alike for other in rivals))
+                is_only = all(other in alike for other in rivals)
+                made = Route(alike, is_only=is_only, selector=self.selector.among(alike))
                 route = self._routes.setdefault(key, made)
         return route
 

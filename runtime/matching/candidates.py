@@ -13,6 +13,7 @@ from pallasc.specs.bundle.manifest import Array
 from pallasc.specs.lazy import cached_property
 from pallasc.specs.spec import variant_id
 from pallasc.specs.templates import Scalar
+from pallasc.specs.tuning import Tuning
 
 ArrayType = tuple[Any, ...]
 """What decides about an array: its dtype by short name and its shape. Its layout is third where it
@@ -106,6 +107,11 @@ class Candidate:
     @property
     def vmap(self) -> str | None:
         """The kernel that does the same to a batch, None where nothing names one."""
+        return None
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """What decides where it is used, None where its kernel is not tuned."""
         return None
 
     @cached_property

@@ -14,7 +14,7 @@ blocks that wait for each other would hang. Such a variant is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pallasc.errors import CorruptError, SelectionError
@@ -62,11 +62,16 @@ def select(
         candidate for candidate, reason in zip(candidates, reasons, strict=True) if reason is None
     ]
     if not fitting:
-        raise _none_fits(candidates, reasons, device, arrays)
+        raise none_fits(candidates, reasons, device, arrays)
     points = {point(candidate): candidate for candidate in fitting}
     if len(points) > 1:
         raise several_fit(list(points.values()))
-    return min(fitting, key=lambda candidate: _distance(candidate, device))
+    return likest(fitting, device)
+
+
+def likest(candidates: Sequence[Candidate], device: Device) -> Candidate:
+    """Return the variant whose model is most like a GPU."""
+    return min(candidates, key=lambda candidate: _distance(candidate, device))
 
 
 def fitting_candidates(candidates: Sequence[Candidate], device: Device) -> list[Candidate]:
@@ -84,7 +89,7 @@ def fitting_candidates(candidates: Sequence[Candidate], device: Device) -> list[
                 (best.get(key, candidate), candidate), key=lambda other: _distance(other, device)
             )
     if not best:
-        raise _none_fits(candidates, reasons, device)
+        raise none_fits(candidates, reasons, device)
     return list(best.values())
 
 
@@ -256,12 +261,13 @@ def _distance(candidate: Candidate, device: Device) -> tuple[Any, ...]:
     )
 
 
-def _none_fits(
+def none_fits(
     candidates: Sequence[Candidate],
     reasons: Sequence[str | None],
     device: Device,
     arrays: Sequence[ArrayType] | None = None,
 ) -> SelectionError:
+    """Return the error for variants of which none can be used, with the reason of each."""
     name = candidates[0].name if candidates else "the kernel"
     reason_of = dict(zip(candidates, reasons, strict=True))
     listed = list(candidates)
@@ -324,13 +330,21 @@ def _provider_hint(candidates: Sequence[Candidate], device: Device) -> str | Non
     )
 
 
-def several_fit(candidates: Sequence[Candidate]) -> SelectionError:
-    """Return the error for variants between which only the caller can choose."""
+def several_fit(
+    candidates: Sequence[Candidate], *, decided: Collection[str] = ()
+) -> SelectionError:
+    """Return the error for variants between which only the caller can choose.
+
+    Args:
+        candidates: the variants.
+        decided: parameters that the caller need not choose.
+    """
     points = [candidate.params for candidate in candidates]
     differing = [
         name
         for name in candidates[0].params
-        if len({(type(point.get(name)), point.get(name)) for point in points}) > 1
+        if name not in decided
+        and len({(type(point.get(name)), point.get(name)) for point in points}) > 1
     ]
     first = candidates[0].params
     example = ", ".join(f"{name}={first[name]!r}" for name in differing)

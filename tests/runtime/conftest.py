@@ -30,6 +30,7 @@ import page_programs  # noqa: F401  (as bundle_files)
 import rig as programs
 import standin as control
 import standin_torch as torch_control
+import tuned_bundles  # noqa: F401  (as bundle_files)
 
 from pallasc.runtime.calls import native_path
 from pallasc.runtime.kernel import Kernel

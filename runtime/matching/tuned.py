@@ -1,0 +1,333 @@
+"""Choose among variants that differ only in what was tuned: by the rows of a table.
+
+Variants for the same arrays and with the same other parameters are a **group**. Of a group the one
+is taken that a row for this GPU names for its exact key; else that of a row for its bucket; else
+the default; else the call is refused. A row is for a GPU that has the name which it was measured
+on, or that of its model. Parameters of `over` in the call go before the table: where they leave one
+variant of a group, that is it.
+
+The table is made once for a kernel and a model of GPU; then a launch of a new shape looks it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from pallasc.errors import SelectionError
+from pallasc.runtime.device.devices import Device
+from pallasc.runtime.matching.candidates import ArrayType, Candidate
+from pallasc.runtime.matching.mismatches import cut
+from pallasc.runtime.matching.selection import (
+    arch_refusal,
+    device_refusal,
+    fitting_candidates,
+    likest,
+    none_fits,
+    point,
+    select,
+    several_fit,
+)
+from pallasc.specs.gpus import MODELS
+from pallasc.specs.lazy import cached_property
+from pallasc.specs.tuning import How, Row, chosen_by, key_text, row_order, use_text
+
+Types = tuple[ArrayType, ...]
+
+_RANKS: Mapping[How | None, int] = {"row": 0, "bucket": 1, "default": 2, None: 3}
+
+
+class Choice(NamedTuple):
+    """Which variant a call gets, and why.
+
+    Attributes:
+        variant: its id.
+        how: `row`, the row of its key; `bucket`, that of its bucket; `default`, as no row fits;
+            `call`, parameters in the call; `only`, as there is no other.
+        row: the row, None where there is none.
+        padded: the arrays of the call that are lengthened for it, by path.
+    """
+
+    variant: str
+    how: Literal["row", "bucket", "default", "call", "only"]
+    row: Row | None = None
+    padded: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        texts = {
+            "row": "the row of its key",
+            "bucket": "the row of its bucket",
+            "default": "the default",
+            "call": "parameters in the call",
+            "only": "the only one",
+        }
+        row = f", measured for {self.row.gpu}" if self.row and self.row.measured else ""
+        padded = f"; {', '.join(self.padded)} padded" if self.padded else ""
+        return f"{self.variant}: {texts[self.how]}{row}{padded}"
+
+
+class Group(NamedTuple):
+    """Variants that differ only in what was tuned, and in their target.
+
+    Attributes:
+        ranks: those that may be taken, the best first; of each tuple the likest one.
+        variants: all of them.
+    """
+
+    ranks: tuple[tuple[Candidate, ...], ...]
+    variants: tuple[Candidate, ...]
+
+    def choose(self, device: Device) -> Candidate | None:
+        """Return the best variant that can run on a GPU, None where there is none.
+
+        Raises:
+            SelectionError: there are several points of the matrix that nothing decides between.
+        """
+        for rank in self.ranks:
+            able = [own for own in rank if device_refusal(own, device) is None]
+            if able:
+                return able[0] if len(able) == 1 else _one(able, device)
+        return None
+
+
+class Selector:
+    """Chooses among the variants of a kernel.
+
+    Args:
+        candidates: the variants.
+        given: parameters that the caller chose; the variants have them.
+        whole: that of the kernel which these are some variants of.
+
+    Attributes:
+        candidates, given: as above.
+    """
+
+    def __init__(
+        self,
+        candidates: Iterable[Candidate],
+        given: Mapping[str, object] | None = None,
+        whole: Selector | None = None,
+    ) -> None:
+        self.candidates = tuple(candidates)
+        self.given = dict(given or {})
+        self._whole = self if whole is None else whole
+        self._tables: dict[object, dict[Types, list[Group]]] = {}
+
+    def among(
+        self, candidates: Iterable[Candidate], given: Mapping[str, object] | None = None
+    ) -> Selector:
+        """Return what chooses among some of the variants."""
+        return Selector(candidates, {**self.given, **(given or {})}, self._whole)
+
+    @cached_property
+    def is_tuned(self) -> bool:
+        """Whether rows or a default decide."""
+        if self._whole is not self:
+            return self._whole.is_tuned
+        tunings = (own.tuning for own in self.candidates)
+        return any(tuning is not None and (tuning.rows or tuning.is_default) for tuning in tunings)
+
+    @cached_property
+    def _over(self) -> frozenset[str]:
+        """The parameters that were tuned."""
+        if self._whole is not self:
+            return self._whole._over
+        tunings = (own.tuning for own in self.candidates)
+        return frozenset(name for tuning in tunings if tuning for name in tuning.over)
+
+    def point(self, candidate: Candidate) -> tuple[Any, ...]:
+        """Return a variant's point of the matrix, without what rows decide."""
+        over = self._over if self.is_tuned else ()
+        return tuple(item for item in point(candidate) if item[0] not in over)
+
+    def select(
+        self,
+        device: Device,
+        types: Types | None = None,
+        addresses: Sequence[int] | None = None,
+    ) -> Candidate:
+        """Return the variant that fits.
+
+        Args:
+            device: the GPU.
+            types: the arrays; all variants take the same where it is None.
+            addresses: where each input starts; they decide where nothing was tuned.
+
+        Raises:
+            SelectionError: none fits, or several do, or no row does.
+        """
+        if not self.is_tuned:
+            return select(self.candidates, device, types, addresses=addresses)
+        key = self.candidates[0].arrays if types is None else types
+        groups = self.table(device).get(key)
+        if groups is None:
+            return select(self.candidates, device, key)
+        if len(groups) == 1:
+            chosen = groups[0].choose(device)
+            if chosen is not None:
+                return chosen
+            raise self._refusal(groups[0], device, key)
+        return self._of_several(groups, device, key)
+
+    def fitting(self, device: Device) -> list[Candidate]:
+        """Return what calls can get on a GPU: of each point and each set of arrays one variant.
+
+        Raises:
+            SelectionError: none can run there.
+        """
+        if not self.is_tuned:
+            return fitting_candidates(self.candidates, device)
+        groups = [group for own in self.table(device).values() for group in own]
+        chosen = [own for group in groups if (own := group.choose(device)) is not None]
+        if not chosen:
+            fitting_candidates(self.candidates, device)
+            raise self._refusal(groups[0], device, groups[0].variants[0].arrays)
+        return chosen
+
+    def explain(self, chosen: Candidate, device: Device) -> Choice:
+        """Return why a variant is the one that `select` returns."""
+        over = set(() if chosen.tuning is None else chosen.tuning.over)
+        how = _how(chosen, {device.name}) if self.is_tuned else None
+        if how is not None and not (over and over <= self.given.keys()):
+            return Choice(chosen.id, *how)
+        return Choice(chosen.id, "call" if over & self.given.keys() else "only")
+
+    def by_targets(self, types: Types, names: Collection[str]) -> list[Candidate]:
+        """Return what is taken for each target, before it is known which GPU will run it.
+
+        Args:
+            types: the arrays.
+            names: GPUs of this machine; where there are none, each target is taken at its word.
+
+        Raises:
+            SelectionError: no row of a target fits, or several variants do.
+        """
+        listed = [own for own in self.candidates if own.arrays == types]
+        if not self.is_tuned:
+            return listed
+        targets: dict[str, list[Candidate]] = {}
+        for own in listed:
+            targets.setdefault(own.target, []).append(own)
+        chosen: list[Candidate] = []
+        for target, variants in targets.items():
+            model = MODELS.get(target)
+            own_names = {target} if model is None else {target, model.description}
+            is_here = not names or bool(own_names.intersection(names))
+            for group in self._groups(variants, own_names if is_here else names):
+                if not group.ranks:
+                    raise self._no_row(group, f"target {target}")
+                if len(group.ranks[0]) > 1:
+                    raise several_fit(group.ranks[0])
+                chosen += group.ranks[0]
+        return chosen
+
+    def table(self, device: Device) -> dict[Types, list[Group]]:
+        """Return the groups of each set of arrays on GPUs of a model."""
+        key = device.name, device.major, device.minor
+        table = self._tables.get(key)
+        if table is None:
+            by_types: dict[Types, list[Candidate]] = {}
+            for own in self.candidates:
+                if arch_refusal(own.arch, device.major, device.minor) is None:
+                    by_types.setdefault(own.arrays, []).append(own)
+            table = self._tables[key] = {
+                types: self._groups(variants, {device.name}) for types, variants in by_types.items()
+            }
+        return table
+
+    def _groups(self, variants: Iterable[Candidate], names: Collection[str]) -> list[Group]:
+        groups: dict[object, list[Candidate]] = {}
+        for own in variants:
+            groups.setdefault(self.point(own), []).append(own)
+        is_given = bool(self._over & self.given.keys())
+        return [_ranked(group, names, is_given=is_given) for group in groups.values()]
+
+    def _of_several(self, groups: Sequence[Group], device: Device, types: Types) -> Candidate:
+        """Return the variant of the one group that can run.
+
+        Raises:
+            SelectionError: several can, or none.
+        """
+        fitting = [
+            (group, group.choose(device))
+            for group in groups
+            if any(device_refusal(own, device) is None for own in group.variants)
+        ]
+        if len(fitting) > 1:
+            points = [own or group.variants[0] for group, own in fitting]
+            raise several_fit(points, decided=self._over)
+        for group, chosen in fitting:
+            if chosen is None:
+                raise self._refusal(group, device, types)
+            return chosen
+        raise self._refusal(groups[0], device, types)
+
+    def _refusal(self, group: Group, device: Device, types: Types) -> SelectionError:
+        """Return the error for a group of which nothing is taken."""
+        candidates = [own for rank in group.ranks for own in rank]
+        if not candidates:
+            candidates = list(group.variants)
+            if any(device_refusal(own, device) is None for own in candidates):
+                return self._no_row(group, str(device), device.name)
+        reasons = [device_refusal(own, device) for own in candidates]
+        return none_fits(candidates, reasons, device, types)
+
+    def _no_row(self, group: Group, where: str, device: str = "") -> SelectionError:
+        """Return the error for a group that the table says nothing of."""
+        first = group.variants[0]
+        tuning = next(own.tuning for own in group.variants if own.tuning is not None)
+        listed = _rows_of(self._whole.candidates, device)
+        lines = "".join(f"\n  {line}" for line in cut([text for _, text in listed]))
+        models = sorted({gpu for gpu, _ in listed})
+        of = f" for {', '.join(models)}" if models else ""
+        example = ", ".join(f"{name}={first.params[name]!r}" for name in tuning.over)
+        return SelectionError(
+            f"no row of the table of {first.name} is for "
+            f"{key_text(tuning.by, tuning.key_of(first.params))} on {where}, and there is no "
+            f"default. Its rows{of}:{lines or ' none.'}",
+            hint=f"Say what to use, by name: {example}. Or tune the kernel on this GPU.",
+        )
+
+
+def is_for(row: Row, names: Collection[str]) -> bool:
+    """Tell whether a row is for a GPU with one of these names, as drivers or targets have them."""
+    if row.measured is not None and row.measured.device in names:
+        return True
+    model = MODELS.get(row.gpu)
+    return row.gpu in names or (model is not None and model.description in names)
+
+
+def _one(candidates: Sequence[Candidate], device: Device) -> Candidate:
+    if len({point(own) for own in candidates}) > 1:
+        raise several_fit(candidates)
+    return likest(candidates, device)
+
+
+def _how(candidate: Candidate, names: Collection[str]) -> tuple[How, Row | None] | None:
+    tuning = candidate.tuning
+    if tuning is None:
+        return None
+    return chosen_by(tuning, candidate.params, lambda row: is_for(row, names))
+
+
+def _ranked(variants: Sequence[Candidate], names: Collection[str], *, is_given: bool) -> Group:
+    """Return a group; what no row names comes last, where the call or an untuned bundle has it."""
+    ranks: dict[int, list[Candidate]] = {}
+    for own in variants:
+        how = _how(own, names)
+        if how is not None or is_given or own.tuning is None:
+            ranks.setdefault(_RANKS[how[0] if how else None], []).append(own)
+    return Group(tuple(tuple(ranks[rank]) for rank in sorted(ranks)), tuple(variants))
+
+
+def _rows_of(candidates: Iterable[Candidate], device: str) -> list[tuple[str, str]]:
+    """Return model and text of the rows of variants; those for a GPU of this name go first."""
+    rows: dict[Any, tuple[str, str]] = {}
+    for own in candidates:
+        if own.tuning is None:
+            continue
+        for row in own.tuning.rows:
+            order = (not is_for(row, {device}), *row_order(row))
+            text = f"{row.gpu}, {key_text(own.tuning.by, row.key)}: {use_text(row.use)}"
+            rows[order] = row.gpu, text
+    return [rows[order] for order in sorted(rows)]

@@ -1,0 +1,154 @@
+"""Tuned kernels: the row of the key, that of its bucket, the default, or a refusal with rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import made
+import pytest
+from standin import Device
+from tuned_bundles import H100, item, kernel, row
+
+from pallasc.errors import ArgumentError, SelectionError
+from pallasc.runtime.device.devices import get_device
+
+ITEMS = (
+    item(4, 1, row(4)),
+    item(4, 2, is_default=True),
+    item(3, 1, row(4)),
+    item(3, 2, is_default=True),
+    item(9, 1),
+    item(9, 2, is_default=True),
+)
+
+
+@pytest.fixture
+def tuned(framework: made.Framework, runtime: Any, tmp_path: Path) -> Any:
+    runtime.devices(Device("9.0", name=H100))
+    return kernel(tmp_path, ITEMS)
+
+
+def _arrays(framework: made.Framework, m: int, device: int = 0) -> list[made.Tensor]:
+    return [framework.tensor(f"f32[{m}, 64]", device=device) for _ in range(2)]
+
+
+def _launched(runtime: Any, framework: Any, called: Any, m: int, **named: Any) -> int:
+    """Return the tile of the variant that a call launches."""
+    runtime.clear_log()
+    called(*_arrays(framework, m), **named)
+    (launch,) = runtime.launches
+    return int(launch.grid[0])
+
+
+@pytest.mark.parametrize(("m", "tile", "how"), [(4, 1, "row"), (3, 1, "bucket"), (9, 2, "default")])
+def test_a_call_gets_the_variant_of_its_row_then_of_its_bucket_then_the_default(
+    tuned: Any, framework: Any, runtime: Any, m: int, tile: int, how: str
+) -> None:
+    arrays = _arrays(framework, m)
+    choice = tuned.choice(*arrays)
+    assert (choice.variant, choice.how) == (f"add[m={m},tile={tile}]@h100-sxm", how)
+    assert choice.variant in str(choice)
+    for called in (tuned, tuned, tuned, tuned.unchecked):
+        assert _launched(runtime, framework, called, m) == tile
+
+
+def test_parameters_in_the_call_go_before_the_table(
+    tuned: Any, framework: Any, runtime: Any
+) -> None:
+    assert _launched(runtime, framework, tuned, 4, tile=2) == 2
+    assert _launched(runtime, framework, tuned, 9, tile=1) == 1
+    assert _launched(runtime, framework, tuned.variant(tile=2), 3) == 2
+    assert tuned.choice("f32[9, 64]", "f32[9, 64]", tile=1).how == "call"
+    assert _launched(runtime, framework, tuned, 4) == 1
+    with pytest.raises(ArgumentError, match="no variant with tile=8"):
+        tuned(*_arrays(framework, 4), tile=8)
+
+
+def test_only_chosen_variants_are_preloaded_and_any_of_them_is_enough(
+    tuned: Any, runtime: Any
+) -> None:
+    assert tuned.available()
+    tuned.preload()
+    chosen = sorted(
+        (own.params["m"], own.params["tile"]) for own in tuned.selector.fitting(get_device(0))
+    )
+    assert chosen == [(3, 1), (4, 1), (9, 2)]
+    tuned.prepare("f32[4, 64]", "f32[4, 64]")
+
+
+def test_rows_are_those_of_the_gpu_that_launches(
+    framework: Any, runtime: Any, tmp_path: Path
+) -> None:
+    runtime.devices(Device("9.0", name=H100), Device("9.0", name="NVIDIA H200"))
+    measured = row(4, gpu="h200", device="NVIDIA H200")
+    tuned = kernel(tmp_path, [item(4, 1, row(4)), item(4, 2, measured)])
+    tiles = []
+    for device in (0, 1, 1, 0):
+        runtime.clear_log()
+        tuned(*_arrays(framework, 4, device))
+        tiles.append(runtime.launches[0].grid[0])
+    assert tiles == [1, 2, 2, 1]
+    assert "measured for h200" in str(tuned.choice("f32[4, 64]", "f32[4, 64]", device=1))
+
+
+def test_a_call_without_row_and_default_is_refused_with_the_rows_there_are(
+    framework: Any, runtime: Any, tmp_path: Path
+) -> None:
+    runtime.devices(Device("9.0", name="NVIDIA H200"))
+    rows = [item(m, 1, row(m)) for m in range(1, 8)]
+    tuned = kernel(tmp_path, [*rows, item(7, 2)])
+    with pytest.raises(SelectionError) as caught:
+        tuned(*_arrays(framework, 7))
+    assert str(caught.value) == (
+        "no row of the table of add is for m=7 on GPU 0 (NVIDIA H200, sm_90), and there is no "
+        "default. Its rows for h100-sxm:\n"
+        "  h100-sxm, m=1: tile=1\n"
+        "  h100-sxm, m=2: tile=1\n"
+        "  h100-sxm, m=3: tile=1\n"
+        "  h100-sxm, m=4: tile=1\n"
+        "  h100-sxm, m=5: tile=1\n"
+        "  … and 2 more\n"
+        "  Say what to use, by name: tile=1. Or tune the kernel on this GPU."
+    )
+    assert _launched(runtime, framework, tuned, 7, tile=2) == 2
+    assert not tuned.available()
+    assert "no row of the table" in tuned.available().reason
+
+
+def test_a_parameter_that_no_array_shows_has_to_be_given_and_no_tuned_one(
+    framework: Any, runtime: Any, tmp_path: Path
+) -> None:
+    runtime.devices(Device("9.0", name=H100))
+    tuned = kernel(
+        tmp_path,
+        [
+            item(4, 1, row(4), more={"causal": False}),
+            item(4, 2, more={"causal": False}),
+            item(4, 1, row(4), more={"causal": True}),
+        ],
+    )
+    with pytest.raises(SelectionError, match="2 variants of add fit") as caught:
+        tuned(*_arrays(framework, 4))
+    assert caught.value.hint == "Say which, by name: causal=False."
+    assert _launched(runtime, framework, tuned, 4, causal=False) == 1
+
+
+def test_where_there_is_neither_row_nor_default_the_caller_chooses(
+    framework: Any, runtime: Any, tmp_path: Path
+) -> None:
+    tuned = kernel(tmp_path, [item(4, 1), item(4, 2)])
+    with pytest.raises(SelectionError, match="2 variants of add fit"):
+        tuned(*_arrays(framework, 4))
+    assert _launched(runtime, framework, tuned, 4, tile=2) == 2
+
+
+def test_a_row_whose_variant_this_gpu_cannot_run_is_passed_over(
+    framework: Any, runtime: Any, tmp_path: Path
+) -> None:
+    runtime.devices(Device("9.0", name=H100, smem_optin_bytes=1000))
+    big = item(4, 1, row(4))
+    big.record["plan"]["steps"][0]["dynamic_smem_bytes"] = 2000
+    tuned = kernel(tmp_path, [big, item(4, 2, is_default=True)])
+    assert tuned.choice("f32[4, 64]", "f32[4, 64]").how == "default"
+    assert _launched(runtime, framework, tuned, 4) == 2
