@@ -1,0 +1,191 @@
+"""What a call of one of Tokamax's ops is: its arrays in order, and a key of all the rest.
+
+The key decides which compiled kernel may stand for a call, so it holds whatever the kernel depends
+on: Tokamax's version, the op and its fields, and each argument: dtype and shape of arrays, numbers,
+dtypes, masks and their structure, `return_residuals`, functions by the name under which the very
+same object can be imported. A value that it does not know gives no key, and so no kernel.
+
+Two things are left out, since Tokamax's kernels do not depend on them: the representative sizes of
+`GroupSizes`, which are for its tuning alone, and how the precision of 16-bit floats is spelt, as
+long as Tokamax's `to_dot_algorithm_preset` gives the same algorithm.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import hashlib
+import importlib.metadata
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tokamax._src import precision as precisions
+from tokamax._src.ops.attention import pallas_mosaic_gpu as attention
+from tokamax._src.ops.attention import pallas_mosaic_gpu_vjp as attention_vjp
+from tokamax._src.ops.gated_linear_unit import pallas_mosaic_gpu as gated_linear_unit
+from tokamax._src.ops.op import Op, _get_arg_spec_adapter
+from tokamax._src.ops.ragged_dot import base as ragged_dots
+from tokamax._src.ops.ragged_dot import pallas_mosaic_gpu as ragged_dot
+
+OWN: Mapping[str, Op] = {
+    "attention": attention.PallasMosaicGpuFlashAttention(),
+    "attention_vjp": attention_vjp.PallasMosaicGpuFlashAttentionVjp(),
+    "gated_linear_unit": gated_linear_unit.PallasMosaicGpuGatedLinearUnit(),
+    "ragged_dot": ragged_dot.PallasMosaicGpuRaggedDot(),
+}
+"""Tokamax's own ops that kernels are compiled from, by the names of the kernels."""
+
+TOKAMAX = importlib.metadata.version("tokamax")
+
+_NOT_OF_THE_KERNEL = {"config", "vjp", "bypass_device_check"}
+"""Fields of ops: tile sizes and the like, which change no result; and what is not forward."""
+
+_FACTORS = {
+    "attention": (("q", "k"), ("v", "v")),
+    "attention_vjp": (("q", "k"), ("v", "v")),
+    "gated_linear_unit": (("x", "weights"),),
+    "ragged_dot": (("lhs", "rhs"),),
+}
+"""Of each product of an op, the arguments that are multiplied."""
+
+
+class UnknownCallError(Exception):
+    """A call holds a value that keys do not know."""
+
+
+def parse(name: str, text: str) -> dict[str, Any]:
+    """Return the arguments that a key of Tokamax's tuning tables holds, arrays as their types."""
+    arguments = _get_arg_spec_adapter(OWN[name]).validate_python(json.loads(text))
+    return dict(OWN[name].bind(**arguments).arguments)
+
+
+def split(arguments: Mapping[str, Any]) -> tuple[list[Any], Any]:
+    """Return the arrays of a call in the order of kernels, and what `join` makes a call of."""
+    leaves, tree = jax.tree.flatten(dict(arguments))
+    rest = [None if _is_array(leaf) else leaf for leaf in leaves]
+    return [leaf for leaf in leaves if _is_array(leaf)], (tree, rest, [*map(_is_array, leaves)])
+
+
+def join(structure: Any, arrays: Sequence[Any]) -> dict[str, Any]:
+    """Return the arguments of a call with these arrays."""
+    tree, rest, places = structure
+    left = iter(arrays)
+    leaves = [next(left) if is_array else leaf for leaf, is_array in zip(rest, places, strict=True)]
+    return tree.unflatten(leaves)
+
+
+def describe_call(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all that a kernel depends on, as JSON has it.
+
+    Raises:
+        UnknownCallError: a value is of a kind that is not known here.
+    """
+    own = OWN[name]
+    fields = [field.name for field in dataclasses.fields(own)]
+    return {
+        "tokamax": TOKAMAX,
+        "op": f"{type(own).__module__}.{type(own).__qualname__}",
+        "fields": {f: _describe(getattr(own, f)) for f in fields if f not in _NOT_OF_THE_KERNEL},
+        "arguments": {
+            key: _precision(name, arguments) if key == "precision" else _describe(value)
+            for key, value in arguments.items()
+        },
+    }
+
+
+def call_key(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return the key of a call: 16 hexadecimal digits.
+
+    Raises:
+        UnknownCallError: as `describe_call` does.
+    """
+    text = json.dumps(describe_call(name, arguments), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def call_text(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return a call as people read it, without arguments that are None."""
+    shown = []
+    for key, value in arguments.items():
+        try:
+            described = _precision(name, arguments) if key == "precision" else _describe(value)
+        except UnknownCallError:
+            described = repr(value)
+        if described is not None:
+            text = described if isinstance(described, str) else json.dumps(described)
+            shown.append(f"{key}={text}")
+    return f"{name}({', '.join(shown)})"
+
+
+def array_text(array: Any) -> str:
+    """Return a type of arrays as specs have it: `bf16[8, 128]`."""
+    short = jax.core.ShapedArray(array.shape, array.dtype).str_short(short_dtypes=True)
+    return short.replace(",", ", ")
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray | jax.ShapeDtypeStruct)
+
+
+def _describe(value: Any) -> Any:
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if _is_array(value):
+        return array_text(value)
+    if isinstance(value, ragged_dots.GroupSizes):
+        return {"GroupSizes": array_text(value.value)}
+    if isinstance(value, jax.sharding.ManualAxisType) and value.empty:
+        return None  # as where no mesh is
+    if isinstance(value, np.dtype):
+        return {"dtype": value.name}
+    if isinstance(value, enum.Enum):
+        return {type(value).__qualname__: value.name}
+    if type(value) in (tuple, list):
+        return [_describe(item) for item in value]
+    if isinstance(value, jax.lax.RaggedDotDimensionNumbers):
+        return _fields(value, vars(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _fields(value, [field.name for field in dataclasses.fields(value)])
+    return {"import": _importable(value)}
+
+
+def _fields(value: Any, names: Any) -> dict[str, Any]:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    return {kind: {name: _describe(getattr(value, name)) for name in names}}
+
+
+def _importable(value: Any) -> str:
+    """Return the name of a function or class.
+
+    The name must lead to this very object: a lambda, a partial or a wrapper has the name of
+    something else, or none.
+    """
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    found = None
+    if callable(value) and module and name:
+        found = getattr(sys.modules.get(module), name, None)
+    if found is None or found is not value:
+        raise UnknownCallError(f"{value!r} is neither data nor a function that can be imported.")
+    return f"{module}.{name}"
+
+
+def _precision(name: str, arguments: Mapping[str, Any]) -> Any:
+    """Return the algorithm of each product, or the precision as given where it is not certain."""
+    precision, factors = arguments["precision"], _FACTORS[name]
+    dtypes = [tuple(getattr(arguments[f], "dtype", None) for f in pair) for pair in factors]
+    halves = (np.dtype(jnp.bfloat16), np.dtype(jnp.float16))
+    is_certain = all(dtype in halves for pair in dtypes for dtype in pair)
+    # Its gated linear unit leaves calls with residuals to XLA, which is told the precision itself.
+    if not is_certain or (name == "gated_linear_unit" and arguments["return_residuals"]):
+        return _describe(precision)
+    each = precision if len(factors) > 1 else (precision,)
+    try:
+        found = map(precisions.to_dot_algorithm_preset, *zip(*dtypes, strict=True), each)
+        return [_describe(preset) for preset in found]
+    except NotImplementedError:
+        return _describe(precision)

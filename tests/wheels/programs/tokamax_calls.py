@@ -1,0 +1,171 @@
+"""Call Tokamax with prebuilt kernels installed, on a GPU that executes their PTX.
+
+Usage: tokamax_calls.py PTX [few]. PTX is a JSON file with PTX by the digest of the cubin; `few`
+leaves out calls that differ from what was compiled. JAX runs on the CPU.
+Standard output gets a JSON object: what was done -> how many kernels were launched, the largest
+error beside Tokamax's implementation for XLA, what was warned of.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import emulated
+import jax
+import jax.numpy as jnp
+import numpy as np
+import standin
+import tokamax
+import tokamax_prebuilt
+from jax.extend import backend
+
+GPU = emulated.install(standin.load())
+FOUND: dict[str, Any] = {}
+RANDOM = np.random.default_rng(1)
+
+
+class Device:
+    """What JAX gives for the GPU, as far as Tokamax and pallasc ask."""
+
+    platform, device_kind, compute_capability = "gpu", "NVIDIA H100 80GB HBM3", "9.0"
+    local_hardware_id = 0
+
+
+def array(*shape: int) -> jax.Array:
+    """Return random numbers."""
+    return jnp.asarray(RANDOM.uniform(-1, 1, shape), jnp.bfloat16)
+
+
+def error(found: Any, expected: Any) -> float:
+    """Return the largest difference."""
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    return max(float(jnp.abs(a.astype("f4") - b.astype("f4")).max()) for a, b in pairs)
+
+
+def call(what: str, function: Callable[..., Any], *arrays: Any, expected: Any = None) -> None:
+    """Call a function, and note what became of it."""
+    before = GPU.launched
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", tokamax_prebuilt.PrebuiltWarning)
+        found = jax.block_until_ready(function(*arrays))
+        GPU.driver.check()
+    told = [str(w.message) for w in caught if w.category is tokamax_prebuilt.PrebuiltWarning]
+    off = None if expected is None else error(found, expected)
+    FOUND[what] = {"launches": GPU.launched - before, "error": off, "warnings": told}
+
+
+def compare(what: str, operation: Callable[..., Any], *arrays: Any) -> None:
+    """Call an operation with prebuilt kernels where they fit, and with XLA alone."""
+    functions = [jax.jit(functools.partial(operation, i)) for i in (("prebuilt", "xla"), "xla")]
+    call(what, functions[0], *arrays, expected=functions[1](*arrays))
+
+
+def attention(implementation: Any, *arrays: Any, **changes: Any) -> Any:
+    options = {"is_causal": True, "implementation": implementation, **changes}
+    return tokamax.dot_product_attention(*arrays, **options)
+
+
+def gradient(implementation: Any, *arrays: Any) -> Any:
+    def loss(*own: Any) -> Any:
+        return (attention(implementation, *own).astype(jnp.float32) ** 2).sum()
+
+    return jax.grad(loss, argnums=(0, 1, 2))(*arrays)
+
+
+def gated(implementation: Any, *arrays: Any, activation: Any = jax.nn.swish, **changes: Any) -> Any:
+    options = {"activation": activation, "implementation": implementation, **changes}
+    return tokamax.gated_linear_unit(*arrays, **options)
+
+
+def ragged(implementation: Any, *arrays: Any, **changes: Any) -> Any:
+    return tokamax.ragged_dot(*arrays, implementation=implementation, **changes)
+
+
+def calls_that_fit(qkv: list[Any], gated_arrays: list[Any], ragged_arrays: list[Any]) -> None:
+    """Call each op as it was compiled."""
+    compare("attention", attention, *qkv)
+    compare("gradient", gradient, *qkv)
+    compare("gated", gated, *gated_arrays)
+    compare("ragged", ragged, *ragged_arrays)
+
+
+def calls_of_attention(q: Any, k: Any, v: Any) -> None:
+    """Call attention with each thing changed, or said in other words."""
+    for what, changes in {
+        "same: scale": {"scale": 0.125},
+        "same: precision": {"precision": jax.lax.Precision.HIGHEST},
+        "same: algorithm": {"precision": "BF16_BF16_F32"},
+        "other: scale": {"scale": 0.25},
+        "other: scale, again": {"scale": 0.25},
+        "other: mask": {"is_causal": False},
+        "other: window": {"local_window_size": 16},
+        "other: lengths": {"key_value_seq_lengths": jnp.array([100])},
+        "other: soft cap": {"logits_soft_cap": 30.0},
+        "other: precision": {"precision": "F32_F32_F32"},
+        "other: bias": {"bias": jnp.ones((1, 1, 128, 128), jnp.bfloat16)},
+        "other: array mask": {"mask": jnp.ones((1, 1, 128, 128), bool)},
+    }.items():
+        compare(what, functools.partial(attention, **changes), q, k, v)
+    compare("other: shape", attention, q[:, :64], k, v)
+    compare("other: dtype", attention, *(own.astype(jnp.float32) for own in (q, k, v)))
+    batch = [jnp.stack([own, own]) for own in (q, k, v)]
+    compare("other: vmap", lambda i, *own: jax.vmap(functools.partial(attention, i))(*own), *batch)
+
+
+def calls_of_others(gated_arrays: list[Any], ragged_arrays: list[Any]) -> None:
+    """Call the gated linear unit and ragged dot with other functions and dtypes."""
+    wrapper = functools.wraps(jax.nn.silu)(lambda x: 2 * x)
+    activations = {"none": None, "other": jax.nn.gelu, "lambda": lambda x: 2 * x, "named": wrapper}
+    for what, own in activations.items():
+        operation = functools.partial(gated, activation=own)
+        compare(f"other: activation, {what}", operation, *gated_arrays)
+    for what, changes in {
+        "result": {"preferred_element_type": jnp.float32},
+        "activation of products": {"activation": jax.nn.relu},
+    }.items():
+        compare(f"other: {what}", functools.partial(ragged, **changes), *ragged_arrays)
+
+
+def calls_in_context(q: Any, k: Any, v: Any) -> None:
+    """Call one jitted function inside of `prebuilt()`, outside, and in another thread."""
+    own = jax.jit(functools.partial(attention, ("mosaic_gpu", "xla")))
+    call("outside", own, q, k, v)
+    with tokamax_prebuilt.prebuilt():
+        call("inside", own, q, k, v)
+        thread = threading.Thread(target=call, args=("thread", own, q, k, v))
+        thread.start()
+        thread.join()
+    call("outside again", own, q, k, v)
+    device = Device()
+    default = jax.jit(functools.partial(attention, None))
+    fake = mock.patch.object(backend, "get_default_device", return_value=device)
+    with fake, tokamax_prebuilt.prebuilt():
+        call("default", default, q, k, v)
+        FOUND["program"] = "pallasc_launch" in default.lower(q, k, v).as_text()
+
+
+def main(texts: Path, *, takes_few: bool) -> None:
+    for kernel in tokamax_prebuilt.kernels().values():
+        for variant in kernel.variants:
+            GPU.know(variant.artifact, json.loads(texts.read_text()))
+    tokamax_prebuilt.register()
+    qkv = [array(1, 128, heads, 64) for heads in (2, 1, 1)]
+    gated_arrays = [array(128, 128), array(128, 2, 128)]
+    ragged_arrays = [array(256, 128), array(2, 128, 128), jnp.array([96, 160], jnp.int32)]
+    calls_that_fit(qkv, gated_arrays, ragged_arrays)
+    if not takes_few:
+        calls_of_attention(*qkv)
+        calls_of_others(gated_arrays, ragged_arrays)
+        calls_in_context(*qkv)
+    print(json.dumps(FOUND))
+
+
+main(Path(sys.argv[1]), takes_few="few" in sys.argv)

@@ -1,0 +1,206 @@
+"""Tokamax with kernels from a wheel: its own functions launch them under `jit`, or do not.
+
+All but the first test need Tokamax, which brings a quarter of a gigabyte and is not installed with
+the other tools of the tests.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sysconfig
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from environments import (
+    EXAMPLES,
+    NOT_SOURCES,
+    PROGRAMS,
+    ROOT,
+    Environment,
+    bundles_in,
+    linked_folders,
+    make_environment,
+    wheel_in,
+)
+
+from pallasc.cache.store import Store
+from pallasc.compiler.again.find_ptx import find_ptx
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.options import Options
+from pallasc.compiler.toolchain.setup import prepare
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
+
+pytestmark = pytest.mark.once
+
+EXAMPLE = EXAMPLES / "tokamax"
+OTHER = (
+    "scale", "mask", "window", "lengths", "soft cap", "precision", "bias", "array mask", "shape",
+    "dtype", "vmap", "activation, none", "activation, other", "activation, lambda",
+    "activation, named", "result", "activation of products",
+)  # fmt: skip
+"""What is changed in calls that prebuilt kernels would give wrong results for."""
+
+
+def ptx_of(spec: Path, store: Store) -> dict[str, str]:
+    """Return the PTX of what a spec was compiled to, by the digests of the cubins."""
+    report = build(expand(load_yaml(spec)), store=store, options=Options(jobs=1))
+    compiled = [(result.variant, result.artifact) for result in report.results]
+    assert all(artifact is not None for _, artifact in compiled)
+    with prepare() as setup:
+        of_xla = find_ptx(compiled, setup, store)
+    texts = {cubin: text for found in of_xla for cubin, text in dict(found).items()}
+    for _, artifact in compiled:
+        for kernel in artifact.kernels:
+            if kernel.ptx is not None:
+                texts[kernel.cubin] = artifact.blob(kernel.ptx).decode()
+    return texts
+
+
+@pytest.fixture(scope="module")
+def tokamax() -> None:
+    if importlib.util.find_spec("tokamax") is None:
+        pytest.skip("Tokamax is not installed")
+
+
+@pytest.fixture(scope="module")
+def built(tokamax: None, tmp_path_factory: pytest.TempPathFactory, builder: Environment) -> Path:
+    """Build the example with calls that can be executed here; give the folder of it all."""
+    folder = tmp_path_factory.mktemp("tokamax")
+    clone = shutil.copytree(EXAMPLE, folder / "clone", ignore=NOT_SOURCES)
+    builder.succeed("-P", PROGRAMS / "tokamax_spec.py", cwd=clone, JAX_PLATFORMS="cpu")
+    project = clone / "pyproject.toml"
+    # The PTX is known by the cubin as it was compiled.
+    short = '[tool.pallasc.bundles]\n"tokamax_prebuilt/kernels.pallasc" = "kernels.yaml"\n'
+    table = '[tool.pallasc.bundles."tokamax_prebuilt/kernels.pallasc"]\n'
+    long = f'{table}specs = "kernels.yaml"\nkeep-debug = true\n'
+    assert short in project.read_text()
+    project.write_text(project.read_text().replace(short, long))
+    done = builder.build(clone, folder / "dist", "--wheel")
+    assert done.returncode == 0, done.stdout
+    store = Store(Path(builder.variables["PALLASC_CACHE_DIR"]))
+    (folder / "ptx.json").write_text(json.dumps(ptx_of(clone / "kernels.yaml", store)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def user_of_tokamax(built: Path, builder: Environment) -> Environment:
+    """Give an environment with JAX and Tokamax, into which the wheel was installed."""
+    made = make_environment(built / "user", built / "store")
+    folders = [builder.packages, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    lines = dict.fromkeys(map(str, [*folders, *sorted(linked_folders())]))
+    (made.packages / "builder.pth").write_text("".join(f"{line}\n" for line in lines))
+    made.install(wheel_in(built / "dist"))
+    return made
+
+
+def run(user: Environment, standin: Any, built: Path, devices: str, *which: str) -> Any:
+    """Make the calls of the program on such a GPU."""
+    runtime = ROOT / "tests" / "runtime"
+    path = os.pathsep.join([str(runtime), str(runtime / "programs")])
+    driver = standin.environment(devices=devices)
+    steering = {k: v for k, v in driver.items() if k.startswith(("STANDIN_", "LD_"))}
+    words = ["-P", PROGRAMS / "tokamax_calls.py", built / "ptx.json", *which]
+    places = {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    return json.loads(user.succeed(*words, cwd=built, **places, **steering).splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def report(built: Path, user_of_tokamax: Environment, standin: Any) -> Any:
+    return run(user_of_tokamax, standin, built, "9.0")
+
+
+def test_the_spec_has_kernels_of_every_op_and_names_each_by_its_key() -> None:
+    variants = expand(load_yaml(EXAMPLE / "kernels.yaml"))
+    assert Counter((v.name, v.target.name) for v in variants) == {
+        ("attention", "h100-sxm"): 4,
+        ("attention_vjp", "h100-sxm"): 2,
+        ("gated_linear_unit", "h100-sxm"): 2,
+        ("ragged_dot", "h100-sxm"): 6,
+        ("ragged_dot", "b200"): 4,
+    }
+    for variant in variants:
+        static = dict(variant.static)
+        assert static["op"] == variant.name
+        assert str(dict(variant.params)["call"]).endswith(f"-{static['key']}")
+        assert isinstance(json.loads(str(static["text"])), dict)
+
+
+def test_the_spec_is_what_its_program_writes(built: Path, builder: Environment) -> None:
+    program = ["-P", "select_calls.py"]
+    clone = shutil.copytree(EXAMPLE, built / "again", ignore=NOT_SOURCES)
+    builder.succeed(*program, cwd=clone, JAX_PLATFORMS="cpu", PYTHONPATH=str(clone))
+    assert (clone / "kernels.yaml").read_text() == (EXAMPLE / "kernels.yaml").read_text()
+
+
+def test_the_wheel_has_the_package_and_the_bundle_alone(built: Path) -> None:
+    wheel = wheel_in(built / "dist")
+    assert wheel.name == "tokamax_prebuilt-0.1.0-py3-none-any.whl"
+    assert list(bundles_in(wheel)) == ["tokamax_prebuilt/kernels.pallasc"]
+
+
+@pytest.mark.parametrize(
+    ("what", "launches", "error"),
+    [("attention", 1, 0.01), ("gradient", 4, 0.05), ("gated", 1, 0.01), ("ragged", 3, 0.01)],
+)
+def test_under_jit_tokamax_launches_prebuilt_kernels_which_give_the_right_numbers(
+    what: str, launches: int, error: float, report: Any
+) -> None:
+    found = report[what]
+    assert (found["launches"], found["warnings"]) == (launches, [])
+    assert found["error"] < error
+
+
+@pytest.mark.parametrize("what", ["scale", "precision", "algorithm"])
+def test_a_call_that_says_the_same_in_other_words_has_the_kernel(what: str, report: Any) -> None:
+    assert report[f"same: {what}"]["launches"] == 1
+
+
+@pytest.mark.parametrize("what", OTHER)
+def test_a_call_that_differs_in_anything_is_left_to_tokamax(what: str, report: Any) -> None:
+    found = report[f"other: {what}"]
+    assert (found["launches"], found["error"]) == (0, 0.0)
+    (told,) = found["warnings"]
+    assert told.startswith("a call is left to Tokamax: ")
+
+
+def test_the_warning_says_why_and_of_what_once(report: Any) -> None:
+    (told,) = report["other: scale"]["warnings"]
+    start = "a call is left to Tokamax: no kernel was compiled for it. It is attention("
+    assert told.startswith(f"{start}q=bf16[1, 128, 2, 64], k=bf16[1, 128, 1, 64], ")
+    assert "logits_scale=0.25" in told
+    assert report["other: scale, again"]["warnings"] == []
+    (told,) = report["other: activation, named"]["warnings"]
+    assert "is neither data nor a function that can be imported." in told
+    (told,) = report["other: vmap"]["warnings"]
+    assert "jax.vmap makes 2 of it." in told
+
+
+def test_the_context_counts_for_its_thread_and_for_functions_that_were_traced_before(
+    report: Any,
+) -> None:
+    where = ("outside", "inside", "thread", "outside again")
+    assert [report[what]["launches"] for what in where] == [0, 1, 0, 0]
+
+
+def test_tokamaxs_own_choice_is_the_prebuilt_kernel_and_a_program_has_its_launch(
+    report: Any,
+) -> None:
+    assert report["default"]["launches"] == 1
+    assert report["program"]
+
+
+def test_on_another_gpu_what_was_not_compiled_for_it_is_left_to_tokamax(
+    built: Path, user_of_tokamax: Environment, standin: Any
+) -> None:
+    found = run(user_of_tokamax, standin, built, "10.0", "few")
+    for what in ("attention", "gradient", "gated"):
+        assert (found[what]["launches"], found[what]["error"]) == (0, 0.0)
+    assert "sm_90a runs on exactly sm_90, and this GPU is" in found["attention"]["warnings"][0]
+    assert found["ragged"]["launches"] > 0
+    assert found["ragged"]["error"] < 0.01
