@@ -92,7 +92,7 @@ def _native_launch() -> Item:
 def _salt() -> list[Item]:
     """Return the salt of keys with the place where it is set; nothing if there is none."""
     from pallasc.compiler.toolchain.inventory import Item
-    from pallasc.specs.loading.build_settings import SALT, build_settings, cache_salt
+    from pallasc.specs.settings.build_settings import SALT, build_settings, cache_salt
 
     salt = cache_salt(os.environ)
     if not salt:

@@ -27,8 +27,8 @@ from pallasc.specs.fields import (
     Text,
     expected,
 )
-from pallasc.specs.loading.build_settings import BUILD_KEYS
-from pallasc.specs.loading.toml_lines import TomlLines
+from pallasc.specs.settings.build_settings import BUILD_KEYS
+from pallasc.specs.settings.toml_lines import TomlLines
 from pallasc.specs.spelling import show
 
 FILE = "pyproject.toml"
@@ -36,7 +36,7 @@ SUFFIX = ".pallasc"
 
 _TABLE = ("tool", "pallasc", "bundles")
 _KEYS = (_TABLE[-1], *BUILD_KEYS)
-"""The keys of the table `tool.pallasc`; most are for builds (`specs/loading/build_settings`)."""
+"""The keys of the table `tool.pallasc`; most are for builds (`specs/settings/build_settings`)."""
 _EXTRAS = ("cuda13", "cuda12")
 _OFF = ("", "0", "false", "no", "off")
 _ON = ("1", "true", "yes", "on")

@@ -65,7 +65,7 @@ def parse_entry(text: str) -> Entry:
     if not colon or _ATTRIBUTES.fullmatch(attribute) is None:
         raise SpecError(f"{show(text)} is not an entry point.", hint=_FORM)
     if source.endswith(".py"):
-        return Entry(_normal_path(source), attribute)
+        return Entry(normal_path(source), attribute)
     if _ATTRIBUTES.fullmatch(source) is None:
         raise SpecError(f"{show(text)} is not an entry point.", hint=_FORM)
     return Entry(source, attribute)
@@ -94,12 +94,17 @@ def check_data_file(text: str, base_dir: str) -> str:
     Raises:
         SpecError: it is absolute, or there is no such file.
     """
-    relative = _normal_path(text)
+    relative = normal_path(text)
     _existing(relative, base_dir)
     return relative
 
 
-def _normal_path(text: str) -> str:
+def normal_path(text: str) -> str:
+    """Return a path below a spec's folder in its normal form.
+
+    Raises:
+        SpecError: it is absolute.
+    """
     if posixpath.isabs(text) or "\\" in text:
         raise SpecError(
             f"{show(text)} is not a relative path.", hint="Paths are relative to the spec's folder."

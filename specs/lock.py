@@ -165,12 +165,12 @@ def _section(name: str, lines: Mapping[str, str]) -> list[str]:
 
 
 def _line(key: str, value: str) -> str:
-    shown = key if _PLAIN_KEY.fullmatch(key) else _quoted(key)
+    shown = key if _PLAIN_KEY.fullmatch(key) else quoted(key)
     return f"  ? {shown}\n  : {value}" if len(shown) > _LONGEST_KEY else f"  {shown}: {value}"
 
 
 def _component(component: Component) -> str:
-    version = f"version: {_quoted(component.version)}, " if component.version else ""
+    version = f"version: {quoted(component.version)}, " if component.version else ""
     return f"{{{version}digest: {component.digest}}}"
 
 
@@ -186,7 +186,8 @@ def _entry(entry: Entry, cost_s: float | None, resources: Resources | None) -> s
     return f"{{{text}}}"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Return text in the double quotes of YAML."""
     return f'"{"".join(map(_escaped, text))}"'
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.errors import Location
 from pallasc.specs.arrays import ArraySpec
@@ -12,6 +12,9 @@ from pallasc.specs.canonical import plain
 from pallasc.specs.gpus import Target
 from pallasc.specs.meshes import Mesh
 from pallasc.specs.templates import Scalar, Value
+
+if TYPE_CHECKING:
+    from pallasc.specs.tuning import Tune, Tuning
 
 ArgTree = ArraySpec | Scalar | list["ArgTree"] | dict[str, "ArgTree"]
 """An argument: an array, `null`, or lists and mappings of them.
@@ -104,6 +107,7 @@ class Spec:
         table: the file that the rows come from, relative to `base_dir`.
         include: further points, each a full one.
         exclude: partial points whose matches are dropped.
+        tune: which parameters change only the speed; None where nothing is tuned.
         targets: names of targets.
         models: the models that the spec file adds.
         reference: entry of the function that gives the right result.
@@ -141,7 +145,13 @@ class Spec:
     mesh: dict[str, int | str] = field(default_factory=dict)
     check: dict[str, Value] = field(default_factory=dict)
     vmap: str | None = None
+    tune: Tune | None = None
     locations: Mapping[str, Location] = field(default_factory=dict, compare=False)
+
+    @property
+    def axes(self) -> dict[str, tuple[Value, ...]]:
+        """Return the values of each parameter of the matrix, then of those that are tuned."""
+        return self.matrix if self.tune is None else {**self.matrix, **self.tune.over}
 
     def where(self, *path: str | int) -> Location:
         """Return the place of a field, or of the nearest thing around it that has one."""
@@ -174,6 +184,7 @@ class Variant:
         env: as in `Spec`, sorted.
         check: what is checked in its place, None for the variant itself.
         vmap: as in `Spec`.
+        tuning: what a table says of it, None where nothing is tuned and where a worker reads it.
         locations: as in `Spec`; empty where a worker reads it.
     """
 
@@ -193,6 +204,7 @@ class Variant:
     env: tuple[str, ...] = ()
     check: Check | None = None
     vmap: str | None = None
+    tuning: Tuning | None = None
     locations: Mapping[str, Location] = field(default_factory=dict, compare=False, repr=False)
 
     def where(self, path: str) -> Location:
@@ -225,8 +237,8 @@ class Variant:
     def request(self) -> dict[str, object]:
         """Return all that decides the compilation as plain data, mappings sorted by key.
 
-        The kernel's name, its place, the folder, reference, tolerance, budget, check and vmap are
-        not in it.
+        The kernel's name, its place, the folder, reference, tolerance, budget, check, vmap and
+        tuning are not in it.
         """
         return {
             "args": plain_args(self.args),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from pallasc.errors import Location
 from pallasc.specs.canonical import canonical_text, plain
 from pallasc.specs.templates import Scalar, Value
 from pallasc.specs.untrusted_json import as_flag, as_list, as_object, as_text, as_whole
@@ -95,6 +96,9 @@ class Row:
         artifact: digest of the artifact that was measured; None where the times are from elsewhere.
         source: where a row without a digest comes from, `tokamax 0.0.17`.
         measured: its figures, None where nothing was measured.
+        measured_as: digest of the artifact that was measured, where another toolchain has made
+            `artifact` of the same variant since.
+        place: where it stands in its table, None where it is not from one.
     """
 
     gpu: str
@@ -103,6 +107,8 @@ class Row:
     artifact: str | None = None
     source: str = ""
     measured: Measured | None = None
+    measured_as: str | None = None
+    place: Location | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,6 +375,7 @@ def _row_json(row: Row) -> dict[str, object]:
         "gpu": row.gpu,
         "key": list(row.key),
         **({"source": row.source} if row.source else {}),
+        **({"measured_as": row.measured_as} if row.measured_as is not None else {}),
         **(row.measured.to_json() if row.measured is not None else {}),
     }
 
@@ -380,7 +387,9 @@ def _row_from(value: object, length: int, use: dict[str, Scalar], artifact: str)
         raise ValueError(f"the key of a row has {len(key)} values, not {length}")
     source = as_text(data.get("source", ""))
     measured = Measured.from_json(data) if "us" in data else None
-    return Row(as_text(data["gpu"]), key, use, None if source else artifact, source, measured)
+    digest = None if source else artifact
+    before = as_text(data["measured_as"]) if "measured_as" in data else None
+    return Row(as_text(data["gpu"]), key, use, digest, source, measured, before)
 
 
 def _scalar(value: object) -> Scalar:

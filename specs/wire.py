@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import Location
 from pallasc.specs.arrays import looks_like_array, resolve_array
 from pallasc.specs.gpus import Target
 from pallasc.specs.spec import Budget, Check, Row, Spec, Tolerance, Variant, plain_args
+
+if TYPE_CHECKING:
+    from pallasc.specs.tuning import Tune
 
 
 def spec_to_json(spec: Spec) -> dict[str, object]:
@@ -25,6 +28,7 @@ def spec_to_json(spec: Spec) -> dict[str, object]:
         "exclude": [list(point.items()) for point in spec.exclude],
         "models": {name: asdict(model) for name, model in spec.models.items()},
         "mesh": [list(axis) for axis in spec.mesh.items()],
+        "tune": _tune_to_json(spec.tune) if spec.tune is not None else None,
         "location": location_to_json(spec.location),
         "locations": {path: location_to_json(place) for path, place in spec.locations.items()},
     }
@@ -47,6 +51,7 @@ def spec_from_json(data: Mapping[str, Any]) -> Spec:
         "files": tuple(data["files"]),
         "env": tuple(data["env"]),
         "mesh": dict(data["mesh"]),
+        "tune": _tune_from_json(data["tune"]) if data["tune"] is not None else None,
         "location": location_from_json(data["location"]),
         "locations": {path: location_from_json(p) for path, p in data["locations"].items()},
     }
@@ -54,8 +59,23 @@ def spec_from_json(data: Mapping[str, Any]) -> Spec:
     return make(**{**data, **changed})
 
 
+def _tune_to_json(tune: Tune) -> dict[str, object]:
+    return {**asdict(tune), "over": [[name, list(values)] for name, values in tune.over.items()]}
+
+
+def _tune_from_json(data: Mapping[str, Any]) -> Tune:
+    from pallasc.specs.tuning import Tune, buckets_from
+
+    changed = {
+        "over": {name: tuple(values) for name, values in data["over"]},
+        "by": tuple(data["by"]),
+        "buckets": {name: buckets_from(own) for name, own in data["buckets"].items()},
+    }
+    return Tune(**{**data, **changed})
+
+
 def variant_to_json(variant: Variant) -> dict[str, object]:
-    """Return a variant as plain data."""
+    """Return a variant as plain data; what tables say of it stays behind."""
     return {
         **_fields(variant),
         "target": asdict(variant.target),
@@ -63,6 +83,7 @@ def variant_to_json(variant: Variant) -> dict[str, object]:
         "tolerance": asdict(variant.tolerance) if variant.tolerance else None,
         "budget": asdict(variant.budget),
         "check": _check_to_json(variant.check) if variant.check else None,
+        "tuning": None,
         "location": location_to_json(variant.location),
         "locations": {},
     }

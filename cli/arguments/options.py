@@ -291,7 +291,7 @@ def _executor(ctx: click.Context, _: click.Parameter, text: str | None) -> str |
     if ctx.resilient_parsing:
         return None
     if text is None:
-        from pallasc.specs.loading.build_settings import build_settings
+        from pallasc.specs.settings.build_settings import build_settings
 
         text = build_settings().executor or None
     if not text:

@@ -124,7 +124,12 @@ class SpecReader:
                 self.store.tell(note)
 
     def select(
-        self, paths: Sequence[str], targets: Sequence[str] = (), expression: str | None = None
+        self,
+        paths: Sequence[str],
+        targets: Sequence[str] = (),
+        expression: str | None = None,
+        *,
+        all_points: bool = False,
     ) -> Selection:
         """Read specs and select variants.
 
@@ -132,6 +137,7 @@ class SpecReader:
             paths: spec files and folders.
             targets: models or architectures that replace the specs' own; none keeps those.
             expression: expression that selects variants; None selects all.
+            all_points: take every point of tuned kernels, not only those that a table uses.
 
         Raises:
             SpecError: a spec, a target or the expression is wrong.
@@ -144,7 +150,7 @@ class SpecReader:
 
             requested = retarget(specs, targets)
         with collector_paused():
-            variants = expand(requested)
+            variants = expand(requested, all_points=all_points, tell=self.store.tell)
         if expression is not None:
             from pallasc.specs.loading.select import select
 

@@ -91,5 +91,6 @@ def files_named(specs: Iterable[Spec]) -> set[Path]:
         entry = spec.entry.partition(":")[0]
         own = [*spec.files, *([entry] if entry.endswith(".py") else [])]
         own += [spec.table] if spec.table else []
+        own += [spec.tune.table] if spec.tune is not None else []
         files.update((Path(spec.base_dir) / name).resolve() for name in own)
     return files

@@ -133,8 +133,11 @@ def _digest(specs: Iterable[Spec]) -> str:
 def _declared(spec: Spec) -> bytes:
     """Return the fields of a spec that affect compilations, in a fixed order."""
     data = {name: value for name, value in spec_to_json(spec).items() if name not in _UNDECIDING}
-    if not data["env"]:
-        del data["env"]  # equal to bundles made before this field existed
+    for name in ("env", "tune"):
+        if not data[name]:
+            del data[name]  # equal to bundles made before this field existed
+    if spec.tune is not None:
+        data["tune"] = {name: _sorted(values) for name, values in spec.tune.over.items()}
     data["matrix"] = {name: _sorted(values) for name, values in spec.matrix.items()}
     rows = _sorted(row.values for row in spec.rows)
     data = {**data, "rows": rows} if rows else {k: v for k, v in data.items() if k != "rows"}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallasc.errors import SpecError
-from pallasc.specs.loading.build_settings import build_settings
+from pallasc.specs.settings.build_settings import build_settings
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings

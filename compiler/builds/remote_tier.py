@@ -20,7 +20,7 @@ from pallasc.compiler.inputs.portable import why_not_portable
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.identity import python_name
 from pallasc.compiler.toolchain.setup import Setup
-from pallasc.specs.loading.build_settings import SALT, cache_salt
+from pallasc.specs.settings.build_settings import SALT, cache_salt
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.remote import Remote

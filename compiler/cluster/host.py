@@ -37,8 +37,8 @@ from pallasc.compiler.workers.pool import Pool
 from pallasc.compiler.workers.tasks import Task
 from pallasc.compiler.workers.worker_process import PROGRAM
 from pallasc.errors import Location, PallascError
-from pallasc.specs.loading.build_settings import SALT
 from pallasc.specs.lock import differences
+from pallasc.specs.settings.build_settings import SALT
 
 _TICK_S = 0.25
 _MOST_SESSIONS = 4

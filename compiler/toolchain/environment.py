@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING
 from pallasc.compiler.toolchain.identity import files_below, tree_digest
 from pallasc.compiler.toolchain.toolchain import Toolchain
 from pallasc.errors import ToolError
-from pallasc.specs.loading.build_settings import SALT, cache_salt
+from pallasc.specs.settings.build_settings import SALT, cache_salt
 from pallasc.specs.variables import (
     DECLARABLE,
     DROPPED,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import Location
 from pallasc.specs.entries import check_data_file, check_entry, parse_entry
@@ -12,10 +13,14 @@ from pallasc.specs.gpus import Target
 from pallasc.specs.loading.entry_fields import NODES
 from pallasc.specs.loading.kernel_fields import KERNEL_FIELDS, PARTIAL_KERNEL
 from pallasc.specs.loading.parameter_fields import FILE_KEY, Matrix, Table
+from pallasc.specs.loading.tune_fields import given_values, made_tune
 from pallasc.specs.loading.yaml_text import Document
 from pallasc.specs.spec import Row, Spec
 from pallasc.specs.targets import resolve_target
 from pallasc.specs.templates import is_template
+
+if TYPE_CHECKING:
+    from pallasc.specs.tuning import Tune
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +78,16 @@ def declare(fields: Mapping[str, object], at: Place, file: SpecFile) -> Spec:
         values.update(_points(matrix, places["matrix"].child(named), file))
     if isinstance(files := values.get("files"), tuple):
         values["files"] = _data_files(files, places["files"], file.base_dir)
+    locations = _locations(own, values, places, file)
+    if "tune" in values:
+        values["tune"] = _tune(values, places["tune"])
     make: Callable[..., Spec] = Spec  # whose fields are of the kinds that were read
     return make(
         **values,
         location=at.location,
         base_dir=file.base_dir,
         models=dict(file.models),
-        locations=_locations(own, values, places, file),
+        locations=locations,
     )
 
 
@@ -102,7 +110,7 @@ def _check_existence(
     new = {name: value for name, value in values.items() if name in own or name not in checked}
     checked.update(name for name in new if name not in own)
     entries = [(places[name], new[name]) for name in ("entry", "reference") if name in new]
-    for name in ("args", "static", "matrix", "include"):
+    for name in ("args", "static", "matrix", "include", "tune"):
         if name in new:
             entries.extend(_nodes(new[name], places[name]))
     for place, entry in entries:
@@ -138,6 +146,14 @@ def _points(matrix: Matrix, at: Place, file: SpecFile) -> dict[str, object]:
             raise at.error(f"its rows give parameter {name!r}, and so does the matrix.")
     path = check_data_file(table.path, file.base_dir)
     return {"matrix": matrix.axes, "rows": rows, "table": path}
+
+
+def _tune(values: Mapping[str, Any], at: Place) -> Tune:
+    """Return `tune` as a spec has it."""
+    fields, over = values["tune"], values["tune"]["over"]
+    rows = tuple(row.values for row in values.get("rows", ()))
+    given = given_values(values.get("matrix", {}), rows, values.get("include", ()), over)
+    return made_tune(fields, given, at)
 
 
 def _data_files(files: tuple[str, ...], at: Place, base_dir: str) -> tuple[str, ...]:

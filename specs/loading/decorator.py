@@ -93,6 +93,7 @@ def kernel(
     mesh: Mapping[str, int | str] | None = None,
     check: Mapping[str, Any] | None = None,
     vmap: str | None = None,
+    tune: Mapping[str, Any] | None = None,
 ) -> Callable[[Function], Function]:
     """Declare the decorated function as a kernel; the fields are those of YAML.
 
@@ -113,6 +114,7 @@ def kernel(
         check: values of parameters that `pallasc check` takes instead, `$args`, `$seed` and
             `$tolerance`.
         vmap: name of the kernel that does the same to a batch, for `jax.vmap`.
+        tune: parameters that change only the speed, and the table of the best values.
 
     Raises:
         SpecError: when the function is decorated while its file is being collected, and a field

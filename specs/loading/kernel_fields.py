@@ -30,6 +30,7 @@ from pallasc.specs.loading.parameter_fields import (
     MatrixKind,
     ParameterKind,
 )
+from pallasc.specs.loading.tune_fields import TUNE
 from pallasc.specs.spelling import show, suggestion
 from pallasc.specs.templates import Expression, Value, is_template, parse_template
 from pallasc.specs.variables import why_not_declared
@@ -270,6 +271,7 @@ KERNEL_FIELDS = (
     ),
     Field("include", ListOf(_POINT, "points"), "Further points, each with every parameter."),
     Field("exclude", ListOf(_POINT, "points"), "Points to drop; a part of one drops all it fits."),
+    Field("tune", TUNE, "Parameters that change only the speed, and the table of the best values."),
     Field("targets", TARGETS_KIND, "Models or architectures to compile for."),
     Field("reference", EntryKind(), "The function that gives the right result."),
     Field("tolerance", Record(TOLERANCE_FIELDS), "How far a result may be from the reference."),

@@ -72,9 +72,9 @@ def check_expansion(specs: Iterable[Spec]) -> None:
 
 def count_points(spec: Spec) -> int:
     """Return how many points a spec has before any is excluded."""
-    axes = [len(values) for values in spec.matrix.values()]
+    axes = [len(values) for values in spec.axes.values()]
     product = max(1, len(spec.rows)) * math.prod(axes)
-    return len(spec.include) + (product if axes or spec.rows or not spec.include else 0)
+    return len(spec.include) + (product if spec.matrix or spec.rows or not spec.include else 0)
 
 
 def _values(spec: Spec, points: int, sizes: dict[int, tuple[int, int]]) -> int:
@@ -83,11 +83,11 @@ def _values(spec: Spec, points: int, sizes: dict[int, tuple[int, int]]) -> int:
     for tree in (spec.args, spec.static):
         size, anew = _size(tree, sizes)
         total, filled = total + size, filled + anew
-    names = len(spec.matrix) + (len(spec.rows[0].values) if spec.rows else 0)
+    names = len(spec.axes) + (len(spec.rows[0].values) if spec.rows else 0)
     names = names or (len(spec.include[0]) if spec.include else 0)
     # Fewer sets than this are held against each point.
     sets = min(len(spec.exclude), MOST_EXCLUDED_SETS)
-    lists = sum(map(len, spec.matrix.values())) + len(spec.exclude) + len(spec.include)
+    lists = sum(map(len, spec.axes.values())) + len(spec.exclude) + len(spec.include)
     return total + lists + points * (len(spec.targets) + names + filled + sets)
 
 

@@ -28,7 +28,9 @@ from pallasc.specs.lock import (
 from pallasc.specs.resources import Resources
 from pallasc.specs.spelling import show
 
-_CONFLICT = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?=[ \n]|$)", re.MULTILINE)
+CONFLICT = re.compile(r"^(<{7}|={7}|>{7}|\|{7})(?=[ \n]|$)", re.MULTILINE)
+"""What git leaves in a file that it could not merge."""
+
 _KEY = rf'(?:({PLAIN})|"([^"\\\n]+)")'
 _NUMBERS = r"(?:[a-z_]{1,20}: \d{1,18}(?:, (?!\})|(?=\})))*"
 _NUMBER = re.compile(r"([a-z_]+): (\d+)")
@@ -133,7 +135,7 @@ def _parse_any_form(text: str, file: str) -> Lock:
     """Return the lock of a text in any form that YAML allows."""
     from pallasc.specs.loading.yaml_text import parse_document
 
-    conflict = _CONFLICT.search(text)
+    conflict = CONFLICT.search(text)
     if conflict is not None:
         line = text.count("\n", 0, conflict.start()) + 1
         raise SpecError(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import without_layout
@@ -30,24 +31,42 @@ from pallasc.specs.spelling import shortened, show, suggestion
 from pallasc.specs.targets import resolve_target
 from pallasc.specs.templates import Value, parse_template
 
+if TYPE_CHECKING:
+    from pallasc.specs.loading.tuned_points import TunedPoints
+
 LONGEST_ID = 2000
 """Characters of an id: as many as an expression may have that chooses it."""
 
 _NO_BUDGET = Budget()
 
 
-def expand(specs: Iterable[Spec]) -> list[Variant]:
-    """Return every variant of every spec, in the order of specs, matrix and targets.
+def expand(
+    specs: Iterable[Spec],
+    *,
+    all_points: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
+) -> list[Variant]:
+    """Return the variants of every spec, in the order of specs, matrix and targets.
+
+    Of a tuned kernel, whose table is read here, these are the points that a row uses and the
+    default (`tuned_points`).
+
+    Args:
+        specs: the specs.
+        all_points: return every point of tuned kernels, too.
+        tell: called with a remark where points of a tuned kernel are left out or none is.
 
     Raises:
         SpecError: there are more than specs may expand to (`limits`); a point, a parameter or a
-            target is wrong, nothing is left to compile, or two variants have the same id.
+            target is wrong, nothing is left to compile, or two variants have the same id; or a
+            table is wrong.
     """
     specs = list(specs)
     check_expansion(specs)
+    tuned = _tuned(specs, all_points=all_points, tell=tell)
     variants: dict[str, Variant] = {}
     for spec in specs:
-        for variant in _expanded(spec):
+        for variant in _expanded(spec, tuned):
             identity = variant.id
             other = variants.setdefault(identity, variant)
             if other is not variant:
@@ -61,14 +80,31 @@ def expand(specs: Iterable[Spec]) -> list[Variant]:
     return made
 
 
-def _expanded(spec: Spec) -> Iterator[Variant]:
+def _tuned(
+    specs: list[Spec], *, all_points: bool, tell: Callable[[str], None]
+) -> TunedPoints | None:
+    """Return what chooses points of tuned kernels, None where there are none."""
+    if all(spec.tune is None for spec in specs):
+        return None
+    from pallasc.specs.loading.tuned_points import TunedPoints
+
+    return TunedPoints(specs, all_points=all_points, tell=tell)
+
+
+def _expanded(spec: Spec, tuned: TunedPoints | None) -> Iterator[Variant]:
     at = Place(_Declared(spec), origin=spec.name)
     points = points_of(spec, at)
     _check_parameters(spec, points[0], at)
     targets = _targets(spec, at)
     filled = _Filled(spec, at)
-    for point in points:
-        yield from filled.variants(point, targets)
+    if tuned is None or spec.tune is None:
+        for point in points:
+            yield from filled.variants(point, targets)
+        return
+    for point, tunings in tuned.chosen(spec, spec.tune, points, targets):
+        made = filled.variants(point, [target for target, _ in tunings])
+        for variant, (_, tuning) in zip(made, tunings, strict=True):
+            yield replace(variant, tuning=tuning)
 
 
 class _Declared(NamedTuple):
@@ -99,7 +135,7 @@ def _check_parameters(spec: Spec, point: Point, at: Place) -> None:
         if name not in used:
             raise source_of(spec, name, at).error(
                 "this parameter is never used."
-                if name in spec.matrix or not spec.rows
+                if name in spec.axes or not spec.rows
                 else f"parameter {name!r} is never used.",
                 f"Use it as {{{name}}}, or remove it.",
             )

@@ -43,7 +43,7 @@ class _Axes:
     """
 
     def __init__(self, spec: Spec, at: Place) -> None:
-        self._at = at
+        self._spec, self._at = spec, at
         self._known: dict[str, dict[str, Choice]] = {}
         self.rows = [
             {name: self._choice(name, value) for name, value in row.values.items()}
@@ -51,12 +51,14 @@ class _Axes:
         ]
         self._matrix = {
             name: [self._choice(name, value) for value in values]
-            for name, values in spec.matrix.items()
+            for name, values in spec.axes.items()
         }
         self._only_included = not spec.rows and not spec.matrix and bool(spec.include)
         self.names = list(self._known)
         if self._only_included:
-            self.names = list(spec.include[0])
+            tuned = {*spec.axes} - {*spec.matrix}
+            self.names = [name for name in spec.include[0] if name not in tuned]
+            self.names += [name for name in spec.axes if name not in self.names]
 
     def _choice(self, name: str, value: Value) -> Choice:
         known = self._known.setdefault(name, {})
@@ -67,9 +69,7 @@ class _Axes:
                 other = known.setdefault(typed(choice.label), choice)
                 if other is not choice:
                     raise (
-                        self._at.child("matrix")
-                        .child(name)
-                        .error(
+                        source_of(self._spec, name, self._at).error(
                             f"two values have the name {choice.label!r}.",
                             "Give each its own $name.",
                         )
@@ -177,6 +177,8 @@ def _identity(point: Point, names: Iterable[str]) -> tuple[str, ...]:
 
 def source_of(spec: Spec, name: str, at: Place) -> Place:
     """Return the place that gives a parameter."""
+    if spec.tune is not None and name in spec.tune.over:
+        return at.child("tune").child("over").child(name)
     if name in spec.matrix:
         return at.child("matrix").child(name)
     return at.child("matrix").child(FILE_KEY) if spec.rows else at.child("include").child(name)

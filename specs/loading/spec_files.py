@@ -1,9 +1,9 @@
 """Find the spec files that paths name: files as they are, folders with both kinds of specs.
 
-A folder stands for the YAML files in it, and for those Python files that declare kernels: that call
-`pallasc.kernel` or `pallasc.declare` outside of functions. They are found by reading; nothing is
-executed here. Folders inside it are not followed, because `tests/` and environments lie there, too;
-one that has specs is named as skipped.
+A folder stands for the YAML files in it, other than tables of tuned kernels, and for those Python
+files that declare kernels: that call `pallasc.kernel` or `pallasc.declare` outside of functions.
+They are found by reading; nothing is executed here. Folders inside it are not followed, because
+`tests/` and environments lie there, too; one that has specs is named as skipped.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from pallasc.errors import SpecError
+from pallasc.specs.loading.tune_fields import TABLE_SUFFIX
 from pallasc.specs.spelling import nearest
 from pallasc.specs.user_files import check_regular
 
@@ -52,6 +53,11 @@ def _files_of(path: Path, on_skip: OnSkip) -> list[Path]:
         return _files_in(path, on_skip)
     if not path.exists():
         raise SpecError(f"{path}: there is no such file.", hint=_missing_hint(path))
+    if path.name.endswith(TABLE_SUFFIX):
+        raise SpecError(
+            f"{path}: this is a table of tuned kernels, not a spec file.",
+            hint="Name the specs, which find their tables themselves.",
+        )
     if path.suffix not in (*YAML_SUFFIXES, ".py"):
         raise SpecError(f"{path}: not a spec file.", hint="Specs are *.yaml, *.yml or *.py files.")
     check_regular(str(path))
@@ -69,7 +75,7 @@ def _files_in(folder: Path, on_skip: OnSkip) -> list[Path]:
     files = []
     for child in sorted(folder.iterdir()):
         kind = _python_kind(child) if child.suffix == ".py" else None
-        if child.suffix in YAML_SUFFIXES or kind == "spec":
+        if (child.suffix in YAML_SUFFIXES and not _is_table(child)) or kind == "spec":
             files.append(child)
         elif kind == "unclear":
             on_skip(
@@ -105,9 +111,13 @@ def _folders_with_specs(folder: Path) -> Iterator[Path]:
             yield Path(place)
 
 
+def _is_table(file: Path) -> bool:
+    return file.name.endswith(TABLE_SUFFIX)
+
+
 def _is_spec(file: Path) -> bool:
     if file.suffix in YAML_SUFFIXES:
-        return _IS_YAML_SPEC.search(_content(file)) is not None
+        return not _is_table(file) and _IS_YAML_SPEC.search(_content(file)) is not None
     return file.suffix == ".py" and _python_kind(file) == "spec"
 
 

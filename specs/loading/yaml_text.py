@@ -198,6 +198,16 @@ def join_surrogates(text: str) -> str | None:
         return None
 
 
+def reads_as_text(text: str) -> bool:
+    """Tell whether every reader of YAML takes a plain scalar for text."""
+    return not (
+        text in _NULL
+        or text.lower() in {"true", "false"} | _YES | _NO
+        or any(pattern.fullmatch(text) for pattern in (_INT, _FLOAT, _SPECIAL))
+        or any(pattern.fullmatch(text) for pattern, _ in _AMBIGUOUS)
+    )
+
+
 class _Reader:
     """Turns nodes into data; counts values, so that aliases cannot multiply without end."""
 

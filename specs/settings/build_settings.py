@@ -110,7 +110,7 @@ def _read(file: str, mtime_ns: int, size: int) -> BuildSettings:
         return _NONE
     import tomllib  # most projects say nothing
 
-    from pallasc.specs.loading.toml_lines import TomlLines
+    from pallasc.specs.settings.toml_lines import TomlLines
 
     try:
         text = data.decode()

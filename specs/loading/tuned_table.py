@@ -1,0 +1,314 @@
+"""Tables of tuned kernels, `*.tuned.yaml`: which variant is used for a key on a model of GPU.
+
+Schema 1, UTF-8, YAML; this is what is written, byte for byte, kernels and rows in order:
+
+    table    = notes "schema: 1" LF "kernels:" ( " {}" LF | LF { kernel } )
+    notes    = { "#" text LF }
+    kernel   = "  " scalar ":" LF "    by: " list LF "    rows:" LF { row }
+    row      = "      - {gpu: " scalar ", key: " list ", use: {" [ scalar ": " scalar
+               { ", " scalar ": " scalar } ] "}" { ", " figure } "}" LF
+    list     = "[" [ scalar { ", " scalar } ] "]"
+    figure   = "artifact: " digest | "source: " text | "measured_as: " digest | "us: " number
+             | "spread_percent: " number | "rounds: " n | "device: " text | "driver: " text
+             | "clock_mhz: " n | "date: " text, in this order, each once at most
+    scalar   = null | true | false | number | plain text of letters, digits and _ . - that YAML
+               reads as text | text
+    text     = text in double quotes, YAML's escapes for what cannot be printed
+    digest   = 64 lower-case hexadecimal digits, in double quotes where YAML reads a number
+
+* `key` has a value of each parameter of `by`, in its order: of one with buckets the value that its
+  bucket is named after, or an exact value, which goes before the bucket's
+* `use` has the value of each parameter that is tuned; a list or a mapping stands by its label
+  (`specs/parameters.py`)
+* `artifact` is the digest of the variant that the row chooses, where several points fall into the
+  bucket that of one of them; it may be left out where `source` says where the row is from
+* `measured_as` is the digest of what was measured, where another toolchain has made `artifact` of
+  the same variant since
+* the figures are those of `specs/tuning.Measured`; what is not known is left out
+
+One row is one line, so that changes are small and can be reviewed. There is no checksum over the
+file, which any two branches would change both: a build holds every digest to what it compiled.
+What is read may be any YAML with the same content, of the kind that specs are written in.
+
+History:
+    1  the first version.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pallasc.errors import Location, SpecError
+from pallasc.specs.canonical import plain
+from pallasc.specs.fields import (
+    Field,
+    ListOf,
+    Number,
+    Place,
+    Record,
+    ScalarKind,
+    Schema,
+    Text,
+    expected,
+    typed,
+)
+from pallasc.specs.loading.lock_file import CONFLICT
+from pallasc.specs.loading.parameter_fields import PARAMETER
+from pallasc.specs.loading.yaml_text import parse_document, reads_as_text
+from pallasc.specs.lock import DIGEST, quoted
+from pallasc.specs.spelling import show
+from pallasc.specs.templates import Scalar
+from pallasc.specs.tuning import Measured, Row, key_text, row_order
+from pallasc.specs.user_files import read_regular, replace_file
+
+TABLE_SCHEMA = 1
+NOTES = (
+    "# Which variants of tuned kernels are used where. `pallasc tune pick` writes this file;",
+    "# review and commit it.",
+)
+
+_MOST_BYTES = 64 << 20
+_MOST_VALUES = 2_000_000
+"""Values in one table; a row has about twenty."""
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_HINT = "Correct the row, or restore the file; pallasc tune pick writes it."
+
+
+class Table(NamedTuple):
+    """The rows of one kernel.
+
+    Attributes:
+        by: the parameters that keys have values of.
+        rows: the rows, each with its place.
+        places: place of each row.
+    """
+
+    by: tuple[str, ...]
+    rows: tuple[Row, ...]
+    places: tuple[Location, ...] = ()
+
+
+class _KeyKind:
+    """Values of parameters, some of which may be equal."""
+
+    def read(self, value: object, at: Place) -> tuple[Scalar, ...]:
+        """Return the values."""
+        if not isinstance(value, list):
+            raise expected("a list of values", value, at)
+        return tuple(ScalarKind().read(item, at.child(i)) for i, item in enumerate(value))
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"type": "array", "items": ScalarKind().schema()}
+
+
+class _UseKind:
+    """The value of each parameter that is tuned."""
+
+    def read(self, value: object, at: Place) -> dict[str, Scalar]:
+        """Return the values."""
+        if not isinstance(value, dict) or not value:
+            raise expected("a mapping of tuned parameters", value, at)
+        return {name: ScalarKind().read(item, at.child(name)) for name, item in value.items()}
+
+    def schema(self) -> Schema:
+        """Return the schema."""
+        return {"type": "object", "additionalProperties": ScalarKind().schema()}
+
+
+_DIGEST_TEXT = Text("a digest of 64 hexadecimal digits", DIGEST)
+_AMOUNT, _COUNT, _WORDS = Number(whole=False), Number(whole=True), Text("text")
+_ROW = Record(
+    (
+        Field("gpu", Text("the name of a model"), "The model of GPU, like h100-sxm.", True),
+        Field("key", _KeyKind(), "A value of each parameter of 'by'.", True),
+        Field("use", _UseKind(), "The value of each parameter that is tuned.", True),
+        Field("artifact", _DIGEST_TEXT, "Digest of the variant that the row chooses."),
+        Field("source", _WORDS, "Where the row is from."),
+        Field("measured_as", _DIGEST_TEXT, "Digest of what was measured."),
+        Field("us", _AMOUNT, "Microseconds."),
+        Field("spread_percent", _AMOUNT, "Interquartile range."),
+        Field("rounds", _COUNT, "Rounds."),
+        Field("device", _WORDS, "The GPU's name."),
+        Field("driver", _WORDS, "The driver's version."),
+        Field("clock_mhz", _COUNT, "SM clock."),
+        Field("date", Text("a date", r"\d{4}-\d{2}-\d{2}", 'Write it like "2026-11-23".'), "When."),
+    )
+)
+_KERNEL = Record(
+    (
+        Field("by", ListOf(PARAMETER, "parameters", 0), "The parameters of the keys.", True),
+        Field("rows", ListOf(_ROW, "rows", 0), "The rows.", True),
+    )
+)
+
+
+def read_table(path: str | os.PathLike[str], shown: str | None = None) -> dict[str, Table]:
+    """Return the rows of each kernel in a table; none where there is no such file.
+
+    Args:
+        path: the file.
+        shown: what messages call it, the path itself when left out.
+
+    Raises:
+        SpecError: it cannot be read, is no table, or has two rows for one key.
+    """
+    if not os.path.lexists(path):
+        return {}
+    name = shown or str(path)
+    content = read_regular(str(path), most_bytes=_MOST_BYTES)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        message = f"byte {content[error.start]:#04x} is not UTF-8."
+        raise SpecError(message, location=Location(name, line), hint=_HINT) from None
+    return parse_table(text, name)
+
+
+def parse_table(text: str, file: str) -> dict[str, Table]:
+    """Return the rows of each kernel in the text of a table.
+
+    Args:
+        text: what the file holds.
+        file: its name, for messages.
+
+    Raises:
+        SpecError: it is no table, or has two rows for one key.
+    """
+    if conflict := CONFLICT.search(text):
+        line = text.count("\n", 0, conflict.start()) + 1
+        raise SpecError(
+            "the table holds the marks of a merge conflict.",
+            location=Location(file, line),
+            hint="Take the rows that are right of both sides, and remove the marks.",
+        )
+    if not text.strip():
+        raise SpecError("the table is empty.", location=Location(file), hint=_HINT)
+    document = parse_document(text, file, most_values=_MOST_VALUES)
+    at = Place(document)
+    data = _checked_top(document.data, at)
+    return {name: _table(own, at.below(("kernels", name))) for name, own in data.items()}
+
+
+def _checked_top(data: object, at: Place) -> Mapping[str, object]:
+    """Return the kernels of a document."""
+    if not isinstance(data, dict):
+        raise expected("a table of tuned kernels", data, at, _HINT)
+    for name in data:
+        if name not in ("schema", "kernels"):
+            raise at.unknown("field", name, ["kernels", "schema"])
+    for name in ("schema", "kernels"):
+        if name not in data:
+            raise at.error(f"field {name!r} of a table is missing.", _HINT)
+    if (schema := data["schema"]) != TABLE_SCHEMA or type(schema) is not int:
+        raise at.child("schema").error(
+            f"the table has schema {show(schema)}, and this pallasc reads schema {TABLE_SCHEMA}.",
+            "Install the pallasc that wrote it.",
+        )
+    if not isinstance(data["kernels"], dict):
+        raise expected("a mapping of kernels", data["kernels"], at.child("kernels"), _HINT)
+    return data["kernels"]
+
+
+def _table(value: object, at: Place) -> Table:
+    fields: dict[str, Any] = _KERNEL.read(value, at)
+    by: tuple[str, ...] = fields["by"]
+    rows, places, seen = [], [], dict[str, Location]()
+    for index, each in enumerate(fields["rows"]):
+        place = at.below(("rows", index))
+        row = _row(each, by, place)
+        first = seen.setdefault(typed((row.gpu, row.key)), place.location)
+        if first != place.location:
+            raise place.error(
+                f"a second row for {row.gpu}, {key_text(by, row.key)}; the first is at {first}.",
+                "Remove one of them.",
+            )
+        rows.append(row)
+        places.append(place.location)
+    return Table(by, tuple(rows), tuple(places))
+
+
+def _row(fields: Mapping[str, Any], by: Sequence[str], at: Place) -> Row:
+    if len(fields["key"]) != len(by):
+        raise at.child("key").error(
+            f"the key has {len(fields['key'])} values, and 'by' has {len(by)} parameters.", _HINT
+        )
+    if "artifact" not in fields and "source" not in fields:
+        raise at.error(
+            "the row has no digest of an artifact.",
+            "Write artifact: <digest>, or source: <where the row is from>.",
+        )
+    figures = {name: fields[name] for name in Measured._fields if name in fields}
+    if figures and "us" not in figures:
+        raise at.error("the row has figures of a measurement, and no time.", "Add us: <time>.")
+    make: Callable[..., Measured] = Measured
+    return Row(
+        gpu=fields["gpu"],
+        key=fields["key"],
+        use=fields["use"],
+        artifact=fields.get("artifact"),
+        source=fields.get("source", ""),
+        measured=make(**{**figures, "us": float(figures["us"])}) if figures else None,
+        measured_as=fields.get("measured_as"),
+        place=at.location,
+    )
+
+
+def table_text(tables: Mapping[str, Table]) -> str:
+    """Return the text of a table, the same for the same rows in any order."""
+    lines = [*NOTES, f"schema: {TABLE_SCHEMA}", "kernels:" if tables else "kernels: {}"]
+    for name in sorted(tables):
+        by, rows = tables[name].by, sorted(tables[name].rows, key=row_order)
+        lines += [f"  {_scalar(name)}:", f"    by: {_listed(by)}"]
+        lines += ["    rows:" if rows else "    rows: []", *map(_line, rows)]
+    return "\n".join([*lines, ""])
+
+
+def write_table(path: str | os.PathLike[str], tables: Mapping[str, Table]) -> None:
+    """Write a table in one step.
+
+    Raises:
+        SpecError: it cannot be written; the old one is still there.
+    """
+    replace_file(Path(path), table_text(tables).encode(), make_folder=False)
+
+
+def _line(row: Row) -> str:
+    use = ", ".join(f"{_scalar(name)}: {_scalar(value)}" for name, value in row.use.items())
+    fields = [f"gpu: {_scalar(row.gpu)}", f"key: {_listed(row.key)}", f"use: {{{use}}}"]
+    return f"      - {{{', '.join([*fields, *_figures(row)])}}}"
+
+
+def _figures(row: Row) -> Iterator[str]:
+    if row.artifact is not None:
+        yield f"artifact: {_digest(row.artifact)}"
+    if row.source:
+        yield f"source: {quoted(row.source)}"
+    if row.measured_as is not None:
+        yield f"measured_as: {_digest(row.measured_as)}"
+    for name, value in row.measured.to_json().items() if row.measured is not None else ():
+        yield f"{name}: {quoted(value) if isinstance(value, str) else _scalar(value)}"
+
+
+def _listed(values: Sequence[Scalar]) -> str:
+    return f"[{', '.join(map(_scalar, values))}]"
+
+
+def _scalar(value: object) -> str:
+    if isinstance(value, str):
+        is_plain = _PLAIN.fullmatch(value) is not None and reads_as_text(value)
+        return value if is_plain else quoted(value)
+    if isinstance(value, float):
+        text = repr(value)  # YAML 1.1 reads 1e-05 as text, and 1.0e-05 as a number
+        return text if "." in text else text.replace("e", ".0e")
+    return plain(value)
+
+
+def _digest(text: str) -> str:
+    return text if reads_as_text(text) else quoted(text)

@@ -1,0 +1,1 @@
+"""What a project says in its `pyproject.toml`."""
