@@ -223,7 +223,7 @@ def _items(results: Sequence[VariantResult], lines: Mapping[str, bytes]) -> list
             result.artifact,
             vmap=result.variant.vmap,
             lines=lines.get(result.variant.id),
-            tuning=getattr(result.variant, "tuning", None),
+            tuning=result.variant.tuning,
         )
         for result in results
         if result.artifact is not None
