@@ -11,7 +11,7 @@ to the disk before the next thing is measured:
                why: text}
     times   = subject {round: n, times_us: {id: us}, spent_s: seconds,
                [clock_mhz: n], [temperature_c: n], [throttled: [text]]}
-    dropped = subject {id, why: text}
+    dropped = subject {id, by: id, why: text}
     done    = subject {winner: id | null, why: text}
     end     = {why: text}
     subject = {kernel: text, key: [scalar], [at: {parameter: scalar}]}
@@ -20,7 +20,8 @@ to the disk before the next thing is measured:
 * a start stands before the first line and at each resumption: same job, device and schema
 * a **contest** is what competes: the points of a key on one GPU. `key` has the values of `tune.by`,
   exact; `at` those of the matrix's parameters that are not in `by`, where there are any
-* of several points with one id the last counts: one that was launched may fail in a later round
+* of several points with one id the last counts: one that was launched may fail in a later round.
+  Then the points that were dropped by comparison with it, `by`, take part again
 * rounds of a contest ascend from 1 without a gap; a line has the times of all that were alive
 * `driver` is NVIDIA's version, `580.95.05`, empty where it is not known
 * a last line without a line feed is what a cut left: it does not count, and is said
@@ -67,6 +68,7 @@ class PointResults:
         artifact: digest of the artifact that was launched.
         failed: why it has no valid times, "" where it has; its times before do not count.
         dropped: why it was not measured to the end, "" where it was.
+        dropped_by: the id of the point that it was compared with.
         times_us: its time in each round that it took part in, in microseconds.
     """
 
@@ -76,6 +78,7 @@ class PointResults:
     artifact: str
     failed: str = ""
     dropped: str = ""
+    dropped_by: str = ""
     times_us: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -102,6 +105,7 @@ class Contest:
         key: the exact values of `tune.by`.
         at: values of the matrix's parameters that are not in `by`.
         points: by their ids, in the order of the file.
+        leaders: the points that others were compared with when they were dropped, in this order.
         rounds: conditions of each round, by its number.
         spent_s: how long it was measured.
         winner: the id of the best point; None where none is valid, or it is not done.
@@ -112,6 +116,7 @@ class Contest:
     key: tuple[Scalar, ...]
     at: dict[str, Scalar] = field(default_factory=dict)
     points: dict[str, PointResults] = field(default_factory=dict)
+    leaders: list[str] = field(default_factory=list)
     rounds: dict[int, Round] = field(default_factory=dict)
     spent_s: float = 0.0
     winner: str | None = None
@@ -279,7 +284,7 @@ class _Parser:
                 if kind == "start":
                     results = _started(_start(record), results, self._shown)
                 elif results is not None:
-                    _add(kind, record, results)
+                    add_record(record, results)
         if results is None:
             raise _not_results(self._shown)
         return results
@@ -343,7 +348,13 @@ def _started(start: Start, results: Results | None, shown: str) -> Results:
     return results
 
 
-def _add(kind: str, record: Mapping[str, object], results: Results) -> None:
+def add_record(record: Mapping[str, object], results: Results) -> None:
+    """Add what a line says, other than a start, to what the lines before it said.
+
+    Raises:
+        LookupError, TypeError, ValueError: it does not fit.
+    """
+    kind = as_text(record["kind"])
     if kind == "end":
         results.ended = as_text(record["why"])
         return
@@ -360,7 +371,7 @@ def _add(kind: str, record: Mapping[str, object], results: Results) -> None:
     elif kind == "times":
         _add_times(record, known)
     elif kind == "dropped":
-        _point(known, record["id"]).dropped = as_text(record["why"])
+        _drop(record, known)
     else:
         winner = record["winner"]
         known.winner = None if winner is None else _point(known, winner).id
@@ -383,7 +394,11 @@ def _add_point(record: Mapping[str, object], contest: Contest) -> None:
         if (before.params, before.artifact) != (point.params, point.artifact):
             raise ValueError(f"{name} was another point before")
         point.times_us, point.dropped = before.times_us, before.dropped
+        point.dropped_by = before.dropped_by
     contest.points[name] = point
+    for other in contest.points.values() if point.failed else ():
+        if other.dropped_by == name:
+            other.dropped = other.dropped_by = ""
 
 
 def _add_times(record: Mapping[str, object], contest: Contest) -> None:
@@ -401,6 +416,12 @@ def _add_times(record: Mapping[str, object], contest: Contest) -> None:
         _point(contest, name).times_us[number] = as_number(us)
         if us == 0:
             raise ValueError(f"{name} took no time")
+
+
+def _drop(record: Mapping[str, object], contest: Contest) -> None:
+    point, other = (_point(contest, record[name]) for name in ("id", "by"))
+    point.dropped, point.dropped_by = as_text(record["why"]), other.id
+    contest.leaders.append(other.id)
 
 
 def _point(contest: Contest, name: object) -> PointResults:

@@ -36,7 +36,7 @@ def times(number: int, *us: float, **more: object) -> dict[str, object]:
 
 
 BOTH = [START.to_json(), point(0), point(1)]
-DROPPED = {"kind": "dropped", **SUBJECT, "id": IDS[1], "why": "slower: 9 of 9 rounds"}
+DROPPED = {"kind": "dropped", **SUBJECT, "id": IDS[1], "by": IDS[0], "why": "slower: 9 of 9"}
 DONE = {"kind": "done", **SUBJECT, "winner": IDS[0], "why": "faster than the rest"}
 
 
@@ -72,6 +72,14 @@ def test_a_point_that_fails_later_has_no_valid_times() -> None:
     (contest,) = results.contests.values()
     assert [own.id for own in contest.valid] == [IDS[0]]
     assert [own.failed for own in results.failures] == ["an illegal address"]
+
+
+def test_what_a_failed_point_had_beaten_takes_part_again() -> None:
+    failed = point(0, state="failed", why="an illegal address")
+    results = parse_results(content(*BOTH, times(1, 10.0, 14.0), DROPPED, failed), "r")
+    (contest,) = results.contests.values()
+    assert contest.leaders == [IDS[0]]
+    assert (contest.points[IDS[1]].dropped, contest.points[IDS[1]].dropped_by) == ("", "")
 
 
 @pytest.mark.parametrize("kept", [1, 40, -1])

@@ -1,0 +1,189 @@
+"""What happens next in a contest: a pure function of what was measured so far.
+
+So a run that was cut goes on where it was. One point is the leader, and every other is compared
+with it; a leader stays until another is known to be faster. What is known to be slower is dropped,
+as is what is tied with the leader where others wait for its place. Whatever was dropped, the leader
+is at most `within` slower than that: it only ever gives way to what is faster.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pallasc.runtime.tuning.evidence import Pair, compare
+from pallasc.specs.loading.tune_results import Contest, PointResults
+
+LEAST_ROUNDS = 5
+"""Rounds of a point before anything is said of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """When a contest ends.
+
+    Attributes:
+        within: points are tied where the leader is slower by no more than this: 0.01 for 1 percent.
+        rounds: two points of which nothing is known after so many rounds are told apart by the
+            median of their ratios.
+        seconds: how long the points of a key are measured.
+        together: how many points take part in a round at most.
+        seed: chooses the order of the points in each round.
+    """
+
+    within: float = 0.01
+    rounds: int = 200
+    seconds: float = 60.0
+    together: int = 8
+    seed: int = 0
+
+
+class Drop(NamedTuple):
+    """A point takes part no more: it was compared with another, and why."""
+
+    id: str
+    by: str
+    why: str
+
+
+class Measure(NamedTuple):
+    """The points of the next round, in the order in which they are measured."""
+
+    round: int
+    ids: tuple[str, ...]
+
+
+class Done(NamedTuple):
+    """The contest ends; `winner` is None where no point is valid."""
+
+    winner: str | None
+    why: str
+
+
+Decision = Drop | Measure | Done
+
+
+def decide(contest: Contest, order: Sequence[str], rules: Rules) -> Decision:
+    """Return what happens next.
+
+    Args:
+        contest: what is known; points that were not launched yet may be missing there.
+        order: the ids of all points, the likeliest first.
+        rules: when it ends.
+    """
+    alive = [name for name in order if _is_alive(contest.points.get(name))]
+    if not alive:
+        return Done(None, _why_none(contest))
+    measured = [name for name in alive if _rounds(contest, name)]
+    leader = find_leader(contest, measured)
+    window = _window(alive, measured, leader, rules)
+    if leader is None or _rounds(contest, leader) < LEAST_ROUNDS:
+        return _next_round(contest, window, rules)
+    pairs = {
+        name: compare(contest.ratios(name, leader), within=rules.within, points=len(order))
+        for name in measured
+        if name != leader
+    }
+    drop = _slower(leader, pairs, rules)
+    if drop is not None:
+        return drop
+    if contest.spent_s >= rules.seconds:
+        return _out_of_time(leader, pairs, len(alive) - len(measured), rules)
+    ties = [name for name, pair in pairs.items() if pair.close or pair.rounds >= rules.rounds]
+    if len(ties) == len(alive) - 1:
+        return Done(leader, _why_done(contest, leader, ties, rules))
+    if ties and len(alive) > len(window):
+        last = max(ties, key=lambda name: pairs[name].ratio)
+        return Drop(last, leader, f"tied: {_percent(pairs[last].ratio)} slower")
+    return _next_round(contest, window, rules)
+
+
+def find_leader(contest: Contest, measured: Sequence[str]) -> str | None:
+    """Return the point that others are compared with, None before the first round.
+
+    It is what the last point was compared with that was dropped; before that, and where that has
+    failed, what was fastest in its own first rounds.
+    """
+    if contest.leaders and contest.leaders[-1] in measured:
+        return contest.leaders[-1]
+
+    def early_us(name: str) -> float:
+        return statistics.median([*contest.points[name].times_us.values()][:LEAST_ROUNDS])
+
+    return min(measured, key=early_us, default=None)
+
+
+def _is_alive(point: PointResults | None) -> bool:
+    return point is None or not (point.failed or point.dropped)
+
+
+def _rounds(contest: Contest, name: str) -> int:
+    return len(contest.points[name].times_us) if name in contest.points else 0
+
+
+def _why_none(contest: Contest) -> str:
+    reasons = {point.failed for point in contest.points.values() if point.failed}
+    return "no point is valid" + (f": {reasons.pop()}" if len(reasons) == 1 else "")
+
+
+def _window(
+    alive: Sequence[str], measured: Sequence[str], leader: str | None, rules: Rules
+) -> list[str]:
+    """Return who takes part in the next round: the leader, who has begun, then who has not."""
+    begun = [leader, *(name for name in measured if name != leader)] if leader else []
+    fresh = [name for name in alive if name not in begun]
+    return [*begun, *fresh][: max(2, rules.together)]
+
+
+def _next_round(contest: Contest, window: Sequence[str], rules: Rules) -> Measure:
+    number, ids = len(contest.rounds) + 1, list(window)
+    random.Random(f"{rules.seed} {contest.kernel} {contest.key} {number}").shuffle(ids)
+    return Measure(number, tuple(ids))
+
+
+def _slower(leader: str, pairs: dict[str, Pair], rules: Rules) -> Drop | None:
+    """Return a point that is slower than another: the leader, if it is, else any."""
+    faster = {name: pair.ratio for name, pair in pairs.items() if pair.faster}
+    if faster:
+        best = min(faster, key=faster.__getitem__)
+        return Drop(leader, best, _slower_text(1 / faster[best], pairs[best].rounds))
+    for name, pair in pairs.items():
+        if pair.slower:
+            return Drop(name, leader, _slower_text(pair.ratio, pair.rounds))
+    ahead = {
+        name: pair.ratio
+        for name, pair in pairs.items()
+        if pair.rounds >= rules.rounds and pair.ratio < 1 and not pair.close
+    }
+    if ahead:
+        best = min(ahead, key=ahead.__getitem__)
+        text = _slower_text(1 / ahead[best], pairs[best].rounds)
+        return Drop(leader, best, f"{text}, by the median alone")
+    return None
+
+
+def _out_of_time(leader: str, pairs: dict[str, Pair], fresh: int, rules: Rules) -> Done:
+    best = min((pair.ratio, name) for name, pair in {leader: _SAME, **pairs}.items())[1]
+    left = f", and {fresh} points were not measured" if fresh else ""
+    return Done(best, f"the fastest by the median after {rules.seconds:g} s{left}")
+
+
+_SAME = Pair(rounds=0, ratio=1.0, slower=False, faster=False, close=True)
+
+
+def _why_done(contest: Contest, leader: str, ties: Sequence[str], rules: Rules) -> str:
+    if ties:
+        return f"no slower than any other point, or by at most {100 * rules.within:g} %"
+    others = len(contest.valid) - 1
+    return "faster than every other point" if others else "the only valid point"
+
+
+def _slower_text(ratio: float, rounds: int) -> str:
+    return f"slower: {_percent(ratio)} in {rounds} rounds"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.2f} %"

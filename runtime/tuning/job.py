@@ -1,0 +1,119 @@
+"""A job: the points of a bundle that can run on a GPU, by contest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from pallasc.errors import SelectionError, SpecError
+from pallasc.runtime.device.devices import Device
+from pallasc.runtime.matching.selection import arch_refusal
+from pallasc.specs.bundle.bundle import Bundle
+from pallasc.specs.bundle.manifest import Entry
+from pallasc.specs.gpus import MODELS
+from pallasc.specs.loading.tune_results import ContestKey, contest_key
+from pallasc.specs.templates import Scalar
+from pallasc.specs.tuning import Tuning, key_text
+
+_LAST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What competes for one key: the likeliest point first.
+
+    Attributes:
+        kernel: the kernel.
+        by: the parameters of the key.
+        key: their values.
+        at: values of the matrix's parameters that are not in `by`.
+        entries: the points, by id.
+    """
+
+    kernel: str
+    by: tuple[str, ...]
+    key: tuple[Scalar, ...]
+    at: dict[str, Scalar]
+    entries: dict[str, Entry] = field(default_factory=dict)
+
+    @property
+    def contest_key(self) -> ContestKey:
+        """What its results are found by."""
+        return contest_key(self.kernel, self.key, self.at)
+
+    @property
+    def text(self) -> str:
+        """What messages call it: `matmul m=1024, dtype=bf16`."""
+        names, values = (*self.by, *self.at), (*self.key, *self.at.values())
+        return f"{self.kernel} {key_text(names, values)}".rstrip()
+
+    def subject(self) -> dict[str, object]:
+        """Return what each line of its results has."""
+        own = {"kernel": self.kernel, "key": list(self.key)}
+        return {**own, "at": self.at} if self.at else own
+
+
+def read_job(bundle: Bundle, device: Device) -> list[Match]:
+    """Return what competes on a GPU, in the order of the bundle.
+
+    Of variants of one point for several models, the one for this model is taken, else the first.
+
+    Raises:
+        SpecError: no kernel of the bundle is tuned.
+        SelectionError: no point is for this GPU.
+    """
+    tuned = [entry for entry in bundle.entries() if entry.tuning is not None]
+    if not tuned:
+        raise SpecError(
+            f"{bundle.name} is not a job: none of its kernels is tuned.",
+            hint="pallasc tune plan SPECS -o job.pallasc makes one.",
+        )
+    fitting = [own for own in tuned if not arch_refusal(own.arch, device.major, device.minor)]
+    if not fitting:
+        archs = ", ".join(sorted({entry.arch for entry in tuned}))
+        raise SelectionError(
+            f"{bundle.name} has nothing for {device}: its points are for {archs}.",
+            hint="Plan it for this GPU: pallasc tune plan SPECS --target MODEL -o job.pallasc.",
+        )
+    matches: dict[ContestKey, Match] = {}
+    for entry, tuning in _one_of_each_point(fitting, device):
+        match = _match_of(entry, tuning)
+        matches.setdefault(match.contest_key, match).entries[entry.id] = entry
+    for match in matches.values():
+        in_order = sorted(match.entries.values(), key=_likeliest)
+        match.entries.clear()
+        match.entries.update((entry.id, entry) for entry in in_order)
+    return list(matches.values())
+
+
+def _one_of_each_point(entries: Sequence[Entry], device: Device) -> Iterator[tuple[Entry, Tuning]]:
+    points: dict[tuple[object, ...], Entry] = {}
+    for entry in entries:
+        point = (entry.name, *((name, type(own), own) for name, own in entry.params))
+        known = points.setdefault(point, entry)
+        if not _is_for(known, device) and _is_for(entry, device):
+            points[point] = entry
+    for entry in points.values():
+        if entry.tuning is not None:
+            yield entry, entry.tuning
+
+
+def _is_for(entry: Entry, device: Device) -> bool:
+    model = MODELS.get(entry.target)
+    return model is not None and model.description == device.name
+
+
+def _match_of(entry: Entry, tuning: Tuning) -> Match:
+    params = dict(entry.params)
+    at = {
+        name: own
+        for name, own in params.items()
+        if name not in tuning.by and name not in tuning.over
+    }
+    return Match(entry.name, tuning.by, tuning.key_of(params), at)
+
+
+def _likeliest(entry: Entry) -> tuple[int, bool, str]:
+    tuning = entry.tuning
+    rank = tuning.rank if tuning is not None else 0
+    return rank or _LAST, not (tuning is not None and tuning.is_default), entry.id

@@ -1,0 +1,159 @@
+"""The process of one point: launches one variant, and measures it when it is asked to.
+
+Started as `python -P -m pallasc.runtime.tuning.point_process PARENT ANSWERS`. It ends when the run
+does, even if that is killed. `protocol` has what it is asked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pallasc.errors import DriverError, PallascError
+from pallasc.runtime.tuning.protocol import decode, encode
+
+if TYPE_CHECKING:
+    from pallasc.runtime.adapters.device_arrays import DeviceArray
+    from pallasc.runtime.calls.launch import Route
+    from pallasc.runtime.device.devices import Device
+    from pallasc.specs.artifacts.signature import Signature
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Answer until there are no more requests."""
+    parent, answers = map(int, arguments)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    state = _State()
+    for line in sys.stdin.buffer:
+        try:
+            answer = state.answer(decode(line))
+        except PallascError as error:
+            code = error.code if isinstance(error, DriverError) else 0
+            answer = {"error": error.message, "code": code}
+        os.write(answers, encode(answer))
+    # Nothing is left to do, and freeing memory after an error of the GPU may take long.
+    os._exit(0)
+
+
+class _State:
+    """What was opened and loaded so far."""
+
+    device: Device
+    point: Point
+
+    def answer(self, request: Mapping[str, Any]) -> dict[str, object]:
+        """Do what is asked.
+
+        Raises:
+            PallascError: it cannot be done.
+        """
+        match request["op"]:
+            case "open":
+                from pallasc.runtime.device.devices import get_device
+
+                self.device = get_device(int(request["device"]))
+                return {}
+            case "launch":
+                self.point = _load(request, self.device)
+                return self.point.first_launch(request)
+            case _:
+                return {"us": self.point.time_us(request)}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A variant and its arrays on a GPU."""
+
+    route: Route
+    device: Device
+    inputs: list[DeviceArray]
+    results: list[DeviceArray]
+
+    @property
+    def _pointers(self) -> list[int]:
+        return [array.pointer for array in (*self.inputs, *self.results)]
+
+    def first_launch(self, request: Mapping[str, Any]) -> dict[str, object]:
+        """Launch once and write the outputs to where the request says."""
+        self.route.enqueue(0, self.device.ordinal, self._pointers)
+        arrays = {"input": self.inputs, "result": self.results}
+        sizes = []
+        for source, number in self.route.signature.sources:
+            data = arrays[source][number].to_bytes()
+            _write(int(request["outputs"]), data)
+            sizes.append(len(data))
+        return {"sizes": sizes}
+
+    def time_us(self, request: Mapping[str, Any]) -> float:
+        """Return what a launch takes: the mean of several without the fastest and slowest quarter.
+
+        The clock of events has steps that a median of few launches would keep.
+        """
+        from pallasc.runtime.timing import time_launches
+
+        repeats = int(request["repeats"])
+        times_us = sorted(
+            time_launches(
+                self.route,
+                self.device,
+                self._pointers,
+                repeats=repeats,
+                warmup=1,
+                cold=bool(request["cold"]),
+            )
+        )
+        return statistics.fmean(times_us[repeats // 4 : repeats - repeats // 4])
+
+
+def _load(request: Mapping[str, Any], device: Device) -> Point:
+    """Return the variant that a request names, its inputs filled.
+
+    Raises:
+        PallascError: it cannot be launched on this GPU.
+    """
+    from pallasc.runtime.adapters.device_arrays import DeviceArray
+    from pallasc.runtime.calls.launch import Route
+    from pallasc.runtime.matching.candidates import Candidate
+    from pallasc.specs.bundle.bundle import open_bundle
+
+    bundle = open_bundle(request["bundle"])
+    _check(bundle.digest, request)
+    entry = bundle.select(request["name"], request["params"], request["target"])
+    route = Route([Candidate(entry.name, dict(entry.params), bundle.artifact(entry))])
+    route.program(device.ordinal)  # what cannot run is refused before anything is allocated
+    signature: Signature = route.signature
+    inputs = []
+    for binding, descriptor in zip(signature.inputs, request["inputs"], strict=True):
+        array = DeviceArray(binding.shape, binding.dtype, device.ordinal)
+        if array.nbytes:
+            with mmap.mmap(descriptor, array.nbytes, prot=mmap.PROT_READ) as data:
+                array.copy_from(data)
+        inputs.append(array)
+    results = [DeviceArray(array.shape, array.dtype, device.ordinal) for array in signature.results]
+    return Point(route, device, inputs, results)
+
+
+def _check(digest: str, request: Mapping[str, Any]) -> None:
+    if digest != request["job"]:
+        raise PallascError(f"{request['bundle']} was replaced since the run began.")
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

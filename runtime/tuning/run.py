@@ -1,0 +1,159 @@
+"""A run: each contest of a job, from its first process to its winner.
+
+All that is known is in the file of results, so a run that was cut goes on where it was. What is
+said of a round is written when the round is complete: a round that was cut never was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pallasc.errors import PallascError
+from pallasc.runtime.tuning.conditions import Conditions
+from pallasc.runtime.tuning.decisions import Done, Drop, Measure, Rules, decide
+from pallasc.runtime.tuning.job import Match
+from pallasc.runtime.tuning.points import Points, Referee, Setup
+from pallasc.runtime.tuning.processes import PointError
+from pallasc.runtime.tuning.results_file import ResultsFile
+from pallasc.specs.loading.tune_results import Contest
+
+
+class Listener(Protocol):
+    """Hears how far a run is."""
+
+    def began(self, match: Match, number: int, total: int) -> None:
+        """A contest begins or goes on; it is the `number`th of `total`."""
+
+    def measured(self, match: Match, contest: Contest) -> None:
+        """A round is over."""
+
+    def failed(self, match: Match, name: str, why: str) -> None:
+        """A point is lost."""
+
+    def done(self, match: Match, contest: Contest) -> None:
+        """A contest has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How a job is run.
+
+    Attributes:
+        file: where results go, and what is known already.
+        setup: how processes launch and measure.
+        rules: when a contest ends.
+        conditions: tells the state of the GPU.
+        referee: gives inputs of a contest and judges outputs.
+        listener: hears how far it is.
+        clock: seconds from some moment on.
+    """
+
+    file: ResultsFile
+    setup: Setup
+    rules: Rules
+    conditions: Conditions
+    referee: Callable[[Match], Referee]
+    listener: Listener
+    clock: Callable[[], float] = time.monotonic
+
+    def all(self, matches: Sequence[Match]) -> None:
+        """Run every contest that is not done.
+
+        Raises:
+            DeviceError: the GPU cannot be used any more.
+            SpecError: the results cannot be written.
+        """
+        why = "done"
+        try:
+            for number, match in enumerate(matches, 1):
+                if not self._contest(match).done:
+                    self.listener.began(match, number, len(matches))
+                    self._one(match)
+                    self.listener.done(match, self._contest(match))
+        except KeyboardInterrupt:
+            why = "interrupted"
+            raise
+        except PallascError as error:
+            why = error.message
+            raise
+        finally:
+            self.file.add({"kind": "end", "why": why})
+
+    def _contest(self, match: Match) -> Contest:
+        empty = Contest(match.kernel, match.key, match.at)
+        return self.file.results.contests.get(match.contest_key, empty)
+
+    def _one(self, match: Match) -> None:
+        points = Points(match, self.setup, self.referee(match), self.rules.together)
+        try:
+            while True:
+                decision = decide(self._contest(match), [*match.entries], self.rules)
+                if isinstance(decision, Done):
+                    named = {"winner": decision.winner, "why": decision.why}
+                    self._add(match, "done", **named)
+                    return
+                if isinstance(decision, Drop):
+                    self._add(match, "dropped", **decision._asdict())
+                    points.end(decision.id)
+                else:
+                    self._round(match, points, decision)
+        finally:
+            points.close()
+
+    def _round(self, match: Match, points: Points, decision: Measure) -> None:
+        """Measure each point once; those that are lost are noted, and the others count."""
+        # All processes are started before the first is asked to launch: that is most of the time.
+        in_order = [name for name in match.entries if name in decision.ids]
+        points.start(in_order)
+        lost = [name for name in in_order if not self._prepared(match, points, name)]
+        if lost:
+            return
+        began_s, times_us = self.clock(), {}
+        for name in decision.ids:
+            try:
+                times_us[name] = points.time_us(name)
+            except PointError as error:
+                self._lose(match, name, error.why)
+        contest = self._contest(match)
+        spent_s = round(contest.spent_s + self.clock() - began_s, 6)
+        if times_us:
+            now = self.conditions.read()
+            rest = {"round": decision.round, "times_us": times_us, "spent_s": spent_s, **now}
+            self._add(match, "times", **rest)
+        self.listener.measured(match, contest)
+
+    def _prepared(self, match: Match, points: Points, name: str) -> bool:
+        """Launch a point for the first time; return whether it may be measured."""
+        if name in points.ready:
+            return True
+        try:
+            points.launch(name)
+        except PointError as error:
+            self._lose(match, name, error.why)
+            return False
+        if name not in self._contest(match).points:
+            self._note(match, name, "ok", "")
+        return True
+
+    def _lose(self, match: Match, name: str, why: str) -> None:
+        self._note(match, name, "failed", why)
+        self.listener.failed(match, name, why)
+
+    def _note(self, match: Match, name: str, state: str, why: str) -> None:
+        entry = match.entries[name]
+        self._add(
+            match,
+            "point",
+            id=name,
+            params=dict(entry.params),
+            target=entry.target,
+            artifact=entry.digest,
+            state=state,
+            why=why,
+        )
+
+    def _add(self, match: Match, kind: str, **fields: object) -> None:
+        self.file.add({"kind": kind, **match.subject(), **fields})
