@@ -26,6 +26,7 @@ COMMANDS = (
     "report",
     "run",
     "bench",
+    "tune",
     "lock",
     "merge",
     "bundle",
@@ -37,7 +38,7 @@ COMMANDS = (
 """Every command, in the order of the help. `pallasc.cli.<name>` holds it as `command`; a command
 with subcommands is in the module `group` of that package."""
 
-GROUPS = ("bundle", "cache")
+GROUPS = ("tune", "bundle", "cache")
 
 _CLOSED = (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
 """What is written to a closed standard output is lost and must fail, so its place is read-only."""

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pallasc.runtime.device.devices import Device, open_driver
+
 _DRIVER_VERSION = Path("/sys/module/nvidia/version")
 
 _REASONS = {
@@ -77,6 +79,19 @@ class Conditions:
 
 def _temperature_c(nvml: Any, handle: Any) -> int:
     return int(nvml.device_get_temperature_v(handle, nvml.TemperatureSensors.TEMPERATURE_GPU))
+
+
+def pci_address(device: Device) -> str:
+    """Return where a GPU is on the PCI bus, `0000:3b:00.0`; no context is made."""
+    driver = open_driver()
+    names = driver.bindings.CUdevice_attribute
+
+    def figure(which: str) -> int:
+        attribute = getattr(names, f"CU_DEVICE_ATTRIBUTE_PCI_{which}_ID")
+        what = f"the PCI address of {device} cannot be read"
+        return int(driver.call("cuDeviceGetAttribute", attribute, device.ordinal, what=what))
+
+    return f"{figure('DOMAIN'):04x}:{figure('BUS'):02x}:{figure('DEVICE'):02x}.0"
 
 
 def find_conditions(bus_id: str) -> Conditions:

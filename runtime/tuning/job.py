@@ -49,7 +49,7 @@ class Match:
 
     def subject(self) -> dict[str, object]:
         """Return what each line of its results has."""
-        own = {"kernel": self.kernel, "key": list(self.key)}
+        own: dict[str, object] = {"kernel": self.kernel, "key": list(self.key)}
         return {**own, "at": self.at} if self.at else own
 
 

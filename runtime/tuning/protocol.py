@@ -2,8 +2,8 @@
 
     run:     {"op": "open", "device"}: begin to use a GPU
     process: {}
-    run:     {"op": "launch", "bundle", "job", "name", "params", "target", "inputs", "outputs"}: load
-             the variant, launch it once, write its outputs
+    run:     {"op": "launch", "bundle", "job", "name", "params", "target", "inputs", "outputs"}:
+             load the variant, launch it once, write its outputs
     process: {"sizes": [bytes of each output]}
     run:     {"op": "time", "repeats", "cold"}: measure
     process: {"us": time of a launch}

@@ -31,6 +31,7 @@ import rig as programs
 import standin as control
 import standin_torch as torch_control
 import tuned_bundles  # noqa: F401  (as bundle_files)
+import tuned_jobs  # noqa: F401  (as bundle_files)
 
 from pallasc.runtime.calls import native_path
 from pallasc.runtime.kernel import Kernel

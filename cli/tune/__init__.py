@@ -1,0 +1,1 @@
+"""`pallasc tune`: which variant of a kernel is used where, planned, measured and picked."""

@@ -1,0 +1,186 @@
+"""Judge the outputs of points: by reference values of the job, by the first point of a key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pallasc.errors import ToolError
+
+if TYPE_CHECKING:
+    from pallasc.compiler.references.comparison import Comparison
+    from pallasc.runtime.tuning.job import Match
+    from pallasc.specs.artifacts.plan import Binding
+    from pallasc.specs.artifacts.signature import Signature
+    from pallasc.specs.bundle.bundle import Bundle
+    from pallasc.specs.bundle.manifest import Entry
+    from pallasc.specs.bundle.reference import Reference
+
+_BOTH_MAY_BE_OFF = 2.0
+"""Two results within a tolerance of the reference differ by at most twice that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Makes the referees of a job.
+
+    Attributes:
+        bundle: the job.
+        seed: chooses inputs where there are no reference values.
+    """
+
+    bundle: Bundle
+    seed: int
+
+    def __call__(self, match: Match) -> OutputReferee:
+        """Return the referee of a contest."""
+        return OutputReferee(self.bundle, self.seed)
+
+
+@dataclass(slots=True)
+class OutputReferee:
+    """Judges the points of one contest.
+
+    Attributes:
+        bundle, seed: as of `Judge`.
+        first: the id of the first valid point.
+        outputs: its outputs.
+    """
+
+    bundle: Bundle
+    seed: int
+    first: str = ""
+    outputs: list[bytes] = field(default_factory=list)
+
+    def inputs(self, entry: Entry, signature: Signature) -> list[bytes]:
+        """Return the inputs of a point, as `pallasc run` makes them."""
+        from pallasc.cli.launching.operands import make_inputs
+
+        reference = self.bundle.reference(entry)
+        seed = self.seed if reference is None else reference.seed
+        made = make_inputs(signature, seed=seed, files={}, name=entry.id)
+        return [value.data for value in made]
+
+    def disagreement(self, entry: Entry, signature: Signature, outputs: Sequence[bytes]) -> str:
+        """Return how outputs differ from what they must be, "" where they do not."""
+        reference = self.bundle.reference(entry)
+        for number, (binding, data) in enumerate(zip(signature.outputs, outputs, strict=True)):
+            why = _beside_reference(binding, data, reference, number)
+            if not why and self.outputs and data != self.outputs[number]:
+                why = self._beside_first(binding, data, reference, self.outputs[number])
+            if why:
+                return why
+        if not self.outputs:
+            self.first, self.outputs = entry.id, list(outputs)
+        return ""
+
+    def _beside_first(
+        self, binding: Binding, data: bytes, reference: Reference | None, wanted: bytes
+    ) -> str:
+        actual, expected = _array(binding, data), _array(binding, wanted)
+        if reference is not None:
+            rtol, atol = (_BOTH_MAY_BE_OFF * own for own in (reference.rtol, reference.atol))
+        else:
+            rtol, atol = _loose_tolerance(expected)
+        compared = _compare(actual, expected, rtol, atol)
+        text = _text(binding, compared, f"{self.first} gives")
+        if not text or reference is not None:
+            return text
+        return f"{text}; the job has no reference that says which is right"
+
+
+def _beside_reference(
+    binding: Binding, data: bytes, reference: Reference | None, number: int
+) -> str:
+    if reference is None or not reference.outputs[number].positions:
+        return ""
+    sampled = reference.outputs[number]
+    actual = _array(binding, data).reshape(-1)
+    with _needs_numpy():
+        import numpy as np
+
+        positions = np.array(sampled.positions)
+        expected = np.array(sampled.values, np.float64)
+    compared = _compare(actual[positions], expected, reference.rtol, reference.atol)
+    return _text(binding, compared, "the reference has", sampled.positions)
+
+
+def _text(
+    binding: Binding, compared: Comparison, whose: str, positions: Sequence[int] | None = None
+) -> str:
+    """Return the first difference of an output in words, "" where there is none.
+
+    Args:
+        binding: the output.
+        compared: the differences.
+        whose: what the expected value is introduced with.
+        positions: which elements were compared, None for all.
+    """
+    if compared.first is None:
+        return ""
+    index: Sequence[int] = compared.first.index
+    if positions is not None:
+        index = _index(positions[index[0]], binding.shape)
+    place = ", ".join(map(str, index))
+    share = f"{compared.mismatches:,} of {compared.count:,} elements"
+    return (
+        f"wrong result: {binding.path}[{place}] is {compared.first.got}, and {whose} "
+        f"{compared.first.wanted}; {share} differ by more than rtol {compared.rtol:g} and atol "
+        f"{compared.atol:g}"
+    )
+
+
+def _index(position: int, shape: Sequence[int]) -> list[int]:
+    index: list[int] = []
+    for size in reversed(shape):
+        position, own = divmod(position, size)
+        index.insert(0, own)
+    return index
+
+
+def _array(binding: Binding, data: bytes) -> Any:
+    with _needs_numpy():
+        import numpy as np
+
+        from pallasc.compiler.references.compare import array_of
+
+        flat = np.frombuffer(data, np.uint8)
+        return array_of(flat, binding.dtype, binding.shape, binding.layout)
+
+
+def _compare(actual: Any, expected: Any, rtol: float, atol: float) -> Comparison:
+    from pallasc.compiler.references.compare import compare_arrays
+
+    return compare_arrays(actual, expected, rtol=rtol, atol=atol)
+
+
+def _loose_tolerance(expected: Any) -> tuple[float, float]:
+    """Return `rtol` and `atol` for points that may add up in another order: half of the digits.
+
+    That is the square root of the distance from 1 to the next number, relative to an element or to
+    the root mean square of all; whole numbers must be equal.
+    """
+    import ml_dtypes
+    import numpy as np
+
+    if expected.dtype.kind in "iub":
+        return 0.0, 0.0
+    limits: Any = ml_dtypes.finfo
+    digits = math.sqrt(float(limits(expected.dtype).eps))
+    wide = np.abs(expected.astype(np.complex128 if expected.dtype.kind == "c" else np.float64))
+    finite = wide[np.isfinite(wide)]
+    return digits, digits * math.sqrt(float(np.mean(finite**2))) if finite.size else 0.0
+
+
+@contextmanager
+def _needs_numpy() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        raise ToolError(
+            f"results cannot be compared: {error}.",
+            hint="Run pip install 'pallasc[emulate]', which brings numpy and ml_dtypes.",
+        ) from error

@@ -1,0 +1,330 @@
+"""Points of a contest, the file of results, what NVML tells; all processes but one are fakes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tuned_jobs
+from tuned_jobs import point_id
+
+from pallasc.errors import DeviceError, SpecError
+from pallasc.runtime.device.devices import Device, look_at_device
+from pallasc.runtime.tuning import points as points_module
+from pallasc.runtime.tuning import results_file
+from pallasc.runtime.tuning.conditions import Conditions, ask_nvml, pci_address
+from pallasc.runtime.tuning.decisions import Rules
+from pallasc.runtime.tuning.job import Match, read_job
+from pallasc.runtime.tuning.points import Points, Setup
+from pallasc.runtime.tuning.processes import PointError, PointProcess
+from pallasc.runtime.tuning.results_file import open_results
+from pallasc.runtime.tuning.run import Run
+from pallasc.specs.bundle.bundle import open_bundle
+from pallasc.specs.loading.tune_results import Contest, Start, line_of, read_results
+
+START = Start("5a" * 32, "Stand-in H100", None, "sm_90", "", "", {})
+DEVICE = Device(0, "Stand-in H100", 9, 0, 132, 232448)
+
+
+@pytest.mark.once
+@pytest.mark.usefixtures("_library")
+def test_a_process_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = tuned_jobs.write_job(tmp_path / "job.pallasc", points=1)
+    made_up = tuned_jobs.environment(tmp_path, {"v0": {"us": 1, "hang_at": 2}})
+    for name, value in made_up.items():
+        monkeypatch.setenv(name, value)
+    with open_bundle(job) as bundle:
+        (entry,) = bundle.entries()
+        memory = os.memfd_create("input")
+        os.write(memory, bytes(256))
+        process = PointProcess(entry.id, 60.0, [memory])
+        assert process.ask({"op": "open", "device": 0}) == {}
+        named = {"name": entry.name, "params": dict(entry.params), "target": entry.target}
+        place = {"bundle": str(job), "job": bundle.digest}
+        arrays = {"inputs": [memory], "outputs": process.outputs}
+        assert process.ask({"op": "launch", **named, **place, **arrays}) == {"sizes": [256]}
+        assert process.read_outputs([256]) == [bytes(256)]
+        process._timeout_s = 0.2
+        with pytest.raises(PointError, match=r"no answer in 0\.2 s: it hangs"):
+            process.ask({"op": "time", "repeats": 1, "cold": False})
+        assert process._process.returncode == -9
+        process.kill()
+        os.close(memory)
+
+
+# ---- contests with fake processes
+
+
+@dataclass
+class World:
+    """A GPU with room for some processes, and what its kernels do.
+
+    Attributes:
+        room: how many processes have a context at a time.
+        us: what a point takes.
+        faults: what is answered instead of a time in a round, by point and how often it was asked.
+        broken: no process can open the GPU.
+        live: the processes that have a context, the one that was launched last at the end.
+        most: how many have lived at a time.
+    """
+
+    room: int
+    us: dict[str, float]
+    faults: dict[tuple[str, int], PointError] = field(default_factory=dict)
+    broken: bool = False
+    live: list[str] = field(default_factory=list)
+    asked: dict[str, int] = field(default_factory=dict)
+    most: int = 0
+    wrong: frozenset[str] = frozenset()
+
+
+class FakeProcess:
+    world: World
+
+    def __init__(self, name: str, timeout_s: float, descriptors: Sequence[int]) -> None:
+        self.name = name
+        self.outputs = os.memfd_create("outputs")
+        assert all(os.fstat(descriptor).st_size == 256 for descriptor in descriptors)
+
+    def ask(self, message: dict[str, Any]) -> dict[str, object]:
+        world = self.world
+        if message["op"] == "open":
+            if world.broken:
+                raise PointError("no GPU", 100)
+            if len(world.live) >= world.room:
+                raise PointError("no memory", 2)
+            world.live.append(self.name)
+            world.most = max(world.most, len(world.live))
+            return {}
+        if message["op"] == "launch":
+            return {"sizes": [1]}
+        world.asked[self.name] = number = world.asked.get(self.name, 0) + 1
+        if fault := world.faults.get((self.name, number)):
+            raise fault
+        return {"us": world.us[self.name]}
+
+    def read_outputs(self, sizes: Sequence[int]) -> list[bytes]:
+        return [b"wrong" if self.name in self.world.wrong else b"right"]
+
+    def kill(self) -> None:
+        if self.name in self.world.live:
+            self.world.live.remove(self.name)
+
+
+class Quiet:
+    """Hears everything and keeps failures."""
+
+    def __init__(self) -> None:
+        self.lost: list[tuple[str, str]] = []
+
+    def began(self, match: Match, number: int, total: int) -> None: ...
+    def measured(self, match: Match, contest: Contest) -> None: ...
+    def done(self, match: Match, contest: Contest) -> None: ...
+    def failed(self, match: Match, name: str, why: str) -> None:
+        self.lost.append((name, why))
+
+
+class Whatever:
+    """A referee that knows what is right."""
+
+    def inputs(self, entry: Any, signature: Any) -> list[bytes]:
+        return [bytes(256)]
+
+    def disagreement(self, entry: Any, signature: Any, outputs: Sequence[bytes]) -> str:
+        return "" if outputs == [b"right"] else "wrong result"
+
+
+Play = Callable[..., tuple[Contest, list[tuple[str, str]]]]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Run a job of one key in a world, and return its contest and the lost points."""
+    monkeypatch.setattr(points_module, "PointProcess", FakeProcess)
+
+    def run(world: World, rules: Rules, name: str = "results.jsonl") -> Any:
+        FakeProcess.world = world
+        job = tuned_jobs.write_job(tmp_path / "job.pallasc", points=len(world.us))
+        listener = Quiet()
+        with open_bundle(job) as bundle, open_results(tmp_path / name, START) as file:
+            matches = read_job(bundle, DEVICE)
+            setup = Setup(bundle, 0, 60.0, 1, cold=False)
+            now = Conditions()
+            Run(file, setup, rules, now, lambda _: Whatever(), listener).all(matches)
+            assert not world.live
+            (contest,) = read_results(tmp_path / name).contests.values()
+            assert contest == next(iter(file.results.contests.values()))
+        return contest, listener.lost
+
+    return run
+
+
+def us(*times: float) -> dict[str, float]:
+    return {point_id(1, number): time for number, time in enumerate(times)}
+
+
+def test_processes_live_together_as_many_as_memory_allows(play: Play) -> None:
+    world = World(room=2, us=us(12, 10, 11, 13))
+    contest, lost = play(world, Rules(together=4))
+    assert (contest.winner, lost, world.most) == (point_id(1, 1), [], 2)
+    alone = World(room=1, us=us(12, 10, 11))
+    contest, lost = play(alone, Rules(), "alone.jsonl")
+    assert (contest.winner, lost, alone.most) == (point_id(1, 1), [], 1)
+
+
+def test_at_most_some_processes_live_together(play: Play) -> None:
+    world = World(room=100, us=us(12, 10, 11, 13, 14, 9, 15))
+    contest, _ = play(world, Rules(together=3))
+    assert (contest.winner, world.most) == (point_id(1, 5), 3)
+    assert len(contest.valid) == 7
+
+
+def test_a_point_without_room_of_its_own_is_lost(play: Play) -> None:
+    contest, lost = play(World(room=0, us=us(10, 11)), Rules())
+    assert contest.winner is None
+    assert lost == [(name, "no memory") for name in us(10, 11)]
+
+
+def test_a_point_that_fails_in_a_round_is_lost_and_the_round_counts(play: Play) -> None:
+    fault = PointError("an illegal address", 700)
+    world = World(room=9, us=us(10, 9, 12), faults={(point_id(1, 1), 3): fault})
+    contest, lost = play(world, Rules())
+    assert lost == [(point_id(1, 1), "an illegal address")]
+    assert contest.winner == point_id(1, 0)
+    assert [*contest.points[point_id(1, 1)].times_us] == [1, 2]
+    assert 3 in contest.points[point_id(1, 0)].times_us
+
+
+def test_a_wrong_result_is_never_measured(play: Play) -> None:
+    world = World(room=9, us=us(10, 9), wrong=frozenset([point_id(1, 1)]))
+    contest, lost = play(world, Rules())
+    assert lost == [(point_id(1, 1), "wrong result")]
+    assert (contest.winner, point_id(1, 1) in world.asked) == (point_id(1, 0), False)
+
+
+def test_a_gpu_that_is_lost_ends_the_run_and_no_point(play: Play, tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="GPU 0 cannot be used by a new process: no GPU"):
+        play(World(room=9, us=us(10, 9), broken=True), Rules())
+    results = read_results(tmp_path / "results.jsonl")
+    assert not results.failures
+    assert results.ended == "GPU 0 cannot be used by a new process: no GPU"
+    assert play(World(room=9, us=us(10, 9)), Rules())[0].winner == point_id(1, 1)
+
+
+def test_the_same_results_come_from_the_same_times(play: Play, tmp_path: Path) -> None:
+    def records(name: str) -> list[dict[str, Any]]:
+        play(World(room=9, us=us(12, 10, 11)), Rules(), name)
+        read = map(json.loads, (tmp_path / name).read_bytes().splitlines())
+        unlike = ("check", "spent_s")
+        return [{key: own for key, own in each.items() if key not in unlike} for each in read]
+
+    assert records("one.jsonl") == records("other.jsonl")
+
+
+def test_points_share_the_memory_of_their_inputs(tmp_path: Path) -> None:
+    FakeProcess.world = World(room=9, us={})
+    with open_bundle(tuned_jobs.write_job(tmp_path / "job.pallasc", points=3)) as bundle:
+        (match,) = read_job(bundle, DEVICE)
+        points = Points(match, Setup(bundle, 0, 60.0, 1, cold=False), Whatever(), 8)
+        signatures = [points._signature(name) for name in match.entries]
+        held = [points._input_memory(*own) for own in zip(match.entries, signatures, strict=True)]
+        assert held[0] is held[1] is held[2]
+        points.close()
+
+
+# ---- the file
+
+
+def test_another_run_keeps_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "results.jsonl"
+    with open_results(path, START) as file:
+        assert not file.resumed
+        busy = pytest.raises(SpecError, match="another pallasc tune run is writing")
+        with busy, open_results(path, START):
+            pass
+    with open_results(path, START) as file:
+        assert file.resumed
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, write = tmp_path / "results.jsonl", os.write
+
+    def some(descriptor: int, data: bytes) -> int:
+        if len(data) < 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data[:10])
+
+    with open_results(path, START) as file:
+        monkeypatch.setattr(results_file.os, "write", some)
+        with pytest.raises(SpecError, match="cannot be written: No space left on device"):
+            file.add({"kind": "end", "why": "done"})
+        file.add({"kind": "end", "why": "not said any more"})
+    assert path.read_bytes() == line_of(START.to_json())
+
+
+def test_a_file_in_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    refused = pytest.raises(SpecError, match="cannot be written")
+    with refused, open_results(tmp_path / "file" / "results.jsonl", START):
+        pass
+
+
+# ---- conditions
+
+
+class NvmlError(Exception):
+    pass
+
+
+def nvml(**changed: Any) -> Any:
+    def missing(*_: Any) -> None:
+        raise NvmlError("not supported")
+
+    functions = {
+        "init_v2": lambda: None,
+        "device_get_handle_by_pci_bus_id_v2": lambda address: address,
+        "device_get_clock_info": lambda handle, kind: 1755,
+        "device_get_temperature_v": lambda handle, sensor: 51,
+        "device_get_current_clocks_event_reasons": lambda handle: 0x4 | 0x1 | 0x40,
+        "system_get_driver_version": lambda: "580.95.05",
+        "ClockType": SimpleNamespace(CLOCK_SM=1),
+        "TemperatureSensors": SimpleNamespace(TEMPERATURE_GPU=0),
+        "NvmlError": NvmlError,
+    }
+    lacking = {name: missing for name, own in changed.items() if own is None}
+    return SimpleNamespace(**{**functions, **changed, **lacking})
+
+
+def test_clock_heat_and_throttling_are_told() -> None:
+    known = ask_nvml(nvml(), "0000:01:00.0")
+    throttled = ["power cap", "hardware thermal"]
+    assert known.read() == {"clock_mhz": 1755, "temperature_c": 51, "throttled": throttled}
+    assert (known.driver(), known.missing) == ("580.95.05", "")
+
+
+def test_what_a_gpu_does_not_tell_is_left_out() -> None:
+    known = ask_nvml(nvml(device_get_clock_info=None, device_get_temperature_v=None), "")
+    assert known.read() == {"throttled": ["power cap", "hardware thermal"]}
+    calm = ask_nvml(nvml(device_get_current_clocks_event_reasons=lambda handle: 1), "")
+    assert calm.read() == {"clock_mhz": 1755, "temperature_c": 51}
+
+
+def test_a_gpu_is_found_by_its_place_on_the_bus(runtime: Any) -> None:
+    runtime.devices("9.0", "9.0")
+    assert [pci_address(look_at_device(number)) for number in range(2)] == [
+        "0000:01:00.0",
+        "0000:02:00.0",
+    ]
+    assert not runtime.calls("cuDevicePrimaryCtxRetain")
+
+
+def test_nvml_that_does_not_start_is_said() -> None:
+    known = ask_nvml(nvml(init_v2=None), "")
+    assert (known.read(), known.missing) == ({}, "NVML does not start: not supported")

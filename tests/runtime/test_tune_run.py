@@ -1,0 +1,195 @@
+"""`pallasc tune run` with real processes on the stand-in driver, where importing JAX fails."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tuned_jobs
+from tuned_jobs import point_id
+
+from pallasc.cli.main import main
+from pallasc.specs.loading.tune_results import Start, line_of, read_results
+
+pytestmark = pytest.mark.once
+
+KERNELS: dict[str, dict[str, Any]] = {
+    f"v{number}": {"us": 10 + number % 3, "noise": 0.01} for number in range(6)
+}
+
+RunJob = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def run_job(_library: Any, tmp_path_factory: pytest.TempPathFactory) -> RunJob:
+    """Run `pallasc tune run` on a job of one or two keys with three points each."""
+    folder = tmp_path_factory.mktemp("jobs")
+    jobs = [
+        tuned_jobs.write_job(folder / f"{count}.pallasc", keys=(1, 2)[:count], points=3)
+        for count in (1, 2)
+    ]
+
+    def run(output: Path, *options: str, keys: int = 2, end: str = "", **faults: Any) -> Any:
+        kernels = {name: {**own, **faults.get(name, {})} for name, own in KERNELS.items()}
+        environment = tuned_jobs.environment(folder, kernels)
+        return subprocess.run(
+            tuned_jobs.command(jobs[keys - 1], output, *options),
+            env={**environment, "MADE_UP_END": end},
+            capture_output=True,
+            text=True,
+        )
+
+    return run
+
+
+def children_of_runs() -> list[str]:
+    """Return the command lines of processes of points that are still there."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = place.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"pallasc.runtime.tuning.point_process" in words:
+            parent = int(words[words.index(b"pallasc.runtime.tuning.point_process") + 1])
+            if not Path(f"/proc/{parent}").exists():
+                found.append(str(words))
+    return found
+
+
+def test_faults_lose_their_point_only(run_job: RunJob, tmp_path: Path) -> None:
+    faults = {
+        "v1": {"fail_at": 6, "code": 700},
+        "v3": {"end_at": 1},
+        "v5": {"wrong": True},
+    }
+    output = tmp_path / "results.jsonl"
+    done = run_job(output, "--json", **faults)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    first, second = report["keys"]
+    assert (first["key"], first["winner"]) == ([1], point_id(1, 0))
+    assert (second["key"], second["winner"]) == ([2], point_id(2, 1))
+    assert second["why"] == "the only valid point"
+    failed = {p["id"]: p["failed"] for own in report["keys"] for p in own["points"] if p["failed"]}
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in failed.pop(point_id(1, 1))
+    assert failed.pop(point_id(2, 0)) == "its process ended with exit status 3"
+    assert failed.pop(point_id(2, 2)).startswith("wrong result: out[0] is 0.0, and the reference")
+    assert not failed
+    assert "note: no clocks and temperatures: " in done.stderr
+    assert done.stderr.count("failed  ") == 3
+    results = read_results(output)
+    assert results.ended == "done"
+    assert (results.start.device, results.start.arch) == ("Stand-in H100", "sm_90")
+    slow = next(iter(results.contests.values())).points[point_id(1, 2)]
+    assert slow.dropped.startswith("slower: +")
+    assert slow.median_us == pytest.approx(12, rel=0.02)
+
+
+def test_a_killed_run_goes_on_where_it_was(run_job: RunJob, tmp_path: Path) -> None:
+    output = tmp_path / "results.jsonl"
+    rounds, torn, code = 0, "", -signal.SIGKILL
+    for end in ("SIGKILL:6", "SIGKILL:7:9", "SIGTERM:6", ""):
+        done = run_job(output, keys=1, end=end)
+        expected = code if "KILL" in end else 130 if end else 0
+        assert done.returncode == expected, done.stderr
+        assert (f"warning: {torn}" in done.stderr) == bool(torn)
+        results = read_results(output)
+        now = sum(len(own.rounds) for own in results.contests.values())
+        assert now > rounds
+        rounds, torn = now, results.torn
+        assert results.ended == ("" if "KILL" in end else "interrupted" if end else "done")
+        assert ("the last line was cut after" in torn) == (end.count(":") == 2)
+    assert [own.winner for own in results.contests.values()] == [point_id(1, 0)]
+    assert "1 key, 3 points on GPU 0" in done.stdout
+    before = output.read_bytes()
+    again = run_job(output, "-q", keys=1)
+    assert (again.returncode, again.stdout, again.stderr.count("\n")) == (0, "", 1)
+    assert output.read_bytes().startswith(before)
+    assert not children_of_runs()
+
+
+def test_a_key_without_a_valid_point_ends_with_1(run_job: RunJob, tmp_path: Path) -> None:
+    lost = {f"v{number}": {"end_at": 1} for number in range(3)}
+    done = run_job(tmp_path / "results.jsonl", keys=1, **lost)
+    assert done.returncode == 1
+    assert "1 key, 3 points, 3 failed, 1 key without a valid point on GPU 0" in done.stdout
+
+
+# ---- what is refused, before anything is launched
+
+
+@pytest.fixture
+def refused(
+    runtime: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[[Path], tuple[int, str]]:
+    """Return exit code and message of a run that is refused."""
+    job = tuned_jobs.write_job(tmp_path / "job.pallasc", points=1)
+
+    def run(output: Path, job: Path = job) -> tuple[int, str]:
+        code = main(["tune", "run", str(job), "-o", str(output)])
+        return code, capsys.readouterr().err
+
+    return run
+
+
+def start(**changed: Any) -> bytes:
+    own = {"job": "5a" * 32, "device": "Stand-in H100", "model": None, "arch": "sm_90"}
+    return line_of(Start(**{**own, "driver": "", "date": "", "settings": {}, **changed}).to_json())
+
+
+def test_results_of_another_job_stay_as_they_are(refused: Any, tmp_path: Path) -> None:
+    output = tmp_path / "results.jsonl"
+    output.write_bytes(start() + b"torn")
+    code, text = refused(output)
+    assert (code, output.read_bytes()) == (2, start() + b"torn")
+    assert text.startswith(f"error: {output} has results of another job: 5a5a5a5a5a5a…, and this")
+
+
+def test_results_of_another_gpu_stay_as_they_are(refused: Any, tmp_path: Path) -> None:
+    from pallasc.specs.bundle.bundle import open_bundle
+
+    output = tmp_path / "results.jsonl"
+    with open_bundle(tmp_path / "job.pallasc") as bundle:
+        before = start(job=bundle.digest, device="NVIDIA B200", arch="sm_100")
+    output.write_bytes(before)
+    code, text = refused(output)
+    assert (code, output.read_bytes()) == (2, before)
+    assert "another GPU: NVIDIA B200 (sm_100), and this is Stand-in H100 (sm_90)." in text
+
+
+def test_something_else_is_not_overwritten(refused: Any, tmp_path: Path) -> None:
+    output = tmp_path / "notes.txt"
+    output.write_text("do not lose\n")
+    code, text = refused(output)
+    assert (code, output.read_text()) == (2, "do not lose\n")
+    assert "this is not a file of results of pallasc tune run" in text
+
+
+def test_a_machine_without_a_gpu_ends_with_4(refused: Any, runtime: Any, tmp_path: Path) -> None:
+    runtime.configure(init_code=100)
+    code, text = refused(tmp_path / "results.jsonl")
+    assert code == 4
+    assert "CUDA_ERROR_NO_DEVICE" in text
+    assert not (tmp_path / "results.jsonl").exists()
+
+
+def test_a_job_for_other_gpus_is_refused(refused: Any, runtime: Any, tmp_path: Path) -> None:
+    runtime.devices("10.0")
+    code, text = refused(tmp_path / "results.jsonl")
+    assert code == 4
+    assert "has nothing for GPU 0 (Stand-in B200, sm_100): its points are for sm_90a." in text
+
+
+def test_a_bundle_that_is_no_job_is_refused(refused: Any, tmp_path: Path) -> None:
+    import bundle_files
+
+    job = bundle_files.write_bundle(tmp_path / "kernels.pallasc", "h100-sxm")
+    code, text = refused(tmp_path / "results.jsonl", job)
+    assert code == 2
+    assert "is not a job: none of its kernels is tuned" in text

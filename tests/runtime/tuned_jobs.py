@@ -1,0 +1,106 @@
+"""Jobs whose kernels have made-up times, and `pallasc tune run` on them with a stand-in driver."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import made
+import rig
+import standin
+
+from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.reference import Reference, Sampled, pack_reference
+from pallasc.specs.bundle.writer import build_bundle
+from pallasc.specs.tuning import Tuning
+from pallasc.specs.user_files import replace_file
+
+MOST_POINTS = 24
+_HERE = Path(__file__).parent
+
+
+@functools.cache
+def cubin(arch: str = "sm_90a") -> bytes:
+    """Return a cubin with kernels v0, v1, … of two pointers."""
+    entries = (
+        f".visible .entry v{number}(.param .u64 p0, .param .u64 p1) {{ ret; }}"
+        for number in range(MOST_POINTS)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        source, image = Path(folder) / "points.ptx", Path(folder) / "points.cubin"
+        head = f".version 8.8\n.target {arch}\n.address_size 64\n"
+        source.write_text(head + "\n".join(entries))
+        subprocess.run([rig.ptxas(), "-arch", arch, source, "-o", image], check=True)
+        return image.read_bytes()
+
+
+def write_job(
+    path: Path,
+    *,
+    keys: Sequence[int] = (1,),
+    points: int = 4,
+    reference: bool = True,
+    target: str = "h100-sxm",
+) -> Path:
+    """Write a job of a kernel `double`: the points of key m are tile=0, 1, … and launch v0, v1, …
+
+    Points of the second key launch the kernels after those of the first, and so on.
+    """
+    array = {"inputs": {"a": "f32[64]"}, "outputs": ["f32[64]"], "target": target}
+    items = []
+    for place, m in enumerate(keys):
+        for tile in range(points):
+            artifact = made.artifact(
+                made.launch(f"v{place * points + tile}", 0, 1), code=cubin(), **array
+            )
+            tuning = Tuning(by=("m",), over=("tile",), rank=tile + 1)
+            values = pack_reference(_reference(m)) if reference else None
+            params = {"m": m, "tile": tile}
+            items.append(item_of("double", params, artifact, tuning=tuning, reference=values))
+    replace_file(path, build_bundle(items, level=3))
+    return path
+
+
+def _reference(seed: int) -> Reference:
+    import numpy as np
+
+    from pallasc.compiler.references.input_values import random_bytes
+
+    taken = np.frombuffer(random_bytes("f32", 256, seed=seed, name="a"), np.float32)
+    positions = (0, 5, 63)
+    values = tuple(float(2 * taken[position]) for position in positions)
+    return Reference(seed, 1e-6, 1e-6, (Sampled(positions, values),))
+
+
+def point_id(m: int, tile: int, target: str = "h100-sxm") -> str:
+    """Return the id of a point of a job."""
+    return f"double[m={m},tile={tile}]@{target}"
+
+
+def environment(folder: Path, kernels: Mapping[str, Mapping[str, Any]], **more: Any) -> Any:
+    """Return the environment of processes whose kernels do as they are told, and without JAX."""
+    file = folder / "kernels.json"
+    file.write_text(json.dumps(kernels))
+    broken = folder / "without"
+    broken.mkdir(exist_ok=True)
+    for name in ("jax", "jaxlib"):
+        (broken / f"{name}.py").write_text("raise ImportError('there is no JAX here')\n")
+    path = [str(_HERE / "made_up"), str(broken), os.environ.get("PYTHONPATH", "")]
+    return {
+        **standin.environment(**more),
+        "MADE_UP_KERNELS": str(file),
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+    }
+
+
+def command(job: Path, output: Path, *options: str) -> list[str]:
+    """Return the command line of `pallasc tune run`."""
+    own = [sys.executable, "-P", "-m", "pallasc", "tune", "run", str(job), "-o", str(output)]
+    return [*own, "--repeats", "1", *options]
