@@ -33,12 +33,17 @@ COMMANDS = (
     "cache",
     "targets",
     "doctor",
+    "import",
     "init",
 )
-"""Every command, in the order of the help. `pallasc.cli.<name>` holds it as `command`; a command
-with subcommands is in the module `group` of that package."""
+"""Every command, in the order of the help. `pallasc.cli.<name>` holds it as `command`; those with
+subcommands are in `GROUPS`."""
 
-GROUPS = ("tune", "bundle", "cache")
+GROUPS = {
+    **{name: f"{name}.group" for name in ("tune", "bundle", "cache")},
+    "import": "importing.group",
+}
+"""The modules of commands with subcommands."""
 
 _CLOSED = (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
 """What is written to a closed standard output is lost and must fail, so its place is read-only."""
@@ -58,7 +63,7 @@ class LazyGroup(Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = import_module(
-            f"pallasc.cli.{cmd_name}{'.group' * (cmd_name in GROUPS)}"
+            f"pallasc.cli.{GROUPS.get(cmd_name, cmd_name)}"
         ).command
         return command
 

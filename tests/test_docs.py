@@ -302,8 +302,8 @@ SHELL: dict[str, Check] = {
 
 # What needs more than is here: pallasc installed with its entry points (tests/wheels/test_page.py
 # runs it), the stand-in driver (test_docs_page.py, test_jax_page.py, native/test_page.py of
-# tests/runtime), a kernel around it (tests/checks/test_static.py, test_depends_on_order.py), or
-# several machines (tests/shards/test_recipes.py).
+# tests/runtime), a kernel around it (tests/checks/test_static.py, test_depends_on_order.py),
+# several machines (tests/shards/test_recipes.py), or Tokamax (tests/cli/test_import_tokamax.py).
 ELSEWHERE = {
     "docs/wheels.md": ("console", "python"),
     "docs/runtime.md": ("console", "python"),
@@ -312,6 +312,7 @@ ELSEWHERE = {
     "docs/check-rules.md": ("ptx", "json"),
     "docs/check.md": ("python",),
     "docs/shards.md": ("yaml", "sh", "python"),
+    "docs/tokamax.md": ("console",),
 }
 
 

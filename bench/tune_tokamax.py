@@ -1,0 +1,291 @@
+"""Tokamax's Mosaic GPU kernels, imported and compiled: counts, refusals, times, a bundle.
+
+Every entry of the installed Tokamax's tables is compiled with the configuration that the table
+has for it, or without one, by Tokamax's heuristics, where no configuration worked. What is refused
+is given to plain JAX as well, which must refuse it with the same words. A fixed sample of the
+others is compiled from empty caches by `jax.jit(…).trace(…).lower(…).compile()` and by
+`pallasc.compile`, in turn and in one process; both with the assembler that pallasc found
+(`corpus.py` says why). The goals: nothing is refused that plain JAX compiles, and at most 1.15
+times its time in sum, over 50 kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from bundle_size import cubins_of, items_of
+from corpus import Kernel, Timing, timed
+from harness import Figure
+
+import pallasc
+from pallasc.cache.store import Store
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.options import Options
+from pallasc.compiler.builds.report import VariantResult
+from pallasc.compiler.lowering.topology import devices_for
+from pallasc.compiler.toolchain.toolchain import find_toolchain
+from pallasc.specs.bundle.writer import build_bundle
+from pallasc.specs.gpus import Target
+from pallasc.specs.imports.tokamax_kernels import UNTUNED, kernels_of
+from pallasc.specs.imports.tokamax_specs import files_of
+from pallasc.specs.imports.tokamax_tables import devices, installed_package
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
+from pallasc.specs.spec import Variant
+
+Compared = Timing | tuple[str, str]
+"""Seconds of both, or the type and the words of the error of plain JAX."""
+
+GOAL = 1.15
+SAMPLE = 50
+
+LISTING = """
+import sys
+import pallasc
+bundle = pallasc.load(sys.argv[1])
+print(sum(len(bundle[name].variants) for name in bundle))
+print(sorted({"jax", "jaxlib", "tokamax"} & set(sys.modules)))
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add where artifacts are kept, and how many kernels are timed."""
+    parser.add_argument("--tokamax-store", type=Path, help="keeps what was compiled")
+    parser.add_argument("--tokamax-sample", type=int, default=SAMPLE, help="kernels to time")
+
+
+def figures(options: argparse.Namespace) -> list[Figure]:
+    """Return the figures of the installed Tokamax."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        variants = imported(folder)
+        store = Store(options.tokamax_store or folder / "store")
+        results = build(variants, store=store, options=Options(jobs=2)).results
+        refused = [result for result in results if result.error is not None]
+        compiled = [result for result in results if result.artifact is not None]
+        found = [*counted(results), *bundled(compiled, folder / "tokamax.pallasc")]
+        sample = in_fixed_order(compiled)[: options.tokamax_sample]
+        compared = by_model([result.variant for result in [*sample, *refused]])
+        words = {result.variant.id: str(result.error) for result in refused}
+        return [*found, *judged(compared, words), *timed_figures(compared)]
+
+
+def imported(folder: Path) -> list[Variant]:
+    """Write the specs of all devices, with what has no configuration, and expand them."""
+    package = installed_package()
+    specs: list[Any] = []
+    for device, model in devices(package).items():
+        kernels = list(kernels_of(package, device, model))
+        texts = files_of(kernels, package.source, untuned=True) if kernels else {}
+        for name, text in texts.items():
+            (folder / name).write_text(text)
+        specs += [
+            spec
+            for name in texts
+            if name.endswith(".yaml") and not name.endswith(".tuned.yaml")
+            for spec in load_yaml(folder / name)
+        ]
+        left = sum((kernel.left for kernel in kernels), Counter[str]())
+        for reason, number in left.items():
+            print(f"{model.name}: {number} left out: {reason}", file=sys.stderr)
+    return expand(specs)
+
+
+def counted(results: Sequence[VariantResult]) -> list[Figure]:
+    """Return how many entries compile and how many are refused, and print why."""
+    reasons = Counter((_kernel(r.variant), _reason(r)) for r in results if r.error is not None)
+    for (kernel, reason), number in reasons.most_common():
+        print(f"{kernel}: {number} refused: {reason}", file=sys.stderr)
+    tuned = [r for r in results if not r.variant.name.endswith(UNTUNED)]
+    found = [
+        Figure("tokamax: entries with a configuration", len(tuned)),
+        Figure("tokamax: of these compiled", sum(r.artifact is not None for r in tuned)),
+        Figure("tokamax: entries without a configuration", len(results) - len(tuned)),
+        Figure(
+            "tokamax: of these compiled, by heuristics",
+            sum(r.artifact is not None for r in results if r not in tuned),
+        ),
+    ]
+    for name in sorted({_kernel(r.variant) for r in results}):
+        own = [r for r in results if _kernel(r.variant) == name]
+        compiled = sum(r.artifact is not None for r in own)
+        found.append(Figure(f"tokamax: {name}, compiled of {len(own)}", compiled))
+    return found
+
+
+def _kernel(variant: Variant) -> str:
+    return f"{variant.name}@{variant.target.name}"
+
+
+def _reason(result: VariantResult) -> str:
+    return str(result.error).splitlines()[0].rpartition("tokamax/")[2]
+
+
+def bundled(results: Sequence[VariantResult], path: Path) -> list[Figure]:
+    """Return the size of a bundle of everything, and that it opens without JAX."""
+    toolchain = find_toolchain()
+    path.write_bytes(build_bundle(items_of(results), toolchain=toolchain.to_json()))
+    each = sum(
+        len(result.artifact.cubin(kernel.name))
+        for result in results
+        if result.artifact is not None
+        for kernel in result.artifact.kernels
+    )
+    once = sum(len(cubin.data) for cubin in cubins_of(results).values())
+    listed = subprocess.run(
+        [sys.executable, "-P", "-c", LISTING, str(path)], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    size = path.stat().st_size
+    return [
+        Figure("tokamax: bundle of everything", size / 2**20, "MiB"),
+        Figure("tokamax: bundle / its raw cubins, each once", size / once),
+        Figure("tokamax: bundle / the raw cubins of all variants", size / each),
+        Figure("tokamax: variants that the bundle lacks", len(results) - int(listed[0]), goal=0),
+        Figure("tokamax: modules of JAX that opening it imports", listed[1].count("'") / 2, goal=0),
+    ]
+
+
+def in_fixed_order(results: Iterable[VariantResult]) -> list[VariantResult]:
+    """Return results in an order that does not depend on their names' order."""
+    return sorted(results, key=lambda result: sha256(result.variant.id.encode()).digest())
+
+
+def by_model(variants: Sequence[Variant]) -> dict[str, Compared]:
+    """Compile variants with plain JAX and, where that can, with pallasc; return what came out.
+
+    Each model has a process of its own: plain JAX 0.12 fails in one that has compiled for another
+    architecture before, as it starts the assembler for that.
+    """
+    found: dict[str, Compared] = {}
+    context = multiprocessing.get_context("spawn")
+    for model in sorted({variant.target.name for variant in variants}):
+        own = [variant for variant in variants if variant.target.name == model]
+        with context.Pool(1) as pool:
+            found.update(pool.apply(compare, (own,)))
+    return found
+
+
+def judged(compared: Mapping[str, Compared], words: Mapping[str, str]) -> list[Figure]:
+    """Return how many of what pallasc refused plain JAX refuses with our words."""
+    same, other, compiled = 0, 0, 0
+    for name, ours in words.items():
+        theirs = compared[name]
+        if isinstance(theirs, Timing):
+            compiled += 1
+            print(f"{name}: plain JAX compiles it", file=sys.stderr)
+        elif _says(ours, *theirs):
+            same += 1
+        else:
+            other += 1
+            print(f"{name}: {theirs}, ours: {ours}", file=sys.stderr)
+    return [
+        Figure("tokamax: refused with plain JAX's words", same),
+        Figure("tokamax: refused with other words", other, goal=0),
+        Figure("tokamax: refused, and compiled by plain JAX", compiled, goal=0),
+    ]
+
+
+def _says(text: str, kind: str, words: str) -> bool:
+    """Tell whether an error's type and words are in ours; an assertion's may have no words."""
+    return kind in text and re.sub(r"\s+", " ", words).strip() in re.sub(r"\s+", " ", text)
+
+
+def compare(variants: Sequence[Variant]) -> dict[str, Compared]:
+    """Time both on variants of one model, in turn; what plain JAX refuses is not timed."""
+    import jax
+
+    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # there is neither GPU nor driver
+    target = variants[0].target
+    devices_for(target)  # before JAX looks for devices of this machine
+    jax.config.update("jax_platforms", "cpu")
+    both(variants[0], target, ours_first=True)  # imports and digests happen once a process
+    found = {}
+    for index, variant in enumerate(variants):
+        found[variant.id] = both(variant, target, ours_first=index % 2 == 0)
+    return found
+
+
+def both(variant: Variant, target: Target, *, ours_first: bool) -> Compared:
+    """Time a variant; return what plain JAX says instead where it refuses it."""
+    kernel = call_of(variant)
+
+    def ours(kernel: Kernel) -> Any:
+        return pallasc.compile(
+            lambda *given: kernel.function(*given), *kernel.arrays, target=target.name
+        )
+
+    def theirs(kernel: Kernel) -> None:
+        plain(kernel, target)
+
+    seconds = {}
+    for side in (ours, theirs) if ours_first else (theirs, ours):
+        try:
+            seconds[side] = timed(side, kernel)[0]
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            if side is theirs:
+                return type(error).__name__, str(error)
+            seconds[side] = (0.0, 0.0)
+    timing = Timing(variant.id, seconds[theirs], seconds[ours])
+    print(f"{timing.ratio:.3f}  {timing.plain[0]:.2f} s  {variant.id}", file=sys.stderr)
+    return timing
+
+
+def call_of(variant: Variant) -> Kernel:
+    """Return a variant as a function of arrays alone."""
+    import jax
+
+    from pallasc.compiler.lowering.entry import (
+        array_arguments,
+        import_function,
+        static_arguments,
+    )
+    from pallasc.compiler.lowering.trees import abstract
+
+    function = import_function(variant.entry, "/")
+    static = static_arguments(variant.static, "/")
+    leaves, tree = jax.tree.flatten(abstract(array_arguments(variant.args, "/"), None))
+
+    def call(*arrays: Any) -> Any:
+        return function(**jax.tree.unflatten(tree, arrays), **static)
+
+    return Kernel(variant.id, call, tuple(leaves))
+
+
+def plain(kernel: Kernel, target: Target) -> None:
+    """Compile as JAX's documentation has it."""
+    import jax
+
+    device = devices_for(target)[0]
+    own = jax.sharding.SingleDeviceSharding(device)
+    arrays = [jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=own) for a in kernel.arrays]
+    with jax.default_device(device):
+        traced = jax.jit(lambda *given: kernel.function(*given)).trace(*arrays)
+        traced.lower(lowering_platforms=("cuda",)).compile()
+
+
+def timed_figures(compared: Mapping[str, Compared]) -> list[Figure]:
+    """Return how long both take, from empty caches."""
+    timings = [timing for timing in compared.values() if isinstance(timing, Timing)]
+    taken = [timing for timing in timings if timing.ours[0]]  # others were refused
+    sums = [sum(getattr(t, side)[0] for t in taken) for side in ("plain", "ours")]
+    ratio = statistics.median(timing.ratio for timing in taken)
+    return [
+        Figure("tokamax: kernels timed", len(taken), goal=SAMPLE, at_least=True),
+        Figure("tokamax: plain JAX, in sum", sums[0], "s"),
+        Figure("tokamax: pallasc / plain JAX, in sum", sums[1] / sums[0], goal=GOAL),
+        Figure("tokamax: pallasc / plain JAX, median", ratio, goal=GOAL),
+        Figure("tokamax: load of the machine", os.getloadavg()[0]),
+    ]

@@ -1,0 +1,1 @@
+"""The command `pallasc import`, one file a subcommand."""

@@ -1,0 +1,1 @@
+"""Specs and tables from other people's tables of tuned kernels."""
