@@ -9,13 +9,14 @@ that its bucket is named after, `pow2` by powers of two, else by the edges that 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from pallasc.errors import Location
 from pallasc.specs.canonical import canonical_text, plain
+from pallasc.specs.gpus import MODELS
 from pallasc.specs.templates import Scalar, Value
 from pallasc.specs.untrusted_json import as_flag, as_list, as_object, as_text, as_whole
 
@@ -242,6 +243,19 @@ def chosen_by(
     if wide is not None and (row := by_key.get(_typed(wide))) is not None:
         return "bucket", row
     return ("default", None) if tuning.is_default else None
+
+
+def is_for(row: Row, names: Collection[str]) -> bool:
+    """Tell whether a row is for a GPU with one of these names, as drivers or targets have them."""
+    if row.measured is not None and row.measured.device in names:
+        return True
+    return not names_of(row.gpu).isdisjoint(names)
+
+
+def names_of(target: str) -> set[str]:
+    """Return what a model is called: its own name, and its device's where it is a known one."""
+    model = MODELS.get(target)
+    return {target} if model is None else {target, model.description}
 
 
 def _typed(key: Sequence[Scalar]) -> tuple[object, ...]:

@@ -94,7 +94,8 @@ def command(
       signature     not signed by any --key (error); not signed at all (warning)
       lock          not as --lock says (error); lacking a variant that it has (note)
       spill         more than --spills (warning); not known (note)
-      debug         debug sections, PTX or lines of source left in (warning)
+      debug         debug sections, PTX, lines of source or reference values left in (warning)
+      tuning        variants of a tuned kernel that are in no row (warning); its rows (note)
       provenance    made from files that differ from the commit (warning)
       duplicate     the same code for two models of one architecture, or the same artifact for two
                     points of a matrix (note)

@@ -12,6 +12,8 @@ from pallasc.cli.arguments.options import Selection, json_option, size_option
 from pallasc.cli.bundle.options import bundle_selection_options, file_argument
 from pallasc.cli.terminal.output import echo
 
+_CHOSEN_BY = {"row": "row of its key", "bucket": "row of its bucket", "default": "default"}
+
 
 @click.command("export", cls=Command, short_help="Write kernels as sources for C and C++.")
 @file_argument
@@ -52,7 +54,8 @@ def command(
     The folder holds a flat plan for each variant, a header with one function for each kernel,
     which chooses the variant by the arrays and the GPU, and the sources that launch it. A shared
     library of it is also a module of tvm-ffi. The same variants give the same bytes. It is written
-    as a whole, or not at all.
+    as a whole, or not at all. Of a tuned kernel it has for each model and set of arrays the variant
+    that the rows of the model choose, else the default; it pads no arrays.
 
     Examples:
       pallasc bundle export --c kernels.pallasc -o kernels/
@@ -63,7 +66,9 @@ def command(
       file     the bundle
       folder   where they are
       name     the library's name
-      kernels  a list; of each: name, function, variants, a list: id, arch, file, bytes
+      kernels  a list; of each: name, function, left_out (how many variants its table does not
+               choose), variants, a list: id, arch, file, bytes, chosen_by (of a tuned kernel:
+               row, bucket or default)
     """
     from pallasc.cli.bundle.options import selected_entries
     from pallasc.cli.terminal.output import count, json_text
@@ -89,8 +94,15 @@ def command(
             {
                 "name": kernel.name,
                 "function": kernel.function,
+                "left_out": kernel.left_out,
                 "variants": [
-                    {"id": own.id, "arch": own.arch, "file": own.file, "bytes": own.size}
+                    {
+                        "id": own.id,
+                        "arch": own.arch,
+                        "file": own.file,
+                        "bytes": own.size,
+                        "chosen_by": own.chosen_by,
+                    }
                     for own in kernel.variants
                 ],
             }
@@ -98,6 +110,12 @@ def command(
         ]
         told = {"file": str(file), "folder": str(output), "name": library, "kernels": listed}
         echo(json_text(told))
+    for kernel in kernels:
+        for own in kernel.variants:
+            if own.chosen_by is not None:
+                echo(f"{own.id}: by the {_CHOSEN_BY[own.chosen_by]}", err=True)
+        if kernel.left_out:
+            echo(f"left out {count(kernel.left_out, 'variant')} of {kernel.name}", err=True)
     variants = count(sum(len(kernel.variants) for kernel in kernels), "variant")
     echo(f"wrote {count(len(kernels), 'kernel')} with {variants} to {output}", err=True)
     return 0

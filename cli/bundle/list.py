@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -35,7 +36,8 @@ def command(file: Path, as_json: bool, **selection: Unpack[Selection]) -> int:
       digest    of all its content
       variants  a list; of each: id, name, params, target, arch, inputs, outputs, minimum_driver,
                 digest (of the artifact, as in store and lock), bytes (compressed), vmap (the
-                kernel for a batch, null where the spec names none)
+                kernel for a batch, null where the spec names none), tune (what decides where a
+                tuned kernel's variant is used, as in the manifest; null where it is not tuned)
     """
     from pallasc.cli.bundle.options import selected_entries
     from pallasc.cli.terminal.output import json_text, table
@@ -48,9 +50,25 @@ def command(file: Path, as_json: bool, **selection: Unpack[Selection]) -> int:
             head = {"file": str(file), "bytes": bundle.size, "digest": bundle.digest}
             echo(json_text({**head, "variants": listed}))
             return 0
+        columns = ["VARIANT", "ARCH", "BYTES", "DIGEST"]
         rows = [[e.id, e.arch, f"{bundle.stored_bytes(e):,}", e.digest[:12]] for e in entries]
-    echo(table(["VARIANT", "ARCH", "BYTES", "DIGEST"], rows, right={"BYTES"}))
+    if any(entry.tuning is not None for entry in entries):
+        columns.append("USED FOR")
+        rows = [[*row, _used_for(entry)] for row, entry in zip(rows, entries, strict=True)]
+    echo(table(columns, rows, right={"BYTES"}))
     return 0
+
+
+def _used_for(entry: Entry) -> str:
+    """Return where a variant is used: how many rows choose it, and whether it is the default."""
+    from pallasc.cli.terminal.output import count
+
+    tuning = entry.tuning
+    if tuning is None:
+        return ""
+    gpus = Counter(row.gpu for row in tuning.rows)
+    uses = [f"{count(number, 'row')} for {gpu}" for gpu, number in sorted(gpus.items())]
+    return ", ".join([*uses, *(["default"] if tuning.is_default else [])])
 
 
 def _order(entry: Entry) -> tuple[object, ...]:
@@ -76,4 +94,5 @@ def entry_json(bundle: Bundle, entry: Entry) -> dict[str, object]:
         "digest": entry.digest,
         "bytes": bundle.stored_bytes(entry),
         "vmap": entry.vmap,
+        "tune": None if entry.tuning is None else entry.tuning.to_json(),
     }

@@ -193,6 +193,7 @@ def _variant_text(bundle: Bundle, entry: Entry) -> Iterator[str]:
     yield entry.id
     yield f"compiled   {entry.digest}"
     yield summary_text(artifact).replace("artifact  ", "shipped   ", 1)
+    yield from _tuning_text(entry)
     yield "plan"
     yield from (f"  {line}" for line in plan_text(artifact.plan).splitlines())
     yield "blobs"
@@ -203,6 +204,31 @@ def _variant_text(bundle: Bundle, entry: Entry) -> Iterator[str]:
             yield f"  {key}  {place[1]} bytes"
         else:
             yield f"  {key}  as {place[0]}, {place[1]} bytes"
+
+
+def _tuning_text(entry: Entry) -> Iterator[str]:
+    """Yield where a variant of a tuned kernel is used."""
+    from pallasc.specs.tuning import key_text
+
+    tuning = entry.tuning
+    if tuning is None:
+        return
+    yield f"tuned      {', '.join(tuning.over)} by {', '.join(tuning.by)}"
+    yield "used for"
+    for row in tuning.rows:
+        figures = row.measured
+        us = f", {figures.us:g} µs on {figures.device or row.gpu}" if figures else ""
+        source = f", from {row.source}" if row.source else ""
+        yield f"  {row.gpu}, {key_text(tuning.by, row.key)}{us}{source}"
+    if tuning.is_default:
+        yield "  what no row is for, as the default"
+    elif not tuning.rows:
+        yield "  nothing: it is in no row"
+    for name, places in tuning.pad.items():
+        dimensions = ", ".join(f"dimension {axis} of {path}" for path, axis in places.items())
+        yield f"padded     {name}: {dimensions}"
+    if tuning.rank:
+        yield f"rank       {tuning.rank} of its key; a job for pallasc tune run"
 
 
 def _origins(origins: Sequence[Provenance]) -> Iterator[str]:

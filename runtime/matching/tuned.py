@@ -28,9 +28,17 @@ from pallasc.runtime.matching.selection import (
     select,
     several_fit,
 )
-from pallasc.specs.gpus import MODELS
 from pallasc.specs.lazy import cached_property
-from pallasc.specs.tuning import How, Row, chosen_by, key_text, row_order, use_text
+from pallasc.specs.tuning import (
+    How,
+    Row,
+    chosen_by,
+    is_for,
+    key_text,
+    names_of,
+    row_order,
+    use_text,
+)
 
 Types = tuple[ArrayType, ...]
 
@@ -200,7 +208,7 @@ class Selector:
             names: GPUs of this machine; where there are none, each target is taken at its word.
 
         Raises:
-            SelectionError: no row of a target fits, or several variants do.
+            SelectionError: no row of any target fits, or several variants do.
         """
         listed = [own for own in self.candidates if own.arrays == types]
         if not self.is_tuned:
@@ -209,16 +217,18 @@ class Selector:
         for own in listed:
             targets.setdefault(own.target, []).append(own)
         chosen: list[Candidate] = []
+        refused: list[SelectionError] = []
         for target, variants in targets.items():
-            model = MODELS.get(target)
-            own_names = {target} if model is None else {target, model.description}
-            is_here = not names or bool(own_names.intersection(names))
-            for group in self._groups(variants, own_names if is_here else names):
+            is_here = not names or not names_of(target).isdisjoint(names)
+            for group in self._groups(variants, names_of(target) if is_here else names):
                 if not group.ranks:
-                    raise self._no_row(group, f"target {target}")
+                    refused.append(self._no_row(group, f"target {target}"))
+                    continue
                 if len(group.ranks[0]) > 1:
                     raise several_fit(group.ranks[0])
                 chosen += group.ranks[0]
+        if refused and not chosen:
+            raise refused[0]
         return chosen
 
     def table(self, device: Device) -> dict[Types, list[Group]]:
@@ -287,14 +297,6 @@ class Selector:
             f"default. Its rows{of}:{lines or ' none.'}",
             hint=f"Say what to use, by name: {example}. Or tune the kernel on this GPU.",
         )
-
-
-def is_for(row: Row, names: Collection[str]) -> bool:
-    """Tell whether a row is for a GPU with one of these names, as drivers or targets have them."""
-    if row.measured is not None and row.measured.device in names:
-        return True
-    model = MODELS.get(row.gpu)
-    return row.gpu in names or (model is not None and model.description in names)
 
 
 def _one(candidates: Sequence[Candidate], device: Device) -> Candidate:

@@ -9,14 +9,16 @@ Kinds of findings, with the severity of each:
 * `size`: the bundle or the cubins of a variant have more bytes than they may (error)
 * `driver`: what each architecture needs (note), or that it is newer than is allowed (error)
 * `signature`: it is not signed (warning), or not as it should be (error)
-* `debug`: debug sections, PTX or lines of source were left in (warning)
+* `debug`: debug sections, PTX, lines of source or reference values were left in (warning)
 * `architecture`: a cubin is not for the architecture of its variant (error)
 * `provenance`: it was made from files that differ from the commit (warning)
+* `tuning`: rows and default of a tuned kernel (note), or variants that none of them uses (warning)
 * `lock`: it lacks a variant of the lock file (note), or has another one or another artifact (error)
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -31,6 +33,7 @@ from pallasc.specs.bundle.provenance import differing
 from pallasc.specs.bundle.signature import PublicKey
 from pallasc.specs.bundle.strip import debug_bytes
 from pallasc.specs.lock import Lock
+from pallasc.specs.tuning import Tuning
 
 Severity = Literal["note", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
@@ -89,6 +92,7 @@ def audit(bundle: Bundle, rules: Rules) -> list[Finding]:
         *_targets(entries, rules.targets),
         *_duplicates(entries),
         *_drivers(entries, rules.driver),
+        *_tunings(entries),
         *_bundle(bundle, rules),
     ]
     for entry in entries:
@@ -159,6 +163,22 @@ def _drivers(entries: Sequence[Entry], newest: str | None) -> Iterator[Finding]:
             yield Finding("note", "driver", arch, text)
 
 
+def _tunings(entries: Sequence[Entry]) -> Iterator[Finding]:
+    kernels: dict[str, list[tuple[Entry, Tuning]]] = {}
+    for entry in entries:
+        if entry.tuning is not None:
+            kernels.setdefault(entry.name, []).append((entry, entry.tuning))
+    for name, own in kernels.items():
+        counts = Counter(row.gpu for _, tuning in own for row in tuning.rows)
+        rows = [f"{number} for {gpu}" for gpu, number in sorted(counts.items())]
+        default = "a default" if any(tuning.is_default for _, tuning in own) else "no default"
+        yield Finding("note", "tuning", name, f"its rows: {', '.join(rows) or 'none'}; {default}")
+        idle = [e.id for e, tuning in own if not (tuning.rows or tuning.is_default or tuning.rank)]
+        if idle and (rows or default == "a default"):
+            text = f"{len(idle)} of its {len(own)} variants are in no row, such as {idle[0]}"
+            yield Finding("warning", "tuning", name, text)
+
+
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdecimal() else 0 for part in text.split("."))
 
@@ -200,7 +220,7 @@ def _code(bundle: Bundle, entries: Iterable[Entry]) -> Iterator[Finding]:
     reader = bundle.reader
     users: dict[int, list[Entry]] = {}
     for entry in entries:
-        for number in (*entry.blobs, entry.lines):
+        for number in (*entry.blobs, entry.lines, entry.reference):
             if number is not None:
                 users.setdefault(number, []).append(entry)
     for number, of in sorted(users.items()):
@@ -210,6 +230,9 @@ def _code(bundle: Bundle, entries: Iterable[Entry]) -> Iterator[Finding]:
                 yield Finding("warning", "debug", of[0].id, f"{row.size} bytes of PTX are in it")
             elif row.kind is Kind.LINES:
                 text = f"{row.size} bytes of source lines are in it"
+                yield Finding("warning", "debug", of[0].id, text)
+            elif row.kind is Kind.REFERENCE:
+                text = f"{row.size} bytes of reference values are in it"
                 yield Finding("warning", "debug", of[0].id, text)
             elif row.kind is Kind.CUBIN:
                 yield from _cubin(reader.content(number), of)

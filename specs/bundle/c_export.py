@@ -14,6 +14,7 @@ letters, digits and few signs.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,11 @@ from pallasc.specs.artifacts.flat_plan import flat_plan
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.c_text import CKernel, CVariant, cmake_text, header_text, source_text
 from pallasc.specs.bundle.manifest import Entry
+from pallasc.specs.bundle.tuned import chosen_entries, untuned
 from pallasc.specs.bundle.unpack import DEFAULT_MOST_BYTES, check_size
 from pallasc.specs.canonical import digest
 from pallasc.specs.made_folder import replace_folder
+from pallasc.specs.tuning import How
 
 LIBRARY_SOURCES = (
     *("cubin.c", "cuda_abi.h", "driver.c", "driver.h", "driver_functions.h", "errors.c"),
@@ -65,21 +68,38 @@ _DIGITS = 16
 
 @dataclass(frozen=True, slots=True)
 class ExportedVariant:
-    """A variant: its id, architecture, the file of its flat plan in the folder, its bytes."""
+    """A variant.
+
+    Attributes:
+        id: its id.
+        arch: its architecture.
+        file: that of its flat plan, in the folder.
+        size: bytes of that.
+        chosen_by: what a tuned kernel's variant is taken by, None where it was the only one.
+    """
 
     id: str
     arch: str
     file: str
     size: int
+    chosen_by: How | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedKernel:
-    """A kernel: its name, the C function that launches it, its variants."""
+    """A kernel.
+
+    Attributes:
+        name: its name.
+        function: the C function that launches it.
+        variants: what it chooses among.
+        left_out: how many variants are not there because a table chooses others.
+    """
 
     name: str
     function: str
     variants: tuple[ExportedVariant, ...]
+    left_out: int = 0
 
 
 def export_c(
@@ -111,8 +131,10 @@ def export_c(
         ToolError: the C library's sources are not there.
     """
     _check_name(name)
-    check_size(bundle, [*entries], most_bytes)
-    kernels = _kernels(bundle, entries, name)
+    chosen = chosen_entries(entries)
+    check_size(bundle, [own for own, _ in chosen.values()], most_bytes)
+    kernels = _kernels(bundle, [own for own, _ in chosen.values()], name)
+    counts = Counter(entry.name for entry in entries)
     sources = _library_sources(native)
     sizes: dict[str, int] = {}
 
@@ -134,9 +156,16 @@ def export_c(
             kernel.name,
             f"{name}_{kernel.identifier}",
             tuple(
-                ExportedVariant(own.entry.id, own.entry.arch, own.file, sizes[own.file])
+                ExportedVariant(
+                    own.entry.id,
+                    own.entry.arch,
+                    own.file,
+                    sizes[own.file],
+                    chosen[own.entry.id][1],
+                )
                 for own in kernel.variants
             ),
+            counts[kernel.name] - len(kernel.variants),
         )
         for kernel in kernels
     ]
@@ -221,7 +250,9 @@ def _check_distinct(entries: Sequence[Entry]) -> None:
     seen: dict[object, Entry] = {}
     for entry in entries:
         first = seen.setdefault((entry.arch, entry.inputs), entry)
-        if dict(first.params) != dict(entry.params):
+        # Of several models of an architecture C takes the likest, whose own rows then count.
+        rest = untuned if first.target != entry.target else lambda own: own.params
+        if dict(rest(first)) != dict(rest(entry)):
             raise SpecError(
                 f"{first.id} and {entry.id} take the same arrays, and C functions choose by them.",
                 hint="Choose one of them with -k.",

@@ -7,14 +7,26 @@ variant a call gets would depend on the order in which they are asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from pallasc.errors import SpecError
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.canonical import canonical_text
-from pallasc.specs.tuning import Row, Tuning, key_text, row_order, use_text
+from pallasc.specs.templates import Scalar
+from pallasc.specs.tuning import (
+    How,
+    Row,
+    Tuning,
+    chosen_by,
+    is_for,
+    key_text,
+    names_of,
+    row_order,
+    use_text,
+)
 
+_HOWS: tuple[How, ...] = ("row", "bucket", "default")
 _HINT = "Build the bundles from the same specs and the same table, or leave one of them out."
 
 
@@ -86,6 +98,45 @@ def check_agreement(entries: Iterable[Entry]) -> None:
     for entry in entries:
         if fault := agreement.disagreement(entry):
             raise SpecError(f"{fault}.", hint=_HINT)
+
+
+def chosen_entries(entries: Sequence[Entry]) -> dict[str, tuple[Entry, How | None]]:
+    """Return which entries are used on the models that they are for, where only rows can choose.
+
+    Of variants for the same target and arrays that differ only in what was tuned, the one that
+    `chosen_by` names is taken; where it names none or several, all of them are. A variant that is
+    alone needs no row.
+
+    Returns:
+        By id, in the order of the entries: the entry, and what it is chosen by.
+    """
+    groups: dict[object, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault((entry.name, entry.target, entry.inputs, untuned(entry)), []).append(
+            entry
+        )
+    found: dict[str, tuple[Entry, How | None]] = {}
+    for group in groups.values():
+        by_how: dict[How | None, list[Entry]] = {}
+        for entry in group:
+            by_how.setdefault(_how(entry), []).append(entry)
+        taken = next((how for how in _HOWS if how in by_how), None)
+        found.update((own.id, (own, taken)) for own in by_how.get(taken, group))
+    return {entry.id: found[entry.id] for entry in entries if entry.id in found}
+
+
+def untuned(entry: Entry) -> tuple[tuple[str, Scalar], ...]:
+    """Return the parameters of an entry without those that were tuned."""
+    over = () if entry.tuning is None else entry.tuning.over
+    return tuple(item for item in entry.params if item[0] not in over)
+
+
+def _how(entry: Entry) -> How | None:
+    if entry.tuning is None:
+        return None
+    names = names_of(entry.target)
+    found = chosen_by(entry.tuning, dict(entry.params), lambda row: is_for(row, names))
+    return None if found is None else found[0]
 
 
 def _settings(tuning: Tuning) -> str:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from made_bundles import make_artifact, make_items
 from taken_apart import Parts
 
+from pallasc.cli.main import main
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.items import Item, item_of
 from pallasc.specs.bundle.manifest import EntryPage, pack_entries
 from pallasc.specs.bundle.reference import Reference, Sampled, pack_reference
+from pallasc.specs.bundle.tuned import chosen_entries
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.tuning import Measured, Row, Tuning
 
@@ -129,3 +132,35 @@ def test_what_is_said_by_strangers_is_checked(tune: dict[str, object], message: 
     page = EntryPage(len(text).to_bytes(4, "little") + text, 1)
     with pytest.raises(CorruptError, match=message):
         page.entry(0, lambda _: "a" * 64)
+
+
+def test_what_is_shown_of_a_bundle_says_where_its_variants_are_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "k.pallasc"
+    file.write_bytes(build_bundle([item(1, row(16), row(32)), item(2, is_default=True), item(3)]))
+    texts = []
+    for words in (["list", str(file)], ["show", str(file), "tile=1"], ["audit", str(file)]):
+        main(["bundle", *words])
+        texts.append(capsys.readouterr().out)
+    assert "2 rows for h100-sxm" in texts[0]
+    assert "default" in texts[0]
+    assert "used for\n  h100-sxm, m=16, 10 µs on h100-sxm\n  h100-sxm, m=32" in texts[1]
+    assert "padded     m: dimension 0 of out, dimension 0 of x" in texts[1]
+    assert "its rows: 2 for h100-sxm; a default" in texts[2]
+    assert "1 of its 3 variants are in no row, such as k[m=16,tile=3]@h100-sxm" in texts[2]
+
+
+def test_where_only_rows_can_choose_each_target_has_the_variant_of_its_rows() -> None:
+    items = [
+        item(1, row(16)),
+        item(2, is_default=True),
+        item(3, m=9),
+        item(1, m=20),
+        item(4, m=20, is_default=False),
+    ]
+    entries = list(open_bundle(build_bundle(items)).entries())
+    chosen = [
+        (own.params[0][1], own.params[1][1], how) for own, how in chosen_entries(entries).values()
+    ]
+    assert chosen == [(16, 1, "row"), (20, 1, None), (20, 4, None), (9, 3, None)]

@@ -11,7 +11,12 @@ from standin import Device
 from tuned_bundles import H100, item, kernel, row
 
 from pallasc.errors import ArgumentError, SelectionError
+from pallasc.runtime.adapters import jax_handlers
 from pallasc.runtime.device.devices import get_device
+from pallasc.runtime.native.library import FOLDER
+from pallasc.specs.bundle import bundle
+from pallasc.specs.bundle.c_export import export_c
+from pallasc.specs.bundle.writer import build_bundle
 
 ITEMS = (
     item(4, 1, row(4)),
@@ -152,3 +157,40 @@ def test_a_row_whose_variant_this_gpu_cannot_run_is_passed_over(
     tuned = kernel(tmp_path, [big, item(4, 2, is_default=True)])
     assert tuned.choice("f32[4, 64]", "f32[4, 64]").how == "default"
     assert _launched(runtime, framework, tuned, 4) == 2
+
+
+def test_an_export_as_c_has_the_variants_that_the_rows_of_their_model_choose(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "k.pallasc"
+    theirs = [item(4, 4, row(4, gpu="h200"), target="h200"), item(4, 1, target="h200")]
+    file.write_bytes(build_bundle([*ITEMS, *theirs], level=1))
+    with bundle.open_bundle(file) as opened:
+        (exported,) = export_c(
+            opened, [*opened.entries()], tmp_path / "c", name="k", native=FOLDER, version="1"
+        )
+    found = {own.id: own.chosen_by for own in exported.variants}
+    assert found == {
+        "add[m=3,tile=1]@h100-sxm": "bucket",
+        "add[m=4,tile=1]@h100-sxm": "row",
+        "add[m=4,tile=4]@h200": "row",
+        "add[m=9,tile=2]@h100-sxm": "default",
+    }
+    assert exported.left_out == 4
+
+
+def test_a_program_of_jax_has_for_each_target_the_variant_that_its_rows_choose(
+    tmp_path: Path,
+) -> None:
+    theirs = [item(4, 4, row(4, gpu="h200"), target="h200"), item(4, 1, target="h200")]
+    tuned = kernel(tmp_path, [*ITEMS, *theirs])
+    types = (("f32", (4, 64)),) * 2
+    plans = jax_handlers._attributes(tuned, types)["plans"]
+    assert [name[3:] for name in plans] == ["add[m=4,tile=1]@h100-sxm", "add[m=4,tile=4]@h200"]
+    plans = jax_handlers._attributes(tuned.with_params({"tile": 2}), types)["plans"]
+    assert [name[3:] for name in plans] == ["add[m=4,tile=2]@h100-sxm"]
+    (group,) = tuned.selector.by_targets(types, [H100])[:1]
+    assert group.params["tile"] == 1
+    without = kernel(tmp_path, [item(4, 1, row(3)), item(4, 2)])
+    with pytest.raises(SelectionError, match="is for m=4 on target h100-sxm, and there is no"):
+        jax_handlers._attributes(without, types)
