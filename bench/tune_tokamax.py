@@ -12,6 +12,7 @@ times its time in sum, over 50 kernels.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import multiprocessing
 import os
 import re
@@ -68,7 +69,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def figures(options: argparse.Namespace) -> list[Figure]:
-    """Return the figures of the installed Tokamax."""
+    """Return the figures of the installed Tokamax, none without one."""
+    if importlib.util.find_spec("tokamax") is None:
+        print("tokamax: not installed", file=sys.stderr)
+        return []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         variants = imported(folder)
@@ -110,13 +114,14 @@ def counted(results: Sequence[VariantResult]) -> list[Figure]:
     for (kernel, reason), number in reasons.most_common():
         print(f"{kernel}: {number} refused: {reason}", file=sys.stderr)
     tuned = [r for r in results if not r.variant.name.endswith(UNTUNED)]
+    others = [r for r in results if r.variant.name.endswith(UNTUNED)]
     found = [
         Figure("tokamax: entries with a configuration", len(tuned)),
         Figure("tokamax: of these compiled", sum(r.artifact is not None for r in tuned)),
-        Figure("tokamax: entries without a configuration", len(results) - len(tuned)),
+        Figure("tokamax: entries without a configuration", len(others)),
         Figure(
             "tokamax: of these compiled, by heuristics",
-            sum(r.artifact is not None for r in results if r not in tuned),
+            sum(r.artifact is not None for r in others),
         ),
     ]
     for name in sorted({_kernel(r.variant) for r in results}):

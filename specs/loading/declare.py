@@ -12,7 +12,7 @@ from pallasc.specs.fields import PathParts, Place
 from pallasc.specs.gpus import Target
 from pallasc.specs.loading.entry_fields import NODES
 from pallasc.specs.loading.kernel_fields import KERNEL_FIELDS, PARTIAL_KERNEL
-from pallasc.specs.loading.parameter_fields import FILE_KEY, Matrix, Table
+from pallasc.specs.loading.parameter_fields import FILE_KEY, JSON_KEY, Matrix, Table
 from pallasc.specs.loading.tune_fields import given_values, made_tune
 from pallasc.specs.loading.yaml_text import Document
 from pallasc.specs.spec import Row, Spec
@@ -210,7 +210,9 @@ def _locations(
         if name not in known:
             known[name] = dict(_places(values[name], place, (name,)))
             if name == "matrix" and "rows" in values:
-                known[name][f"matrix.{FILE_KEY}"] = place.child(FILE_KEY).location
+                given = (place.child(key).location for key in (FILE_KEY, JSON_KEY))
+                found = next((at for at in given if at != place.location), place.location)
+                known[name][f"matrix.{FILE_KEY}"] = found
         fields[name] = known[name]
     return _Locations(fields)
 

@@ -214,6 +214,9 @@ def test_defaults_and_several_kernels_read_a_table_once(
     assert len({id(spec.rows) for spec in specs[:20]}) == 1
     assert len(expand(specs)) == 41
     assert specs[3].where("matrix", "$file").line == 6
+    text = (tmp_path / "spec.yaml").read_text().replace("  matrix: {$file", "  matrix: {\n  $json")
+    (tmp_path / "spec.yaml").write_text(text)
+    assert load_yaml(tmp_path / "spec.yaml")[3].where("matrix", "$file").line == 7
 
 
 @pytest.mark.parametrize(
