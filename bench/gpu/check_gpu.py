@@ -20,6 +20,7 @@ parts that were not done. The parts, in order:
   launch     what a launch costs, against Triton, cuda.core, cupy and JAX
   times      kernel times, warm and cold, against JAX's jit and torch
   tunings    every tuning of JAX's kernels: numbers and times
+  tune       pallasc tune run on some of them
   starts     from the start of a process to its first result
   sanitizer  compute-sanitizer over small kernels
 
@@ -51,7 +52,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 PARTS = (
     *("numbers", "calls", "exports", "codes", "errors", "launch", "times", "tunings"),
-    *("starts", "sanitizer"),
+    *("tune", "starts", "sanitizer"),
 )
 _BUDGET_S = 600
 _RESERVE_S = 10

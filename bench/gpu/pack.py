@@ -30,6 +30,8 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent), str(ROOT / "tests" / "runtime")]
 
 MOST_BYTES = 64 << 20
+_NOT_TUNED = frozenset({"dtype", "head", "causal", "kv_heads"})
+"""Parameters of JAX's kernels that are part of what is computed; the others are its tunings."""
 _NOT_CARRIED = ("pack.py", "wheels.py")
 
 
@@ -105,6 +107,28 @@ def pack_package(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
             ]
             (place / f"{name}.pallasc").write_bytes(build_bundle(items))
     (package / "__init__.py").write_text('"""Kernels of a package that pallasc.load opens."""\n')
+
+
+def pack_jobs(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
+    """Write a job for `pallasc tune run` of each kernel of which there are tunings for one GPU."""
+    from pallasc.specs.bundle.items import item_of
+    from pallasc.specs.bundle.writer import build_bundle
+    from pallasc.specs.tuning import Tuning
+
+    folder.mkdir()
+    kernels: dict[str, list[tuple[Any, Any]]] = {}
+    for variant, artifact in built:
+        if artifact.plan.device_count == 1:
+            kernels.setdefault(variant.name, []).append((variant, artifact))
+    for name, variants in kernels.items():
+        items = []
+        for rank, (variant, artifact) in enumerate(variants, 1):
+            params = dict(variant.params)
+            by = tuple(own for own in params if own in _NOT_TUNED)
+            over = tuple(own for own in params if own not in _NOT_TUNED)
+            tuning = Tuning(by=by, over=over, rank=rank)
+            items.append(item_of(name, params, artifact, tuning=tuning))
+        (folder / f"{name}.pallasc").write_bytes(build_bundle(items))
 
 
 def pack_exports(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
@@ -281,6 +305,7 @@ def pack_variants(folder: Path, options: argparse.Namespace, store: Path) -> Non
         tunings, store, lambda variant: any(map(variant.id.count, options.only_tunings or [""]))
     )
     pack_kernels(folder / "tunings", built)
+    pack_jobs(folder / "tune", built)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -195,6 +195,19 @@ def _starts(known: Known, things: Things) -> Iterator[str]:
         yield f"  {', '.join(texts) or 'nothing'}  {name}"
 
 
+def _tune(known: Known, things: Things) -> Iterator[str]:
+    for name, rows in things.items():
+        row = rows.get("job", {})
+        for key in row.get("keys", []):
+            time_us = "-" if key["us"] is None else f"{key['us']:.1f}"
+            winner = key["winner"] or "no winner"
+            yield f"  {time_us:>9} us  {winner}: {key['why']} ({key['rounds']} rounds)"
+        for lost, why in row.get("failed", {}).items():
+            yield f"  {'lost':>9}     {lost}: {why}"
+        if not row.get("keys"):
+            yield f"  {'nothing':>9}     {name}"
+
+
 def _sanitizer(known: Known, things: Things) -> Iterator[str]:
     for name, rows in things.items():
         row = rows.get("findings", {})
@@ -209,6 +222,7 @@ _TABLES = {
     "errors": _errors,
     "launch": _launch,
     "times": _times,
+    "tune": _tune,
     "starts": _starts,
     "sanitizer": _sanitizer,
 }

@@ -150,6 +150,9 @@ def test_a_whole_run_answers_everything(whole: tuple[Path, Any], packed: Path) -
     assert things["times/peaks", "copy"]["gb_per_s"] > 0
     assert things[f"tunings/{TUNING}", "numbers"]["right"] is True
     assert things[f"tunings/{TUNING}", "time"]["warm"]["median_us"] > 0
+    job = things["tune/attention", "job"]
+    assert (job["right"], job["keys"][0]["winner"]) == (True, TUNING)
+    assert TUNING in (out / "tune_attention.jsonl").read_text()
 
 
 def test_exports_are_launched_in_processes_of_their_own(packed: Path, tmp_path: Path) -> None:
