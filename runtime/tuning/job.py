@@ -54,7 +54,7 @@ class Match:
 
 
 def read_job(bundle: Bundle, device: Device) -> list[Match]:
-    """Return what competes on a GPU, in the order of the bundle.
+    """Return what competes on a GPU, by kernel and key, small numbers first.
 
     Of variants of one point for several models, the one for this model is taken, else the first.
 
@@ -83,7 +83,7 @@ def read_job(bundle: Bundle, device: Device) -> list[Match]:
         in_order = sorted(match.entries.values(), key=_likeliest)
         match.entries.clear()
         match.entries.update((entry.id, entry) for entry in in_order)
-    return list(matches.values())
+    return sorted(matches.values(), key=_in_order)
 
 
 def _one_of_each_point(entries: Sequence[Entry], device: Device) -> Iterator[tuple[Entry, Tuning]]:
@@ -111,6 +111,13 @@ def _match_of(entry: Entry, tuning: Tuning) -> Match:
         if name not in tuning.by and name not in tuning.over
     }
     return Match(entry.name, tuning.by, tuning.key_of(params), at)
+
+
+def _in_order(match: Match) -> tuple[object, ...]:
+    values = (*match.key, *match.at.values())
+    return match.kernel, *(
+        (isinstance(v, str), v if isinstance(v, str) else v or 0) for v in values
+    )
 
 
 def _likeliest(entry: Entry) -> tuple[int, bool, str]:

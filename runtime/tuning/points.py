@@ -10,7 +10,7 @@ from typing import Protocol
 from pallasc.errors import DeviceError
 from pallasc.runtime.tuning.job import Match
 from pallasc.runtime.tuning.processes import PointError, PointProcess
-from pallasc.runtime.tuning.protocol import OUT_OF_MEMORY
+from pallasc.runtime.tuning.protocol import NO_ROOM
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
@@ -93,7 +93,7 @@ class Points:
                 return
             except PointError as error:
                 self.end(name)
-                if error.code != OUT_OF_MEMORY or not self.ready:
+                if error.code not in NO_ROOM or not self.ready:
                     raise
                 self._most = len(self.ready)
 
@@ -174,7 +174,7 @@ class Points:
         try:
             process.ask({"op": "open", "device": self._setup.ordinal})
         except PointError as error:
-            if error.code == OUT_OF_MEMORY:
+            if error.code in NO_ROOM and self.ready:
                 raise
             raise DeviceError(
                 f"GPU {self._setup.ordinal} cannot be used by a new process: {error.why}",

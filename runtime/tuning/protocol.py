@@ -19,8 +19,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-OUT_OF_MEMORY = 2
-"""The driver's code for it."""
+NO_ROOM = frozenset({2, 46})
+"""The driver's codes where there is no memory for one process more, or it may be the only one."""
 
 
 def encode(message: Mapping[str, object]) -> bytes:

@@ -49,21 +49,23 @@ def write_job(
     reference: bool = True,
     target: str = "h100-sxm",
 ) -> Path:
-    """Write a job of a kernel `double`: the points of key m are tile=0, 1, … and launch v0, v1, …
+    """Write a job of a kernel `scale_add`: the points of a key n have blocks of 512, 1024, …
+
+    They launch v0, v1, …, kernels that double the elements of an array.
 
     Points of the second key launch the kernels after those of the first, and so on.
     """
     array = {"inputs": {"a": "f32[64]"}, "outputs": ["f32[64]"], "target": target}
     items = []
-    for place, m in enumerate(keys):
-        for tile in range(points):
+    for place, n in enumerate(keys):
+        for number in range(points):
             artifact = made.artifact(
-                made.launch(f"v{place * points + tile}", 0, 1), code=cubin(), **array
+                made.launch(f"v{place * points + number}", 0, 1), code=cubin(), **array
             )
-            tuning = Tuning(by=("m",), over=("tile",), rank=tile + 1)
-            values = pack_reference(_reference(m)) if reference else None
-            params = {"m": m, "tile": tile}
-            items.append(item_of("double", params, artifact, tuning=tuning, reference=values))
+            tuning = Tuning(by=("n",), over=("block",), rank=number + 1)
+            values = pack_reference(_reference(n)) if reference else None
+            params = {"n": n, "block": 512 << number}
+            items.append(item_of("scale_add", params, artifact, tuning=tuning, reference=values))
     replace_file(path, build_bundle(items, level=3))
     return path
 
@@ -79,9 +81,9 @@ def _reference(seed: int) -> Reference:
     return Reference(seed, 1e-6, 1e-6, (Sampled(positions, values),))
 
 
-def point_id(m: int, tile: int, target: str = "h100-sxm") -> str:
-    """Return the id of a point of a job."""
-    return f"double[m={m},tile={tile}]@{target}"
+def point_id(n: int, number: int, target: str = "h100-sxm") -> str:
+    """Return the id of a point of a job by its key and its place."""
+    return f"scale_add[n={n},block={512 << number}]@{target}"
 
 
 def environment(folder: Path, kernels: Mapping[str, Mapping[str, Any]], **more: Any) -> Any:

@@ -2,7 +2,8 @@
 
 The file is JSON, of each kernel by name: `us`, what a launch takes on the clock of events; `noise`,
 its relative spread, drawn from `seed` and the number of the launch; and, all from the launch of a
-number on, `hang_at`, `fail_at` with the driver's `code`, `end_at`. `wrong` makes its output wrong.
+number on, `hang_at`, `fail_at` with the driver's `code`, `end_at`. `wrong` makes its output wrong;
+`starts` names a file for the number of a process that the first launch starts, which sleeps.
 Without any of it, `out = 2 * a`, both `f32[64]`.
 
 MADE_UP_END=SIGKILL:7 lets the run, which syncs a file for each line of its results, get this signal
@@ -15,6 +16,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -33,6 +35,9 @@ def _install(file: str) -> None:
     def launched(launch: Any) -> int:
         counts[launch.kernel] += 1
         number, own = counts[launch.kernel], kernels[launch.kernel]
+        if number == 1 and "starts" in own:
+            sleeping = subprocess.Popen(["sleep", "1000"])
+            Path(own["starts"]).write_text(str(sleeping.pid))
         if number >= own.get("end_at", number + 1):
             os._exit(3)
         while number >= own.get("hang_at", number + 1):
