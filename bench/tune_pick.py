@@ -26,6 +26,7 @@ from pallasc.specs.tuned.choose import Chosen, choose
 
 WITHIN = math.log(1.03)
 SHARE, MEAN_PERCENT = 0.25, 3.0
+LEAST_SHAPES = 20
 TOKAMAX = (
     ("nvidia_h100_80gb_hbm3", "pallas_mosaic_gpu_gated_linear_unit"),
     ("nvidia_h100_80gb_hbm3", "pallas_mosaic_gpu_ragged_dot"),
@@ -43,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokamax-repository",
         type=Path,
-        help="clone of openxla/tokamax with its history; without it, the installed package",
+        help="clone of openxla/tokamax: the history of its tables, beside the installed package",
     )
     parser.add_argument(
         "--autoheuristic",
@@ -99,12 +100,31 @@ def _of_winners(times: Published) -> Iterator[Figure]:
     yield Figure(
         f"{name}: a quarter, geometric mean over the best of those", mean, "%", MEAN_PERCENT
     )
+    yield from _densest(name, times)
     if times.again:
         change = 100 * (statistics.median(times.again) - 1)
         yield Figure(
             f"{name}: median change of {len(times.again)} pairs between commits", change, "%"
         )
         yield Figure(f"{name}: largest change between commits", 100 * (max(times.again) - 1), "%")
+
+
+def _densest(name: str, times: Published) -> Iterator[Figure]:
+    """Yield figures of the shapes of which several configurations have a time."""
+    several = [shape for shape, own in times.fit.items() if len(own) > 1]
+    if len(several) < LEAST_SHAPES:
+        return
+    dense = Published(
+        times.name,
+        {shape: times.fit[shape] for shape in several},
+        {shape: times.judge[shape] for shape in several},
+    )
+    count = len(dense.configurations)
+    few = _chosen(dense, most=max(1, count // 4))
+    mean, _, missing = _lost(dense, few)
+    name = f"{name}: {len(several)} with two times or more, {len(few.columns)} of {count}"
+    yield Figure(f"{name}, share of shapes with a time", 1 - missing / len(several))
+    yield Figure(f"{name}, geometric mean over the best of those", mean, "%", MEAN_PERCENT)
 
 
 def _chosen(times: Published, *, most: int | None = None, within: float = WITHIN) -> Chosen:

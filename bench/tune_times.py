@@ -94,16 +94,19 @@ def tokamax(repository: Path | None, device: str, operation: str) -> Published:
         device: the name of its folder.
         operation: the name of its file.
     """
-    latest: dict[str, dict[str, Sequence[float]]] = {}
-    medians: dict[tuple[str, str], dict[tuple[float, ...], float]] = {}
+    # A commit may only rename a field, so the same times are of the name that they had last.
+    named: dict[tuple[str, tuple[float, ...]], str] = {}
     for table in _tables(repository, f"{TABLES}/{device}/{operation}.json"):
         for shape, tried in table.items():
             for name, record in tried.items() if isinstance(tried, dict) else ():
                 times = record.get("evaluation_times_ms") if isinstance(record, dict) else None
                 if times:
-                    key = _plain(shape), _plain(name)
-                    latest.setdefault(key[0], {})[key[1]] = times
-                    medians.setdefault(key, {})[tuple(times)] = statistics.median(times)
+                    named[_plain(shape), tuple(times)] = _plain(name)
+    latest: dict[str, dict[str, Sequence[float]]] = {}
+    medians: dict[tuple[str, str], list[float]] = {}
+    for (shape, times), name in named.items():
+        latest.setdefault(shape, {})[name] = times
+        medians.setdefault((shape, name), []).append(statistics.median(times))
     halves = [
         {
             shape: {name: statistics.median(times[half::2]) for name, times in tried.items()}
@@ -111,7 +114,7 @@ def tokamax(repository: Path | None, device: str, operation: str) -> Published:
         }
         for half in (0, 1)
     ]
-    again = [max(own.values()) / min(own.values()) for own in medians.values() if len(own) > 1]
+    again = [max(own) / min(own) for own in medians.values() if len(own) > 1]
     return Published(f"{operation}, {device}", halves[0], halves[1], again)
 
 
@@ -122,13 +125,13 @@ def installed_tokamax() -> Path | None:
 
 
 def _tables(repository: Path | None, path: str) -> Iterator[Mapping[str, Any]]:
-    """Yield each version of a table, the oldest first."""
+    """Yield each version of a table, the oldest first, that of the installed package last."""
     texts: list[str] = []
     if repository is not None:
         commits = _git(repository, "log", "--reverse", "--format=%H", "--", path).split()
         texts = [_git(repository, "show", f"{commit}:{path}", check=False) for commit in commits]
-    elif (root := installed_tokamax()) is not None and (root / path).is_file():
-        texts = [(root / path).read_text(encoding="utf-8")]
+    if (root := installed_tokamax()) is not None and (root / path).is_file():
+        texts.append((root / path).read_text(encoding="utf-8"))
     for text in dict.fromkeys(texts):
         try:
             table = json.loads(text)

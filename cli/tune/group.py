@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pallasc.cli.arguments.command import Group
-from pallasc.cli.tune import run
+from pallasc.cli.tune import pick, run
 
 
 @click.group(
@@ -21,8 +21,9 @@ def command() -> None:
 
     Examples:
       pallasc tune run job.pallasc -o results.jsonl
+      pallasc tune pick results.jsonl --specs kernels.yaml
     """
 
 
-for _command in (run.command,):
+for _command in (run.command, pick.command):
     command.add_command(_command)

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pallasc.runtime.tuning.evidence import Pair, compare
 from pallasc.specs.loading.tune_results import Contest, PointResults
+from pallasc.specs.tuned.evidence import Pair, compare
 
 LEAST_ROUNDS = 5
 """Rounds of a point before anything is said of it."""

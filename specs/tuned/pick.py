@@ -1,0 +1,102 @@
+"""What results decide: for each kernel, which rows its table has now."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pallasc.specs.gpus import Target
+from pallasc.specs.loading.tune_results import Results
+from pallasc.specs.tuned.measured import measured_kernels
+from pallasc.specs.tuned.merge import RowChange, merged_rows
+from pallasc.specs.tuned.refusals import (
+    Job,
+    check_age,
+    check_artifacts,
+    check_files,
+    check_job,
+    check_kernels,
+    check_same_artifacts,
+    check_targets,
+)
+from pallasc.specs.tuned.rows import Picked, pick_rows
+from pallasc.specs.tuning import Row, Tune
+
+
+class TunedKernel(NamedTuple):
+    """A tuned kernel of the specs.
+
+    Attributes:
+        tune: of its spec.
+        ids: of all its points on the model that was measured.
+        rows: of its table, on all models.
+    """
+
+    tune: Tune
+    ids: Collection[str]
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRows:
+    """What was picked of a kernel, and what becomes of its rows."""
+
+    picked: Picked
+    changes: Sequence[RowChange]
+
+
+def pick(
+    files: Sequence[Results],
+    kernels: Mapping[str, TunedKernel],
+    percent: float,
+    *,
+    most: int | None = None,
+    job: Job | None = None,
+    artifacts: Mapping[str, str] | None = None,
+) -> list[KernelRows]:
+    """Return what results decide of each kernel that they have.
+
+    Args:
+        files: the results; their order does not matter.
+        kernels: the tuned kernels of the specs by name.
+        percent: how much slower than the best of a key a configuration may be.
+        most: how many configurations a kernel may use; keys then lose more where they must.
+        job: the job bundle that they are of, None where it is not given.
+        artifacts: what points compile to today, by id; without those that are not known.
+
+    Raises:
+        PallascError: results must not decide (`refusals`).
+    """
+    check_files(files)
+    for file in files:
+        if job is not None:
+            check_job(file, job)
+        check_targets(file)
+        check_kernels(file, kernels)
+        check_artifacts(file, artifacts or {})
+        for name, kernel in kernels.items():
+            check_age(file, name, kernel.rows, kernel.tune)
+    check_same_artifacts(files)
+    ids = {name: kernel.ids for name, kernel in kernels.items()}
+    tunes = {name: kernel.tune for name, kernel in kernels.items()}
+    decided = []
+    for measured in measured_kernels(files, tunes, ids, percent):
+        own = kernels[measured.name]
+        picked = pick_rows(measured, own.tune, percent, most=most)
+        decided.append(KernelRows(picked, merged_rows(own.rows, picked, own.tune)))
+    return decided
+
+
+def with_model(file: Results, models: Iterable[Target]) -> Results:
+    """Return results of a GPU that only the specs know with the name of its model.
+
+    Args:
+        file: the results.
+        models: those of the specs; a description is the name that the driver gives the GPU.
+    """
+    if file.start.model is None:
+        for model in models:
+            if model.description == file.start.device:
+                return replace(file, start=replace(file.start, model=model.name))
+    return file

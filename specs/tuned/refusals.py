@@ -1,0 +1,183 @@
+"""Results that must not decide a table: of another GPU, of other artifacts, cut short, or older."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from pallasc.errors import CorruptError, NotCachedError, SpecError
+from pallasc.specs.loading.tune_results import Contest, PointResults, Results
+from pallasc.specs.spelling import suggestion
+from pallasc.specs.tuning import Row, Tune, bucket_key, key_text
+
+_MEASURE = "Plan and measure them again: pallasc tune plan, then pallasc tune run."
+
+
+class Job(NamedTuple):
+    """A job bundle.
+
+    Attributes:
+        shown: its path, for messages.
+        digest: of its content.
+        artifacts: the digest of each point's artifact, by the point's id.
+    """
+
+    shown: str
+    digest: str
+    artifacts: Mapping[str, str]
+
+
+def check_files(files: Sequence[Results]) -> None:
+    """Check that each file is whole and all are of one model of GPU.
+
+    Raises:
+        CorruptError: the end of a file is missing.
+        SpecError: two files are of different GPUs, or it is not known which model theirs is.
+    """
+    first = files[0]
+    for file in files:
+        if file.torn:
+            raise CorruptError(
+                f"{file.file}: the last line was cut, so the run did not come to its end.",
+                hint=f"Go on with it: pallasc tune run JOB -o {file.file}",
+            )
+        if (file.start.device, file.start.model) != (first.start.device, first.start.model):
+            raise SpecError(
+                f"{file.file} has results of {file.start.device}, and {first.file} of "
+                f"{first.start.device}.",
+                hint="Call pallasc tune pick once for each GPU; rows of other GPUs stay in the "
+                "table.",
+            )
+    if first.start.model is None:
+        raise SpecError(
+            f"{first.file} has results of {first.start.device}, which is no model of a GPU that "
+            "pallasc knows.",
+            hint="Add the model to the specs under 'models', with this name as its description.",
+        )
+
+
+def check_targets(file: Results) -> None:
+    """Check that a file has points that were compiled for the GPU that measured them.
+
+    Raises:
+        SpecError: all were compiled for other models.
+    """
+    targets = sorted({point.target for _, point in _points(file)})
+    if targets and file.start.model not in targets:
+        raise SpecError(
+            f"{file.file} was measured on {file.start.model}, and its points are compiled for "
+            f"{', '.join(targets)}.",
+            hint=f"Rows are for the model that a variant is compiled for: add {file.start.model} "
+            "to the targets of the specs, and tune it.",
+        )
+
+
+def check_kernels(file: Results, kernels: Iterable[str]) -> None:
+    """Check that the kernels of a file are tuned ones of the specs.
+
+    Raises:
+        SpecError: one is not.
+    """
+    known = list(kernels)
+    for contest in file.contests.values():
+        if contest.kernel not in known:
+            raise SpecError(
+                f"{file.file}: no spec tunes kernel {contest.kernel!r} for {file.start.model}.",
+                hint=suggestion(contest.kernel, known, otherwise="Tuned kernels")
+                or "Give the specs that the job was made of.",
+            )
+
+
+def check_job(file: Results, job: Job) -> None:
+    """Check that a file has results of a job.
+
+    Raises:
+        SpecError: it is of another job.
+        CorruptError: it has a point that the job does not have, or has with another artifact.
+    """
+    if file.start.job != job.digest:
+        raise SpecError(
+            f"{file.file} has results of the job {file.start.job[:12]}…, and {job.shown} is "
+            f"{job.digest[:12]}….",
+            hint="Give the job that was measured, or measure this one.",
+        )
+    for _, point in _points(file):
+        own = job.artifacts.get(point.id)
+        if own != point.artifact:
+            has = "does not have it" if own is None else f"has {own[:12]}…"
+            raise CorruptError(
+                f"{file.file}: {point.id} was measured as artifact {point.artifact[:12]}…, and "
+                f"{job.shown} {has}.",
+                hint="The file was changed; measure again.",
+            )
+
+
+def check_artifacts(file: Results, artifacts: Mapping[str, str]) -> None:
+    """Check that points were measured as the artifacts that the specs compile to today.
+
+    Args:
+        file: the results.
+        artifacts: digests by id; without those that are not known.
+
+    Raises:
+        NotCachedError: one was measured as another artifact.
+    """
+    for _, point in _points(file):
+        today = artifacts.get(point.id)
+        if today not in (None, point.artifact) and point.target == file.start.model:
+            raise NotCachedError(
+                f"{file.file}: {point.id} was measured as artifact {point.artifact[:12]}…, and it "
+                f"compiles to {today[:12]}… today.",
+                hint=_MEASURE,
+            )
+
+
+def check_same_artifacts(files: Sequence[Results]) -> None:
+    """Check that points of several files have one artifact.
+
+    Raises:
+        SpecError: two files measured different artifacts of a point.
+    """
+    seen: dict[str, tuple[str, str]] = {}
+    for file in files:
+        for _, point in _points(file):
+            before, digest = seen.setdefault(point.id, (file.file, point.artifact))
+            if digest != point.artifact:
+                raise SpecError(
+                    f"{point.id} was measured as artifact {digest[:12]}… in {before}, and as "
+                    f"{point.artifact[:12]}… in {file.file}.",
+                    hint="Give the results of one toolchain and one state of the specs.",
+                )
+
+
+def check_age(file: Results, kernel: str, rows: Iterable[Row], tune: Tune) -> None:
+    """Check that no row is newer than the results that would replace it.
+
+    Raises:
+        SpecError: one is.
+    """
+    replaced = {
+        own
+        for contest in file.contests.values()
+        if contest.kernel == kernel
+        for own in (
+            contest.key,
+            bucket_key(contest.key, tune.by, tune.buckets, tune.rounding),
+        )
+    }
+    for row in rows:
+        if row.gpu != file.start.model or row.key not in replaced or row.measured is None:
+            continue
+        if row.measured.date > file.start.date:
+            raise SpecError(
+                f"{kernel}: the row of {row.gpu}, {key_text(tune.by, row.key)} is of "
+                f"{row.measured.date}, and {file.file} is older: {file.start.date}.",
+                location=row.place,
+                hint="Give newer results, or remove the row.",
+            )
+
+
+def _points(file: Results) -> Iterable[tuple[Contest, PointResults]]:
+    for contest in file.contests.values():
+        for point in contest.points.values():
+            yield contest, point

@@ -1,0 +1,172 @@
+"""`pallasc tune pick`: results in, a table out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "specs" / "tuned"))
+
+from made_results import H100, made_lines
+
+RunCommand = Callable[..., Any]
+
+TUNED = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: matmul
+    entry: pallasc.specs.library.elementwise:add
+    args: {x: "f32[{m}, 4096]", y: "f32[{m}, 4096]"}
+    static: {block_size: "{tile}"}
+    matrix: {m: [512, 1024]}
+    tune: {over: {tile: [1024, 2048]}}
+  - name: other
+    entry: pallasc.specs.library.elementwise:add
+    args: {x: "f32[{m}, 4096]", y: "f32[{m}, 4096]"}
+    static: {block_size: "{tile}"}
+    matrix: {m: [512]}
+    tune: {over: {tile: [1024, 2048]}, default: {tile: 1024}}
+"""
+TIMES = {512: {1024: 10.0, 2048: 10.1}, 1024: {1024: 30.0, 2048: 20.0}}
+
+
+@pytest.fixture
+def tuned(tmp_path: Path) -> Path:
+    spec = tmp_path / "kernels.yaml"
+    spec.write_text(TUNED)
+    (tmp_path / "results.jsonl").write_bytes(b"".join(made_lines(TIMES, noise=0)))
+    return spec
+
+
+@pytest.fixture
+def pick(run: RunCommand, tuned: Path, tmp_path: Path) -> RunCommand:
+    """Run the command with a store that has nothing."""
+
+    def run_pick(*arguments: object, results: str = "results.jsonl") -> Any:
+        return run(
+            "tune", "pick", tuned.parent / results, "--specs", tuned,
+            "--store", tmp_path / "store", *arguments,
+        )  # fmt: skip
+
+    return run_pick
+
+
+def test_pick_writes_a_table_that_builds_follow(
+    pick: RunCommand, run: RunCommand, tuned: Path, tmp_path: Path
+) -> None:
+    result = pick()
+    table = tuned.parent / "kernels.tuned.yaml"
+    assert result.code == 0
+    assert result.out == (
+        "matmul on h100-sxm: 1 of 2 configurations and 2 of 4 artifacts for 2 keys; slower than "
+        "the best by 0.50 % in the geometric mean, 1.00 % at most\n"
+        "   GPU       KEY     BEFORE  AFTER         µs  SLOWER\n"
+        "+  h100-sxm  m=512           tile=2048  10.62  1.00 %\n"
+        "+  h100-sxm  m=1024          tile=2048  20.94  0.00 %\n"
+    )
+    assert "matmul: the spec has no default, and of one configuration for all keys tile=2048 " in (
+        result.err
+    )
+    assert f"{table} is written" in result.err
+    page = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
+    assert (
+        f"```text\n$ pallasc tune pick results.jsonl --specs kernels.yaml\n{result.out}```" in page
+    )
+    row, _ = [line for line in table.read_text().splitlines() if "gpu:" in line]
+    digest = "5122048".zfill(64)
+    assert row.startswith(
+        f'      - {{gpu: h100-sxm, key: [512], use: {{tile: 2048}}, artifact: "{digest}", us: '
+    )
+    listed = run("list", tuned, "--store", tmp_path / "store").out
+    assert "matmul[m=512,tile=2048]@h100-sxm" in listed
+    assert "matmul[m=512,tile=1024]" not in listed
+
+
+def test_the_same_results_give_the_same_bytes(pick: RunCommand, tuned: Path) -> None:
+    pick()
+    table = tuned.parent / "kernels.tuned.yaml"
+    first = table.read_bytes()
+    again = pick()
+    assert table.read_bytes() == first
+    assert f"{table} is as it was" in again.err
+    assert again.out.endswith("\n2 rows unchanged\n")
+    own = tuned.parent / "own.tuned.yaml"
+    assert pick("-o", own).code == 0
+    assert own.read_bytes() == first
+
+
+def test_a_dry_run_writes_nothing_and_json_says_all(pick: RunCommand, tuned: Path) -> None:
+    result = pick("--dry-run", "--json", "--within", "0.5")
+    assert not (tuned.parent / "kernels.tuned.yaml").exists()
+    data = json.loads(result.out)
+    assert data["written"] == []
+    (kernel,) = data["kernels"]
+    assert kernel["configurations"] == {"measured": 2, "used": 2, "smallest": True}
+    assert kernel["uses"] == [{"tile": 1024}, {"tile": 2048}]
+    assert [row["change"] for row in kernel["rows"]] == ["added", "added"]
+
+
+def test_rows_of_another_gpu_stay_and_changes_are_shown(pick: RunCommand, tuned: Path) -> None:
+    table = tuned.parent / "kernels.tuned.yaml"
+    table.write_text(
+        "schema: 1\nkernels:\n  matmul:\n    by: [m]\n    rows:\n"
+        '      - {gpu: b200, key: [512], use: {tile: 1024}, source: "elsewhere"}\n'
+        '      - {gpu: h100-sxm, key: [512], use: {tile: 1024}, source: "elsewhere"}\n'
+        "  other:\n    by: [m]\n    rows:\n"
+        '      - {gpu: b200, key: [512], use: {tile: 1024}, source: "elsewhere"}\n'
+    )
+    result = pick()
+    assert "~  h100-sxm  m=512   tile=1024  tile=2048  10.62  1.00 %\n" in result.out
+    assert "1 row unchanged" in result.out
+    assert table.read_text().count('{gpu: b200, key: [512], use: {tile: 1024}, source: "els') == 2
+
+
+REFUSED: list[tuple[dict[str, Any], int, int, str]] = [
+    ({}, 9, 5, "the last line was cut"),
+    ({"start": replace(H100, device="NVIDIA B200", model="b200")}, 0, 2, "measured on b200"),
+    ({"kernel": "matmull"}, 0, 2, "Did you mean 'matmul'?"),
+    ({"start": replace(H100, date="2026-01-01")}, 0, 2, "kernels.tuned.yaml:8:9: matmul: the row"),
+]
+
+
+@pytest.mark.parametrize(("made", "cut", "code", "said"), REFUSED)
+def test_results_that_must_not_decide_are_refused_and_the_table_stays(
+    pick: RunCommand, tuned: Path, made: dict[str, Any], cut: int, code: int, said: str
+) -> None:
+    pick()
+    table = tuned.parent / "kernels.tuned.yaml"
+    before = table.read_bytes()
+    content = b"".join(made_lines(TIMES, **made))
+    (tuned.parent / "wrong.jsonl").write_bytes(content[: len(content) - cut])
+    result = pick(results="wrong.jsonl")
+    assert (result.code, result.out) == (code, "")
+    assert said in result.err
+    assert table.read_bytes() == before
+
+
+def test_results_of_another_job_are_refused(
+    pick: RunCommand, run: RunCommand, built: Any, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.pallasc"
+    assert run("bundle", "create", *built.arguments, "-o", job).code == 0
+    result = pick("--job", job)
+    assert result.code == 2
+    assert "results.jsonl has results of the job 5a5a5a5a5a5a…, and" in result.err
+
+
+def test_artifacts_that_the_store_knows_as_others_are_refused(
+    run: RunCommand, tuned: Path, built: Any
+) -> None:
+    # The store has the variant under another name: it is what m=1024, tile=2048 compiles to.
+    results = tuned.parent / "results.jsonl"
+    result = run("tune", "pick", results, "--specs", tuned, "--store", built.store)
+    assert result.code == 3
+    assert "matmul[m=1024,tile=2048]@h100-sxm was measured as artifact 0000" in result.err
+    assert not (tuned.parent / "kernels.tuned.yaml").exists()

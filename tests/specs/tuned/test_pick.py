@@ -1,0 +1,278 @@
+"""What results decide: which rows a table has, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from made_results import (
+    H100,
+    TUNE,
+    all_ids,
+    made_digest,
+    made_lines,
+    made_results,
+    point_id,
+)
+
+from pallasc.errors import CorruptError, NotCachedError, PallascError, SpecError
+from pallasc.specs.loading.tune_results import Results, parse_results
+from pallasc.specs.targets import resolve_target
+from pallasc.specs.tuned.pick import KernelRows, TunedKernel, pick, with_model
+from pallasc.specs.tuned.refusals import Job
+from pallasc.specs.tuning import Measured, Row, Tune
+
+TIMES = {
+    256: {64: 10.0, 128: 10.1, 256: 20.0},
+    512: {64: 14.0, 128: 12.0, 256: 12.1},
+    1024: {64: 30.0, 128: 20.1, 256: 20.0},
+}
+"""128 is within 3 % everywhere, and the best of one key only."""
+
+
+def decided(
+    *files: Results, tune: Tune = TUNE, rows: tuple[Row, ...] = (), **options: Any
+) -> KernelRows:
+    """Return what results decide of the one kernel."""
+    ids = {
+        own.id for file in files for each in file.contests.values() for own in each.points.values()
+    }
+    kernel = TunedKernel(tune, options.pop("ids", ids), rows)
+    (own,) = pick(files, {"matmul": kernel}, options.pop("within", 3), **options)
+    return own
+
+
+def uses(own: KernelRows) -> dict[object, object]:
+    """Return the tile of each row."""
+    return {row.key[0]: row.use["tile"] for row in own.picked.rows}
+
+
+def test_one_configuration_that_is_near_the_best_everywhere_is_enough() -> None:
+    own = decided(made_results(TIMES))
+    assert uses(own) == {256: 128, 512: 128, 1024: 128}
+    assert own.picked.is_smallest
+    assert own.picked.worst_loss_percent == pytest.approx(1.0, abs=0.1)
+    row = own.picked.rows[0]
+    assert (row.gpu, row.artifact) == ("h100-sxm", made_digest(row.key[0], 128))
+    assert row.measured is not None
+    assert (row.measured.rounds, row.measured.date) == (24, "2026-11-23")
+
+
+def test_a_tight_limit_gives_each_key_its_best() -> None:
+    assert uses(decided(made_results(TIMES), within=0.2)) == {256: 64, 512: 128, 1024: 256}
+
+
+def test_fewer_configurations_than_the_limit_needs_say_which_keys_lose_more() -> None:
+    own = decided(made_results(TIMES), within=0.2, most=1)
+    assert len(own.picked.uses) == 1
+    assert [each.key.key for each in own.picked.beyond] == [(1024,), (256,)]
+    assert own.picked.default == {"tile": 128}
+
+
+def test_what_is_uncertain_does_not_count_as_within() -> None:
+    few = decided(made_results(TIMES, rounds=5))
+    assert uses(few) == {256: 64, 512: 128, 1024: 256}
+    noisy = decided(made_results(TIMES, noise=0.3))
+    assert uses(noisy) == {256: 64, 512: 128, 1024: 256}
+
+
+def test_the_order_of_files_and_what_they_are_called_change_nothing() -> None:
+    parts = [made_results({m: own}, f"{m}.jsonl") for m, own in TIMES.items()]
+    first = decided(*parts).changes
+    for order in itertools.permutations(parts):
+        assert decided(*order).changes == first
+    assert decided(*(replace(own, file="x") for own in parts)).changes == first
+
+
+def test_rounds_of_one_key_in_two_files_count_together() -> None:
+    few = [made_results(TIMES, f"{n}.jsonl", rounds=n) for n in (9, 10)]
+    assert len(decided(few[0]).picked.uses) == 3
+    assert uses(decided(*few)) == {256: 128, 512: 128, 1024: 128}
+
+
+def test_equal_numbers_of_different_types_are_different_keys() -> None:
+    times = {1: {64: 1.0, 128: 2.0}}
+    assert len(times) == 1  # a dict joins them, and results do not
+    lines = [
+        *made_lines({1: {64: 1.0, 128: 2.0}})[:-1],
+        *made_lines({True: {64: 2.0, 128: 1.0}})[1:],
+    ]
+    own = decided(parse_results(b"".join(lines), "r"))
+    assert [(row.key, row.use["tile"]) for row in own.picked.rows] == [((1,), 64), ((True,), 128)]
+
+
+# Buckets and padding.
+
+POW2 = replace(TUNE, buckets={"m": "pow2"})
+
+
+def test_a_bucket_gets_one_row_and_exceptions_of_their_own() -> None:
+    times = {
+        600: {64: 10.0, 128: 10.1},
+        700: {64: 10.0, 128: 15.0},
+        1024: {64: 12.2, 128: 12.0},
+        1500: {64: 20.0, 128: 19.0},
+    }
+    own = decided(made_results(times), tune=POW2)
+    assert uses(own) == {1024: 64, 2048: 128}
+    times[1024] = {64: 14.0, 128: 12.0}
+    own = decided(made_results(times), tune=POW2)
+    assert uses(own) == {1024: 128, 700: 64, 2048: 128}
+    (bucket,) = [row for row in own.picked.rows if row.key == (1024,)]
+    assert bucket.artifact == made_digest(1024, 128)
+
+
+def test_a_key_beyond_the_last_edge_has_a_row_of_its_own() -> None:
+    tune = replace(TUNE, buckets={"m": (512, 1024)})
+    times = {m: {64: 1.0, 128: 2.0} for m in (500, 900, 3000)}
+    assert uses(decided(made_results(times), tune=tune)) == {512: 64, 1024: 64, 3000: 64}
+
+
+def test_keys_that_a_padded_call_of_their_bucket_serves_are_told() -> None:
+    times = {900: {64: 19.7, 128: 25.0}, 700: {64: 12.0, 128: 13.0}, 1024: {64: 20.0, 128: 20.0}}
+    lines = made_results(times, noise=0.0001)
+    tune = replace(POW2, pad={"m": {"a": 0}})
+    # The drift of rounds is in bounds of medians, unlike in pairs.
+    own = decided(lines, tune=tune, within=12)
+    assert [each.key.key for each in own.picked.served if each.padded] == [(900,)]
+    assert not any(each.padded for each in decided(lines, tune=POW2, within=12).picked.served)
+
+
+def test_with_padding_a_bucket_whose_end_was_not_measured_has_no_row() -> None:
+    tune = replace(POW2, pad={"m": {"a": 0}})
+    own = decided(made_results({600: {64: 1.0}, 700: {64: 1.0}}), tune=tune)
+    assert uses(own) == {600: 64, 700: 64}
+
+
+# What becomes of the rows of a table.
+
+
+def test_rows_of_other_gpus_and_of_other_keys_stay() -> None:
+    old = (
+        Row("b200", (256,), {"tile": 64}, "b" * 64),
+        Row("h100-sxm", (4096,), {"tile": 256}, "c" * 64),
+        Row("h100-sxm", (256,), {"tile": 64}, "d" * 64),
+        Row("h100-sxm", (700,), {"tile": 64}, "e" * 64),
+    )
+    times = {**TIMES, 700: {64: 10.0, 128: 10.0}}
+    own = decided(made_results(times), tune=replace(POW2), rows=old)
+    kinds = {(change.row.gpu, change.row.key[0]): change.kind for change in own.changes}
+    assert kinds == {
+        ("b200", 256): "same",
+        ("h100-sxm", 256): "changed",
+        ("h100-sxm", 512): "added",
+        ("h100-sxm", 700): "dropped",
+        ("h100-sxm", 1024): "added",
+        ("h100-sxm", 4096): "same",
+    }
+
+
+def test_the_same_results_change_nothing_the_second_time() -> None:
+    first = decided(made_results(TIMES))
+    rows = tuple(change.row for change in first.changes)
+    second = decided(made_results(TIMES), rows=rows)
+    assert {change.kind for change in second.changes} == {"same"}
+
+
+def test_keys_that_were_not_measured_to_the_end_are_told_and_their_rows_stay() -> None:
+    old = (Row("h100-sxm", (256,), {"tile": 256}, "b" * 64),)
+    own = decided(made_results(TIMES, done=False), rows=old)
+    assert own.picked.kernel.unfinished == [(1024,), (256,), (512,)]
+    assert [change.kind for change in own.changes] == ["same"]
+
+
+def test_points_that_failed_or_that_specs_have_no_more_are_not_used() -> None:
+    own = decided(made_results(TIMES), ids=all_ids(TIMES) - {point_id(512, 128)})
+    assert uses(own)[512] == 256
+    own = decided(made_results(TIMES, failed={point_id(512, 128)}))
+    assert uses(own)[512] == 256
+    own = decided(made_results(TIMES, failed=all_ids({512: TIMES[512]})))
+    assert (uses(own).keys(), own.picked.kernel.without) == ({256, 1024}, [(512,)])
+
+
+# What is refused, by name.
+
+OLDER = Row("h100-sxm", (512,), {"tile": 64}, "d" * 64, "", Measured(1.0, date="2026-11-24"))
+B200 = replace(H100, device="NVIDIA B200", model="b200")
+
+
+def refused(*files: Results, **options: Any) -> PallascError:
+    with pytest.raises(PallascError) as caught:
+        decided(*files, **options)
+    return caught.value
+
+
+def test_results_of_two_gpus_are_refused() -> None:
+    error = refused(made_results(TIMES), made_results(TIMES, "b200.jsonl", start=B200))
+    assert isinstance(error, SpecError)
+    assert "b200.jsonl has results of NVIDIA B200, and results.jsonl of NVIDIA H100" in str(error)
+
+
+def test_a_gpu_that_the_points_are_not_compiled_for_is_refused() -> None:
+    error = refused(made_results(TIMES, start=B200))
+    assert "was measured on b200, and its points are compiled for h100-sxm" in str(error)
+
+
+def test_an_unknown_model_is_refused_unless_the_specs_know_it() -> None:
+    file = made_results(TIMES, start=replace(H100, device="NVIDIA H100 PCIe", model=None))
+    assert "which is no model of a GPU that pallasc knows" in str(refused(file))
+    own = replace(resolve_target("h100-sxm"), name="h100-pcie", description="NVIDIA H100 PCIe")
+    assert with_model(file, [own]).start.model == "h100-pcie"
+
+
+def test_another_job_is_refused() -> None:
+    error = refused(made_results(TIMES), job=Job("job.pallasc", "b" * 64, {}))
+    assert "results.jsonl has results of the job 5a5a5a5a5a5a…, and job.pallasc is bbbb" in str(
+        error
+    )
+
+
+def test_another_artifact_than_the_jobs_is_refused() -> None:
+    artifacts = dict.fromkeys(all_ids(TIMES), "c" * 64)
+    error = refused(made_results(TIMES), job=Job("job.pallasc", H100.job, artifacts))
+    assert isinstance(error, CorruptError)
+    assert f"{point_id(256, 64)} was measured as artifact 0000" in str(error)
+    assert "job.pallasc has cccc" in str(error)
+    error = refused(made_results(TIMES), job=Job("job.pallasc", H100.job, {}))
+    assert "job.pallasc does not have it" in str(error)
+
+
+def test_another_artifact_than_the_specs_compile_to_is_refused() -> None:
+    error = refused(made_results(TIMES), artifacts={point_id(512, 64): "c" * 64})
+    assert isinstance(error, NotCachedError)
+    assert f"{point_id(512, 64)} was measured as artifact 0000" in str(error)
+    assert "it compiles to cccccccccccc… today" in str(error)
+
+
+def test_two_files_with_different_artifacts_of_a_point_are_refused() -> None:
+    other = made_results(TIMES, "b.jsonl", artifacts={point_id(256, 64): "c" * 64})
+    error = refused(made_results(TIMES), other)
+    assert "in results.jsonl, and as cccccccccccc… in b.jsonl" in str(error)
+
+
+def test_a_file_whose_end_is_missing_is_refused() -> None:
+    lines = made_lines(TIMES)
+    error = refused(parse_results(b"".join(lines)[:-9], "results.jsonl"))
+    assert isinstance(error, CorruptError)
+    assert "results.jsonl: the last line was cut" in str(error)
+
+
+def test_results_that_are_older_than_a_row_are_refused() -> None:
+    error = refused(made_results(TIMES), rows=(OLDER,))
+    assert "the row of h100-sxm, m=512 is of 2026-11-24" in str(error)
+    assert "results.jsonl is older: 2026-11-23" in str(error)
+    assert uses(decided(made_results({256: TIMES[256]}), rows=(OLDER,))) == {256: 64}
+
+
+def test_results_of_an_older_schema_are_refused() -> None:
+    lines = made_lines(TIMES)
+    old = lines[0].replace(b'"schema":1', b'"schema":0')
+    with pytest.raises(SpecError, match="the results have schema 0, and this pallasc reads 1"):
+        parse_results(b"".join([old, *lines[1:]]), "results.jsonl")
+
+
+def test_a_kernel_that_no_spec_tunes_is_refused() -> None:
+    with pytest.raises(SpecError, match="no spec tunes kernel 'matmul' for h100-sxm"):
+        pick([made_results(TIMES)], {"matmull": TunedKernel(TUNE, (), ())}, 3)
