@@ -1,9 +1,9 @@
 """What a call of one of Tokamax's ops is: its arrays in order, and a key of all the rest.
 
 The key decides which compiled kernel may stand for a call, so it holds whatever the kernel depends
-on: Tokamax's version, the op and its fields, and each argument: dtype and shape of arrays, numbers,
-dtypes, masks and their structure, `return_residuals`, functions by the name under which the very
-same object can be imported. A value that it does not know gives no key, and so no kernel.
+on: the op and its fields, and each argument: dtype and shape of arrays, numbers, dtypes, masks and
+their structure, `return_residuals`, functions by the name under which the very same object can be
+imported. A value that it does not know gives no key, and so no kernel.
 
 Two things are left out, since Tokamax's kernels do not depend on them: the representative sizes of
 `GroupSizes`, which are for its tuning alone, and how the precision of 16-bit floats is spelt, as
@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import hashlib
-import importlib.metadata
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from tokamax._src import precision as precisions
 from tokamax._src.ops.attention import pallas_mosaic_gpu as attention
 from tokamax._src.ops.attention import pallas_mosaic_gpu_vjp as attention_vjp
 from tokamax._src.ops.gated_linear_unit import pallas_mosaic_gpu as gated_linear_unit
-from tokamax._src.ops.op import Op, _get_arg_spec_adapter
+from tokamax._src.ops.op import Op
 from tokamax._src.ops.ragged_dot import base as ragged_dots
 from tokamax._src.ops.ragged_dot import pallas_mosaic_gpu as ragged_dot
 
@@ -38,9 +37,7 @@ OWN: Mapping[str, Op] = {
     "gated_linear_unit": gated_linear_unit.PallasMosaicGpuGatedLinearUnit(),
     "ragged_dot": ragged_dot.PallasMosaicGpuRaggedDot(),
 }
-"""Tokamax's own ops that kernels are compiled from, by the names of the kernels."""
-
-TOKAMAX = importlib.metadata.version("tokamax")
+"""Tokamax's own ops that kernels are compiled from, by name."""
 
 _NOT_OF_THE_KERNEL = {"config", "vjp", "bypass_device_check"}
 """Fields of ops: tile sizes and the like, which change no result; and what is not forward."""
@@ -56,12 +53,6 @@ _FACTORS = {
 
 class UnknownCallError(Exception):
     """A call holds a value that keys do not know."""
-
-
-def parse(name: str, text: str) -> dict[str, Any]:
-    """Return the arguments that a key of Tokamax's tuning tables holds, arrays as their types."""
-    arguments = _get_arg_spec_adapter(OWN[name]).validate_python(json.loads(text))
-    return dict(OWN[name].bind(**arguments).arguments)
 
 
 def split(arguments: Mapping[str, Any]) -> tuple[list[Any], Any]:
@@ -88,7 +79,6 @@ def describe_call(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     own = OWN[name]
     fields = [field.name for field in dataclasses.fields(own)]
     return {
-        "tokamax": TOKAMAX,
         "op": f"{type(own).__module__}.{type(own).__qualname__}",
         "fields": {f: _describe(getattr(own, f)) for f in fields if f not in _NOT_OF_THE_KERNEL},
         "arguments": {
@@ -138,7 +128,7 @@ def _describe(value: Any) -> Any:
     if _is_array(value):
         return array_text(value)
     if isinstance(value, ragged_dots.GroupSizes):
-        return {"GroupSizes": array_text(value.value)}
+        return array_text(value.value)
     if isinstance(value, jax.sharding.ManualAxisType) and value.empty:
         return None  # as where no mesh is
     if isinstance(value, np.dtype):

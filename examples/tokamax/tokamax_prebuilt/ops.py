@@ -8,6 +8,7 @@ the call (`calls.py`), and leaves the call to the own op where there is none.
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,12 +27,14 @@ from tokamax._src.ops.op import Op
 from tokamax._src.ops.ragged_dot import api as ragged_dot_api
 from tokamax._src.ops.ragged_dot import base as ragged_dot
 
-import pallasc
-from tokamax_prebuilt import PrebuiltWarning, kernels
+from tokamax_prebuilt import PrebuiltWarning
 from tokamax_prebuilt.calls import OWN, UnknownCallError, call_key, call_text, join, split
+from tokamax_prebuilt.imported import COMPILED_FROM, Prebuilt, find
 
 _inside = jax.make_user_context(False)
 """Whether this thread is inside of `prebuilt()`; `jax.jit` knows programs by it, too."""
+
+TOKAMAX = importlib.metadata.version("tokamax")
 
 _lock = threading.Lock()
 _said: set[str] = set()
@@ -59,28 +62,21 @@ def register() -> None:
                 api.IMPLEMENTATIONS = api.IMPLEMENTATIONS.update(ours)
 
 
-@functools.cache
-def _kernel(name: str, key: str) -> pallasc.Kernel | None:
-    """Return the kernel for calls with a key, None where none was compiled."""
-    kernel = kernels()[name]
-    for variant in kernel.variants:
-        if str(variant.params["call"]).endswith(f"-{key}"):
-            return kernel.variant(**variant.params)
-    return None
-
-
-def _fitting(name: str, arguments: dict[str, Any]) -> tuple[pallasc.Kernel | None, str]:
+def _fitting(op: str, arguments: Mapping[str, Any]) -> tuple[Prebuilt | None, str]:
     """Return the kernel for a call, or None and the reason."""
+    if TOKAMAX != COMPILED_FROM:
+        return None, f"kernels are of Tokamax {COMPILED_FROM}, and this is {TOKAMAX}."
     try:
-        key = call_key(name, arguments)
+        found = find(op, call_key(op, arguments))
     except UnknownCallError as error:
         return None, str(error)
-    kernel = _kernel(name, key)
-    if kernel is None:
-        return None, "no kernel was compiled for it."
-    device = backend.get_default_device()
-    available = kernel.available(device if device.platform == "gpu" else None)
-    return (kernel, "") if available else (None, available.reason)
+    device, reason = backend.get_default_device(), "no kernel was compiled for it."
+    for each in found:
+        available = each.kernel.available(device if device.platform == "gpu" else None)
+        if available:
+            return each, ""
+        reason = available.reason
+    return None, reason
 
 
 def _warn(name: str, arguments: dict[str, Any], reason: str) -> None:
@@ -98,11 +94,11 @@ class _Prebuilt:
     """What these ops have in common.
 
     Attributes:
-        kernel: name of the kernels, and of the own op in `calls.OWN`.
+        op: the own op, by its name in `calls.OWN`.
         only_inside: whether calls outside of `prebuilt()` go to the own op.
     """
 
-    kernel: ClassVar[str]
+    op: ClassVar[str]
     only_inside: bool = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -111,7 +107,7 @@ class _Prebuilt:
         return super().__call__(*args, **kwargs)
 
     def _own(self) -> Op:
-        return OWN[self.kernel].replace(bypass_device_check=self.bypass_device_check)
+        return OWN[self.op].replace(bypass_device_check=self.bypass_device_check)
 
     def _leaves_to_xla(self, arguments: Mapping[str, Any]) -> bool:
         """Tell whether the own op has no kernel for a call either."""
@@ -122,31 +118,36 @@ class _Prebuilt:
         arguments = dict(self._fwd_signature.bind(*args, **kwargs).arguments)
         if self._leaves_to_xla(arguments):
             return self._fall_back(arguments)
-        kernel, reason = _fitting(self.kernel, arguments)
-        if kernel is None:
-            _warn(self.kernel, arguments, reason)
+        found, reason = _fitting(self.op, arguments)
+        if found is None:
+            _warn(self.op, arguments, reason)
             return self._fall_back(arguments)
         arrays, structure = split(arguments)
-        return self._unbatched(kernel, structure)(*arrays)
+        results = self._unbatched(found, structure)(*arrays)
+        return results if arguments["return_residuals"] else (results, None)
 
     def _fall_back(self, arguments: Mapping[str, Any]) -> Any:
         """Return what the own op gives, and its residuals."""
-        found = self._own()(**arguments)
-        return found if arguments["return_residuals"] else (found, None)
+        results = self._own()(**arguments)
+        return results if arguments["return_residuals"] else (results, None)
 
-    def _unbatched(self, kernel: pallasc.Kernel, structure: Any) -> Callable[..., Any]:
+    def _unbatched(self, found: Prebuilt, structure: Any) -> Callable[..., Any]:
         """Return a function that launches a kernel, and calls the own op under `jax.vmap`."""
-        launch = jax.custom_batching.custom_vmap(lambda *arrays: kernel([*arrays]))
+
+        @jax.custom_batching.custom_vmap
+        def launch(*arrays: Any) -> Any:
+            return found.kernel(**found.operands(join(structure, arrays)))
 
         @launch.def_vmap
         def batch(size: int, in_batched: Sequence[bool], *arrays: Any) -> Any:
             def own(*parts: Any) -> Any:
-                _warn(self.kernel, join(structure, parts), f"jax.vmap makes {size} of it.")
-                return self._fall_back(join(structure, parts))
+                arguments = join(structure, parts)
+                _warn(self.op, arguments, f"jax.vmap makes {size} of it.")
+                return self._own()(**arguments)
 
             axes = [0 if is_batched else None for is_batched in in_batched]
-            found = jax.vmap(own, in_axes=axes, axis_size=size)(*arrays)
-            return found, jax.tree.map(lambda _: True, found)
+            results = jax.vmap(own, in_axes=axes, axis_size=size)(*arrays)
+            return results, jax.tree.map(lambda _: True, results)
 
         return launch
 
@@ -165,16 +166,16 @@ def _as(own: Op) -> Callable[..., Any]:
 class PrebuiltAttentionVjp(_Prebuilt, attention.DotProductAttentionVjp):
     """The backward pass of attention."""
 
-    kernel = "attention_vjp"
-    _fwd = _as(OWN[kernel])
+    op = "attention_vjp"
+    _fwd = _as(OWN[op])
 
 
 @dataclass(frozen=True)
 class PrebuiltAttention(_Prebuilt, attention.DotProductAttention):
     """Attention."""
 
-    kernel = "attention"
-    _fwd = _as(OWN[kernel])
+    op = "attention"
+    _fwd = _as(OWN[op])
 
     def __post_init__(self) -> None:
         if self.vjp is None:
@@ -185,8 +186,8 @@ class PrebuiltAttention(_Prebuilt, attention.DotProductAttention):
 class PrebuiltGatedLinearUnit(_Prebuilt, gated_linear_unit.GatedLinearUnit):
     """The gated linear unit; its derivative is Tokamax's."""
 
-    kernel = "gated_linear_unit"
-    _fwd = _as(OWN[kernel])
+    op = "gated_linear_unit"
+    _fwd = _as(OWN[op])
 
     def _leaves_to_xla(self, arguments: Mapping[str, Any]) -> bool:
         return bool(arguments["return_residuals"])
@@ -196,8 +197,8 @@ class PrebuiltGatedLinearUnit(_Prebuilt, gated_linear_unit.GatedLinearUnit):
 class PrebuiltRaggedDot(_Prebuilt, ragged_dot.RaggedDot):
     """Ragged dot; its derivative consists of two more of them."""
 
-    kernel = "ragged_dot"
-    _fwd = _as(OWN[kernel])
+    op = "ragged_dot"
+    _fwd = _as(OWN[op])
 
     def __post_init__(self) -> None:
         if self.vjp is None:

@@ -73,9 +73,9 @@ def attention(implementation: Any, *arrays: Any, **changes: Any) -> Any:
     return tokamax.dot_product_attention(*arrays, **options)
 
 
-def gradient(implementation: Any, *arrays: Any) -> Any:
+def gradient(implementation: Any, *arrays: Any, **changes: Any) -> Any:
     def loss(*own: Any) -> Any:
-        return (attention(implementation, *own).astype(jnp.float32) ** 2).sum()
+        return (attention(implementation, *own, **changes).astype(jnp.float32) ** 2).sum()
 
     return jax.grad(loss, argnums=(0, 1, 2))(*arrays)
 
@@ -93,6 +93,8 @@ def calls_that_fit(qkv: list[Any], gated_arrays: list[Any], ragged_arrays: list[
     """Call each op as it was compiled."""
     compare("attention", attention, *qkv)
     compare("gradient", gradient, *qkv)
+    masked = {"is_causal": False, "mask": jnp.arange(128).reshape(1, 1, 1, 128) < 100}
+    compare("masked gradient", functools.partial(gradient, **masked), *qkv)
     compare("gated", gated, *gated_arrays)
     compare("ragged", ragged, *ragged_arrays)
 
@@ -111,7 +113,8 @@ def calls_of_attention(q: Any, k: Any, v: Any) -> None:
         "other: soft cap": {"logits_soft_cap": 30.0},
         "other: precision": {"precision": "F32_F32_F32"},
         "other: bias": {"bias": jnp.ones((1, 1, 128, 128), jnp.bfloat16)},
-        "other: array mask": {"mask": jnp.ones((1, 1, 128, 128), bool)},
+        "other: array mask": {"is_causal": False, "mask": jnp.ones((1, 1, 128, 128), bool)},
+        "other: both masks": {"mask": jnp.ones((1, 1, 1, 128), bool)},
     }.items():
         compare(what, functools.partial(attention, **changes), q, k, v)
     compare("other: shape", attention, q[:, :64], k, v)
