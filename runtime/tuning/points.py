@@ -78,19 +78,22 @@ class Points:
             if len(self.ready) + len(self._starting) < self._most and not self._has(name):
                 self._process(name)
 
+    def was_launched(self, name: str) -> bool:
+        """Tell whether a point was launched once, and its outputs were right."""
+        return name in self._judged
+
     def launch(self, name: str) -> None:
-        """Launch a point and judge its outputs.
+        """Launch a point that has no process, the first time to judge its outputs.
 
         Raises:
             PointError: it cannot be launched, or its outputs are wrong.
             DeviceError: the GPU cannot be used.
         """
-        while True:
+        while name not in self.ready:
             while len(self.ready) >= self._most:
                 self.end(next(iter(self.ready)))
             try:
                 self.ready[name] = self._launched(name)
-                return
             except PointError as error:
                 self.end(name)
                 if error.code not in NO_ROOM or not self.ready:
@@ -98,14 +101,11 @@ class Points:
                 self._most = len(self.ready)
 
     def time_us(self, name: str) -> float:
-        """Return what a launch of a point takes now, in microseconds.
+        """Return what a launch of a point that is ready takes now, in microseconds.
 
         Raises:
             PointError: it failed, or took too long.
-            DeviceError: the GPU cannot be used.
         """
-        if name not in self.ready:
-            self.launch(name)
         process = self.ready[name] = self.ready.pop(name)
         message = {"op": "time", "repeats": self._setup.repeats, "cold": self._setup.cold}
         try:

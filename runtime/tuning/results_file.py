@@ -13,7 +13,6 @@ from pallasc.specs.loading.tune_results import (
     Results,
     Start,
     add_record,
-    check_start,
     line_of,
     parse_results,
     read_results,
@@ -94,6 +93,26 @@ def open_results(path: Path, start: Start) -> Iterator[ResultsFile]:
         yield ResultsFile(descriptor, results, resumed=resumed)
     finally:
         os.close(descriptor)
+
+
+def check_start(found: Start, wanted: Start, shown: str) -> None:
+    """Check that a run may go on in a file: same job, same GPU.
+
+    Raises:
+        SpecError: the file has something else.
+    """
+    if found.job != wanted.job:
+        raise SpecError(
+            f"{shown} has results of another job: {found.job[:12]}…, and this one is "
+            f"{wanted.job[:12]}….",
+            hint="Give -o another path; nothing was changed.",
+        )
+    here, there = (f"{own.device} ({own.arch})" for own in (wanted, found))
+    if here != there:
+        raise SpecError(
+            f"{shown} has results of another GPU: {there}, and this is {here}.",
+            hint="Give -o another path for each GPU; nothing was changed.",
+        )
 
 
 def _lock(descriptor: int, path: Path) -> None:

@@ -111,23 +111,24 @@ class Run:
         lost = [name for name in in_order if not self._prepared(match, points, name)]
         if lost:
             return
-        began_s, times_us = self.clock(), {}
+        times_us, spent_s = {}, self._contest(match).spent_s
         for name in decision.ids:
             try:
+                points.launch(name)  # where it had to make room for another
+                began_s = self.clock()
                 times_us[name] = points.time_us(name)
+                spent_s += self.clock() - began_s
             except PointError as error:
                 self._lose(match, name, error.why)
-        contest = self._contest(match)
-        spent_s = round(contest.spent_s + self.clock() - began_s, 6)
         if times_us:
             now = self.conditions.read()
-            rest = {"round": decision.round, "times_us": times_us, "spent_s": spent_s, **now}
-            self._add(match, "times", **rest)
-        self.listener.measured(match, contest)
+            known = {"times_us": times_us, "spent_s": round(spent_s, 6), **now}
+            self._add(match, "times", round=decision.round, **known)
+        self.listener.measured(match, self._contest(match))
 
     def _prepared(self, match: Match, points: Points, name: str) -> bool:
         """Launch a point for the first time; return whether it may be measured."""
-        if name in points.ready:
+        if points.was_launched(name):
             return True
         try:
             points.launch(name)

@@ -240,26 +240,6 @@ def contest_key(kernel: str, key: Sequence[Scalar], at: Mapping[str, Scalar]) ->
     return kernel, canonical_json([list(key), dict(at)]).decode()
 
 
-def check_start(found: Start, wanted: Start, shown: str) -> None:
-    """Check that a run may go on in a file: same job, same GPU.
-
-    Raises:
-        SpecError: the file has something else.
-    """
-    if found.job != wanted.job:
-        raise SpecError(
-            f"{shown} has results of another job: {found.job[:12]}…, and this one is "
-            f"{wanted.job[:12]}….",
-            hint="Give -o another path; nothing was changed.",
-        )
-    here, there = (f"{own.device} ({own.arch})" for own in (wanted, found))
-    if here != there:
-        raise SpecError(
-            f"{shown} has results of another GPU: {there}, and this is {here}.",
-            hint="Give -o another path for each GPU; nothing was changed.",
-        )
-
-
 def _not_results(shown: str) -> SpecError:
     return SpecError(
         f"{shown}: this is not a file of results of pallasc tune run.",

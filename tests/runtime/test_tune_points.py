@@ -24,11 +24,13 @@ from pallasc.runtime.tuning.decisions import Rules
 from pallasc.runtime.tuning.job import Match, read_job
 from pallasc.runtime.tuning.points import Points, Setup
 from pallasc.runtime.tuning.processes import PointError, PointProcess
-from pallasc.runtime.tuning.results_file import open_results
+from pallasc.runtime.tuning.results_file import check_start, open_results
 from pallasc.runtime.tuning.run import Run
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.loading.tune_results import Contest, Start, line_of, read_results
 
+NAME = "NVIDIA H100 80GB HBM3"
+FOUND = Start("5a" * 32, NAME, "h100-sxm", "sm_90", "580.95.05", "2026-11-23", {})
 START = Start("5a" * 32, "Stand-in H100", None, "sm_90", "", "", {})
 DEVICE = Device(0, "Stand-in H100", 9, 0, 132, 232448)
 
@@ -80,6 +82,7 @@ class World:
         broken: no process can open the GPU.
         exclusive: only one may.
         live: the processes that have a context, the one that was launched last at the end.
+        launches: how many have been launched.
         most: how many have lived at a time.
     """
 
@@ -89,6 +92,7 @@ class World:
     broken: bool = False
     exclusive: bool = False
     live: list[str] = field(default_factory=list)
+    launches: int = 0
     asked: dict[str, int] = field(default_factory=dict)
     most: int = 0
     wrong: frozenset[str] = frozenset()
@@ -115,6 +119,7 @@ class FakeProcess:
         if message["op"] == "launch":
             if len(world.live) > world.room:
                 raise PointError("no memory", 2)
+            world.launches += 1
             return {"sizes": [1]}
         world.asked[self.name] = number = world.asked.get(self.name, 0) + 1
         if fault := world.faults.get((self.name, number)):
@@ -188,6 +193,8 @@ def test_processes_live_together_as_many_as_memory_allows(play: Play) -> None:
     alone = World(room=9, us=us(12, 10, 11), exclusive=True)
     contest, lost = play(alone, Rules(), "alone.jsonl")
     assert (contest.winner, lost, alone.most) == (point_id(1, 1), [], 1)
+    # Each once to judge it, then each in every round, unless it was the last of the one before.
+    assert alone.launches <= 3 + sum(len(own.times_us) for own in contest.points.values())
 
 
 def test_at_most_some_processes_live_together(play: Play) -> None:
@@ -285,6 +292,30 @@ def test_a_file_in_a_file_is_refused(tmp_path: Path) -> None:
     refused = pytest.raises(SpecError, match="cannot be written")
     with refused, open_results(tmp_path / "file" / "results.jsonl", START):
         pass
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"job": "00" * 32}, "another job: 5a5a5a5a5a5a…, and this one is 000000000000…"),
+        (
+            {"device": "NVIDIA B200"},
+            "another GPU: NVIDIA H100 80GB HBM3 .*, and this is NVIDIA B200",
+        ),
+        ({"arch": "sm_100"}, r"another GPU: .*sm_90\), and this is .*sm_100\)"),
+    ],
+)
+def test_another_job_or_gpu_is_refused_by_name(changed: dict[str, str], message: str) -> None:
+    record = {**FOUND.to_json(), **changed}
+    del record["kind"], record["schema"]
+    with pytest.raises(SpecError, match=message):
+        check_start(FOUND, Start(**record), "r.jsonl")
+
+
+def test_a_newer_driver_may_go_on() -> None:
+    record = {**FOUND.to_json(), "driver": "590.1", "date": "2027-01-01"}
+    del record["kind"], record["schema"]
+    check_start(FOUND, Start(**record), "r.jsonl")
 
 
 # ---- conditions

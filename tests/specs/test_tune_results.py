@@ -9,7 +9,6 @@ import pytest
 from pallasc.errors import CorruptError, PallascError, SpecError
 from pallasc.specs.loading.tune_results import (
     Start,
-    check_start,
     contest_key,
     line_of,
     parse_results,
@@ -142,27 +141,3 @@ def test_what_is_not_as_written_is_refused(
 ) -> None:
     with pytest.raises(kind, match=message):
         parse_results(data, "r")
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"job": "00" * 32}, "another job: 5a5a5a5a5a5a…, and this one is 000000000000…"),
-        (
-            {"device": "NVIDIA B200"},
-            "another GPU: NVIDIA H100 80GB HBM3 .*, and this is NVIDIA B200",
-        ),
-        ({"arch": "sm_100"}, r"another GPU: .*sm_90\), and this is .*sm_100\)"),
-    ],
-)
-def test_another_job_or_gpu_is_refused_by_name(changed: dict[str, str], message: str) -> None:
-    record = {**START.to_json(), **changed}
-    del record["kind"], record["schema"]
-    with pytest.raises(SpecError, match=message):
-        check_start(START, Start(**record), "r.jsonl")  # type: ignore[arg-type]
-
-
-def test_a_newer_driver_may_go_on() -> None:
-    record = {**START.to_json(), "driver": "590.1", "date": "2027-01-01"}
-    del record["kind"], record["schema"]
-    check_start(START, Start(**record), "r.jsonl")  # type: ignore[arg-type]
