@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pallasc.cli.arguments.command import Group
-from pallasc.cli.tune import pick, run
+from pallasc.cli.tune import pick, plan, run
 
 
 @click.group(
@@ -20,10 +20,11 @@ def command() -> None:
     review and to commit, which builds and bundles follow.
 
     Examples:
+      pallasc tune plan kernels.yaml -o job.pallasc
       pallasc tune run job.pallasc -o results.jsonl
       pallasc tune pick results.jsonl --specs kernels.yaml
     """
 
 
-for _command in (run.command, pick.command):
+for _command in (plan.command, run.command, pick.command):
     command.add_command(_command)

@@ -1,0 +1,219 @@
+"""Plan a job: compile all points, drop what is not worth measuring, write the rest as a bundle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pallasc.analysis.metrics.kernel_metrics import all_metrics
+from pallasc.analysis.tuning.facts import Facts, facts_of
+from pallasc.analysis.tuning.rules import (
+    DEFAULT_SHARE,
+    KINDS,
+    Dropped,
+    Key,
+    Kind,
+    Point,
+    Pruned,
+    prune,
+)
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.options import DEFAULTS, Options
+from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
+from pallasc.compiler.tuning.job import JobPoint, WrittenJob, write_job
+from pallasc.compiler.tuning.samples import Samples, sample_references
+from pallasc.errors import (
+    BudgetError,
+    CompileError,
+    NotCachedError,
+    PallascError,
+    SpecError,
+    ToolError,
+)
+from pallasc.specs.bundle.compress import DEFAULT_LEVEL, check_level
+from pallasc.specs.plain_text import one_line
+from pallasc.specs.spec import Variant
+from pallasc.specs.tuning import key_text
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.compiler.builds.collect import Selection
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """How a job is planned.
+
+    Attributes:
+        share: how many of a key's points are kept at most, as a part of all of them.
+        most: the same as a number, None for no limit.
+        level: compression level of zstd, 1 to 22.
+        build: how points are compiled; it always goes on after a failure.
+    """
+
+    share: float = DEFAULT_SHARE
+    most: int | None = None
+    level: int = DEFAULT_LEVEL
+    build: Options = DEFAULTS
+
+
+class Planned(NamedTuple):
+    """A job that was planned.
+
+    Attributes:
+        report: of the build; nothing is written where it was interrupted.
+        facts: what is known of each point, None of those that did not compile; in the order of the
+            report's results, as the numbers of `pruned` count.
+        pruned: which points are kept and dropped.
+        samples: the reference values of the points that are kept.
+        untuned: names of kernels that were left out, as they have no `tune`.
+        written: the job, None where nothing is written.
+    """
+
+    report: Report
+    facts: tuple[Facts | None, ...] = ()
+    pruned: Pruned = Pruned((), ())
+    samples: tuple[Samples, ...] = ()
+    untuned: tuple[str, ...] = ()
+    written: WrittenJob | None = None
+
+
+def plan_job(
+    selection: Selection,
+    output: Path,
+    *,
+    store: Store,
+    options: PlanOptions,
+    on_event: OnEvent = lambda event: None,
+) -> Planned:
+    """Compile points, choose among them, and write the job.
+
+    Args:
+        selection: all points, and their specs.
+        output: the file of the job; an existing one is replaced atomically.
+        store: the store to read and to add to.
+        options: see `PlanOptions`.
+        on_event: callback for the progress of the build.
+
+    Raises:
+        SpecError: no kernel is tuned, or the file cannot be written.
+        CompileError: of a key no point is left.
+        ToolError: the toolchain is incomplete.
+        NotCachedError: something has to be compiled, and must not be.
+        CorruptError: an artifact is damaged.
+    """
+    check_level(options.level)
+    if output.is_dir() or not output.name:
+        raise SpecError(f"{output} is a folder.", hint="Name the file to write.")
+    tuned = [variant for variant in selection.variants if variant.tuning is not None]
+    untuned = sorted({v.name for v in selection.variants if v.tuning is None})
+    if not tuned:
+        raise SpecError(
+            "no kernel of these specs is tuned: there is nothing to choose from.",
+            hint="Say with `tune: {over: …}` which parameters change only the speed.",
+        )
+    report = build(tuned, store=store, options=options.build, on_event=on_event)
+    if report.interrupted:
+        return Planned(report)
+    _raise_of_machine(report)
+    facts = _facts(report)
+    points = [_point(result, own) for result, own in zip(report.results, facts, strict=True)]
+    pruned = prune(points, share=options.share, most=options.most)
+    _check_keys(report.results, points, pruned)
+    kept = [report.results[each.number] for each in pruned.kept]
+    samples = sample_references(
+        [(r.variant, r.artifact.plan) for r in kept if r.artifact is not None],
+        memory_bytes=options.build.memory_bytes,
+    )
+    chosen = zip(kept, pruned.kept, samples, strict=True)
+    written = write_job(
+        [JobPoint(result, own.rank, values) for result, own, values in chosen],
+        output,
+        specs=selection.specs,
+        store=store,
+        level=options.level,
+    )
+    return Planned(report, tuple(facts), pruned, tuple(samples), tuple(untuned), written)
+
+
+def counts(pruned: Pruned) -> Mapping[Kind, int]:
+    """Return how many points each rule dropped, in the order of the rules."""
+    found = Counter(each.kind for each in pruned.dropped)
+    return {kind: found[kind] for kind in KINDS if found[kind]}
+
+
+def _raise_of_machine(report: Report) -> None:
+    """Raise the first failure that says something of this machine, not of the point.
+
+    Raises:
+        ToolError: a tool is missing.
+        NotCachedError: something has to be compiled, and must not be.
+    """
+    for result in report.failed:
+        if isinstance(result.error, ToolError | NotCachedError):
+            raise result.error
+
+
+def _facts(report: Report) -> list[Facts | None]:
+    artifacts = [result.artifact for result in report.results if result.artifact is not None]
+    metrics = all_metrics(artifacts)
+    known = {each.digest: facts_of(each, metrics[each.digest]) for each in artifacts}
+    return [known[r.artifact.digest] if r.artifact is not None else None for r in report.results]
+
+
+def _point(result: VariantResult, facts: Facts | None) -> Point:
+    variant = result.variant
+    tuning = variant.tuning
+    stays = tuning is not None and (tuning.is_default or bool(tuning.rows))
+    failure = None if facts is not None else _failure(result.error)
+    return Point(variant.id, key_of(variant), facts, failure, stays)
+
+
+def key_of(variant: Variant) -> Key:
+    """Return what is equal for the points that are alternatives."""
+    if variant.tuning is None:
+        return (variant.name, variant.target.name)
+    return (variant.name, variant.target.name, *variant.tuning.key_of(dict(variant.params)))
+
+
+def _failure(error: PallascError | None) -> tuple[Kind, str]:
+    """Return the rule that a failure falls under, and its first line."""
+    text = one_line(error.message.splitlines()[0]) if error and error.message else "it failed"
+    if isinstance(error, BudgetError):
+        return "budget", text
+    return ("shared memory" if "shared memory" in text.lower() else "failed"), text
+
+
+def _check_keys(results: Sequence[VariantResult], points: Sequence[Point], pruned: Pruned) -> None:
+    """Check that something is left of each key.
+
+    Raises:
+        CompileError: nothing is.
+    """
+    alive = {points[each.number].key for each in pruned.kept}
+    for number, point in enumerate(points):
+        if point.key in alive:
+            continue
+        why = [each for each in pruned.dropped if points[each.number].key == point.key]
+        variant = results[number].variant
+        raise CompileError(
+            f"{variant.name}: no point is left for {_key_text(variant)} on {variant.target.name}: "
+            f"{_totals(why)}; {points[why[0].number].id}: {why[0].why}",
+            location=variant.location,
+            hint="Declare points that compile there, or leave that key out.",
+        )
+
+
+def _key_text(variant: Variant) -> str:
+    if variant.tuning is None or not variant.tuning.by:
+        return "its only key"
+    return key_text(variant.tuning.by, variant.tuning.key_of(dict(variant.params)))
+
+
+def _totals(dropped: Sequence[Dropped]) -> str:
+    """Return `12 did not compile, 3 took too much shared memory`."""
+    found = Counter(each.kind for each in dropped)
+    return ", ".join(f"{found[kind]} {KINDS[kind]}" for kind in KINDS if found[kind])

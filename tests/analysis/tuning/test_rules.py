@@ -1,0 +1,125 @@
+"""Points of a key are judged against each other; what is dropped is told with its reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from pallasc.analysis.tuning.facts import Facts
+from pallasc.analysis.tuning.rules import MOST_MORE_SPILLS, Point, limit, prune
+
+GOOD = Facts(
+    digest="0" * 64,
+    spill_bytes=0,
+    smem_bytes=100_000,
+    warps_per_sm=12,
+    waves=4.0,
+    instructions=1000,
+    tile_flops=2**21,
+    mbarriers=8,
+    load_bytes=2**20,
+    store_bytes=2**20,
+    bound_s=1e-5,
+)
+
+
+def _point(name: str, **changed: object) -> Point:
+    digest = name.encode().hex().ljust(64, "0")
+    return Point(name, ("kernel",), GOOD._replace(digest=digest, **changed))  # type: ignore[arg-type]
+
+
+def _failed(name: str, why: str = "it fails") -> Point:
+    return Point(name, ("kernel",), None, ("failed", why))
+
+
+def test_a_point_that_did_not_compile_is_dropped_with_its_error() -> None:
+    pruned = prune([_failed("a", "bad tile"), _point("b")], share=1)
+    assert pruned.dropped == ((0, "failed", "bad tile"),)
+    assert pruned.kept == ((1, 1),)
+
+
+def test_of_equal_artifacts_the_first_is_kept() -> None:
+    same = _point("b")._replace(facts=_point("a").facts)
+    pruned = prune([_point("a"), same], share=1)
+    assert pruned.dropped == ((1, "equal", "the same artifact as a"),)
+
+
+def test_of_equal_artifacts_the_default_is_kept() -> None:
+    default = _point("b")._replace(facts=_point("a").facts, stays=True)
+    pruned = prune([_point("a"), default], share=1)
+    assert pruned.dropped == ((0, "equal", "the same artifact as b"),)
+
+
+def test_equal_artifacts_of_two_keys_are_both_kept() -> None:
+    other = _point("a")._replace(key=("other",))
+    assert prune([_point("a"), other]).kept == ((0, 1), (1, 1))
+
+
+def test_spills_count_relative_to_the_least_of_the_key() -> None:
+    points = [
+        _point("least", spill_bytes=3000),
+        _point("some", spill_bytes=3000 + MOST_MORE_SPILLS),
+        _point("much", spill_bytes=3001 + MOST_MORE_SPILLS),
+        _point("unknown", spill_bytes=None),
+    ]
+    pruned = prune(points, share=1)
+    why = "spills 4,025 bytes a thread, and others of its key 3,000"
+    assert pruned.dropped == ((2, "spills", why),)
+
+
+@pytest.mark.parametrize(
+    "better",
+    [
+        {"mbarriers": 16},
+        {"smem_bytes": 200_000},
+        {"waves": 2.0},
+    ],
+)
+def test_a_point_that_is_better_in_one_figure_ranks_first(better: dict[str, object]) -> None:
+    pruned = prune([_point("a"), _point("b", **better)], share=1)
+    assert pruned.kept == ((0, 2), (1, 1))
+
+
+def test_fewer_spills_rank_first() -> None:
+    pruned = prune([_point("a", spill_bytes=600), _point("b", spill_bytes=8)], share=1)
+    assert pruned.kept == ((0, 2), (1, 1))
+
+
+def test_the_blocks_of_a_grid_of_one_wave_say_nothing_of_the_tiles() -> None:
+    points = [_point("half", waves=0.5), _point("full", waves=1.0)]
+    assert prune(points, share=1).kept == ((0, 1), (1, 2))
+
+
+def test_one_tile_a_block_ranks_before_persistent_blocks() -> None:
+    points = [_point("persistent", waves=1.0), _point("tiles")]
+    assert prune(points, share=1).kept == ((0, 2), (1, 1))
+
+
+def test_at_most_a_share_of_all_points_is_kept_and_the_rest_are_told_their_rank() -> None:
+    points = [_failed("x"), *(_point(f"p{n}", mbarriers=n) for n in range(1, 6))]
+    pruned = prune(points, share=0.5)
+    assert pruned.kept == ((3, 3), (4, 2), (5, 1))
+    assert pruned.dropped[1:] == (
+        (1, "rank", "rank 5 of 5; the limit is 3"),
+        (2, "rank", "rank 4 of 5; the limit is 3"),
+    )
+
+
+def test_the_default_stays_within_the_limit() -> None:
+    worst = _point("worst", mbarriers=1, spill_bytes=9000)._replace(stays=True)
+    points = [worst, *(_point(f"p{n}", mbarriers=n) for n in range(2, 6))]
+    assert prune(points, most=2).kept == ((0, 2), (4, 1))
+
+
+def test_one_point_is_kept_besides_the_default() -> None:
+    points = [_point("default")._replace(stays=True), _point("a"), _point("b", mbarriers=16)]
+    assert prune(points, share=0.5).kept == ((0, 2), (2, 1))
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "most", "kept"),
+    [(1, 0.5, None, 1), (3, 0.5, None, 1), (8, 0.5, None, 4), (8, 0.5, 3, 3), (10, 0.7, None, 7)],
+)
+def test_the_limit_is_a_share_rounded_down_but_one_point(
+    count: int, share: float, most: int | None, kept: int
+) -> None:
+    assert limit(count, share, most) == kept

@@ -1,0 +1,184 @@
+"""`pallasc tune plan`: points of tuned kernels, those worth measuring in a job."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.cache.store import Store
+from pallasc.cli.main import main
+from pallasc.specs.bundle.bundle import open_bundle
+
+RunCommand = Callable[..., Any]
+
+SPEC = """\
+schema: 1
+targets: [h100-sxm]
+kernels:
+  - name: add
+    entry: pallasc.specs.library.elementwise:add
+    reference: references.py:add
+    args: {x: "f32[{m}, 4096]", y: "f32[{m}, 4096]"}
+    static: {block_size: "{block * times}"}
+    matrix: {m: [256, 512]}
+    exclude: [{m: 512, block: 3000}]
+    tune:
+      over: {block: [512, 1024, 2048, 3000], times: [1, 2]}
+      default: {block: 1024, times: 1}
+  - name: untuned
+    entry: pallasc.specs.library.elementwise:add
+    args: {x: "f32[256, 4096]", y: "f32[256, 4096]"}
+    static: {block_size: 1024}
+"""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A job that was planned once for all tests, and what was printed as JSON."""
+
+    spec: Path
+    job: Path
+    store: Path
+    said: dict[str, Any]
+
+    def ids(self, what: str) -> list[str]:
+        """Return the ids of points."""
+        return [point["id"] for point in self.said[what]]
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory, library_store: Store) -> Planned:
+    """Return a job of two keys."""
+    folder = tmp_path_factory.mktemp("plan")
+    (folder / "references.py").write_text("def add(x, y):\n    return x + y\n")
+    (folder / "kernels.yaml").write_text(SPEC)
+    place = folder / "printed"
+    with pytest.MonkeyPatch.context() as patch, place.open("w") as printed:
+        patch.setattr("sys.stdout", printed)
+        code = main(_arguments(folder / "kernels.yaml", folder / "job.pallasc", library_store.root))
+    assert code == 0
+    said = json.loads(place.read_text())
+    return Planned(folder / "kernels.yaml", folder / "job.pallasc", library_store.root, said)
+
+
+def _arguments(spec: Path, job: Path, store: Path) -> list[str]:
+    return ["tune", "plan", str(spec), "-o", str(job), "--store", str(store), "--json"]
+
+
+def test_all_points_are_kept_or_dropped_with_a_reason(planned: Planned) -> None:
+    assert planned.ids("points") == [
+        "add[m=256,block=512,times=1]@h100-sxm",
+        "add[m=256,block=1024,times=1]@h100-sxm",
+        "add[m=256,block=1024,times=2]@h100-sxm",
+        "add[m=256,block=2048,times=2]@h100-sxm",
+        "add[m=512,block=512,times=1]@h100-sxm",
+        "add[m=512,block=1024,times=1]@h100-sxm",
+        "add[m=512,block=1024,times=2]@h100-sxm",
+    ]
+    why = {point["id"]: (point["rule"], point["why"]) for point in planned.said["dropped"]}
+    assert why["add[m=256,block=512,times=2]@h100-sxm"] == (
+        "equal",
+        "the same artifact as add[m=256,block=1024,times=1]@h100-sxm",
+    )
+    assert why["add[m=512,block=2048,times=2]@h100-sxm"] == (
+        "rank",
+        "rank 4 of 4; the limit is 3",
+    )
+    rule, text = why["add[m=256,block=3000,times=1]@h100-sxm"]
+    assert rule == "failed"
+    assert text.startswith("ValueError: ")
+    assert len(why) == 7
+    assert planned.said["untuned"] == ["untuned"]
+
+
+def test_the_job_has_ranks_and_no_rows(planned: Planned) -> None:
+    ranks = {point["id"]: point["rank"] for point in planned.said["points"]}
+    with open_bundle(planned.job) as bundle:
+        assert planned.said["job"] == {
+            "file": str(planned.job),
+            "bytes": planned.job.stat().st_size,
+            "digest": bundle.digest,
+        }
+        found = {}
+        for entry in bundle.entries():
+            assert entry.tuning is not None
+            assert entry.tuning.rows == ()
+            own = dict(entry.params)
+            assert entry.tuning.is_default is ((own["block"], own["times"]) == (1024, 1))
+            found[entry.id] = entry.tuning.rank
+            reference = bundle.reference(entry)
+            assert reference is not None
+            assert len(reference.outputs[0].values) == 4096
+    assert found == ranks
+    assert sorted(found.values()) == [1, 1, 2, 2, 3, 3, 4]
+
+
+def test_a_job_is_the_same_bytes_in_another_folder(
+    planned: Planned, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(planned.spec.parent, tmp_path / "other")
+    job = tmp_path / "again.pallasc"
+    assert main(_arguments(folder / "kernels.yaml", job, planned.store)) == 0
+    assert json.loads(capfd.readouterr().out)["points"] == planned.said["points"]
+    assert job.read_bytes() == planned.job.read_bytes()
+
+
+def test_text_has_a_line_for_each_point_by_rank(
+    run: RunCommand, planned: Planned, tmp_path: Path
+) -> None:
+    result = run(
+        "tune", "plan", planned.spec, "-o", tmp_path / "job", "--store", planned.store,
+        "-k", "m=512 and not untuned", "--most", "2",
+    )  # fmt: skip
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert lines[0] == "add m=512 on h100-sxm: 2 of 6 points"
+    assert [line.split(":")[0] for line in lines[1:]] == [
+        "    1  block=512, times=1",
+        "    2  block=1024, times=1",
+        "    -  block=512, times=2",
+        "    -  block=1024, times=2",
+        "    -  block=2048, times=1",
+        "    -  block=2048, times=2",
+    ]
+    assert lines[4].endswith(": rank 3 of 4; the limit is 2")
+    last = result.err.splitlines()[-2:]
+    assert last[0] == (
+        "dropped 4 of 6 points: 2 gave an artifact that another point gives, "
+        "2 ranked behind the others"
+    )
+    assert last[1].startswith(f"wrote {tmp_path / 'job'}: 2 points, ")
+
+
+def test_a_key_without_points_is_an_error_and_nothing_is_written(
+    run: RunCommand, planned: Planned, tmp_path: Path
+) -> None:
+    result = run(
+        "tune", "plan", planned.spec, "-o", tmp_path / "job", "--store", planned.store,
+        "-k", "block=3000",
+    )  # fmt: skip
+    assert result.code == 1
+    assert "add: no point is left for m=256 on h100-sxm: 2 did not compile; " in result.err
+    assert "ValueError" in result.err
+    assert not (tmp_path / "job").exists()
+
+
+def test_specs_without_tuned_kernels_are_refused(
+    run: RunCommand, planned: Planned, tmp_path: Path
+) -> None:
+    result = run("tune", "plan", planned.spec, "-o", tmp_path / "job", "-k", "untuned")
+    assert result.code == 2
+    assert "no kernel of these specs is tuned" in result.err
+
+
+@pytest.mark.parametrize("text", ["50", "0%", "101%", "half%", "nan%"])
+def test_a_share_is_a_percentage(run: RunCommand, tmp_path: Path, text: str) -> None:
+    result = run("tune", "plan", "kernels.yaml", "-o", tmp_path / "job", "--keep", text)
+    assert result.code == 2
+    assert f"{text!r} is not a percentage: write 50% for a half." in result.err
