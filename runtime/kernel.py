@@ -211,7 +211,10 @@ class Kernel(Variants):
                 device=device,
                 **{name: value for name, value in named.items() if name not in params},
             )
-        types = self._types(leaves)
+        types, padding = tuple(self._types(leaves)), None
+        if self.can_pad and types not in self.types:
+            padding = self.padding(device_ordinal(device), types)
+        types = types if padding is None else padding.types
         self.check_types(types)
         ordinal = device_ordinal(device)
         self.route(ordinal, types).program(ordinal)
@@ -233,9 +236,16 @@ class Kernel(Variants):
         leaves, params = self.arguments.bind(arrays, named)
         kernel = self.with_params(params) if params else self
         types = tuple(self._types(leaves))
+        padded: tuple[str, ...] = ()
+        if kernel.can_pad and types not in kernel.types:
+            padding = kernel.padding(device_ordinal(device), types)
+            if padding is not None:
+                paths = [array.path for array in kernel.signature.inputs]
+                types, padded = padding.types, tuple(paths[number] for number in padding.inputs)
         kernel.check_types(types)
         gpu = look_at_device(device_ordinal(device))
-        return kernel.selector.explain(kernel.selector.select(gpu, types), gpu)
+        chosen = kernel.selector.explain(kernel.selector.select(gpu, types), gpu)
+        return chosen._replace(padded=padded)
 
     @untraced
     def available(self, device: Any = None) -> Availability:
@@ -333,7 +343,7 @@ class Kernel(Variants):
         They are written at the second call: that takes longer than all else of the first, and
         programs call many kernels only once.
         """
-        if not match.inputs:
+        if not match.inputs or match.padding is not None:
             return
         adapter = match.inputs[0].adapter
         use = (match.route, adapter)

@@ -33,10 +33,16 @@ def launch_copied(match: Match) -> Any:
     route, results = match.route, match.results
     if results is None:
         results = match.allocate(current_device(), None)
-    check_copied(route.name, route.signature.results, results)
+    check_copied(route.name, match.signature.results, results)
     stream = None if match.stream is None else stream_handle(match.stream)
     inputs = [array.array for array in match.inputs]
-    launch_on_host(route, inputs, [array.array for array in results], stream)
+    outputs = [array.array for array in results]
+    if match.padding is None:
+        launch_on_host(route, inputs, outputs, stream)
+    else:
+        match.padding.on_host(
+            inputs, outputs, lambda own, made: launch_on_host(route, own, made, stream)
+        )
     return match.returned(results)
 
 

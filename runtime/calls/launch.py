@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.errors import ArgumentError, DeviceError, PallascError
+from pallasc.runtime.calls.padding import Prepared
 from pallasc.runtime.calls.plan_table import PlanKey, PlanTable
 from pallasc.runtime.calls.program import BoundPlan, Program, lay_out, load_program
 from pallasc.runtime.device import process_state
@@ -38,6 +39,7 @@ from pallasc.runtime.matching.arrays import Passed, find_adapter
 from pallasc.runtime.matching.candidates import Candidate
 from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.artifacts.arguments import MISSING
+from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.artifacts.trees import unflatten
 
 _WRONG_CONTEXT = frozenset({201, 400})
@@ -260,6 +262,7 @@ class Match:
         ordinal: the GPU that all arrays lie on; None where they are on the host.
         out: what the caller gave for the results, MISSING where nothing.
         stream: as the caller gave it.
+        padding: how shorter arrays are padded, None where they have the variant's shapes.
     """
 
     route: Route
@@ -268,6 +271,12 @@ class Match:
     ordinal: int | None
     out: Any
     stream: Any
+    padding: Prepared | None = None
+
+    @property
+    def signature(self) -> Signature:
+        """What the caller gives and gets."""
+        return self.route.signature if self.padding is None else self.padding.signature
 
     def allocate(self, ordinal: int, stream: int | None) -> list[Passed]:
         """Return new memory for each result, from the framework of the first array.
@@ -275,7 +284,7 @@ class Match:
         Raises:
             ArgumentError: there are no arrays.
         """
-        results = self.route.signature.results
+        results = self.signature.results
         if not self.inputs and results:
             raise ArgumentError(
                 f"{self.route.name} takes no arrays, so nothing says which framework its results "
@@ -325,7 +334,16 @@ def launch(match: Match, ordinal: int) -> Any:
     workspace = _workspace(inputs, route.workspace_bytes, ordinal, stream)
     address = None if workspace is None else workspace.view.pointer
     try:
-        route.enqueue(stream, ordinal, [array.view.pointer for array in passed], address)
+        pointers = [array.view.pointer for array in passed]
+        if match.padding is None:
+            route.enqueue(stream, ordinal, pointers, address)
+        else:
+            match.padding.enqueue(
+                get_device(ordinal),
+                stream,
+                pointers,
+                lambda places: route.enqueue(stream, ordinal, places, address),
+            )
     except PallascError:
         if order is not None:
             with suppress(PallascError):  # of several steps some may be in the stream

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.calls.launch import Match, Route
+from pallasc.runtime.calls.padding import Prepared
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import current_device, get_device, is_driver_open
 from pallasc.runtime.matching import known, mismatches
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Passed, check_copied, find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type, has_params
-from pallasc.runtime.matching.selection import may_run, several_fit
+from pallasc.runtime.matching.padded import Padding, smallest
+from pallasc.runtime.matching.selection import arch_refusal, may_run, several_fit
 from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.arrays import array_text, strides_of
 from pallasc.specs.artifacts.arguments import MISSING, Arguments
@@ -116,6 +118,8 @@ class Variants:
         self._routes: dict[object, Route] = {}
         self._routes_of_types: dict[tuple[int, tuple[ArrayType, ...]], Route] = {}
         self._with_params: dict[object, Self] = {}
+        self._paddings: dict[tuple[int, tuple[ArrayType, ...]], Padding | None] = {}
+        self._prepared: dict[tuple[Route, tuple[ArrayType, ...]], Prepared] = {}
         known.note(self)
 
     def __call__(self, *arrays: Any, stream: Any = None, **named: Any) -> Any:
@@ -219,6 +223,44 @@ class Variants:
         }
         return self.of(variants, given=given, is_by_digest=is_by_digest)
 
+    def padding(self, ordinal: int | None, types: tuple[ArrayType, ...]) -> Padding | None:
+        """Return how arrays that no variant takes are padded for one, None where they are not.
+
+        Args:
+            ordinal: the GPU; the current one where it is None.
+            types: the arrays.
+
+        Raises:
+            DeviceError: the driver cannot be used.
+        """
+        if not self.can_pad or types in self.types or smallest(self.variants, types) is None:
+            return None
+        device = get_device(current_device() if ordinal is None else ordinal)
+        if (device.ordinal, types) not in self._paddings:
+            able = (
+                own
+                for own in self.variants
+                if arch_refusal(own.arch, device.major, device.minor) is None
+            )
+            self._paddings[device.ordinal, types] = smallest(able, types)
+        return self._paddings[device.ordinal, types]
+
+    @cached_property
+    def can_pad(self) -> bool:
+        """Whether some arrays may be shorter than those of the variants."""
+        return any(own.tuning is not None and own.tuning.pad for own in self.variants)
+
+    def prepared(self, route: Route, types: tuple[ArrayType, ...], padding: Padding) -> Prepared:
+        """Return how launches on a route are padded for arrays of these types.
+
+        Raises:
+            ArgumentError: an array that is updated in place would have to be padded.
+        """
+        key = route, types
+        if key not in self._prepared:
+            self._prepared[key] = Prepared(self.name, route.signature, padding)
+        return self._prepared[key]
+
     def variants_of(self, kernel: str) -> tuple[Candidate, ...]:
         """Return the variants, none where the kernel has another name."""
         return self.variants if kernel == self.name else ()
@@ -243,7 +285,13 @@ class Variants:
         """
         alike = [variant for variant in self.variants if list(variant.arrays) == list(arrays)]
         if not alike:
-            raise mismatches.no_variant_for(self.name, self.variants, arrays)
+            error = mismatches.no_variant_for(self.name, self.variants, arrays)
+            if self.can_pad and smallest(self.variants, tuple(arrays)) is not None:
+                error.hint = (
+                    "Arrays are padded where they are passed to the kernel itself, not in programs "
+                    f"of JAX and operators of torch. Pad them there. {error.hint or ''}".rstrip()
+                )
+            raise error
         kinds = {_kind(variant): variant for variant in alike}
         if len(kinds) > 1:
             raise several_fit(list(kinds.values()))
@@ -361,17 +409,22 @@ class Call:
         ordinal = self._device(inputs)
         if ordinal is None:
             check_copied(name, signature.inputs, inputs)
-        types = self._types(inputs)
-        if ordinal is None:
+        types = tuple(self._types(inputs))
+        padding = self.variants.padding(ordinal, types)
+        if padding is not None:
+            route = self.variants.route(ordinal, padding.types)
+        elif ordinal is None:
             if not is_driver_open():
                 self._check_without_driver(inputs, types)
             route = self.variants.route(None, types)  # copies lie where they may
         else:
             route = self.variants.route(ordinal, types, [array.view.pointer for array in inputs])
         _check_inputs(name, route.signature, inputs)
-        results = None if self.allocates else self._results(route.signature, ordinal)
+        prepared = None if padding is None else self.variants.prepared(route, types, padding)
+        taken = route.signature if prepared is None else prepared.signature
+        results = None if self.allocates else self._results(taken, ordinal)
         out = MISSING if self.allocates else self.out
-        return Match(route, inputs, results, ordinal, out, self.stream)
+        return Match(route, inputs, results, ordinal, out, self.stream, prepared)
 
     def _pass(self, array: Any, adapter: Adapter, path: str) -> Passed:
         view = adapter.view_in_order if self.stream is None else adapter.view

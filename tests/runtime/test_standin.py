@@ -214,6 +214,41 @@ def test_copies_and_fills_move_the_bytes(rig: Rig) -> None:
     assert _bytes(rig, a, 16) == b"\7\7\7" + source[3:8] + b"\4\3\2\1" * 2
 
 
+def _rows(driver: Any, target: int, source: int, **changes: int) -> Any:
+    """Return two rows of 8 bytes, 16 apart in the source and 12 in the target."""
+    rows = driver.CUDA_MEMCPY2D()
+    rows.srcDevice, rows.dstDevice = source, target
+    values = {"srcPitch": 16, "dstPitch": 12, "WidthInBytes": 8, "Height": 2, **changes}
+    kinds = {"srcMemoryType": 2, "dstMemoryType": 2}
+    for name in kinds:
+        setattr(rows, name, driver.CUmemorytype(values.pop(name, kinds[name])))
+    for name, value in values.items():
+        setattr(rows, name, value)
+    return rows
+
+
+def test_rows_are_copied_between_two_pitches(rig: Rig) -> None:
+    driver, a, b = rig.driver, rig.allocate(64), rig.allocate(64)
+    assert code_of(driver.cuMemcpyHtoD(a, bytes(range(64)), 64)) == 0
+    assert code_of(driver.cuMemsetD8(b, 0, 64)) == 0
+    assert code_of(driver.cuMemcpy2DAsync(_rows(driver, b, a, srcXInBytes=1, dstY=1), 0)) == 0
+    first, second = bytes(range(1, 9)), bytes(range(17, 25))
+    assert _bytes(rig, b, 36) == bytes(12) + first + bytes(4) + second + bytes(4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"dstPitch": 7}, 1), ({"srcXInBytes": 9}, 1), ({"Height": 5}, 1), ({"srcPitch": 2**31}, 1),
+        ({"srcMemoryType": 1}, 801),
+    ],
+)  # fmt: skip
+def test_rows_that_do_not_fit_are_refused(rig: Rig, changes: dict[str, int], code: int) -> None:
+    a, b = rig.allocate(64), rig.allocate(64)
+    rows = _rows(rig.driver, b, a, **changes)
+    assert code_of(rig.driver.cuMemcpy2DAsync(rows, 0)) == code
+
+
 BAD_RANGES: dict[str, Callable[[Any, int, int], Any]] = {
     "to the host's memory": lambda d, a, h: d.cuMemcpyHtoD(h, h, 8),
     "behind the end": lambda d, a, h: d.cuMemcpyHtoD(a + 60, h, 8),

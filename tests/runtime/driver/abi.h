@@ -100,6 +100,24 @@ enum {
     FUNC_CLUSTER_SCHEDULING_POLICY_PREFERENCE = 15,
 };
 
+/* A copy of rows between two pitches; a type of memory says which address counts. */
+enum { MEMORY_HOST = 1, MEMORY_DEVICE = 2, MEMORY_ARRAY = 3, MEMORY_UNIFIED = 4 };
+enum { MAX_PITCH = 0x7fffffff };
+
+struct copy_end {
+    size_t x_bytes, y;
+    unsigned memory_type;
+    const void *host;
+    uint64_t device;
+    CUhandle array;
+    size_t pitch;
+};
+
+struct CUDA_MEMCPY2D {
+    struct copy_end source, target;
+    size_t width_bytes, height;
+};
+
 /* Streams that have no object of their own. */
 #define STREAM_LEGACY ((CUhandle)1)
 #define STREAM_PER_THREAD ((CUhandle)2)

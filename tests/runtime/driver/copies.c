@@ -78,6 +78,50 @@ ASYNCHRONOUS(cuMemcpyHtoDAsync_v2, CUdeviceptr, const void *, TO_DEVICE)
 ASYNCHRONOUS(cuMemcpyDtoHAsync_v2, void *, CUdeviceptr, FROM_DEVICE)
 ASYNCHRONOUS(cuMemcpyDtoDAsync_v2, CUdeviceptr, CUdeviceptr, TO_DEVICE | FROM_DEVICE)
 
+/* Rows, one behind the other in the stream. Only memory of the device is offered at both ends. */
+static int row_end(struct context *context, const struct copy_end *end, size_t width, size_t height,
+                   uint64_t *first, size_t *pitch)
+{
+    if (end->memory_type != MEMORY_DEVICE)
+        return end->memory_type && end->memory_type <= MEMORY_UNIFIED ? NOT_SUPPORTED : INVALID_VALUE;
+    *pitch = end->pitch ? end->pitch : width + end->x_bytes;
+    if (*pitch > MAX_PITCH || end->x_bytes > *pitch || width > *pitch - end->x_bytes)
+        return INVALID_VALUE;
+    *first = end->device + end->y * *pitch + end->x_bytes;
+    return usable(context, *first, (height - 1) * *pitch + width) ? CUDA_SUCCESS : INVALID_VALUE;
+}
+
+static int copy_rows(CUhandle handle, const struct CUDA_MEMCPY2D *rows, uint64_t *values)
+{
+    struct stream *stream;
+    struct context *context;
+    size_t source_pitch, target_pitch;
+    int code = rows ? check_stream(handle, &stream, &context) : INVALID_VALUE;
+    if (code || !rows->width_bytes || !rows->height)
+        return code;
+    code = row_end(context, &rows->target, rows->width_bytes, rows->height, &values[0], &target_pitch);
+    if (!code)
+        code = row_end(context, &rows->source, rows->width_bytes, rows->height, &values[1],
+                       &source_pitch);
+    for (size_t row = 0; !code && row < rows->height; row++)
+        code = copy(handle, values[0] + row * target_pitch, values[1] + row * source_pitch,
+                    rows->width_bytes, TO_DEVICE | FROM_DEVICE);
+    if (!code) {
+        values[2] = rows->width_bytes, values[3] = rows->height;
+        values[4] = target_pitch, values[5] = source_pitch;
+    }
+    return code;
+}
+
+API cuMemcpy2DAsync_v2(const struct CUDA_MEMCPY2D *rows, CUhandle stream)
+{
+    int code = enter(ID_cuMemcpy2DAsync_v2);
+    uint64_t values[6] = {0};
+    if (!code)
+        code = copy_rows(stream, rows, values);
+    return leave_with(ID_cuMemcpy2DAsync_v2, code, stream, values, 6);
+}
+
 static int fill(CUhandle handle, uint64_t target, unsigned value, size_t count, unsigned width)
 {
     struct stream *stream;

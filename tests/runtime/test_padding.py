@@ -1,0 +1,161 @@
+"""Arrays shorter than any variant's: padded with zeros, and the results cut, in the stream."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import made
+import numpy as np
+import pytest
+from standin import Device
+from tuned_bundles import H100, item, kernel, row
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.device.devices import active, get_device
+from pallasc.specs.bundle.items import item_of
+from pallasc.specs.tuning import Tuning
+
+PAD = {"m": {"a": 0, "b": 0, "out": 0}}
+PLANES = {"m": {"a": 1, "b": 1, "out": 1}}
+
+
+@pytest.fixture
+def seen(framework: made.Framework, runtime: Any) -> list[Any]:
+    """Give a GPU that adds as many rows as its grid has blocks; what `b` was is noted."""
+    runtime.devices(Device("9.0", name=H100))
+    noted: list[Any] = []
+
+    @runtime.kernel("three")  # type: ignore[untyped-decorator]
+    def add(launch: Any) -> None:
+        a, b, out = (launch.array(n, "float32", (launch.grid[0] * 64,)) for n in range(3))
+        noted.append(b.copy())
+        out[...] = a + b + 1
+
+    return noted
+
+
+def _tuned(path: Path, *sizes: int, pad: Any = PAD) -> Any:
+    return kernel(path, [item(m, m, row(m), pad=pad) for m in sizes])
+
+
+def _values(m: int, start: int = 1) -> Any:
+    return np.arange(start, start + m * 64, dtype=np.float32).reshape(m, 64)
+
+
+def test_a_call_gets_the_smallest_variant_that_holds_its_arrays(
+    framework: Any, runtime: Any, seen: list[Any], tmp_path: Path
+) -> None:
+    tuned = _tuned(tmp_path, 8, 4)
+    for m, size in ((3, 4), (5, 8), (4, 4), (3, 4)):
+        a, b = (framework.tensor(f"f32[{m}, 64]", values=_values(m, n)) for n in (1, 7))
+        runtime.clear_log()
+        result = tuned(a, b)
+        assert [launch.grid[0] for launch in runtime.launches] == [size]
+        assert result.shape == (m, 64)
+        assert np.array_equal(result.numpy(), _values(m) + _values(m, 7) + 1)
+        assert not seen[-1][m * 64 :].any()
+    assert len(tuned._prepared) == 2
+    choice = tuned.choice("f32[3, 64]", "f32[3, 64]")
+    assert (choice.variant, choice.padded) == ("add[m=4,tile=4]@h100-sxm", ("a", "b"))
+    assert str(choice).endswith("the row of its key, measured for h100-sxm; a, b padded")
+    tuned.prepare("f32[5, 64]", "f32[5, 64]")
+    with pytest.raises(ArgumentError, match=r"no variant for f32\[9, 64\]"):
+        tuned(*(framework.tensor("f32[9, 64]") for _ in range(2)))
+    with pytest.raises(ArgumentError, match=r"no variant for f32\[3, 64\], f32\[2, 64\]"):
+        tuned(framework.tensor("f32[3, 64]"), framework.tensor("f32[2, 64]"))
+
+
+def test_it_is_all_put_into_the_stream_of_the_call(
+    framework: Any, runtime: Any, seen: list[Any], tmp_path: Path
+) -> None:
+    tuned = _tuned(tmp_path, 4)
+    framework.current_stream = stream = made.stream()
+    arrays = [framework.tensor("f32[3, 64]") for _ in range(3)]
+    tuned.into(*arrays[:2], out=arrays[2])
+    runtime.clear_log()
+    assert tuned.into(*arrays[:2], out=arrays[2]) is arrays[2]
+    names = ("cuMemsetD8Async", "cuMemcpyDtoDAsync_v2", "cuMemcpy2DAsync_v2", "cuLaunchKernelEx")
+    calls = runtime.calls(*names)
+    pair = ["cuMemsetD8Async", "cuMemcpyDtoDAsync_v2"]
+    assert [call.name for call in calls] == [*pair, *pair, "cuLaunchKernelEx", pair[1]]
+    assert {call.stream for call in calls} == {stream}
+    assert [calls[n].values[2] for n in (0, 1, 5)] == [64 * 4, 3 * 64 * 4, 3 * 64 * 4]
+    wrong = framework.tensor("f32[4, 64]")
+    with pytest.raises(ArgumentError, match=r"out is f32\[4, 64\], and the kernel writes f32\[3"):
+        tuned.into(*arrays[:2], out=wrong)
+
+
+def _planes(m: int, pad: Any = PLANES) -> Any:
+    array = f"f32[2, {m}, 8]"
+    tuning = Tuning(by=("m",), over=(), pad=pad, is_default=True)
+    artifact = made.artifact(
+        made.launch("three", 0, 1, 2, grid=(m // 4, 1, 1)),
+        inputs={"a": array, "b": array},
+        outputs=[array],
+    )
+    return item_of("add", {"m": m}, artifact, tuning=tuning)
+
+
+def test_a_dimension_within_an_array_is_padded_row_by_row(
+    framework: Any, runtime: Any, seen: list[Any], tmp_path: Path
+) -> None:
+    tuned = kernel(tmp_path, [_planes(8)])
+    values = np.arange(96, dtype=np.float32).reshape(2, 6, 8)
+    a, b = (framework.tensor("f32[2, 6, 8]", values=values) for _ in range(2))
+    runtime.clear_log()
+    assert np.array_equal(tuned(a, b).numpy(), 2 * values + 1)
+    copies = runtime.calls("cuMemcpy2DAsync_v2")
+    assert [call.values[2:] for call in copies] == [
+        (192, 2, 256, 192), (192, 2, 256, 192), (192, 2, 192, 256)
+    ]  # fmt: skip
+    assert not seen[0].reshape(2, 8, 8)[:, 6:].any()
+
+
+def test_arrays_of_the_host_are_padded_there(seen: list[Any], tmp_path: Path) -> None:
+    tuned = _tuned(tmp_path, 4)
+    a, b = _values(3), _values(3, 5)
+    assert np.array_equal(tuned(a, b), a + b + 1)
+    out = np.empty_like(a)
+    assert tuned.into(a, b, out=out) is out
+    assert np.array_equal(out, a + b + 1)
+
+
+def test_what_is_updated_in_place_is_not_padded(
+    framework: Any, seen: list[Any], tmp_path: Path
+) -> None:
+    array = "f32[4, 64]"
+    artifact = made.artifact(
+        made.launch("two", 0, 1), inputs={"a": array, "b": "f32[4, 1]"}, outputs=["a"]
+    )
+    pad = {"m": {"a": 0, "b": 0}}
+    tuning = Tuning(by=("m",), over=(), pad=pad, is_default=True)
+    tuned = kernel(tmp_path, [item_of("add", {"m": 4}, artifact, tuning=tuning)])
+    with pytest.raises(ArgumentError, match="a is updated in place, and would have to be padded"):
+        tuned(framework.tensor("f32[3, 64]"), framework.tensor("f32[3, 1]"))
+
+
+def test_programs_of_jax_are_told_that_they_have_to_pad(seen: list[Any], tmp_path: Path) -> None:
+    tuned = _tuned(tmp_path, 4)
+    with pytest.raises(ArgumentError, match=r"no variant for f32\[3, 64\]") as caught:
+        tuned.signature_for((("f32", (3, 64)),) * 2)
+    assert str(caught.value.hint).startswith("Arrays are padded where they are passed to the")
+
+
+def test_a_launch_that_is_captured_pads_in_the_graph(
+    framework: Any, runtime: Any, seen: list[Any], tmp_path: Path
+) -> None:
+    tuned = _tuned(tmp_path, 4)
+    tuned.prepare("f32[3, 64]", "f32[3, 64]")
+    arrays = [framework.tensor("f32[3, 64]", values=_values(3)) for _ in range(3)]
+    framework.current_stream = stream = made.stream()
+    with active(get_device(0)) as driver:
+        mode = driver.bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
+        driver.call("cuStreamBeginCapture", stream, mode, what="a capture")
+        tuned.into(*arrays[:2], out=arrays[2])
+        graph = driver.call("cuStreamEndCapture", stream, what="a capture")
+        arrays[0].numpy()[...] = 0
+        made_graph = driver.call("cuGraphInstantiate", graph, 0, what="a graph")
+        driver.call("cuGraphLaunch", made_graph, stream, what="a graph")
+        driver.call("cuStreamSynchronize", stream, what="a graph")
+    assert np.array_equal(arrays[2].numpy(), _values(3) + 1)
