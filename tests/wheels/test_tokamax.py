@@ -46,6 +46,7 @@ OTHER = (
     "scale", "mask", "window", "lengths", "soft cap", "precision", "bias", "array mask",
     "both masks", "shape", "dtype", "vmap", "activation, none", "activation, other",
     "activation, lambda", "activation, named", "result", "activation of products",
+    "version",
 )  # fmt: skip
 """What is changed in calls that prebuilt kernels would give wrong results for."""
 
@@ -109,7 +110,8 @@ def run(user: Environment, standin: Any, built: Path, devices: str, *which: str)
     driver = standin.environment(devices=devices)
     steering = {k: v for k, v in driver.items() if k.startswith(("STANDIN_", "LD_"))}
     words = ["-P", PROGRAMS / "tokamax_calls.py", built / "ptx.json", *which]
-    places = {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    two = "--xla_force_host_platform_device_count=2"
+    places = {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": two}
     return json.loads(user.succeed(*words, cwd=built, **places, **steering).splitlines()[-1])
 
 
@@ -130,17 +132,23 @@ def test_kernels_are_of_the_version_of_tokamax_that_the_wheel_asks_for() -> None
     assert f"tokamax=={version}" in project["project"]["dependencies"]
 
 
-def test_by_default_a_few_of_the_calls_that_tokamax_has_tuned_are_compiled(
-    built: Path, builder: Environment
-) -> None:
-    clone = shutil.copytree(EXAMPLE, built / "all", ignore=NOT_SOURCES)
+@pytest.fixture(scope="module")
+def whole(built: Path, builder: Environment) -> Path:
+    """Give a copy of the example with what is imported from the Tokamax that is installed."""
+    clone = shutil.copytree(EXAMPLE, built / "whole", ignore=NOT_SOURCES)
     builder.succeed("-P", "-m", "pallasc", "import", "tokamax", "-o", "kernels", cwd=clone)
-    project = tomllib.loads(project_of(clone))
+    listed = builder.succeed("-P", "-m", "pallasc", "list", "kernels", "--json", cwd=clone)
+    (clone / "list.json").write_text(listed)
+    return clone
+
+
+def test_by_default_a_few_of_the_calls_that_tokamax_has_tuned_are_compiled(
+    whole: Path, builder: Environment
+) -> None:
+    project = tomllib.loads(project_of(whole))
     (bundle,) = project["tool"]["pallasc"]["bundles"].values()
-    words = ["-P", "-m", "pallasc", "list", "kernels", "--json"]
-    everything = json.loads(builder.succeed(*words, cwd=clone))
-    few = json.loads(builder.succeed(*words, "-k", bundle["select"], cwd=clone))
-    assert len(everything["variants"]) == 685
+    words = ["-m", "pallasc", "list", "kernels", "--json", "-k", bundle["select"]]
+    few = json.loads(builder.succeed("-P", *words, cwd=whole))
     assert Counter((one["name"], one["target"]) for one in few["variants"]) == {
         ("attention", "h100-sxm"): 2,
         ("attention_vjp", "h100-sxm"): 1,
@@ -148,6 +156,14 @@ def test_by_default_a_few_of_the_calls_that_tokamax_has_tuned_are_compiled(
         ("ragged_dot", "h100-sxm"): 8,
         ("ragged_dot", "b200"): 6,
     }
+
+
+def test_the_key_of_every_kernel_is_that_of_the_call_that_its_spec_makes(
+    whole: Path, builder: Environment
+) -> None:
+    program = PROGRAMS / "tokamax_keys.py"
+    printed = builder.succeed("-P", program, "list.json", cwd=whole, JAX_PLATFORMS="cpu")
+    assert json.loads(printed.splitlines()[-1]) == {"same": 685, "other": []}
 
 
 def test_the_wheel_has_the_package_and_the_bundle_alone(built: Path) -> None:
@@ -179,6 +195,13 @@ def test_a_call_that_says_the_same_in_other_words_has_the_kernel(what: str, repo
     assert report[f"same: {what}"]["launches"] == 1
 
 
+@pytest.mark.parametrize("what", ["in parts", "sharded"])
+def test_on_several_devices_each_launches_the_kernel_for_its_part(what: str, report: Any) -> None:
+    found = report[what]
+    assert (found["launches"], found["warnings"]) == (2, [])
+    assert found["error"] < 0.01
+
+
 @pytest.mark.parametrize("what", OTHER)
 def test_a_call_that_differs_in_anything_is_left_to_tokamax(what: str, report: Any) -> None:
     found = report[f"other: {what}"]
@@ -197,6 +220,8 @@ def test_the_warning_says_why_and_of_what_once(report: Any) -> None:
     assert "is neither data nor a function that can be imported." in told
     (told,) = report["other: vmap"]["warnings"]
     assert "jax.vmap makes 2 of it." in told
+    (told,) = report["other: version"]["warnings"]
+    assert "kernels are of Tokamax 0.0.17, and this is 0.0.1. It is attention(" in told
 
 
 def test_the_context_counts_for_its_thread_and_for_functions_that_were_traced_before(

@@ -1,7 +1,7 @@
 """Call Tokamax with prebuilt kernels installed, on a GPU that executes their PTX.
 
 Usage: tokamax_calls.py PTX [few]. PTX is a JSON file with PTX by the digest of the cubin; `few`
-leaves out calls that differ from what was compiled. JAX runs on the CPU.
+leaves out calls that differ from what was compiled. JAX has two devices on the CPU.
 Standard output gets a JSON object: what was done -> how many kernels were launched, the largest
 error beside Tokamax's implementation for XLA, what was warned of.
 """
@@ -26,7 +26,10 @@ import standin
 import tokamax
 import tokamax_prebuilt
 from jax.extend import backend
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from tokamax_prebuilt import ops
 
+MESH = Mesh(jax.devices(), "x")
 GPU = emulated.install(standin.load())
 FOUND: dict[str, Any] = {}
 RANDOM = np.random.default_rng(1)
@@ -75,9 +78,23 @@ def attention(implementation: Any, *arrays: Any, **changes: Any) -> Any:
 
 def gradient(implementation: Any, *arrays: Any, **changes: Any) -> Any:
     def loss(*own: Any) -> Any:
-        return (attention(implementation, *own, **changes).astype(jnp.float32) ** 2).sum()
+        found = attention(implementation, *own, **changes)
+        return (found.astype(jnp.float32) ** 2).sum()
 
-    return jax.grad(loss, argnums=(0, 1, 2))(*arrays)
+    return jax.grad(loss, argnums=tuple(range(len(arrays))))(*arrays)
+
+
+def in_parts(implementation: Any, *arrays: Any) -> Any:
+    """Call attention on two devices, each with a part of the batch."""
+    parts = PartitionSpec("x")
+    own = functools.partial(attention, implementation)
+    return jax.shard_map(own, mesh=MESH, in_specs=parts, out_specs=parts)(*arrays)
+
+
+def sharded(implementation: Any, *arrays: Any) -> Any:
+    """Call attention so that Tokamax divides it."""
+    sharding = NamedSharding(MESH, PartitionSpec("x"))
+    return attention(implementation, *arrays, q_sharding=sharding)
 
 
 def gated(implementation: Any, *arrays: Any, activation: Any = jax.nn.swish, **changes: Any) -> Any:
@@ -94,7 +111,8 @@ def calls_that_fit(qkv: list[Any], gated_arrays: list[Any], ragged_arrays: list[
     compare("attention", attention, *qkv)
     compare("gradient", gradient, *qkv)
     masked = {"is_causal": False, "mask": jnp.arange(128).reshape(1, 1, 1, 128) < 100}
-    compare("masked gradient", functools.partial(gradient, **masked), *qkv)
+    biased = functools.partial(gradient, **masked)
+    compare("masked gradient", biased, *qkv, array(1, 2, 128, 128))
     compare("gated", gated, *gated_arrays)
     compare("ragged", ragged, *ragged_arrays)
 
@@ -121,6 +139,11 @@ def calls_of_attention(q: Any, k: Any, v: Any) -> None:
     compare("other: dtype", attention, *(own.astype(jnp.float32) for own in (q, k, v)))
     batch = [jnp.stack([own, own]) for own in (q, k, v)]
     compare("other: vmap", lambda i, *own: jax.vmap(functools.partial(attention, i))(*own), *batch)
+    batch = [jnp.concatenate([own, own]) for own in (q, k, v)]
+    compare("in parts", in_parts, *batch)
+    compare("sharded", sharded, *batch)
+    with mock.patch.object(ops, "TOKAMAX", "0.0.1"):
+        compare("other: version", attention, q, k, v)
 
 
 def calls_of_others(gated_arrays: list[Any], ragged_arrays: list[Any]) -> None:

@@ -24,7 +24,12 @@ NO_MASK = dict.fromkeys(ATTENTION["mask"])
 BACKWARD = json.loads("""{
 "residuals": ["f32[1,2,128]", "f32[1,2,128]"],
 "out": "bf16[1,128,2,64]", "dout": "bf16[1,128,2,64]"}""")
-MASKED = {**BACKWARD, **ATTENTION, "mask": {**NO_MASK, "bool_mask": "bool[1,1,1,128]"}}
+MASKED = {
+    **BACKWARD,
+    **ATTENTION,
+    "bias": "bf16[1,2,128,128]",
+    "mask": {**NO_MASK, "bool_mask": "bool[1,1,1,128]"},
+}
 TILES = json.loads("""{
 "block_q": 64, "block_kv": 64, "num_stages": 2, "fold_q_sequence_heads": false, "split_k": 1,
 "persistent": false}""")
