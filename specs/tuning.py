@@ -234,15 +234,20 @@ def chosen_by(
         params: its parameters.
         is_here: tells whether a row is for the GPU in question.
     """
-    exact = tuning.key_of(params)
+    default: tuple[How, Row | None] | None = ("default", None) if tuning.is_default else None
     rows = [row for row in tuning.rows if is_here(row)]
-    by_key = {_typed(row.key): row for row in rows}
-    if (row := by_key.get(_typed(exact))) is not None:
-        return "row", row
-    wide = tuning.bucket_of(params)
-    if wide is not None and (row := by_key.get(_typed(wide))) is not None:
-        return "bucket", row
-    return ("default", None) if tuning.is_default else None
+    if not rows:
+        return default
+    exact = _typed(tuning.key_of(params))
+    for row in rows:
+        if _typed(row.key) == exact:
+            return "row", row
+    key = tuning.bucket_of(params)
+    wide = None if key is None else _typed(key)
+    for row in rows:
+        if _typed(row.key) == wide:
+            return "bucket", row
+    return default
 
 
 def is_for(row: Row, names: Collection[str]) -> bool:

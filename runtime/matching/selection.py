@@ -113,9 +113,13 @@ def refusal(
 def device_refusal(candidate: Candidate, device: Device) -> str | None:
     """Return why a variant cannot run on a GPU, None where it can."""
     # The artifact is asked for last: all else is known without reading it.
+    return _arch_refusal(candidate, device) or resource_refusal(candidate, device)
+
+
+def resource_refusal(candidate: Candidate, device: Device) -> str | None:
+    """Return why a variant for a GPU's architecture cannot run there, None where it can."""
     return (
-        _arch_refusal(candidate, device)
-        or _driver_refusal(candidate.facts.minimum_driver, device.driver_version)
+        _driver_refusal(candidate.facts.minimum_driver, device.driver_version)
         or _mesh_refusal(candidate.artifact)
         or _launch_refusal(candidate.artifact, device)
     )

@@ -6,7 +6,8 @@ the default; else the call is refused. A row is for a GPU that has the name whic
 on, or that of its model. Parameters of `over` in the call go before the table: where they leave one
 variant of a group, that is it.
 
-The table is made once for a kernel and a model of GPU; then a launch of a new shape looks it up.
+What is chosen for a set of arrays is worked out once for a model of GPU, from the variants that
+take them alone; routes keep it, so later launches do not come here.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pallasc.runtime.matching.selection import (
     likest,
     none_fits,
     point,
+    resource_refusal,
     select,
     several_fit,
 )
@@ -86,13 +88,13 @@ class Group(NamedTuple):
     variants: tuple[Candidate, ...]
 
     def choose(self, device: Device) -> Candidate | None:
-        """Return the best variant that can run on a GPU, None where there is none.
+        """Return the best variant that can run on a GPU of this architecture, None for none.
 
         Raises:
             SelectionError: there are several points of the matrix that nothing decides between.
         """
         for rank in self.ranks:
-            able = [own for own in rank if device_refusal(own, device) is None]
+            able = [own for own in rank if resource_refusal(own, device) is None]
             if able:
                 return able[0] if len(able) == 1 else _one(able, device)
         return None
@@ -119,7 +121,7 @@ class Selector:
         self.candidates = tuple(candidates)
         self.given = dict(given or {})
         self._whole = self if whole is None else whole
-        self._tables: dict[object, dict[Types, list[Group]]] = {}
+        self._tables: dict[object, list[Group]] = {}
 
     def among(
         self, candidates: Iterable[Candidate], given: Mapping[str, object] | None = None
@@ -132,8 +134,11 @@ class Selector:
         """Whether rows or a default decide."""
         if self._whole is not self:
             return self._whole.is_tuned
-        tunings = (own.tuning for own in self.candidates)
-        return any(tuning is not None and (tuning.rows or tuning.is_default) for tuning in tunings)
+        for own in self.candidates:
+            tuning = own.tuning
+            if tuning is not None and (tuning.rows or tuning.is_default):
+                return True
+        return False
 
     @cached_property
     def _over(self) -> frozenset[str]:
@@ -167,8 +172,8 @@ class Selector:
         if not self.is_tuned:
             return select(self.candidates, device, types, addresses=addresses)
         key = self.candidates[0].arrays if types is None else types
-        groups = self.table(device).get(key)
-        if groups is None:
+        groups = self.groups(device, key)
+        if not groups:
             return select(self.candidates, device, key)
         if len(groups) == 1:
             chosen = groups[0].choose(device)
@@ -185,7 +190,7 @@ class Selector:
         """
         if not self.is_tuned:
             return fitting_candidates(self.candidates, device)
-        groups = [group for own in self.table(device).values() for group in own]
+        groups = [group for types in self._by_types for group in self.groups(device, types)]
         chosen = [own for group in groups if (own := group.choose(device)) is not None]
         if not chosen:
             fitting_candidates(self.candidates, device)
@@ -231,25 +236,33 @@ class Selector:
             raise refused[0]
         return chosen
 
-    def table(self, device: Device) -> dict[Types, list[Group]]:
-        """Return the groups of each set of arrays on GPUs of a model."""
-        key = device.name, device.major, device.minor
-        table = self._tables.get(key)
-        if table is None:
-            by_types: dict[Types, list[Candidate]] = {}
-            for own in self.candidates:
-                if arch_refusal(own.arch, device.major, device.minor) is None:
-                    by_types.setdefault(own.arrays, []).append(own)
-            table = self._tables[key] = {
-                types: self._groups(variants, {device.name}) for types, variants in by_types.items()
-            }
-        return table
+    def groups(self, device: Device, types: Types) -> list[Group]:
+        """Return the groups of a set of arrays on GPUs of a model, none for other arrays."""
+        key = device.name, device.major, device.minor, types
+        groups = self._tables.get(key)
+        if groups is None:
+            able = [
+                own
+                for own in self._by_types.get(types, ())
+                if arch_refusal(own.arch, device.major, device.minor) is None
+            ]
+            groups = self._tables[key] = self._groups(able, {device.name})
+        return groups
 
-    def _groups(self, variants: Iterable[Candidate], names: Collection[str]) -> list[Group]:
+    @cached_property
+    def _by_types(self) -> dict[Types, list[Candidate]]:
+        by_types: dict[Types, list[Candidate]] = {}
+        for own in self.candidates:
+            by_types.setdefault(own.arrays, []).append(own)
+        return by_types
+
+    def _groups(self, variants: Sequence[Candidate], names: Collection[str]) -> list[Group]:
+        is_given = bool(self.given) and not self._over.isdisjoint(self.given)
+        if len(variants) == 1:
+            return [_ranked(variants, names, is_given=is_given)]
         groups: dict[object, list[Candidate]] = {}
         for own in variants:
             groups.setdefault(self.point(own), []).append(own)
-        is_given = bool(self._over & self.given.keys())
         return [_ranked(group, names, is_given=is_given) for group in groups.values()]
 
     def _of_several(self, groups: Sequence[Group], device: Device, types: Types) -> Candidate:
@@ -314,6 +327,8 @@ def _how(candidate: Candidate, names: Collection[str]) -> tuple[How, Row | None]
 
 def _ranked(variants: Sequence[Candidate], names: Collection[str], *, is_given: bool) -> Group:
     """Return a group; what no row names comes last, where the call or an untuned bundle has it."""
+    if len(variants) == 1 and _how(variants[0], names) is not None:
+        return Group((tuple(variants),), tuple(variants))
     ranks: dict[int, list[Candidate]] = {}
     for own in variants:
         how = _how(own, names)
