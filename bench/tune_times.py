@@ -1,12 +1,13 @@
 """Published times of tuned kernels, read from where their owners publish them.
 
-* Tokamax's tables: `tokamax/data/autotuning/DEVICE/OP.json` of its repository (openxla/tokamax), in
-  each commit that changed one, or of the installed package. They hold the configuration that was
-  fastest for a shape, so several for one shape are those of several commits. Five times each.
+* Tokamax's tables: `tokamax/data/autotuning/DEVICE/OP.json` of its repository (openxla/tokamax,
+  read to 99ee973), in each commit that changed one, and of the installed package (0.0.17). They
+  hold the configuration that was fastest for a shape, so several for one shape are those of several
+  commits. Five times each.
 * AutoHeuristic's data sets for PyTorch (AlnisM/autoheuristic-datasets, commit 3ed2bc4): Triton's
   configurations of matrix products and attention on H100 and A100, nearly every shape measured with
-  every configuration that was tried for it, three times or more, by runs of their own. `zip` files
-  with lines of CSV after one line of JSON; the last two columns are configuration and milliseconds.
+  every configuration that was tried for it, three times or more. `zip` files with lines of CSV
+  after one line of JSON; the last two columns are configuration and milliseconds.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -151,13 +151,20 @@ class _Joined:
         return min(usable, key=lambda own: (own.median_us, own.id))
 
 
-def _joined(files: Iterable[Results], ids: Mapping[str, Collection[str]]) -> list[_Joined]:
+def _joined(files: Sequence[Results], ids: Mapping[str, Collection[str]]) -> list[_Joined]:
     found: dict[tuple[str, str], _Joined] = {}
-    for file in sorted(files, key=lambda file: (file.start.date, file.start.job, _text(file))):
+    for file in _in_order(files):
         for key, contest in sorted(file.contests.items()):
             own = found.setdefault(key, _Joined(contest.kernel, contest.key))
             own.add(file, contest, ids[contest.kernel])
     return [own for _, own in sorted(found.items()) if own.points]
+
+
+def _in_order(files: Sequence[Results]) -> Sequence[Results]:
+    """Return files in an order that neither their names nor the command line decide."""
+    if len(files) == 1:
+        return files
+    return sorted(files, key=lambda file: (file.start.date, file.start.job, _text(file)))
 
 
 def _text(file: Results) -> str:

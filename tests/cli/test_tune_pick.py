@@ -13,7 +13,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "specs" / "tuned"))
 
-from made_results import H100, made_lines
+from made_results import H100, made_lines, point_id
+
+from pallasc.specs.bundle.bundle import open_bundle
 
 RunCommand = Callable[..., Any]
 
@@ -100,6 +102,52 @@ def test_the_same_results_give_the_same_bytes(pick: RunCommand, tuned: Path) -> 
     own = tuned.parent / "own.tuned.yaml"
     assert pick("-o", own).code == 0
     assert own.read_bytes() == first
+
+
+BUNDLED = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: matmul
+    entry: pallasc.specs.library.elementwise:add
+    args: {x: "f32[{m}, 4096]", y: "f32[{m}, 4096]"}
+    static: {block_size: "{tile}"}
+    matrix: {m: [1024]}
+    tune: {over: {tile: [1024, 2048]}}
+"""
+
+
+def test_the_same_results_give_the_same_table_and_the_same_bundle(
+    run: RunCommand, built: Any, tmp_path: Path
+) -> None:
+    run("bundle", "create", *built.arguments, "--frozen", "-o", tmp_path / "all.pallasc")
+    with open_bundle(tmp_path / "all.pallasc") as bundle:
+        (digest,) = [entry.digest for entry in bundle.entries() if "dtype=f32" in entry.id]
+    times = {1024: {1024: 20.0, 2048: 10.0}}
+    artifacts = {point_id(1024, 2048): digest}
+    made = [
+        b"".join(made_lines(times, artifacts=artifacts, rounds=count, start=start))
+        for count, start in ((20, H100), (30, replace(H100, job="6b" * 32)))
+    ]
+    bundles, tables = [], []
+    for order in ((0, 1), (1, 0)):
+        folder = tmp_path / str(order[0])
+        folder.mkdir()
+        spec = folder / "kernels.yaml"
+        spec.write_text(BUNDLED)
+        files = [folder / f"{place}.jsonl" for place in range(2)]
+        for file, number in zip(files, order, strict=True):
+            file.write_bytes(made[number])
+        store = ("--store", built.store)
+        picked = run("tune", "pick", *files, "--specs", spec, *store)
+        assert picked.code == 0, picked.err
+        created = run("bundle", "create", spec, *store, "--frozen", "-o", folder / "b.pallasc")
+        assert created.code == 0, created.err
+        tables.append((folder / "kernels.tuned.yaml").read_bytes())
+        bundles.append((folder / "b.pallasc").read_bytes())
+    assert f"artifact: {digest}" in tables[0].decode()
+    assert tables[0] == tables[1]
+    assert bundles[0] == bundles[1]
 
 
 def test_a_dry_run_writes_nothing_and_json_says_all(pick: RunCommand, tuned: Path) -> None:
