@@ -364,7 +364,9 @@ class Kernel(Variants):
                     "into": partial(self._take_over, False),
                 }
                 success = open_driver().success
-                self._fast_paths = FastPathTable(self.variants, slow, success, checks=self.checks)
+                # Shorter arrays are right where they can be padded, so shapes are always compared.
+                checks = self.checks or self.can_pad
+                self._fast_paths = FastPathTable(self.variants, slow, success, checks=checks)
             fast_paths = self._fast_paths.add(match.route, dialect)
             if fast_paths is not None:
                 self._paths = {"call": fast_paths.call, "into": fast_paths.into}

@@ -157,7 +157,7 @@ class Variants:
         """What calls go through where the extension of C is there."""
         from pallasc.runtime.calls.native_path import NativePaths
 
-        return NativePaths(self.variants, checks=self.checks)
+        return NativePaths(self.variants, checks=self.checks or self.can_pad)
 
     def with_params(self, params: Mapping[str, object]) -> Self:
         """Return the variants that have these parameters of the matrix.

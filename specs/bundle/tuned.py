@@ -18,6 +18,7 @@ from pallasc.specs.tuning import (
     How,
     Row,
     Tuning,
+    check_padding,
     chosen_by,
     is_for,
     key_text,
@@ -92,12 +93,26 @@ def check_agreement(entries: Iterable[Entry]) -> None:
     """Check that the variants of each tuned kernel agree on all that is said of it as a whole.
 
     Raises:
-        SpecError: two variants say different things.
+        SpecError: two variants say different things, or arrays cannot be padded as one says.
     """
     agreement = Agreement()
     for entry in entries:
+        _check_padding(entry)
         if fault := agreement.disagreement(entry):
             raise SpecError(f"{fault}.", hint=_HINT)
+
+
+def _check_padding(entry: Entry) -> None:
+    if entry.tuning is None or not entry.tuning.pad:
+        return
+    shapes = {array.path: array.shape for array in (*entry.inputs, *entry.outputs)}
+    try:
+        check_padding(entry.tuning.pad, dict(entry.params), shapes)
+    except ValueError as error:
+        raise SpecError(
+            f"{entry.id}: {error}.",
+            hint="Correct `pad` under `tune`; pallasc inspect shows a variant's arrays.",
+        ) from error
 
 
 def chosen_entries(entries: Sequence[Entry]) -> dict[str, tuple[Entry, How | None]]:

@@ -164,3 +164,11 @@ def test_where_only_rows_can_choose_each_target_has_the_variant_of_its_rows() ->
         (own.params[0][1], own.params[1][1], how) for own, how in chosen_entries(entries).values()
     ]
     assert chosen == [(16, 1, "row"), (20, 1, None), (20, 4, None), (9, 3, None)]
+
+
+def test_padding_that_a_variant_cannot_have_is_refused_where_a_bundle_is_written() -> None:
+    with pytest.raises(
+        SpecError, match=r"k\[m=16,tile=1\]@h100-sxm: pad: there is no array y;"
+    ) as e:
+        build_bundle([item(1, pad={"m": {"y": 0}})])
+    assert "pallasc inspect" in str(e.value.hint)
