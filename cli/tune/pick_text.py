@@ -71,6 +71,11 @@ def remarks(decided: KernelRows, tune: Tune, within: float) -> Iterator[str]:
         yield f"{name}: not measured to the end: {keys}; go on with pallasc tune run"
     if picked.kernel.without:
         yield f"{name}: no point has valid times for {_keys(tune, picked.kernel.without)}"
+    if decided.unknown:
+        yield (
+            f"{name}: {count(decided.unknown, 'point')} that the spec does not have any more did "
+            "not count"
+        )
     if not picked.is_smallest and not picked.unserved:
         yield f"{name}: a smaller set may exist, the search for it was ended"
     padded = [own.key.key for own in picked.served if own.padded]

@@ -19,6 +19,7 @@ from pallasc.specs.tuned.refusals import (
     check_kernels,
     check_same_artifacts,
     check_targets,
+    unknown_points,
 )
 from pallasc.specs.tuned.rows import Picked, pick_rows
 from pallasc.specs.tuning import Row, Tune
@@ -40,10 +41,17 @@ class TunedKernel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KernelRows:
-    """What was picked of a kernel, and what becomes of its rows."""
+    """What was picked of a kernel, and what becomes of its rows.
+
+    Attributes:
+        picked: what was picked.
+        changes: what becomes of each row.
+        unknown: how many points were measured that the spec does not have any more.
+    """
 
     picked: Picked
     changes: Sequence[RowChange]
+    unknown: int = 0
 
 
 def pick(
@@ -78,13 +86,18 @@ def pick(
         for name, kernel in kernels.items():
             check_age(file, name, kernel.rows, kernel.tune)
     check_same_artifacts(files)
+    unknown = {
+        name: sum(unknown_points(file, name, kernel.ids) for file in files)
+        for name, kernel in kernels.items()
+    }
     ids = {name: kernel.ids for name, kernel in kernels.items()}
     tunes = {name: kernel.tune for name, kernel in kernels.items()}
     decided = []
     for measured in measured_kernels(files, tunes, ids, percent):
         own = kernels[measured.name]
         picked = pick_rows(measured, own.tune, percent, most=most)
-        decided.append(KernelRows(picked, merged_rows(own.rows, picked, own.tune)))
+        changes = merged_rows(own.rows, picked, own.tune)
+        decided.append(KernelRows(picked, changes, unknown[measured.name]))
     return decided
 
 

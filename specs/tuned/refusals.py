@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pallasc.errors import CorruptError, NotCachedError, SpecError
@@ -86,6 +86,25 @@ def check_kernels(file: Results, kernels: Iterable[str]) -> None:
                 hint=suggestion(contest.kernel, known, otherwise="Tuned kernels")
                 or "Give the specs that the job was made of.",
             )
+
+
+def unknown_points(file: Results, kernel: str, ids: Collection[str]) -> int:
+    """Return how many points of a kernel were measured that its spec does not have any more.
+
+    Raises:
+        SpecError: all of them.
+    """
+    own = [
+        point.id in ids
+        for contest, point in _points(file)
+        if contest.kernel == kernel and point.target == file.start.model
+    ]
+    if own and not any(own):
+        raise SpecError(
+            f"{file.file}: no point of {kernel} that was measured is one of its spec any more.",
+            hint=_MEASURE,
+        )
+    return own.count(False)
 
 
 def check_job(file: Results, job: Job) -> None:

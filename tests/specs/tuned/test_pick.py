@@ -185,7 +185,7 @@ def test_keys_that_were_not_measured_to_the_end_are_told_and_their_rows_stay() -
 
 def test_points_that_failed_or_that_specs_have_no_more_are_not_used() -> None:
     own = decided(made_results(TIMES), ids=all_ids(TIMES) - {point_id(512, 128)})
-    assert uses(own)[512] == 256
+    assert (uses(own)[512], own.unknown) == (256, 1)
     own = decided(made_results(TIMES, failed={point_id(512, 128)}))
     assert uses(own)[512] == 256
     own = decided(made_results(TIMES, failed=all_ids({512: TIMES[512]})))
@@ -271,6 +271,11 @@ def test_results_of_an_older_schema_are_refused() -> None:
     old = lines[0].replace(b'"schema":1', b'"schema":0')
     with pytest.raises(SpecError, match="the results have schema 0, and this pallasc reads 1"):
         parse_results(b"".join([old, *lines[1:]]), "results.jsonl")
+
+
+def test_results_of_which_the_specs_have_no_point_are_refused() -> None:
+    error = refused(made_results(TIMES), ids=all_ids({1: {64: 1.0}}))
+    assert "results.jsonl: no point of matmul that was measured is one of its spec" in str(error)
 
 
 def test_a_kernel_that_no_spec_tunes_is_refused() -> None:
