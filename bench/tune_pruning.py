@@ -8,8 +8,9 @@ Tokamax's tables say which configuration was fastest for a shape, and not how fa
 Shapes were drawn in the order of the SHA-256 of their arguments, and configurations of a shape in
 that of arguments and configuration: all that Tokamax tries where these are few, else a sample, so
 that a rank in it is an estimate of the rank among all. Shapes for which fewer than six are tried
-were passed over. Every second shape was used to fit `analysis/tuning/ranking.py`, the others judge.
-Which figures the ranking has was chosen with both halves in view; the weights are of the first.
+were passed over. Of the first 46 every second one was used to fit `analysis/tuning/ranking.py`, the
+others judge. Which figures the ranking has was chosen with both halves in view; the weights are of
+the first. The shapes of `later` were judged when all that was settled, and looked at once.
 For JAX's tunings nothing is published, so nothing says whether the best of them is kept.
 
 `tune_pruning_points.py` compiles the points and writes the records that this reads.
@@ -29,7 +30,7 @@ from pallasc.analysis.tuning.facts import Facts
 from pallasc.analysis.tuning.rules import DEFAULT_SHARE, Point, prune
 
 RECORDS = Path(__file__).parent / "results" / "tune_pruning.json"
-HALVES = ("fit", "judge")
+GROUPS = ("fit", "judge", "later")
 LEAST_PERCENT = 100 * (1 - DEFAULT_SHARE)
 
 
@@ -77,18 +78,18 @@ def figures(options: argparse.Namespace) -> Sequence[Figure]:
     records = json.loads(options.pruning_records.read_text(encoding="utf-8"))
     facts = [Facts(str(number), *values) for number, values in enumerate(records["artifacts"])]
     families: dict[str, Judged] = {}
-    halves = dict.fromkeys(HALVES, Judged())
+    groups = dict.fromkeys(GROUPS, Judged())
     for shape in records["shapes"]:
         judged = judge(shape, facts)
         name = f"{shape['op']} on {shape['target']}"
         families[name] = families.get(name, Judged()) + judged
-        halves[shape["half"]] += judged
+        groups[shape["half"]] += judged
     alone, jax = _jax(records["jax"], facts)
     return [
         *(figure for name, judged in families.items() for figure in _of_family(name, judged)),
         *(
-            Figure(f"winners kept, {half}", 100 * own.winners / own.shapes, "%", 100, at_least=True)
-            for half, own in halves.items()
+            Figure(f"winners kept, {name}", 100 * own.winners / own.shapes, "%", 100, at_least=True)
+            for name, own in groups.items()
         ),
         Figure("JAX: tunings with an alternative", jax.points),
         Figure(
