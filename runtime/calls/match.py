@@ -272,9 +272,19 @@ class Variants:
             ArgumentError: none does.
         """
         if tuple(array_type(*array) for array in arrays) not in self.types:
-            if len(self.types) == 1:
+            if len(self.types) == 1 and not self.can_pad:
                 raise mismatches.wrong_array(self.name, self.variants[0].facts.inputs, arrays)
-            raise mismatches.no_variant_for(self.name, self.variants, arrays)
+            raise self._no_variant_for(arrays)
+
+    def _no_variant_for(self, arrays: Sequence[ArrayType]) -> ArgumentError:
+        """Return the error for arrays that no variant takes, and that are not padded here."""
+        error = mismatches.no_variant_for(self.name, self.variants, arrays)
+        if self.can_pad and smallest(self.variants, tuple(arrays)) is not None:
+            error.hint = (
+                "Arrays of JAX, and those of an operator of torch, are not padded: pad them where "
+                f"the program is written. {error.hint or ''}".rstrip()
+            )
+        return error
 
     def signature_for(self, arrays: Sequence[ArrayType]) -> Signature:
         """Return what the variants for arrays of these types take and give, whatever the GPU.
@@ -285,13 +295,7 @@ class Variants:
         """
         alike = [variant for variant in self.variants if list(variant.arrays) == list(arrays)]
         if not alike:
-            error = mismatches.no_variant_for(self.name, self.variants, arrays)
-            if self.can_pad and smallest(self.variants, tuple(arrays)) is not None:
-                error.hint = (
-                    "Arrays are padded where they are passed to the kernel itself, not in programs "
-                    f"of JAX and operators of torch. Pad them there. {error.hint or ''}".rstrip()
-                )
-            raise error
+            raise self._no_variant_for(arrays)
         kinds = {_kind(variant): variant for variant in alike}
         if len(kinds) > 1:
             raise several_fit(list(kinds.values()))

@@ -150,9 +150,10 @@ def test_what_is_updated_in_place_is_not_padded(
 
 def test_programs_of_jax_are_told_that_they_have_to_pad(seen: list[Any], tmp_path: Path) -> None:
     tuned = _tuned(tmp_path, 4)
-    with pytest.raises(ArgumentError, match=r"no variant for f32\[3, 64\]") as caught:
-        tuned.signature_for((("f32", (3, 64)),) * 2)
-    assert str(caught.value.hint).startswith("Arrays are padded where they are passed to the")
+    for ask in (tuned.signature_for, tuned.check_types):
+        with pytest.raises(ArgumentError, match=r"no variant for f32\[3, 64\]") as caught:
+            ask((("f32", (3, 64)),) * 2)
+        assert str(caught.value.hint).startswith("Arrays of JAX, and those of an operator of torch")
 
 
 def test_a_launch_that_is_captured_pads_in_the_graph(

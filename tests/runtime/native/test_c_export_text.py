@@ -72,6 +72,7 @@ def test_json_names_functions_and_plans(run: Run, bundle: Path, tmp_path: Path) 
         "arch": "sm_90a",
         "file": "plans/spread-h100-sxm.plan",
         "bytes": file.stat().st_size,
+        "chosen_by": None,
     }
     assert file.read_bytes()[:8] == b"PALLASC\n"
     header = (folder / "include" / "my_kernels" / "my_kernels.h").read_text()
