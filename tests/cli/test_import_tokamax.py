@@ -113,18 +113,18 @@ def test_what_cannot_be_imported_is_an_error(
     assert message in result.err
 
 
+@pytest.mark.once
 def test_what_is_imported_compiles_as_its_table_says(
     run: RunCommand, site: Path, tmp_path: Path
 ) -> None:
     run("import", "tokamax", "--from", site, "-o", site, "--untuned")
     result = run("build", site / "tokamax-h100.yaml", "--store", tmp_path / "store", "--json")
     built = {v["id"]: v for v in json.loads(result.out)["variants"]}
-    status = {name.partition("[")[0] + name[-20:]: v["status"] for name, v in built.items()}
     assert [(name.rpartition("=")[2], v["status"]) for name, v in built.items()] == [
         ("tm128]@h100-sxm", "compiled"),
         ("tm64]@h100-sxm", "compiled"),
         ("BF16_BF16_F32]@h100-sxm", "failed"),
-    ], status
+    ]
     assert "NotImplementedError: 100 rows are not supported." in json.dumps(built)
 
 
