@@ -27,7 +27,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from bundle_size import cubins_of, items_of
+from bundle_size import cubins_of
 from corpus import Kernel, Timing, timed
 from harness import Figure
 
@@ -37,7 +37,7 @@ from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.lowering.topology import devices_for
-from pallasc.compiler.toolchain.toolchain import find_toolchain
+from pallasc.specs.bundle.items import item_of
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.gpus import Target
 from pallasc.specs.imports.tokamax_kernels import UNTUNED, kernels_of
@@ -56,8 +56,8 @@ SAMPLE = 50
 LISTING = """
 import sys
 import pallasc
-bundle = pallasc.load(sys.argv[1])
-print(sum(len(bundle[name].variants) for name in bundle))
+bundle = pallasc.open_bundle(sys.argv[1])
+print(sum(len(bundle.variants_of(name)) for name in bundle))
 print(sorted({"jax", "jaxlib", "tokamax"} & set(sys.modules)))
 """
 
@@ -82,7 +82,7 @@ def figures(options: argparse.Namespace) -> list[Figure]:
         compiled = [result for result in results if result.artifact is not None]
         found = [*counted(results), *bundled(compiled, folder / "tokamax.pallasc")]
         sample = in_fixed_order(compiled)[: options.tokamax_sample]
-        compared = by_model([result.variant for result in [*sample, *refused]])
+        compared = by_model(*([r.variant for r in those] for those in (sample, refused)))
         words = {result.variant.id: str(result.error) for result in refused}
         return [*found, *judged(compared, words), *timed_figures(compared)]
 
@@ -141,8 +141,12 @@ def _reason(result: VariantResult) -> str:
 
 def bundled(results: Sequence[VariantResult], path: Path) -> list[Figure]:
     """Return the size of a bundle of everything, and that it opens without JAX."""
-    toolchain = find_toolchain()
-    path.write_bytes(build_bundle(items_of(results), toolchain=toolchain.to_json()))
+    items = [
+        item_of(r.variant.name, dict(r.variant.params), r.artifact, tuning=r.variant.tuning)
+        for r in results
+        if r.artifact is not None
+    ]
+    path.write_bytes(build_bundle(items))
     each = sum(
         len(result.artifact.cubin(kernel.name))
         for result in results
@@ -168,18 +172,18 @@ def in_fixed_order(results: Iterable[VariantResult]) -> list[VariantResult]:
     return sorted(results, key=lambda result: sha256(result.variant.id.encode()).digest())
 
 
-def by_model(variants: Sequence[Variant]) -> dict[str, Compared]:
-    """Compile variants with plain JAX and, where that can, with pallasc; return what came out.
+def by_model(sample: Sequence[Variant], refused: Sequence[Variant]) -> dict[str, Compared]:
+    """Compile the sample both ways, and with plain JAX what was refused; return what came out.
 
     Each model has a process of its own: plain JAX 0.12 fails in one that has compiled for another
     architecture before, as it starts the assembler for that.
     """
     found: dict[str, Compared] = {}
     context = multiprocessing.get_context("spawn")
-    for model in sorted({variant.target.name for variant in variants}):
-        own = [variant for variant in variants if variant.target.name == model]
+    for model in sorted({variant.target.name for variant in (*sample, *refused)}):
+        own = ([v for v in those if v.target.name == model] for those in (sample, refused))
         with context.Pool(1) as pool:
-            found.update(pool.apply(compare, (own,)))
+            found.update(pool.apply(compare, tuple(own)))
     return found
 
 
@@ -208,18 +212,19 @@ def _says(text: str, kind: str, words: str) -> bool:
     return kind in text and re.sub(r"\s+", " ", words).strip() in re.sub(r"\s+", " ", text)
 
 
-def compare(variants: Sequence[Variant]) -> dict[str, Compared]:
-    """Time both on variants of one model, in turn; what plain JAX refuses is not timed."""
+def compare(sample: Sequence[Variant], refused: Sequence[Variant]) -> dict[str, Compared]:
+    """Do what `by_model` does, for variants of one model."""
     import jax
 
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # there is neither GPU nor driver
-    target = variants[0].target
+    target = (*sample, *refused)[0].target
     devices_for(target)  # before JAX looks for devices of this machine
     jax.config.update("jax_platforms", "cpu")
-    both(variants[0], target, ours_first=True)  # imports and digests happen once a process
+    for variant in sample[:1]:  # imports and the toolchain's digests happen once a process
+        both(variant, target, ours_first=True)
     found = {}
-    for index, variant in enumerate(variants):
-        found[variant.id] = both(variant, target, ours_first=index % 2 == 0)
+    for index, variant in enumerate((*sample, *refused)):
+        found[variant.id] = both(variant, target, ours_first=index % 2 == 0 and variant in sample)
     return found
 
 
