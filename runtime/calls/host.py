@@ -40,8 +40,12 @@ def launch_copied(match: Match) -> Any:
     if match.padding is None:
         launch_on_host(route, inputs, outputs, stream)
     else:
+        adapter, ordinal = match.inputs[0].adapter, current_device()
         match.padding.on_host(
-            inputs, outputs, lambda own, made: launch_on_host(route, own, made, stream)
+            inputs,
+            outputs,
+            lambda shape, dtype: adapter.empty(shape, dtype, ordinal, None),
+            lambda own, made: launch_on_host(route, own, made, stream),
         )
     return match.returned(results)
 

@@ -32,7 +32,7 @@ class Strip:
         given_bytes: of a row of the caller's array.
         own_bytes: of a row of ours.
         index: what cuts ours to the caller's, for arrays of numpy.
-        shape: that of ours.
+        shape, dtype: those of ours.
     """
 
     rows: int
@@ -40,6 +40,7 @@ class Strip:
     own_bytes: int
     index: tuple[slice, ...]
     shape: tuple[int, ...]
+    dtype: str
 
     @property
     def size_bytes(self) -> int:
@@ -123,6 +124,7 @@ class Prepared:
         self,
         inputs: Sequence[Any],
         results: Sequence[Any],
+        empty: Callable[[tuple[int, ...], str], Any],
         launch: Callable[[Sequence[Any], Sequence[Any]], None],
     ) -> None:
         """Launch for arrays of numpy.
@@ -130,14 +132,14 @@ class Prepared:
         Args:
             inputs: the caller's arrays.
             results: the caller's arrays for the results.
+            empty: returns a new array of a shape and dtype.
             launch: launches for arrays of the variant.
         """
-        import numpy as np
-
         arrays = [*inputs, *results]
         for number, strip in self._strips.items():
-            arrays[number] = np.zeros(strip.shape, arrays[number].dtype)
+            arrays[number] = empty(strip.shape, strip.dtype)
             if number < self._inputs:
+                arrays[number][...] = 0
                 arrays[number][strip.index] = inputs[number]
         launch(arrays[: self._inputs], arrays[self._inputs :])
         for number, strip in self._strips.items():
@@ -151,7 +153,7 @@ def _strip(binding: Binding, own: Length) -> Strip:
     rows = math.prod(binding.shape[:dimension])
     cut = (*(slice(None) for _ in range(dimension)), slice(length))
     own_bytes = array_bytes(binding) // rows if rows else 0
-    return Strip(rows, length * inner_bits // 8, own_bytes, cut, binding.shape)
+    return Strip(rows, length * inner_bits // 8, own_bytes, cut, binding.shape, binding.dtype)
 
 
 def _cut(binding: Binding, outputs: Any) -> Binding:
