@@ -93,7 +93,7 @@ def figures(options: argparse.Namespace) -> list[Figure]:
         Figure("tune run: lost results", lost, goal=0),
         Figure("tune run: wrong winners", wrong, goal=0),
         Figure("tune run: runs", options.fault_runs),
-        Figure("tune run: kills", kills),
+        Figure("tune run: kills drawn, of which some come after the end", kills),
         *(Figure(f"tune run: points with {what}", faults[what]) for what in _FAULTS),
     ]
 
