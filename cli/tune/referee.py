@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-from pallasc.errors import ToolError
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pallasc.compiler.references.comparison import Comparison
@@ -80,12 +76,12 @@ class OutputReferee:
     def _beside_first(
         self, binding: Binding, data: bytes, reference: Reference | None, wanted: bytes
     ) -> str:
-        actual, expected = _array(binding, data), _array(binding, wanted)
+        from pallasc.compiler.references.raw_outputs import compare_outputs
+
+        tolerance = None
         if reference is not None:
-            rtol, atol = (_BOTH_MAY_BE_OFF * own for own in (reference.rtol, reference.atol))
-        else:
-            rtol, atol = _loose_tolerance(expected)
-        compared = _compare(actual, expected, rtol, atol)
+            tolerance = _BOTH_MAY_BE_OFF * reference.rtol, _BOTH_MAY_BE_OFF * reference.atol
+        compared = compare_outputs(binding, data, wanted, tolerance)
         text = _text(binding, compared, f"{self.first} gives")
         if not text or reference is not None:
             return text
@@ -97,14 +93,12 @@ def _beside_reference(
 ) -> str:
     if reference is None or not reference.outputs[number].positions:
         return ""
-    sampled = reference.outputs[number]
-    actual = _array(binding, data).reshape(-1)
-    with _needs_numpy():
-        import numpy as np
+    from pallasc.compiler.references.raw_outputs import compare_samples
 
-        positions = np.array(sampled.positions)
-        expected = np.array(sampled.values, np.float64)
-    compared = _compare(actual[positions], expected, reference.rtol, reference.atol)
+    sampled = reference.outputs[number]
+    compared = compare_samples(
+        binding, data, sampled.positions, sampled.values, (reference.rtol, reference.atol)
+    )
     return _text(binding, compared, "the reference has", sampled.positions)
 
 
@@ -139,48 +133,3 @@ def _index(position: int, shape: Sequence[int]) -> list[int]:
         position, own = divmod(position, size)
         index.insert(0, own)
     return index
-
-
-def _array(binding: Binding, data: bytes) -> Any:
-    with _needs_numpy():
-        import numpy as np
-
-        from pallasc.compiler.references.compare import array_of
-
-        flat = np.frombuffer(data, np.uint8)
-        return array_of(flat, binding.dtype, binding.shape, binding.layout)
-
-
-def _compare(actual: Any, expected: Any, rtol: float, atol: float) -> Comparison:
-    from pallasc.compiler.references.compare import compare_arrays
-
-    return compare_arrays(actual, expected, rtol=rtol, atol=atol)
-
-
-def _loose_tolerance(expected: Any) -> tuple[float, float]:
-    """Return `rtol` and `atol` for points that may add up in another order: half of the digits.
-
-    That is the square root of the distance from 1 to the next number, relative to an element or to
-    the root mean square of all; whole numbers must be equal.
-    """
-    import ml_dtypes
-    import numpy as np
-
-    if expected.dtype.kind in "iub":
-        return 0.0, 0.0
-    limits: Any = ml_dtypes.finfo
-    digits = math.sqrt(float(limits(expected.dtype).eps))
-    wide = np.abs(expected.astype(np.complex128 if expected.dtype.kind == "c" else np.float64))
-    finite = wide[np.isfinite(wide)]
-    return digits, digits * math.sqrt(float(np.mean(finite**2))) if finite.size else 0.0
-
-
-@contextmanager
-def _needs_numpy() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        raise ToolError(
-            f"results cannot be compared: {error}.",
-            hint="Run pip install 'pallasc[emulate]', which brings numpy and ml_dtypes.",
-        ) from error
