@@ -53,6 +53,7 @@ def command(
     ordinal: int,
     targets: tuple[str, ...],
     expression: str | None,
+    all_points: bool,
     store_root: Path | None,
     as_json: bool,
     **options: Unpack[CollectOptions],
@@ -96,7 +97,13 @@ def command(
 
     refuse_keys(specs, "bench")
     files = parse_inputs(inputs, archive)
-    request = read_request(specs, targets=targets, expression=expression, store_root=store_root)
+    request = read_request(
+        specs,
+        targets=targets,
+        expression=expression,
+        store_root=store_root,
+        all_points=all_points,
+    )
     request.check_inputs(files)
     check_flops(flops, request.variants)
     device = get_device(ordinal)

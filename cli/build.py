@@ -116,6 +116,7 @@ def command(
     specs: tuple[str, ...],
     targets: tuple[str, ...],
     expression: str | None,
+    all_points: bool,
     store_root: Path | None,
     lock: Path | None,
     baseline: Path | None,
@@ -228,9 +229,9 @@ def command(
     with outputs.reporting_errors():
         if shard_output is not None:
             prepare_output(shard_output)
-        how = Options(**options, compile=not dry_run, frozen=frozen)
+        how = Options(**options, compile=not dry_run, frozen=frozen, hold_rows=True)
         if watch:
-            selection = (targets, expression, baseline)
+            selection = (targets, expression, baseline, all_points)
             return _watch(specs, *selection, how, opening, warnings=warnings, quiet=quiet)
         if frozen or locked or (lock is not None and shard is None):
             from pallasc.compiler.builds.locked import load_locked
@@ -248,7 +249,8 @@ def command(
                 on_tick=reading.tick,
                 broken=reading.broken,
             )
-            variants = reader.select(specs, targets, expression).variants
+            chosen = reader.select(specs, targets, expression, all_points=all_points)
+            variants = chosen.variants
             share = take_share(
                 shard,
                 variants,
@@ -312,6 +314,7 @@ def _watch(
     targets: tuple[str, ...],
     expression: str | None,
     baseline: Path | None,
+    all_points: bool,
     options: Options,
     opening: Callable[[], Store],
     *,
@@ -322,7 +325,7 @@ def _watch(
     from pallasc.compiler.watch.watch import Watch
 
     here = replace(options, executor=None)
-    with Watch(specs, here, targets, expression, baseline) as watch:
+    with Watch(specs, here, targets, expression, baseline, all_points) as watch:
         return watch_builds(watch, opening, warnings=warnings, quiet=quiet)
 
 

@@ -276,7 +276,9 @@ def _check_specs(
             on_tick=reading.tick,
             broken=reading.broken,
         )
-        variants = reader.select(specs, options["targets"], options["expression"]).variants
+        variants = reader.select(
+            specs, options["targets"], options["expression"], all_points=options["all_points"]
+        ).variants
         share = take_share(
             options["shard"],
             variants,

@@ -57,6 +57,7 @@ def command(
     lock: Path | None,
     targets: tuple[str, ...],
     expression: str | None,
+    all_points: bool,
     store_root: Path | None,
     require_signed: bool,
     quiet: bool,
@@ -93,6 +94,7 @@ def command(
       toolchain  how the toolchain differs, in words
       changes    a list by id; of each: id, change (added, changed, dropped, unknown), reason,
                  before and after (each action, artifact and request, or null)
+      tables     kernels and targets whose rows in a table of tuned kernels have changed
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
     from pallasc.cli.render.live import store_progress
@@ -108,6 +110,7 @@ def command(
             store=store,
             targets=targets,
             expression=expression,
+            all_points=all_points,
             timeout_s=options["timeout_s"],
             memory_bytes=options["memory_bytes"],
             on_tick=Reading(progress, keep_going=False).tick,
@@ -161,11 +164,12 @@ class _Run:
         )
         for note in checked.notes:
             echo(f"warning: {note}", err=True)
-        self._tell(checked.changes, (), written=False)
-        if not checked.changes:
+        self._tell(checked.changes, (), written=False, tables=checked.tables)
+        if not checked.changes and not checked.tables:
             return 0
         # What the store does not have cannot be compared, so an update is no remedy yet.
-        if all(change.kind == "unknown" for change in checked.changes):
+        unknown = [change.kind == "unknown" for change in checked.changes]
+        if unknown and all(unknown):
             echo("  Build them first: pallasc build SPECS", err=True)
         else:
             echo(f"  If that is intended: {update_command(self._path)}", err=True)
@@ -198,7 +202,7 @@ class _Run:
         written = updated.lock != old
         if written:
             write_lock(self._path, updated.lock)
-        self._tell(updated.changes, updated.toolchain, written=written)
+        self._tell(updated.changes, updated.toolchain, written=written, tables=updated.tables)
         return 0
 
     def _incomplete(self, updated: LockUpdate) -> int:
@@ -209,7 +213,12 @@ class _Run:
         return updated.report.exit_code
 
     def _tell(
-        self, changes: tuple[Change, ...], toolchain: tuple[str, ...], *, written: bool
+        self,
+        changes: tuple[Change, ...],
+        toolchain: tuple[str, ...],
+        *,
+        written: bool,
+        tables: tuple[str, ...],
     ) -> None:
         self.changes = changes
         totals = dict.fromkeys(map(str, _MARKS), 0) | {"same": len(self._variants)}
@@ -222,13 +231,17 @@ class _Run:
             "totals": totals,
             "toolchain": list(toolchain),
             "changes": [_change_json(change) for change in changes],
+            "tables": list(tables),
         }
-        if self._quiet and (written or not changes):
+        if self._quiet and (written or not (changes or tables)):
             return
+        for name in tables:
+            echo(f"{self._path}: the rows of the table of {name} have changed", err=True)
         for clause in toolchain if written else ():
             echo(f"{self._path}: {clause}", err=True)
         words = ", ".join(f"{number:,} {kind}" for kind, number in totals.items() if number)
-        state = "is written" if written else "is not current" if changes else "is current"
+        is_current = not changes and not tables
+        state = "is written" if written else "is current" if is_current else "is not current"
         echo(f"{self._path} {state}: {words}", err=True)
 
 

@@ -71,6 +71,7 @@ def command(
     profile: Path | None,
     targets: tuple[str, ...],
     expression: str | None,
+    all_points: bool,
     store_root: Path | None,
     as_json: bool,
     **options: Unpack[CollectOptions],
@@ -130,7 +131,13 @@ def command(
     if emulated:
         _refuse_without_meaning()
     refuse_keys(specs, "run --emulate" if emulated else "run")
-    request = read_request(specs, targets=targets, expression=expression, store_root=store_root)
+    request = read_request(
+        specs,
+        targets=targets,
+        expression=expression,
+        store_root=store_root,
+        all_points=all_points,
+    )
     request.check_inputs(files)
     traces = TraceFile(profile) if profile is not None else None
     if emulated:

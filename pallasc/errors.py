@@ -80,7 +80,7 @@ class SpecError(PallascError):
 
 
 class NotCachedError(PallascError):
-    """Something is not in the store, or not as the lock file says, and may not be compiled."""
+    """Something is not in the store, or not as the lock file or a table says."""
 
     exit_code = 3
 

@@ -1,11 +1,13 @@
 """The lock file `pallasc.lock`: which artifact each variant had, and what compiled it.
 
-Schema 3, UTF-8, YAML; this is what is written, byte for byte, lines in the order of their keys:
+Schema 4, or 3 where no kernel has a table, UTF-8, YAML; this is what is written, byte for byte,
+lines in the order of their keys:
 
-    lock      = notes "schema: 3" LF "toolchain:" ( " {}" LF | LF { component } )
-                "variants:" ( " {}" LF | LF { variant } )
+    lock      = notes "schema: " ( "3" | "4" ) LF "toolchain:" ( " {}" LF | LF { component } )
+                [ "tables:" LF table { table } ] "variants:" ( " {}" LF | LF { variant } )
     notes     = { "#" text LF }
     component = "  " key ": {" [ "version: " text ", " ] "digest: " digest "}" LF
+    table     = "  " key ": " digest LF
     variant   = "  " key ": {action: " digest ", artifact: " digest ", request: " digest
                 [ ", resources: {" numbers "}" ] [ ", cost: " seconds ] "}" LF
     numbers   = [ "registers: " n ", " ] [ "spill_bytes: " n ", " ] [ "stack_bytes: " n ", " ]
@@ -28,6 +30,9 @@ A key longer than 1000 characters, which YAML does not take so, becomes "  ? key
 * `cost` is how long the variant took to compile; `--shard` divides by it, nothing else reads it. It
   stays as it is while a new time is within a factor of two, or half a second, or every update would
   change each line
+* a table's key is a kernel and a target, `matmul@h100-sxm`, and its digest is over all rows that
+  the kernel has for that model (`rows_digest_text` in `specs/tuning.py`): which variants are used
+  where, and what was measured
 * a component is something that all action keys depend on, by its label in the identity of the
   toolchain; its digest counts, its version is there for people
 
@@ -40,6 +45,7 @@ History:
     1  the first version.
     2  costs; a lock of schema 1 is read, and is one without them.
     3  resources; older locks are read, and are ones without them.
+    4  tables; only where there are any, so that other locks stay as they are.
 """
 
 from __future__ import annotations
@@ -56,8 +62,10 @@ from pallasc.specs.user_files import replace_file
 LOCK_FILE = Path("pallasc.lock")
 """Where the lock is, unless `--lock` names another file."""
 
-LOCK_SCHEMA = 3
-READ_SCHEMAS = (1, 2, LOCK_SCHEMA)
+LOCK_SCHEMA, TABLES_SCHEMA = 3, 4
+"""What is written where no kernel has a table, and where one has."""
+
+READ_SCHEMAS = (1, 2, LOCK_SCHEMA, TABLES_SCHEMA)
 NOTES = (
     "# What each variant was compiled to. Commit this file; `pallasc lock SPECS --update` writes",
     "# it, `pallasc build --locked` and `pallasc build --frozen` hold to it.",
@@ -106,13 +114,15 @@ class Lock:
     """The content of a lock file: components by label; the others by the variants' ids.
 
     A cost is a compile time in seconds; a variant whose time is unknown has none. Variants of a
-    lock that an older pallasc wrote have no resources.
+    lock that an older pallasc wrote have no resources. Of a kernel that a table
+    tunes there is the digest of its rows, by kernel and target.
     """
 
     toolchain: Mapping[str, Component] = field(default_factory=dict)
     variants: Mapping[str, Entry] = field(default_factory=dict)
     costs: Mapping[str, float] = field(default_factory=dict)
     resources: Mapping[str, Resources] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)
 
 
 ChangeKind = Literal["added", "changed", "dropped", "unknown"]
@@ -148,8 +158,9 @@ def update_command(place: Path | str) -> str:
 
 def lock_text(lock: Lock) -> str:
     """Return the text of a lock file; equal locks give equal bytes."""
-    lines = [*NOTES, f"schema: {LOCK_SCHEMA}"]
+    lines = [*NOTES, f"schema: {TABLES_SCHEMA if lock.tables else LOCK_SCHEMA}"]
     lines += _section("toolchain", {k: _component(v) for k, v in lock.toolchain.items()})
+    lines += _section("tables", lock.tables) if lock.tables else []
     entries = {
         name: _entry(entry, lock.costs.get(name), lock.resources.get(name))
         for name, entry in lock.variants.items()
@@ -245,7 +256,34 @@ def merged(lock: Lock, new: Lock, *, whole: bool) -> Lock:
         if name in variants and variants[name].artifact == lock.variants[name].artifact
     }
     resources |= new.resources
-    return Lock(lock.toolchain if same else new.toolchain, variants, costs, resources)
+    again = {*lock.tables} if whole else tuned_in(new.variants)
+    tables = {name: own for name, own in lock.tables.items() if name not in again}
+    tables |= new.tables
+    return Lock(lock.toolchain if same else new.toolchain, variants, costs, resources, tables)
+
+
+def tuned_in(variants: Iterable[str]) -> set[str]:
+    """Return the names that tables of some variants have: `matmul@h100-sxm` for each of that."""
+    ends = ((name.partition("@")[0], name.rpartition("@")[2]) for name in variants)
+    return {table_key(kernel.partition("[")[0], target) for kernel, target in ends}
+
+
+def table_key(kernel: str, target: str) -> str:
+    """Return the name of the rows of a kernel for a target."""
+    return f"{kernel}@{target}"
+
+
+def changed_tables(
+    before: Mapping[str, str], after: Mapping[str, str], names: Iterable[str]
+) -> list[str]:
+    """Return which rows differ from those of a lock, by kernel and target.
+
+    Args:
+        before: the lock's tables.
+        after: those of the specs.
+        names: what is compared.
+    """
+    return sorted(name for name in names if before.get(name) != after.get(name))
 
 
 def settled_cost(before_s: float | None, now_s: float) -> float:

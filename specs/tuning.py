@@ -148,6 +148,9 @@ class Tuning:
             use, and its own digest is theirs.
         rank: its place among the points of its key, from 1, by what is known without a GPU; 0 in
             bundles that are no job for `pallasc tune run`.
+        stands: how many variants the row may have been measured of, if this is one of them; 0 in
+            bundles, which do not have it.
+        table: all rows of the kernel, those of other models too; none in bundles.
     """
 
     by: tuple[str, ...]
@@ -158,6 +161,8 @@ class Tuning:
     is_default: bool = False
     rows: tuple[Row, ...] = ()
     rank: int = 0
+    stands: int = field(default=0, compare=False, repr=False)
+    table: tuple[Row, ...] = field(default=(), compare=False, repr=False)
 
     def key_of(self, params: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
         """Return the exact key of a point."""

@@ -39,7 +39,13 @@ class Selection(TypedDict):
     expression: str | None
 
 
-class LoadOptions(ProcessLimits, Selection):
+class SpecSelection(Selection):
+    """Which variants of specs a command works on: see `selection_options`."""
+
+    all_points: bool
+
+
+class LoadOptions(ProcessLimits, SpecSelection):
     """Which variants of specs a command works on, and the limits for reading them."""
 
 
@@ -166,9 +172,19 @@ def select_by(*, target: str, expression: str) -> Callable[[F], F]:
     )
 
 
-selection_options = select_by(
+variant_options = select_by(
     target="A model or architecture in place of the spec's own targets",
     expression=": a part of a name, param=value, target=sm_90a, with and, or, not and parentheses",
+)
+"""Which variants of specs a command takes that takes all points of tuned kernels."""
+
+selection_options = together(
+    variant_options,
+    click.option(
+        "--all-points",
+        is_flag=True,
+        help="Take every point of tuned kernels, not only those that their tables use.",
+    ),
 )
 
 store_option = click.option(

@@ -55,4 +55,7 @@ def load_variants(
         memory_bytes=options["memory_bytes"],
         on_tick=on_tick,
     )
-    return reader.select(paths, options["targets"], options["expression"]).variants
+    selected = reader.select(
+        paths, options["targets"], options["expression"], all_points=options["all_points"]
+    )
+    return selected.variants

@@ -75,6 +75,7 @@ def command(
     frozen: bool,
     targets: tuple[str, ...],
     expression: str | None,
+    all_points: bool,
     store_root: Path | None,
     require_signed: bool,
     quiet: bool,
@@ -129,7 +130,7 @@ def command(
             frozen=frozen,
             on_tick=Reading(progress, keep_going=False).tick,
         )
-        selection = reader.select(specs, targets, expression)
+        selection = reader.select(specs, targets, expression, all_points=all_points)
         source: Source = "frozen" if frozen else "compile"
         made = make_bundle(
             selection,

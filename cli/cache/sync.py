@@ -9,7 +9,7 @@ import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    Selection,
+    SpecSelection,
     json_option,
     selection_options,
     specs_argument,
@@ -34,7 +34,7 @@ def command(
     store_root: Path | None,
     settings: RemoteSettings,
     as_json: bool,
-    **selection: Unpack[Selection],
+    **selection: Unpack[SpecSelection],
 ) -> None:
     """Bring what the remote store has for the toolchain here, then send the variants of SPECS.
 

@@ -12,7 +12,7 @@ from pallasc.cli.terminal.times import Heartbeat
 if TYPE_CHECKING:
     from pallasc.cache.remote.transfer import Transfer
     from pallasc.cache.store import Store
-    from pallasc.cli.arguments.options import Selection
+    from pallasc.cli.arguments.options import SpecSelection
     from pallasc.compiler.builds.remote_requests import Sendable
 
 _MOST_NAMED = 5
@@ -46,7 +46,7 @@ def namespaces(store: Store, *, every: bool) -> list[str] | None:
     return [namespace_here(store)]
 
 
-def find_sendable(specs: tuple[str, ...], store: Store, selection: Selection) -> Sendable:
+def find_sendable(specs: tuple[str, ...], store: Store, selection: SpecSelection) -> Sendable:
     """Return what of the selected variants may be sent, and say what may not."""
     from pallasc.cli.arguments.selection import load_variants
     from pallasc.compiler.builds.remote_requests import sendable

@@ -66,7 +66,12 @@ class Request:
 
 
 def read_request(
-    specs: Sequence[str], *, targets: Sequence[str], expression: str | None, store_root: Path | None
+    specs: Sequence[str],
+    *,
+    targets: Sequence[str],
+    expression: str | None,
+    store_root: Path | None,
+    all_points: bool = False,
 ) -> Request:
     """Return the variants of specs, or of bundles, that are to be launched.
 
@@ -75,6 +80,7 @@ def read_request(
         targets: models and architectures to choose.
         expression: which variants to choose.
         store_root: the store; nothing for a bundle.
+        all_points: whether to take every point of tuned kernels of specs.
 
     Raises:
         PallascError: as reading does.
@@ -87,7 +93,7 @@ def read_request(
         pairs = read_bundled(bundles, targets=targets, expression=expression)
         return Request([variant for variant, _ in pairs], [artifact for _, artifact in pairs], None)
     store = open_store(store_root)
-    selection = SpecReader(store=store).select(specs, targets, expression)
+    selection = SpecReader(store=store).select(specs, targets, expression, all_points=all_points)
     return Request(list(selection.variants), [], store)
 
 

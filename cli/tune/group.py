@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pallasc.cli.arguments.command import Group
-from pallasc.cli.tune import pick, plan, run
+from pallasc.cli.tune import pick, plan, renew, run, show
 
 
 @click.group(
@@ -23,8 +23,10 @@ def command() -> None:
       pallasc tune plan kernels.yaml -o job.pallasc
       pallasc tune run job.pallasc -o results.jsonl
       pallasc tune pick results.jsonl --specs kernels.yaml
+      pallasc tune show kernels.yaml
+      pallasc tune renew kernels.yaml
     """
 
 
-for _command in (plan.command, run.command, pick.command):
+for _command in (plan.command, run.command, pick.command, show.command, renew.command):
     command.add_command(_command)

@@ -15,10 +15,10 @@ from pallasc.cli.arguments.options import (
     json_option,
     quiet_option,
     require_store_option,
-    selection_options,
     specs_argument,
     store_option,
     supervision_options,
+    variant_options,
 )
 from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.terminal.output import echo
@@ -65,7 +65,7 @@ def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
     help="Keep at most this part of the points of a key.",
 )
 @count_option("--most", "Keep at most N points of a key.")
-@selection_options
+@variant_options
 @compile_options
 @supervision_options
 @store_option

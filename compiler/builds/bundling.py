@@ -139,7 +139,9 @@ def make_bundle(
     report = build(
         selection.variants,
         store=store,
-        options=replace(options.build, frozen=options.source != "compile", locked=constraint),
+        options=replace(
+            options.build, frozen=options.source != "compile", locked=constraint, hold_rows=True
+        ),
         on_event=on_event,
     )
     if report.exit_code:

@@ -51,6 +51,7 @@ from pallasc.specs.lock import (
     Lock,
     differences,
     differing,
+    table_key,
     update_command,
 )
 from pallasc.specs.spec import Variant
@@ -157,6 +158,7 @@ class LockedLookup:
         self.requests = lookup.requests
         self._store = store
         self._reasons: dict[str, str] = {}
+        self._tables: dict[str, str | None] = {}
         self._manifests: dict[str, list[Manifest]] | None = None
         self.unchecked = 0
         """Variants that were taken by the lock's action key alone."""
@@ -196,7 +198,7 @@ class LockedLookup:
         """Return the error of a result that differs from the lock, None if it matches."""
         clause = self.difference(result)
         if clause is None:
-            return None
+            return self._other_table(result.variant)
         entry = self._lock.variants.get(result.variant.id) if self._lock else None
         hint, kind = self._hint(), ""
         if entry is not None and result.action_key == entry.action:
@@ -204,6 +206,24 @@ class LockedLookup:
             hint, kind = (_STORED, "stored") if is_hit else (_REPRODUCE, "not deterministic")
         message = f"{result.variant.id} is {clause}."
         return NotCachedError(message, hint=hint, reason=clause, kind=kind)
+
+    def _other_table(self, variant: Variant) -> NotCachedError | None:
+        """Return the error of a variant whose kernel's rows are not the lock's."""
+        if self._lock is None or variant.tuning is None:
+            return None
+        name = table_key(variant.name, variant.target.name)
+        if name not in self._tables:
+            from pallasc.compiler.builds.tuned_rows import tables_of
+
+            self._tables[name] = tables_of([variant]).get(name)
+        now, locked = self._tables[name], self._lock.tables.get(name)
+        if now == locked:
+            return None
+        clause = f"tuned by a table that {self._file} does not have"
+        if locked is not None:
+            clause = f"tuned by other rows than {self._file} has" if now else "without its table"
+        message = f"{variant.id} is {clause}."
+        return NotCachedError(message, hint=self._hint(), reason=clause, kind="not as tuned")
 
     def difference(self, result: VariantResult) -> str | None:
         """Return in words how a result differs from the lock, None if it matches."""

@@ -35,6 +35,7 @@ class Options:
         remote: the remote store behind the local one, None for none.
         executor: the scheduler of the cluster that compiles misses, as `cluster/address` reads it;
             None compiles here.
+        hold_rows: whether a variant fails if a row of its table is of another artifact.
     """
 
     jobs: int | None = None
@@ -52,6 +53,7 @@ class Options:
     fail_on_warning: tuple[re.Pattern[str], ...] = ()
     remote: RemoteSettings | None = None
     executor: str | None = None
+    hold_rows: bool = False
 
     @property
     def compiles(self) -> bool:

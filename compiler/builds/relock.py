@@ -16,13 +16,24 @@ from pallasc.compiler.builds.locked import (
 )
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
+from pallasc.compiler.builds.tuned_rows import tables_of
 from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
 from pallasc.compiler.inputs.remembered_toolchain import installed_or_remembered
 from pallasc.compiler.inputs.request import Request, Requests
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import NotCachedError
 from pallasc.specs.artifacts.resources import resources_of
-from pallasc.specs.lock import Change, Entry, Lock, compare, differences, merged, update_command
+from pallasc.specs.lock import (
+    Change,
+    Entry,
+    Lock,
+    changed_tables,
+    compare,
+    differences,
+    merged,
+    tuned_in,
+    update_command,
+)
 from pallasc.specs.resources import Resources
 from pallasc.specs.spec import Variant
 
@@ -32,10 +43,14 @@ _NOT_DETERMINISTIC = "the same action key gave another artifact"
 
 @dataclass(frozen=True, slots=True)
 class LockCheck:
-    """The differences of variants from a lock, and notes on the comparison."""
+    """The differences of variants from a lock, and notes on the comparison.
+
+    `tables` names the kernels and targets whose rows of a table differ.
+    """
 
     changes: tuple[Change, ...]
     notes: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +62,14 @@ class LockUpdate:
         changes: changed entries.
         toolchain: differences between the toolchains, in words.
         report: report of the build.
+        tables: kernels and targets whose rows of a table differ.
     """
 
     lock: Lock
     changes: tuple[Change, ...]
     toolchain: tuple[str, ...]
     report: Report
+    tables: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -97,7 +114,13 @@ def check_lock(
         gone = entries.keys() - {variant.id for variant in variants}
         changes += [Change("dropped", name, entries[name]) for name in gone]
     changes.sort(key=lambda change: change.variant)
-    return LockCheck(tuple(changes), notes)
+    return LockCheck(tuple(changes), notes, _tables(variants, lock or Lock(), whole=whole))
+
+
+def _tables(variants: Sequence[Variant], lock: Lock, *, whole: bool) -> tuple[str, ...]:
+    """Return which rows differ from those of a lock, by kernel and target."""
+    names = tuned_in(variant.id for variant in variants) | ({*lock.tables} if whole else set())
+    return tuple(changed_tables(lock.tables, tables_of(variants), names))
 
 
 def _check(
@@ -157,16 +180,19 @@ def update_lock(
             "update keeps would not match this one.",
             hint=f"Update all of it, without -k and --target: {update_command(file)}",
         )
+    options = replace(options, hold_rows=True)
     report = build(variants, store=store, options=options, on_event=on_event)
     entries = _entries(report.results, requests)
     if len(entries) < len(variants) or report.exit_code:
         return LockUpdate(old, (), tuple(changed_parts), report)
     times, resources = compile_times(report.results), _resources(report.results)
-    new = merged(old, Lock(toolchain, entries, times, resources), whole=whole)
+    tables = tables_of(variants)
+    new = merged(old, Lock(toolchain, entries, times, resources, tables), whole=whole)
     changes = compare(old.variants, entries, whole=whole)
     reasons = {} if changed_parts else {r.variant.id: r.reason for r in report.results}
     explained = tuple(_with_reason(change, reasons) for change in changes)
-    return LockUpdate(new, explained, tuple(changed_parts), report)
+    differing_tables = _tables(variants, old, whole=whole)
+    return LockUpdate(new, explained, tuple(changed_parts), report, differing_tables)
 
 
 def _entries(results: Sequence[VariantResult], requests: Sequence[str]) -> dict[str, Entry]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pallasc.cache.remote.stats import RemoteStats
     from pallasc.compiler.builds.locked import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
+    from pallasc.compiler.builds.tuned_rows import RowCheck
     from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
     from pallasc.compiler.inputs.why import Explanation
     from pallasc.compiler.toolchain.context import Context
@@ -68,6 +69,15 @@ def ticking(run: Run, *, tick_s: float = 0.5) -> Iterator[None]:
         thread.join()
 
 
+def _row_check(variants: Iterable[Variant]) -> RowCheck | None:
+    """Return what holds rows to artifacts; nothing is imported where there are none."""
+    if not any(variant.tuning is not None and variant.tuning.stands for variant in variants):
+        return None
+    from pallasc.compiler.builds.tuned_rows import RowCheck
+
+    return RowCheck()
+
+
 class Run:
     """The state of one build: a result for each variant, by its position.
 
@@ -106,6 +116,7 @@ class Run:
         self.has_compiler = True
         self.context: Context | None = None
         self.remote: RemoteTier | None = None
+        self._rows = _row_check(self.variants) if options.hold_rows else None
         self._failed = False
 
     def open_remote(self, setup: Setup | RememberedToolchain) -> None:
@@ -136,13 +147,15 @@ class Run:
             self.locked = LockedLookup(self.options.locked, lookup, self.store)
 
     def settle(self, index: int, result: VariantResult) -> None:
-        """Record a result; an artifact over its budget, or not as locked, is a failure."""
+        """Record a result; an artifact over its budget, or not as locked or tuned, fails."""
         if result.artifact is not None:
             error: PallascError | None = self._over_budget(result.artifact, result.variant)
             if error is None and self.locked is not None:
                 error = self.locked.check(result)
             if error is None and self.options.fail_on_warning:
                 error = self._fatal_warning(result)
+            if error is None and self._rows is not None:
+                error = self._rows.error(result)
             if error is not None:
                 error.location = error.location or result.variant.location
                 result = replace(result, status="failed", error=error)

@@ -92,10 +92,28 @@ def join(files: Sequence[Path]) -> Joined:
         order=tuple(specs),
         absent=tuple(n for n in range(1, parts[0].head.shard.of + 1) if n not in have),
         unbuilt=tuple(name for name in specs if name not in built),
-        lock=Lock(_components(parts), entries, {n: times[n] for n in times if n in entries}),
+        lock=Lock(
+            _components(parts),
+            entries,
+            {n: times[n] for n in times if n in entries},
+            tables=_tables(parts),
+        ),
         whole=all(part.head.whole for part in parts),
         notes=tuple(_notes_on_sources(parts)),
     )
+
+
+def _tables(parts: Sequence[Part]) -> dict[str, str]:
+    """Return the digests of tables, which all jobs read.
+
+    Raises:
+        SpecError: two jobs read different ones.
+    """
+    tables = dict(parts[0].head.tables)
+    for part in parts[1:]:
+        if part.head.tables != tables:
+            raise _do_not_fit(parts[0], part, "their kernels were tuned by different tables")
+    return tables
 
 
 def _distinct(parts: Sequence[Part]) -> list[Part]:

@@ -13,6 +13,7 @@ from pallasc.cache.format import MANIFESTS
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.relock import compile_times
 from pallasc.compiler.builds.report import Report, VariantResult
+from pallasc.compiler.builds.tuned_rows import tables_of
 from pallasc.compiler.inputs.remembered_toolchain import (
     RememberedToolchain,
     installed_or_remembered,
@@ -83,6 +84,7 @@ def make_part(
         sources=_sources(done, requests, store),
         report=documents[0],
         junit=documents[1],
+        tables=tables_of(share.listed),
     )
     write_part(path, head, chain(_specs(specs, store), _files(done, requests, store)))
 

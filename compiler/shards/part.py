@@ -23,6 +23,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from pallasc.compiler.shards.shard import MOST_SHARDS, Shard
@@ -88,6 +89,7 @@ class Head(NamedTuple):
         report: what `--json` prints of the build.
         junit: what `--junit` writes of it.
         packs: its packs, in order.
+        tables: digest of the rows of each kernel that is tuned by a table.
     """
 
     shard: Shard
@@ -103,6 +105,7 @@ class Head(NamedTuple):
     report: Mapping[str, object]
     junit: str
     packs: Sequence[StoredPack] = ()
+    tables: Mapping[str, str] = MappingProxyType({})
 
 
 class Part:
@@ -209,6 +212,7 @@ def _to_json(head: Head) -> dict[str, object]:
         "own": list(head.own),
         "entries": {name: list(entry) for name, entry in head.entries.items()},
         "packs": [list(pack) for pack in head.packs],
+        "tables": dict(head.tables),
     }
 
 
@@ -324,6 +328,7 @@ def _from_json(data: Mapping[str, object]) -> Head:
         report=as_object(data["report"]),
         junit=as_text(data["junit"]),
         packs=[_pack(each) for each in as_list(data["packs"])],
+        tables=_texts(data.get("tables", {})),
     )
 
 

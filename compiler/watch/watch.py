@@ -41,6 +41,7 @@ class Watch:
         expression: see `SpecReader.select`.
         options: of the builds.
         baseline: see `load_baseline`, which reads it before each build.
+        all_points: see `SpecReader.select`.
         files: what is watched.
     """
 
@@ -49,6 +50,7 @@ class Watch:
     targets: Sequence[str] = ()
     expression: str | None = None
     baseline: Path | None = None
+    all_points: bool = False
     files: WatchedFiles = field(default_factory=WatchedFiles)
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
     _warm: WarmWorkers = field(init=False)
@@ -92,7 +94,9 @@ class Watch:
         self.files.follow(files_of_paths(self.paths), read_ns=began_ns)
         reader = self._reader(store, on_tick, broken)
         try:
-            selection = reader.select(self.paths, self.targets, self.expression)
+            selection = reader.select(
+                self.paths, self.targets, self.expression, all_points=self.all_points
+            )
             self._executes = any(_is_python(spec) for spec in selection.specs)
             named = files_of_specs(selection.specs, reader.remembered, store)
             self.files.follow(named, read_ns=began_ns)

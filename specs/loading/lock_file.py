@@ -43,6 +43,7 @@ _VARIANT = re.compile(
 _COMPONENT = re.compile(
     rf'^  {_KEY}: \{{(?:version: "([^"\\\n]*)", )?digest: ({DIGEST})\}}\n', re.MULTILINE
 )
+_TABLE = re.compile(rf"^  {_KEY}: ({DIGEST})\n", re.MULTILINE)
 _MOST_VALUES = 10_000_000
 """Values in one lock; it has as many variants as its user compiles."""
 
@@ -56,7 +57,9 @@ _RESOURCES = Record(tuple(Field(name, Number(whole=True), name) for name in Reso
 _ENTRY_FIELDS = Record((*_DIGEST_FIELDS, Field("resources", _RESOURCES, "Numbers."), _COST_FIELD))
 _TOOLCHAIN = MapOf(_ANY_TEXT, _COMPONENT_FIELDS, "components", minimum=0)
 _VARIANTS = MapOf(_ANY_TEXT, _ENTRY_FIELDS, "variants", minimum=0)
+_TABLES = MapOf(_ANY_TEXT, _DIGEST_TEXT, "tables", minimum=0)
 _SECTIONS = ("schema", "toolchain", "variants")
+_OPTIONAL = ("tables",)
 
 
 def read_lock(path: Path) -> Lock | None:
@@ -110,17 +113,20 @@ def _parse_own_form(text: str) -> Lock | None:
     start = next(filter(head.startswith, starts), None)
     if not separator or start is None:
         return None
-    head = f"{head.removeprefix(start)}\n"
+    head, _, listed_tables = f"{head.removeprefix(start)}\n".partition("tables:\n")
+    tables = {a or b: digest for a, b, digest in _TABLE.findall(listed_tables)}
     toolchain = {a or b: Component(d, v) for a, b, v, d in _COMPONENT.findall(head)}
     rows = _VARIANT.findall(body)
     variants = {a or b: Entry(*digests) for a, b, *digests, _, _ in rows}
     costs = {a or b: float(cost) for a, b, *_, cost in rows if cost}
     resources = {a or b: _resources(numbers) for a, b, *_, numbers, _ in rows if numbers}
     # A line that no pattern matched, or a key that is given twice, leaves fewer entries than lines.
-    is_complete = (len(toolchain), len(variants)) == (head.count("\n"), body.count("\n"))
+    sections = (head, listed_tables, body)
+    lengths = [len(toolchain), len(tables), len(variants)]
+    is_complete = lengths == [section.count("\n") for section in sections]
     if not is_complete or None in resources.values() or not body.endswith("\n"):
         return None
-    return Lock(toolchain, variants, costs, resources)  # type: ignore[arg-type]
+    return Lock(toolchain, variants, costs, resources, tables)  # type: ignore[arg-type]
 
 
 def _resources(text: str) -> Resources | None:
@@ -178,8 +184,8 @@ def _lock(data: object, at: Place) -> Lock:
         if name not in data:
             raise at.error(f"field {name!r} of a lock file is missing.")
     for name in data:
-        if name not in _SECTIONS:
-            raise at.unknown("field", name, [*_SECTIONS])
+        if name not in (*_SECTIONS, *_OPTIONAL):
+            raise at.unknown("field", name, [*_SECTIONS, *_OPTIONAL])
     make_component: Callable[..., Component] = Component
     make_entry: Callable[..., Entry] = Entry
     toolchain = _TOOLCHAIN.read(data["toolchain"], at.child("toolchain"))
@@ -195,4 +201,5 @@ def _lock(data: object, at: Place) -> Lock:
         {name: make_entry(**entry) for name, entry in variants.items()},
         {name: float(cost_s) for name, cost_s in costs.items()},
         {name: Resources(**numbers) for name, numbers in resources.items()},
+        _TABLES.read(data.get("tables", {}), at.child("tables")),
     )

@@ -51,8 +51,17 @@ class TunedPoints:
         Raises:
             SpecError: the spec's table is wrong, or nothing is left.
         """
-        rows = self._rows(spec, tune, points, targets)
-        choice = Choice(tune, rows)
+        table = self._tables.of(spec, tune)
+        rows = () if table is None else self._rows(spec, tune, points, targets, table)
+        usual = Tuning(
+            by=tune.by,
+            over=tuple(tune.over),
+            buckets=tune.buckets,
+            rounding=tune.rounding,
+            pad=tune.pad,
+            table=() if table is None else table.rows,
+        )
+        choice = Choice(tune, usual, rows, points, targets)
         everywhere = {t.name for t in targets if self._all_points or choice.is_open(t)}
         left_out: dict[str, dict[str, _Key]] = {target.name: {} for target in targets}
         covered: set[tuple[str, str]] = set()
@@ -82,12 +91,9 @@ class TunedPoints:
             self._remark_left_out(spec, tune, name, own_keys)
 
     def _rows(
-        self, spec: Spec, tune: Tune, points: list[Point], targets: list[Target]
+        self, spec: Spec, tune: Tune, points: list[Point], targets: list[Target], table: Table
     ) -> tuple[Row, ...]:
-        """Return the rows of a spec, checked."""
-        table = self._tables.of(spec, tune)
-        if table is None:
-            return ()
+        """Return the rows that are a spec's, checked."""
         rows = table.rows
         if not self._tables.is_alone(spec, tune):  # each of these specs has models of its own
             names = {target.name for target in targets}
@@ -176,22 +182,32 @@ class Choice:
 
     Args:
         tune: how it is tuned.
+        usual: what a variant carries that nothing chooses.
         rows: the rows of its table.
+        points: all points of the spec.
+        targets: its targets.
     """
 
-    def __init__(self, tune: Tune, rows: Sequence[Row]) -> None:
+    def __init__(
+        self,
+        tune: Tune,
+        usual: Tuning,
+        rows: Sequence[Row],
+        points: list[Point],
+        targets: list[Target],
+    ) -> None:
         self._tune = tune
-        self._usual = Tuning(
-            by=self._tune.by,
-            over=tuple(self._tune.over),
-            buckets=self._tune.buckets,
-            rounding=self._tune.rounding,
-            pad=self._tune.pad,
-        )
+        self._usual = usual
         self._default = replace(self._usual, is_default=True)
         self._rows = {(row.gpu, typed(row.key)): row for row in rows}
         self._models = {row.gpu for row in rows}
-        self._tunings: dict[tuple[int, bool], Tuning] = {}
+        self._tunings: dict[tuple[int, bool, int], Tuning] = {}
+        self._choosing: dict[int, list[int]] = {}
+        for own in map(dict, map(labels, points)) if rows else ():
+            for target in targets:
+                if (row := self._row_of(own, target)) is not None:
+                    counts = self._choosing.setdefault(id(row), [0, 0])
+                    counts[self._key(own) == row.key] += 1
 
     def is_open(self, target: Target) -> bool:
         """Tell whether nothing says which points of a target are used."""
@@ -201,16 +217,27 @@ class Choice:
         """Return what the variant of a point carries; the point by its labels."""
         use = {name: own[name] for name in self._tune.over}
         is_default = self._tune.default is not None and typed(use) == typed(self._tune.default)
-        row = self._row(tuple(own[name] for name in self._tune.by), target)
-        if row is None or typed(row.use) != typed(use):
-            return self._default if is_default else self._usual
-        made = self._tunings.get((id(row), is_default))
-        if made is None:
-            usual = self._default if is_default else self._usual
-            made = self._tunings[id(row), is_default] = replace(usual, rows=(row,))
-        return made
+        usual = self._default if is_default else self._usual
+        row = self._row_of(own, target)
+        if row is None:
+            return usual
+        others, exact = self._choosing[id(row)]
+        stands = exact if self._key(own) == row.key else 0 if exact else others
+        kind = (id(row), is_default, stands)
+        if kind not in self._tunings:
+            self._tunings[kind] = replace(usual, rows=(row,), stands=stands)
+        return self._tunings[kind]
 
-    def _row(self, key: _Key, target: Target) -> Row | None:
+    def _key(self, own: Mapping[str, Scalar]) -> _Key:
+        return tuple(own[name] for name in self._tune.by)
+
+    def _row_of(self, own: Mapping[str, Scalar], target: Target) -> Row | None:
+        """Return the row that chooses a point."""
+        row = self._row_for(self._key(own), target)
+        use = {name: own[name] for name in self._tune.over}
+        return row if row is not None and typed(row.use) == typed(use) else None
+
+    def _row_for(self, key: _Key, target: Target) -> Row | None:
         if target.name not in self._models:
             return None
         exact = self._rows.get((target.name, typed(key)))

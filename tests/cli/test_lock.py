@@ -116,6 +116,7 @@ def test_the_differences_are_json(run: RunCommand, built: Any, lock: Path) -> No
                     "reason": "",
                 },
             ],
+            "tables": [],
         },
     )
     updated = json.loads(run("lock", *built.arguments, "--update", "--json").out)

@@ -197,8 +197,8 @@ DAMAGE = [
     (f"  {MATMUL}", ">>>>>>> theirs\n  x", "pallasc.lock:9: the lock holds the marks of a merge"),
     (
         "schema: 3",
-        "schema: 4",
-        "lock:3:9: schema: the lock has schema 4, and this pallasc reads schemas 1, 2 and 3.",
+        "schema: 5",
+        "lock:3:9: schema: the lock has schema 5, and this pallasc reads schemas 1, 2, 3 and 4.",
     ),
     ("schema: 3", "schema: [1]", "pallasc.lock:3:9: schema: the lock has schema a list, and"),
     ("schema: 3\n", "", "pallasc.lock:3:1: field 'schema' of a lock file is missing."),
@@ -332,6 +332,28 @@ def test_a_lock_of_the_first_schema_is_one_without_costs() -> None:
 def test_a_lock_of_the_second_schema_is_one_without_resources() -> None:
     old = TEXT.replace("schema: 3", "schema: 2").replace(f", {NUMBERS}", "")
     assert read(old) == read(old.replace("{", "{ ")) == replace(LOCK, resources={})
+
+
+def test_a_lock_with_tables_has_schema_4_and_one_without_is_as_before() -> None:
+    lock = replace(LOCK, tables={"matmul@h100-sxm": digest("rows"), "a b@b200": digest("more")})
+    section = f"tables:\n  a b@b200: {digest('more')}\n  matmul@h100-sxm: {digest('rows')}\n"
+    text = lock_text(lock)
+    assert text == TEXT.replace("schema: 3", "schema: 4").replace(
+        "variants:", f"{section}variants:"
+    )
+    assert read(text) == read(text.replace("{", "{ ")) == lock
+    assert error(text.replace(digest("rows"), "abc")).startswith(
+        "pallasc.lock:9:20: tables.matmul@h100-sxm: 'abc' is not a digest"
+    )
+
+
+def test_tables_of_what_was_not_locked_again_stay() -> None:
+    old = replace(LOCK, tables={"matmul@h100-sxm": A.action, "matmul@b200": B.action, "z@b200": ""})
+    new = Lock(TOOLCHAIN, {MATMUL: A}, tables={"matmul@h100-sxm": C.action})
+    assert merged(old, new, whole=False).tables == {**old.tables, "matmul@h100-sxm": C.action}
+    assert merged(old, new, whole=True).tables == new.tables
+    without = Lock(TOOLCHAIN, {MATMUL: A})
+    assert "matmul@h100-sxm" not in merged(old, without, whole=False).tables
 
 
 def test_what_is_not_known_of_a_variant_is_left_out_of_its_line() -> None:

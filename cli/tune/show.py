@@ -1,0 +1,105 @@
+"""`pallasc tune show`: the rows of the tables that specs name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+import click
+
+from pallasc.cli.arguments.command import Command
+from pallasc.cli.arguments.options import (
+    ProcessLimits,
+    json_option,
+    reading_options,
+    specs_argument,
+    store_option,
+)
+from pallasc.cli.terminal.output import echo
+
+if TYPE_CHECKING:
+    from pallasc.specs.tuning import Row
+
+_DIGITS = 12
+_HEADS = ["KERNEL", "GPU", "KEY", "USE", "TIME", "SPREAD", "ROUNDS", "DATE", "FROM"]
+
+
+@click.command("show", cls=Command, short_help="Show the rows of the tables of tuned kernels.")
+@specs_argument()
+@reading_options
+@store_option
+@json_option("the rows")
+def command(
+    specs: tuple[str, ...],
+    store_root: Path | None,
+    as_json: bool,
+    **limits: Unpack[ProcessLimits],
+) -> None:
+    """Show which variants the tables of SPECS use where, and what was measured of them.
+
+    The tables are checked against the specs, and nothing is compiled. FROM is the beginning of the
+    digest of what was measured, or where else the row comes from; a * stands where that variant has
+    another digest today.
+
+    Examples:
+      pallasc tune show kernels.yaml
+      pallasc tune show specs/ --json | jq ".rows[].us"
+
+    --json prints one object:
+      schema  1
+      rows    a list; of each: kernel, file, line, gpu, key (by parameter), use (by parameter),
+              artifact, and what is known of source, measured_as, us, spread_percent, rounds,
+              device, driver, clock_mhz, date
+    """
+    from pallasc.cli.arguments.selection import open_store
+    from pallasc.cli.terminal.output import json_text, table
+    from pallasc.compiler.builds.collect import SpecReader
+    from pallasc.specs.loading.tuned_points import Tables
+
+    reader = SpecReader(store=open_store(store_root), **limits)
+    known = reader.select(specs).specs
+    tables = Tables(known)
+    tuned = {
+        (spec.name, own.places): (spec.name, own)
+        for spec in known
+        if spec.tune is not None and (own := tables.of(spec, spec.tune)) is not None
+    }
+    rows = [(name, own.by, row) for name, own in tuned.values() for row in own.rows]
+    if as_json:
+        echo(json_text({"rows": [row_json(*each) for each in rows]}))
+    elif rows:
+        echo(table(_HEADS, [_line(*each) for each in rows]))
+    elif any(spec.tune is not None for spec in known):
+        echo("The tables of these specs have no rows.", err=True)
+    else:
+        echo("No kernel of these specs is tuned.", err=True)
+
+
+def row_json(kernel: str, by: Sequence[str], row: Row) -> dict[str, object]:
+    """Return what `--json` prints of a row."""
+    return {
+        "kernel": kernel,
+        "file": row.place.file if row.place else None,
+        "line": row.place.line if row.place else None,
+        "gpu": row.gpu,
+        "key": dict(zip(by, row.key, strict=True)),
+        "use": row.use,
+        "artifact": row.artifact,
+        **({"source": row.source} if row.source else {}),
+        **({"measured_as": row.measured_as} if row.measured_as else {}),
+        **(row.measured.to_json() if row.measured is not None else {}),
+    }
+
+
+def _line(kernel: str, by: Sequence[str], row: Row) -> list[str]:
+    from pallasc.specs.tuning import key_text, use_text
+
+    figures = ["", "", "", ""]
+    if row.measured is not None:
+        own = row.measured
+        spread = f"{own.spread_percent:g} %" if own.spread_percent else ""
+        figures = [f"{own.us:g} us", spread, f"{own.rounds or ''}", own.date]
+    origin = row.source or (row.measured_as or row.artifact or "")[:_DIGITS]
+    mark = "*" if row.measured_as is not None else ""
+    return [kernel, row.gpu, key_text(by, row.key), use_text(row.use), *figures, f"{origin}{mark}"]

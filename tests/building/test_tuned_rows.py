@@ -1,0 +1,81 @@
+"""Rows of tables are held to what was compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pallasc.compiler.builds.report import VariantResult
+from pallasc.compiler.builds.tuned_rows import RowCheck, tables_of
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.tuned_table import Table, write_table
+from pallasc.specs.loading.yaml_loader import load_yaml
+from pallasc.specs.spec import Variant
+from pallasc.specs.tuning import Row
+
+pytestmark = pytest.mark.once
+
+SPEC = """\
+schema: 1
+targets: [h100-sxm, b200]
+kernels:
+  - name: k
+    entry: json:loads
+    args: {x: "f32[{m}]"}
+    static: {tile: "{tile}"}
+    matrix: {m: [300, 400, 512, 900, 1000]}
+    tune: {over: {tile: [64, 128]}, buckets: {m: pow2}, default: {tile: 128}}
+"""
+
+
+def variants(folder: Path, *rows: Row) -> dict[tuple[object, str], Variant]:
+    """Return the variants that rows choose on an H100, by `m`, and the whole of them."""
+    (folder / "k.yaml").write_text(SPEC)
+    write_table(folder / "k.tuned.yaml", {"k": Table(("m",), rows)})
+    return {(dict(v.params)["m"], v.target.name): v for v in expand(load_yaml(folder / "k.yaml"))
+            if v.tuning and v.tuning.rows}  # fmt: skip
+
+
+def row(m: int, artifact: str, gpu: str = "h100-sxm") -> Row:
+    return Row(gpu, (m,), {"tile": 64}, artifact * 64)
+
+
+def messages(chosen: dict[tuple[object, str], Variant], **digests: str) -> list[str]:
+    """Return the errors of results with these digests, in this order."""
+    check, found = RowCheck(), []
+    for m, artifact in digests.items():
+        variant = chosen[int(m[1:]), "h100-sxm"]
+        made = SimpleNamespace(digest=artifact * 64)
+        error = check.error(VariantResult(variant, "hit", artifact=made))  # type: ignore[arg-type]
+        if error is not None:
+            assert error.exit_code == 3
+            found.append(error.message.partition(":")[0])
+    return found
+
+
+def test_the_point_of_a_rows_own_key_decides(tmp_path: Path) -> None:
+    chosen = variants(tmp_path, row(512, "a"))
+    assert {m for m, _ in chosen} == {300, 400, 512}
+    assert messages(chosen, m300="b", m400="c", m512="a") == []
+    assert messages(chosen, m512="b", m300="a") == ["k[m=512,tile=64]@h100-sxm"]
+    assert messages(chosen, m300="b") == []
+
+
+def test_any_point_of_a_bucket_without_one_of_its_own_may_be_the_measured_one(
+    tmp_path: Path,
+) -> None:
+    chosen = variants(tmp_path, row(1024, "a"))
+    assert messages(chosen, m900="b", m1000="a") == []
+    assert messages(chosen, m900="a", m1000="b") == []
+    assert messages(chosen, m900="b", m1000="c") == ["k[m=1000,tile=64]@h100-sxm"]
+    assert messages(chosen, m900="b") == []  # the other one was not built
+
+
+def test_the_digest_of_a_table_is_that_of_its_rows_for_a_target(tmp_path: Path) -> None:
+    first = tables_of(variants(tmp_path, row(512, "a"), row(512, "b", "b200")).values())
+    assert list(first) == ["k@h100-sxm", "k@b200"]
+    again = tables_of(variants(tmp_path, row(512, "c", "b200"), row(512, "a")).values())
+    assert again["k@h100-sxm"] == first["k@h100-sxm"]
+    assert again["k@b200"] != first["k@b200"]

@@ -1,0 +1,191 @@
+"""Tuned kernels on the command line: what is built, held to its table, locked, shown, renewed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallasc.specs.loading.lock_file import read_lock
+from pallasc.specs.loading.tuned_table import Table, read_table, write_table
+from pallasc.specs.tuning import Measured, Row
+
+RunCommand = Callable[..., Any]
+
+SPEC = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - name: add
+    entry: pallasc.specs.library.elementwise:add
+    args: {x: "{dtype}[{m}, 4096]", y: "{dtype}[{m}, 4096]"}
+    static: {block_size: "{block}"}
+    matrix: {m: [1024], dtype: [f32, bf16]}
+    tune:
+      over: {block: [1024, 2048, 4096]}
+"""
+BF16 = "add[m=1024,dtype=bf16,block=2048]@h100-sxm"
+F32 = "add[m=1024,dtype=f32,block=2048]@h100-sxm"
+STALE = "5" * 64
+
+
+@pytest.fixture
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write the spec; the points of its rows are those that `built` has."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "kernels.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+@pytest.fixture
+def digests(run: RunCommand, built: Any, tmp_path: Path) -> dict[str, str]:
+    """Return the digests of what was built, by dtype."""
+    assert run("lock", *built.arguments, "--update", "--lock", tmp_path / "built.lock").code == 0
+    lock = read_lock(tmp_path / "built.lock")
+    assert lock is not None
+    found = {name.partition("dtype=")[2]: entry for name, entry in lock.variants.items()}
+    return {name.partition("]")[0]: entry.artifact for name, entry in found.items()}
+
+
+def write_rows(artifacts: dict[str, str | None], source: str = "") -> None:
+    measured = Measured(4.5, 0.5, 31, "NVIDIA H100 80GB HBM3", "580.95.05", 1755, "2026-11-23")
+    rows = tuple(
+        Row("h100-sxm", (1024, dtype), {"block": 2048}, artifact, source, measured)
+        for dtype, artifact in artifacts.items()
+    )
+    write_table("kernels.tuned.yaml", {"add": Table(("m", "dtype"), rows)})
+
+
+def test_only_the_points_of_rows_are_built_unless_all_are_asked_for(
+    run: RunCommand, built: Any, spec: Path, digests: dict[str, str]
+) -> None:
+    write_rows(digests)
+    result = run("build", spec, "--store", built.store, "--frozen")
+    assert (result.code, result.err.count("2 hits")) == (0, 1), result.err
+    listed = json.loads(run("list", spec, "--json", "--all-points").out)["variants"]
+    assert len(listed) == 6
+    result = run("list", spec, "-k", "block=2048")
+    assert [line.split()[0] for line in result.out.splitlines()[1:]] == [F32, BF16]
+    selected = run("inspect", spec, "--store", built.store, "-k", "block=2048 and dtype=f32")
+    assert (selected.code, F32 in selected.out) == (0, True)
+
+
+def test_a_row_of_another_artifact_fails_the_build_and_writes_no_bundle(
+    run: RunCommand, built: Any, spec: Path, digests: dict[str, str]
+) -> None:
+    write_rows({**digests, "f32": STALE})
+    line = next(
+        number
+        for number, text in enumerate(Path("kernels.tuned.yaml").read_text().splitlines(), 1)
+        if STALE in text
+    )
+    result = run("build", spec, "--store", built.store)
+    assert result.code == 3
+    assert f"kernels.tuned.yaml:{line}:9" in result.err
+    assert f"{F32}: the row for h100-sxm, m=1024, dtype=f32 is of artifact {STALE}" in result.err
+    assert digests["f32"] in result.err
+    assert "pallasc tune renew SPECS" in result.err
+    bundled = run("bundle", "create", spec, "--store", built.store, "-o", "k.pallasc")
+    assert (bundled.code, Path("k.pallasc").exists()) == (3, False)
+    locked = run("lock", spec, "--store", built.store, "--update")
+    assert (locked.code, Path("pallasc.lock").exists()) == (3, False)
+    assert run("inspect", spec, "--store", built.store).code == 0
+
+
+def test_a_bundle_has_the_rows(
+    run: RunCommand, built: Any, spec: Path, digests: dict[str, str]
+) -> None:
+    from pallasc.specs.bundle.bundle import open_bundle
+
+    write_rows(digests)
+    made = run("bundle", "create", spec, "--store", built.store, "-o", "k.pallasc")
+    assert made.code == 0, made.err
+    with open_bundle("k.pallasc") as bundle:
+        tunings = [entry.tuning for entry in bundle.entries()]
+    assert sorted(row.key for each in tunings if each for row in each.rows) == [
+        (1024, "bf16"), (1024, "f32"),
+    ]  # fmt: skip
+
+
+def test_a_lock_names_a_table_that_changed(
+    run: RunCommand, built: Any, spec: Path, digests: dict[str, str]
+) -> None:
+    place = (spec, "--store", built.store)
+    write_rows(digests)
+    assert run("lock", *place, "--update").code == 0
+    lock = read_lock(Path("pallasc.lock"))
+    assert lock is not None
+    assert list(lock.tables) == ["add@h100-sxm"]
+    assert "schema: 4\n" in Path("pallasc.lock").read_text()
+    assert run("build", *place, "--locked").code == 0
+    assert run("lock", *place).code == 0
+    write_rows(digests, source="elsewhere")
+    checked = run("lock", *place)
+    assert checked.code == 3
+    assert checked.err == (
+        "pallasc.lock: the rows of the table of add@h100-sxm have changed\n"
+        "pallasc.lock is not current: 2 same\n"
+        "  If that is intended: pallasc lock SPECS --update\n"
+    )
+    assert json.loads(run("lock", *place, "--json").out)["tables"] == ["add@h100-sxm"]
+    for option in ("--locked", "--frozen"):
+        built_again = run("build", *place, option)
+        assert built_again.code == 3
+        assert f"{F32} is tuned by other rows than pallasc.lock has." in built_again.err
+    assert run("lock", *place, "--update").code == 0
+    assert run("build", *place, "--locked").code == 0
+
+
+def test_a_table_is_shown(run: RunCommand, built: Any, spec: Path, digests: dict[str, str]) -> None:
+    assert run("tune", "show", spec).err.endswith("The tables of these specs have no rows.\n")
+    write_rows(digests)
+    lines = run("tune", "show", spec).out.splitlines()
+    assert lines[0].split() == [
+        "KERNEL", "GPU", "KEY", "USE", "TIME", "SPREAD", "ROUNDS", "DATE", "FROM",
+    ]  # fmt: skip
+    assert re.split(r"\s{2,}", lines[1]) == [
+        "add", "h100-sxm", "m=1024, dtype=bf16", "block=2048", "4.5 us", "0.5 %", "31",
+        "2026-11-23", digests["bf16"][:12],
+    ]  # fmt: skip
+    rows = json.loads(run("tune", "show", spec, "--json").out)["rows"]
+    assert rows[0]["key"] == {"m": 1024, "dtype": "bf16"}
+    assert rows[0]["artifact"] == digests["bf16"]
+    assert (rows[0]["file"], rows[0]["line"]) == (str(spec.with_name("kernels.tuned.yaml")), 8)
+
+
+def test_renewing_takes_the_digests_of_today_and_keeps_what_was_measured(
+    run: RunCommand, built: Any, spec: Path, digests: dict[str, str]
+) -> None:
+    place = (spec, "--store", built.store)
+    write_rows({**digests, "f32": STALE})
+    before = Path("kernels.tuned.yaml").read_text()
+    assert run("tune", "renew", *place, "--dry-run").code == 0
+    assert Path("kernels.tuned.yaml").read_text() == before
+    result = run("tune", "renew", *place)
+    assert result.code == 0, result.err
+    assert result.out == (
+        f"~ add: h100-sxm, m=1024, dtype=f32: {STALE[:12]} -> {digests['f32'][:12]}\n"
+    )
+    assert "1 of 2 rows changed, 1 are current\n" in result.err
+    rows = {row.key[1]: row for row in read_table("kernels.tuned.yaml")["add"].rows}
+    assert (rows["f32"].artifact, rows["f32"].measured_as) == (digests["f32"], STALE)
+    assert (rows["bf16"].artifact, rows["bf16"].measured_as) == (digests["bf16"], None)
+    assert run("build", *place).code == 0
+    assert "555555555555*" in run("tune", "show", spec).out
+    again = json.loads(run("tune", "renew", *place, "--json").out)
+    assert again == {"schema": 1, "written": [], "rows": []}
+
+
+def test_renewing_gives_digests_to_rows_from_elsewhere(
+    run: RunCommand, built: Any, spec: Path, digests: dict[str, str]
+) -> None:
+    write_rows(dict.fromkeys(digests), source="a paper")
+    assert run("tune", "renew", spec, "--store", built.store, "-q").code == 0
+    rows = read_table("kernels.tuned.yaml")["add"].rows
+    assert {row.key[1]: row.artifact for row in rows} == digests
+    assert all(row.measured_as is None and row.source == "a paper" for row in rows)
