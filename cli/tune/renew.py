@@ -22,7 +22,7 @@ from pallasc.cli.arguments.options import (
     supervision_options,
 )
 from pallasc.cli.arguments.remote import remote_options
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.terminal.output import count, echo
 
 if TYPE_CHECKING:
     from pallasc.compiler.builds.collect import Selection
@@ -107,11 +107,12 @@ def command(
         echo("No table is written.", err=True)
         return report.exit_code
     rows = _renewed(report)
-    changed, written = _write(selection, rows, dry_run=dry_run)
+    changed, written, total = _write(selection, rows, dry_run=dry_run)
     if as_json:
         _print_json(changed, written)
     else:
-        _tell(changed, written, checked=sum(map(len, rows.values())), quiet=quiet)
+        checked = sum(map(len, rows.values()))
+        _tell(changed, written, checked=checked, left=total - checked, quiet=quiet)
     return 0
 
 
@@ -134,14 +135,15 @@ def _renewed(report: Report) -> dict[str, dict[RowKey, Row]]:
 
 def _write(
     selection: Selection, rows: Mapping[str, Mapping[RowKey, Row]], *, dry_run: bool
-) -> tuple[list[_Changed], list[str]]:
-    """Write the tables in which rows differ; return these rows and the tables' names."""
+) -> tuple[list[_Changed], list[str], int]:
+    """Write the tables in which rows differ; return these rows, the tables' names, all rows."""
     from pallasc.specs.loading.tuned_points import table_shown
     from pallasc.specs.loading.tuned_table import read_table, write_table
     from pallasc.specs.tuned.renew import with_rows
 
     changed: list[_Changed] = []
     written: list[str] = []
+    total = 0
     for path, sharing in _by_table(selection.specs).items():
         shown = next(table_shown(spec, spec.tune) for spec in sharing if spec.tune is not None)
         before = read_table(path, shown)
@@ -150,12 +152,13 @@ def _write(
             name: with_rows(table, rows.get(name, {})) if name in own else table
             for name, table in before.items()
         }
+        total += sum(len(before[name].rows) for name in own & before.keys())
         differing = list(_differing(before, after))
         changed += differing
         if differing and not dry_run:
             write_table(path, after)
             written.append(shown)
-    return changed, written
+    return changed, written, total
 
 
 def _by_table(specs: Iterable[Spec]) -> dict[str, list[Spec]]:
@@ -187,7 +190,7 @@ def _print_json(changed: Sequence[_Changed], written: list[str]) -> None:
 
 
 def _tell(
-    changed: Sequence[_Changed], written: Sequence[str], *, checked: int, quiet: bool
+    changed: Sequence[_Changed], written: Sequence[str], *, checked: int, left: int, quiet: bool
 ) -> None:
     from pallasc.specs.tuning import key_text
 
@@ -199,6 +202,8 @@ def _tell(
         after = (each.after.artifact or "")[:_DIGITS]
         echo(f"~ {each.kernel}: {each.before.gpu}, {key}: {before} -> {after}")
     same = checked - len(changed)
-    echo(f"{len(changed):,} of {checked:,} rows changed, {same:,} are current", err=True)
+    echo(f"{len(changed):,} of {count(checked, 'row')} changed, {same:,} are current", err=True)
+    if left:
+        echo(f"{count(left, 'row')} for other models, or for no point of the specs: left", err=True)
     for name in written:
         echo(f"{name} is written", err=True)

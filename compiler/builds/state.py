@@ -156,6 +156,10 @@ class Run:
                 error = self._fatal_warning(result)
             if error is None and self._rows is not None:
                 error = self._rows.error(result)
+            if error is None and result.variant.tuning and result.variant.tuning.pad:
+                from pallasc.compiler.builds.tuned_rows import padding_error
+
+                error = padding_error(result)
             if error is not None:
                 error.location = error.location or result.variant.location
                 result = replace(result, status="failed", error=error)

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from pallasc.compiler.builds.report import VariantResult
-from pallasc.errors import NotCachedError
+from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.canonical import digest
 from pallasc.specs.lock import table_key
 from pallasc.specs.spec import Variant
-from pallasc.specs.tuning import Row, Tuning, key_text, rows_digest_text
+from pallasc.specs.tuning import Row, Tuning, check_padding, key_text, rows_digest_text
 
 
 class Standing(NamedTuple):
@@ -44,6 +44,24 @@ def tables_of(variants: Iterable[Variant]) -> dict[str, str]:
             text = rows_digest_text(tuning.by, rows)
             digests[table_key(variant.name, model)] = digest(text.encode())
     return digests
+
+
+def padding_error(result: VariantResult) -> SpecError | None:
+    """Return the error of a variant whose arrays cannot be padded as its spec says, else None."""
+    tuning, artifact = result.variant.tuning, result.artifact
+    if tuning is None or artifact is None:
+        return None
+    plan = artifact.plan
+    shapes = {array.path: array.shape for array in (*plan.inputs, *plan.outputs)}
+    try:
+        check_padding(tuning.pad, dict(result.variant.params), shapes)
+    except ValueError as error:
+        return SpecError(
+            f"{result.variant.id}: {error}.",
+            location=result.variant.where("tune.pad"),
+            hint="pallasc inspect SPECS --plan shows the arrays of each variant.",
+        )
+    return None
 
 
 class RowCheck:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,29 @@ def test_any_point_of_a_bucket_without_one_of_its_own_may_be_the_measured_one(
     assert messages(chosen, m900="a", m1000="b") == []
     assert messages(chosen, m900="b", m1000="c") == ["k[m=1000,tile=64]@h100-sxm"]
     assert messages(chosen, m900="b") == []  # the other one was not built
+
+
+def test_padding_that_no_array_can_have_fails_the_variant(make_project: Any) -> None:
+    project = make_project()
+    project.write("kernel.py", "def run(x, tile): return x * tile\n")
+    project.spec(
+        {
+            "name": "kernel",
+            "entry": "kernel.py:run",
+            "args": {"x": "f32[{m}]"},
+            "static": {"tile": "{tile}"},
+            "matrix": {"m": [8]},
+            "tune": {
+                "over": {"tile": [1]},
+                "buckets": {"m": "pow2"},
+                "pad": {"m": {"x": 0, "y": 0}},
+            },
+        }
+    )
+    (result,) = project.build().results
+    assert (result.status, result.error.exit_code) == ("failed", 2)
+    assert "pad: there is no array y; arrays: x, out" in result.error.message
+    assert result.error.location.file.endswith(".yaml")
 
 
 def test_the_digest_of_a_table_is_that_of_its_rows_for_a_target(tmp_path: Path) -> None:
