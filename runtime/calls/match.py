@@ -15,7 +15,7 @@ from pallasc.runtime.matching import known, mismatches
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Passed, check_copied, find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type, has_params
 from pallasc.runtime.matching.padded import Padding, smallest
-from pallasc.runtime.matching.selection import arch_refusal, may_run, several_fit
+from pallasc.runtime.matching.selection import arch_refusal, may_run, select, several_fit
 from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.arrays import array_text, strides_of
 from pallasc.specs.artifacts.arguments import MISSING, Arguments
@@ -153,6 +153,11 @@ class Variants:
         return Selector(self.variants)
 
     @cached_property
+    def is_tuned(self) -> bool:
+        """Whether a table may choose among the variants of the whole kernel."""
+        return any(own.tuning is not None for own in self.variants)
+
+    @cached_property
     def native_paths(self) -> NativePaths:
         """What calls go through where the extension of C is there."""
         from pallasc.runtime.calls.native_path import NativePaths
@@ -193,6 +198,7 @@ class Variants:
         options = {"checks": self.checks, "is_by_digest": self.is_by_digest, **changes}
         made = type(self)(self.name, candidates, rules=self.rules, **options)
         vars(made)["selector"] = self.selector.among(made.variants, given)
+        vars(made)["is_tuned"] = self.is_tuned
         return made
 
     def like(self, other: Variants) -> Variants:
@@ -323,7 +329,10 @@ class Variants:
         if len(self.variants) == 1:
             addresses = None  # binding them has the plainer message
         device = get_device(current_device() if ordinal is None else ordinal)
-        candidate = self.selector.select(device, types, addresses)
+        if self.is_tuned:
+            candidate = self.selector.select(device, types, addresses)
+        else:
+            candidate = select(self.variants, device, types, addresses=addresses)
         route = self._route_of(candidate)
         route.choose(candidate, device)
         # Kept where types decide alone: elsewhere addresses may choose another route next time.
@@ -343,7 +352,8 @@ class Variants:
                 alike = [other for other in likely if _kind(other) == key]
                 rivals = [other for other in able if other.arrays == candidate.arrays]
                 is_only = all(other in alike for other in rivals)
-                made = Route(alike, is_only=is_only, selector=self.selector.among(alike))
+                selector = self.selector.among(alike) if self.is_tuned else None
+                made = Route(alike, is_only=is_only, selector=selector)
                 route = self._routes.setdefault(key, made)
         return route
 

@@ -13,7 +13,7 @@ from pallasc.runtime.calls.generated import TRACED, skip_frames
 from pallasc.runtime.kernel import Kernel
 
 METHODS = (
-    *("__call__", "available", "defvjp", "defvmap", "into", "variant"),
+    *("__call__", "available", "choice", "defvjp", "defvmap", "into", "variant"),
     *("preload", "prepare"),
 )
 
