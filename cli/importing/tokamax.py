@@ -60,7 +60,8 @@ def command(
     configuration that Tokamax would take for each, with its times. Neither Tokamax nor JAX is
     imported; building the specs needs both, launching their bundles needs neither.
 
-    Files that an earlier import wrote are replaced, others are not.
+    Files that an earlier import wrote are replaced, others are not. A GPU of which no entry can be
+    taken gets none. A damaged table is an error, and nothing is written.
 
     Examples:
       pallasc import tokamax
@@ -90,7 +91,7 @@ def command(
         report = {"source": package.source, "kernels": listed, "unknown": unknown, "files": made}
         echo(json_text(report))
         return
-    _tell(found, files, unknown)
+    _tell(found, files, unknown, untuned=untuned)
 
 
 def _kernels(package: Package, asked: tuple[str, ...]) -> dict[str, list[Kernel]]:
@@ -165,7 +166,9 @@ def _json(kernel: Kernel) -> dict[str, Any]:
     }
 
 
-def _tell(found: dict[str, list[Kernel]], files: list[Path], unknown: list[str]) -> None:
+def _tell(
+    found: dict[str, list[Kernel]], files: list[Path], unknown: list[str], *, untuned: bool
+) -> None:
     """Show what was taken and what was not, and the files."""
     from pallasc.cli.terminal.output import count, table
 
@@ -179,10 +182,25 @@ def _tell(found: dict[str, list[Kernel]], files: list[Path], unknown: list[str])
         if kernel.several:
             shown = count(kernel.several, "time")
             echo(f"{kernel.name}: of several configurations the fastest, {shown}", err=True)
+    for model, own in found.items():
+        if not any(kernel.points for kernel in own):
+            _tell_nothing(model, own, untuned=untuned)
     if unknown:
         echo(f"no model of these GPUs: {', '.join(unknown)}", err=True)
     for path in files:
         echo(f"wrote {path}", err=True)
+
+
+def _tell_nothing(model: str, kernels: list[Kernel], *, untuned: bool) -> None:
+    """Say why nothing is written for a model, if so."""
+    if not any(kernel.untuned for kernel in kernels):
+        echo(f"{model}: every entry is left out: no file is written", err=True)
+    elif not untuned:
+        echo(
+            f"{model}: no configuration worked for any entry: no file is written; --untuned "
+            "declares these calls",
+            err=True,
+        )
 
 
 def _row(kernel: Kernel) -> list[str]:

@@ -26,7 +26,12 @@ def stem_of(model: str) -> str:
 
 
 def files_of(kernels: list[Kernel], source: str, *, untuned: bool = False) -> dict[str, str]:
-    """Return the texts of the files of one model's kernels, by name; as `spec_text`."""
+    """Return the texts of the files of one model's kernels, by name; as `spec_text`.
+
+    There are none where none of the kernels would be declared.
+    """
+    if not any(kernel.points or (untuned and kernel.untuned) for kernel in kernels):
+        return {}
     stem = stem_of(kernels[0].model.name)
     tables = {
         kernel.name: Table(tuple(kernel.by), tuple(tuned_rows(kernel, source)))

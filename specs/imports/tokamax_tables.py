@@ -12,16 +12,18 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import math
 import re
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pallasc.errors import SpecError
+from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.gpus import MODELS, Target
-from pallasc.specs.spelling import suggestion
+from pallasc.specs.spelling import shortened, suggestion
 from pallasc.specs.tuning import Measured
+from pallasc.specs.untrusted_json import parse_json
 from pallasc.specs.user_files import read_regular
 
 PACKAGE = "tokamax"
@@ -153,24 +155,55 @@ def read_entries(package: Package, device: str, op: str) -> list[Entry] | None:
     data = read_regular(str(file), most_bytes=_MOST_BYTES)
     try:
         return list(_entries(json.loads(data)))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        CorruptError, ValueError, LookupError, TypeError, AttributeError, RecursionError,
+        OverflowError,
+    ) as error:  # fmt: skip
+        own = isinstance(error, CorruptError)
+        what = str(error) if own else f"{type(error).__name__}: {error}"
         raise SpecError(
-            f"{file} is not a table of Tokamax: {type(error).__name__}: {error}",
-            hint="It is read as Tokamax 0.0.17 writes it.",
+            f"{file} is not a table of Tokamax: {what}",
+            hint="It is read as Tokamax 0.0.17 writes it. Correct the file, or install Tokamax "
+            "again.",
         ) from error
 
 
 def _entries(table: dict[str, dict[str, Any]]) -> Iterator[Entry]:
     for key, configs in table.items():
-        timed = [Timed(json.loads(text), _measured(of)) for text, of in configs.items()]
+        timed = [_timed(key, text, of) for text, of in configs.items()]
         fastest_first = sorted(timed, key=lambda one: one.measured.us)
         yield Entry(dict(json.loads(key)), tuple(fastest_first))
 
 
-def _measured(figures: dict[str, Any]) -> Measured:
+def _timed(key: str, text: str, figures: dict[str, Any]) -> Timed:
+    """Return a configuration and its figures.
+
+    Raises:
+        CorruptError: it is no object, or a time is no positive number.
+    """
+    config = parse_json(text.encode())
+    if not isinstance(config, dict):
+        raise CorruptError(
+            f"under {shortened(key)}: the configuration {shortened(text)} is not a JSON object."
+        )
+    times = figures["evaluation_times_ms"]
+    wrong = [time for time in times if not _is_time(time)]
+    if wrong or not times:
+        found = f"has {json.dumps(wrong[0])[:40]}, which is no time" if wrong else "has no times"
+        raise CorruptError(
+            f"under {shortened(key)}: evaluation_times_ms of {shortened(text)} {found}."
+        )
+    return Timed(config, _measured(times))
+
+
+def _is_time(value: object) -> bool:
+    return type(value) in (int, float) and 0 < value * _MICROSECONDS < math.inf  # type: ignore[operator]
+
+
+def _measured(milliseconds: list[float]) -> Measured:
     """Return the median and the spread; Tokamax takes the configuration of the least median."""
-    times = [_MICROSECONDS * float(time) for time in figures["evaluation_times_ms"]]
+    times = [_MICROSECONDS * float(time) for time in milliseconds]
     median = statistics.median(times)
     low, _, high = statistics.quantiles(times, method="inclusive") if len(times) > 1 else times * 3
-    spread = round(100 * (high - low) / median, 1) if median else 0.0
+    spread = round(100 * (high - low) / median, 1)
     return Measured(us=round(median, 3), spread_percent=spread, rounds=len(times))

@@ -69,6 +69,23 @@ def test_an_import_replaces_its_own_files_and_no_others(
     assert "already exists, and no import wrote it." in refused.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"x": {"qvalue": "i8[8]"}}, "every entry is left out: no file is written"),
+        ({}, "no configuration worked for any entry: no file is written; --untuned declares"),
+    ],
+)
+def test_a_model_without_kernels_gets_no_files(
+    run: RunCommand, tmp_path: Path, arguments: dict[str, Any], why: str
+) -> None:
+    write_package(tmp_path / "lib", {(H100, GLU): [(glu(**arguments), [])]})
+    result = run("import", "tokamax", "--from", tmp_path / "lib", "-o", tmp_path / "out")
+    assert result.code == 0
+    assert f"h100-sxm: {why}" in result.err
+    assert not (tmp_path / "out").exists()
+
+
 def test_json_says_what_was_taken(run: RunCommand, site: Path, tmp_path: Path) -> None:
     result = run("import", "tokamax", "--from", site, "-o", tmp_path, "--device", "h100", "--json")
     assert json.loads(result.out) == {

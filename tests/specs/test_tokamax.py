@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,40 @@ def test_a_file_of_another_form_is_an_error(package: Make, tmp_path: Path, text:
     with pytest.raises(SpecError, match="is not a table of Tokamax") as caught:
         kernels(made)
     assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "figures", "message"),
+    [
+        ("[1, 2]", "[0.5]", "the configuration [1, 2] is not a JSON object."),
+        ("null", "[0.5]", "the configuration null is not a JSON object."),
+        ("{", "[0.5]", "is not JSON"),
+        ("{}", "[0.5, NaN]", "evaluation_times_ms of {} has NaN, which is no time."),
+        ("{}", "[-1]", "evaluation_times_ms of {} has -1, which is no time."),
+        ("{}", "[0]", "evaluation_times_ms of {} has 0, which is no time."),
+        ("{}", "[Infinity]", "has Infinity, which is no time."),
+        ("{}", "[true]", "has true, which is no time."),
+        ("{}", "[]", "evaluation_times_ms of {} has no times."),
+    ],
+)
+def test_a_damaged_configuration_is_an_error_with_its_file_and_key(
+    package: Make, tmp_path: Path, config: str, figures: str, message: str
+) -> None:
+    made = package({(H100, GLU): []})
+    file = tmp_path / f"lib/tokamax/data/autotuning/{H100}/{GLU}.json"
+    call = '{"x": "f32[8]"}'
+    own = f'{{{json.dumps(config)}: {{"evaluation_times_ms": {figures}}}}}'
+    file.write_text(f"{{{json.dumps(call)}: {own}}}")
+    with pytest.raises(SpecError, match="is not a table of Tokamax") as caught:
+        kernels(made)
+    assert all(text in caught.value.message for text in (str(file), message))
+    assert f"under {call}" in caught.value.message or "not JSON" in message
+    assert caught.value.hint is not None
+
+
+def test_a_model_of_which_every_entry_is_left_out_has_no_files(package: Make) -> None:
+    (kernel,) = kernels(package({(H100, GLU): [(glu(x={"qvalue": "i8[8]"}), [])]}))
+    assert files_of([kernel], "tokamax", untuned=True) == {}
 
 
 def test_a_package_that_is_not_there_is_an_error(tmp_path: Path) -> None:
