@@ -91,13 +91,14 @@ def decide(contest: Contest, order: Sequence[str], rules: Rules) -> Decision:
     if drop is not None:
         return drop
     if contest.spent_s >= rules.seconds:
-        return _out_of_time(leader, pairs, len(alive) - len(measured), rules)
+        return _out_of_time(contest, leader, pairs, len(alive) - len(measured), rules)
     ties = [name for name, pair in pairs.items() if pair.close or pair.rounds >= rules.rounds]
     if len(ties) == len(alive) - 1:
-        return Done(leader, _why_done(contest, leader, ties, rules))
+        return Done(leader, _why_done(contest, leader, len(order), rules))
     if ties and len(alive) > len(window):
         last = max(ties, key=lambda name: pairs[name].ratio)
-        return Drop(last, leader, f"tied: {_percent(pairs[last].ratio)} slower")
+        word = "tied" if pairs[last].close else _unsettled(rules)
+        return Drop(last, leader, f"{word}: {_percent(pairs[last].ratio)} slower")
     return _next_round(contest, window, rules)
 
 
@@ -165,20 +166,41 @@ def _slower(leader: str, pairs: dict[str, Pair], rules: Rules) -> Drop | None:
     return None
 
 
-def _out_of_time(leader: str, pairs: dict[str, Pair], fresh: int, rules: Rules) -> Done:
-    best = min((pair.ratio, name) for name, pair in {leader: _SAME, **pairs}.items())[1]
+def _out_of_time(
+    contest: Contest, leader: str, pairs: dict[str, Pair], fresh: int, rules: Rules
+) -> Done:
+    """Return the fastest by the median: of ratios, or of times where two share no round."""
+    leader_us = contest.points[leader].median_us
+    ratios = {
+        name: pair.ratio if pair.rounds else contest.points[name].median_us / leader_us
+        for name, pair in pairs.items()
+    }
+    # The leader is the first, so it is taken where others are as fast.
+    best = min([leader, *sorted(ratios)], key=lambda name: ratios.get(name, 1.0))
     left = f", and {fresh} points were not measured" if fresh else ""
     return Done(best, f"the fastest by the median after {rules.seconds:g} s{left}")
 
 
-_SAME = Pair(rounds=0, ratio=1.0, slower=False, faster=False, close=True)
-
-
-def _why_done(contest: Contest, leader: str, ties: Sequence[str], rules: Rules) -> str:
-    if ties:
+def _why_done(contest: Contest, leader: str, points: int, rules: Rules) -> str:
+    """Return what is known of the winner, beside what was dropped and what was not."""
+    pairs = [
+        compare(
+            contest.ratios(own.id, own.dropped_by or leader), within=rules.within, points=points
+        )
+        for own in contest.valid
+        if own.id != leader
+    ]
+    if not pairs:
+        return "the only valid point"
+    if all(pair.slower for pair in pairs):
+        return "faster than every other point"
+    if all(pair.slower or pair.close for pair in pairs):
         return f"no slower than any other point, or by at most {100 * rules.within:g} %"
-    others = len(contest.valid) - 1
-    return "faster than every other point" if others else "the only valid point"
+    return f"{_unsettled(rules)}; the median decides"
+
+
+def _unsettled(rules: Rules) -> str:
+    return f"not settled in {rules.rounds} rounds"
 
 
 def _slower_text(ratio: float, rounds: int) -> str:

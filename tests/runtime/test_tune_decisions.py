@@ -175,6 +175,43 @@ def test_the_median_decides_where_rounds_are_spent() -> None:
     contest, _ = played(times, [*us], few)
     assert contest.winner == "b"
     assert contest.points["a"].dropped == "slower: +3.00 % in 12 rounds, by the median alone"
+    assert contest.done == "not settled in 12 rounds; the median decides"
+
+
+@pytest.mark.parametrize("together", [8, 2])
+def test_a_winner_that_is_not_known_is_said(together: int) -> None:
+    us = {"a": 10.0, "b": 10.01, "c": 10.02}
+    rules = Rules(rounds=8, seconds=1e9, together=together)
+    contest, _ = played(noisy(us, noise=0.05, seed=5), [*us], rules)
+    assert contest.done == "not settled in 8 rounds; the median decides"
+    reasons = [point.dropped for point in contest.points.values() if point.dropped]
+    assert all("not settled in 8" in own or "by the median alone" in own for own in reasons)
+    assert any(own.startswith("not settled in 8 rounds: +") for own in reasons) == (together == 2)
+
+
+def test_points_without_a_common_round_are_told_apart_by_their_times() -> None:
+    results = Results("r", START)
+    contest = results.contests.setdefault(contest_key("double", [1], {}), Contest("double", (1,)))
+
+    def add(kind: str, **fields: Any) -> None:
+        add_record({"kind": kind, **SUBJECT, **fields}, results)
+
+    def note(name: str, state: str) -> None:
+        about = {"params": {}, "target": "t", "artifact": "0" * 64, "why": "it hangs"}
+        add("point", id=name, state=state, **about)
+
+    for name in "ABL":
+        note(name, "ok")
+    for number in range(1, 11):
+        taken = {"A": 20.0} if number <= 5 else {"B": 12.0}
+        add("times", round=number, times_us={"L": 10.0, **taken}, spent_s=1.0)
+    note("L", "failed")
+    for order in ("ABL", "BAL"):
+        decision = decide(contest, [*order], Rules(seconds=1.0))
+        assert decision == Done("B", "the fastest by the median after 1 s")
+    contest.points["A"].times_us = dict.fromkeys(range(1, 6), 12.0)
+    tied = decide(contest, ["B", "A", "L"], Rules(seconds=1.0))
+    assert tied == Done("B", "the fastest by the median after 1 s")
 
 
 def test_time_that_is_spent_ends_a_contest_and_is_said() -> None:
