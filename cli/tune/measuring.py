@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,9 +79,25 @@ def measure(job: Path, output: Path, wishes: Wishes) -> Report:
         with open_results(output, start) as file:
             if file.results.torn:
                 progress.say(f"warning: {file.results.torn}")
+            if why := _picked_by_nobody(device, matches):
+                progress.say(f"warning: {why}")
             if conditions.missing:
                 progress.say(f"note: no clocks and temperatures: {conditions.missing}")
             setup = Setup(bundle, wishes.ordinal, wishes.timeout_s, wishes.repeats, wishes.cold)
             judge = Judge(bundle, wishes.rules.seed)
             Run(file, setup, wishes.rules, conditions, judge, progress).all(matches)
             return Report(device, matches, file.results, file.resumed)
+
+
+def _picked_by_nobody(device: Device, matches: Iterable[Match]) -> str:
+    """Return why `pallasc tune pick` will refuse what is measured here, "" where it will not."""
+    targets = sorted({entry.target for match in matches for entry in match.entries.values()})
+    model = model_of(device)
+    if model is not None and model.name in targets:
+        return ""
+    here = "no model that pallasc knows" if model is None else f"the model {model.name}"
+    return (
+        f"{device.name} is {here}, and the points are compiled for {', '.join(targets)}: pallasc "
+        "tune pick will refuse the results. Add this GPU to 'models' and 'targets' of the specs, "
+        "and plan again."
+    )

@@ -75,7 +75,9 @@ def test_faults_lose_their_point_only(run_job: RunJob, tmp_path: Path) -> None:
     output = tmp_path / "results.jsonl"
     done = run_job(output, **faults)
     assert done.returncode == 0, done.stderr
-    note, *lines = done.stderr.splitlines()
+    warning, note, *lines = done.stderr.splitlines()
+    assert warning.startswith("warning: Stand-in H100 is no model that pallasc knows")
+    assert "pallasc tune pick will refuse" in warning
     assert note.startswith("note: no clocks and temperatures: ")
     told = "\n".join([*lines, done.stdout]).replace(str(output), "results.jsonl")
     assert fits(told, shown_by_the_page())
