@@ -42,7 +42,9 @@ class TunedSpecs(NamedTuple):
         for name, tune in self.tunes.items():
             table = self.tables[self.paths[name]].get(name)
             ids = {variant.id for variant in self.variants[name]}
-            found[name] = TunedKernel(tune, ids, table.rows if table is not None else ())
+            points = [dict(variant.params) for variant in self.variants[name]]
+            keys = {tuple(point[by] for by in tune.by) for point in points}
+            found[name] = TunedKernel(tune, ids, table.rows if table is not None else (), keys)
         return found
 
 

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from pallasc.specs.canonical import canonical_text
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuned.rows import Picked
-from pallasc.specs.tuning import Row, Tune, bucket_key, row_order
+from pallasc.specs.tuning import Row, row_order
 
 ChangeKind = Literal["added", "changed", "measured", "dropped", "same"]
 """What became of a row: `measured` has new figures or another artifact of the same variant."""
@@ -28,19 +28,14 @@ class RowChange(NamedTuple):
     before: Row | None
 
 
-def merged_rows(old: Sequence[Row], picked: Picked, tune: Tune) -> list[RowChange]:
+def merged_rows(old: Sequence[Row], picked: Picked) -> list[RowChange]:
     """Return what becomes of each row, in the order of a table.
 
-    Rows of other models stay, and those of keys that were not measured. A key that was measured,
-    and now uses what its bucket's row says, has no row of its own any more.
+    Rows of other models stay, and those of keys and buckets that nothing was decided of. A key that
+    was measured, and now uses what its bucket's row says, has no row of its own any more.
     """
     replaced = {_id(row) for row in picked.rows}
-    gone = {
-        canonical_text([picked.kernel.gpu, list(key)])
-        for own in picked.served
-        for key in (own.key.key, bucket_key(own.key.key, tune.by, tune.buckets, tune.rounding))
-        if key is not None
-    }
+    gone = {canonical_text([picked.kernel.gpu, list(own.key.key)]) for own in picked.served}
     before = {_id(row): row for row in old}
     stay = [row for row in old if _id(row) not in gone | replaced]
     after = {_id(row): row for row in [*stay, *picked.rows]}

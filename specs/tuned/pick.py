@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pallasc.specs.gpus import Target
 from pallasc.specs.loading.tune_results import Results
+from pallasc.specs.templates import Scalar
 from pallasc.specs.tuned.measured import measured_kernels
 from pallasc.specs.tuned.merge import RowChange, merged_rows
 from pallasc.specs.tuned.refusals import (
@@ -32,11 +33,13 @@ class TunedKernel(NamedTuple):
         tune: of its spec.
         ids: of all its points on the model that was measured.
         rows: of its table, on all models.
+        keys: of all these points; None where they are not known.
     """
 
     tune: Tune
     ids: Collection[str]
     rows: Sequence[Row]
+    keys: Collection[tuple[Scalar, ...]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +98,8 @@ def pick(
     decided = []
     for measured in measured_kernels(files, tunes, ids, percent):
         own = kernels[measured.name]
-        picked = pick_rows(measured, own.tune, percent, most=most)
-        changes = merged_rows(own.rows, picked, own.tune)
+        picked = pick_rows(measured, own.tune, percent, most=most, old=own.rows, keys=own.keys)
+        changes = merged_rows(own.rows, picked)
         decided.append(KernelRows(picked, changes, unknown[measured.name]))
     return decided
 

@@ -4,19 +4,21 @@ A bucket's row is also that of the exact key that the bucket is named after. It 
 configuration that is within the limit for most of the bucket's keys, for that one among them; a key
 for which it is not has a row of its own, which goes before the bucket's. Where calls may be padded,
 a bucket has a row only if the key that it is named after was measured, as calls are padded to it.
+A row that keys use which were not measured now (`kept`) stays, and serves those that it suits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from pallasc.specs.canonical import canonical_text
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuned.choose import choose
-from pallasc.specs.tuned.measured import MeasuredKernel, MeasuredKey, Option
+from pallasc.specs.tuned.kept import kept_rows
+from pallasc.specs.tuned.measured import MeasuredKernel, MeasuredKey, Option, use_id
 from pallasc.specs.tuned.padded import is_served
 from pallasc.specs.tuning import Row, Tune, bucket_key
 
@@ -46,7 +48,7 @@ class Picked:
 
     Attributes:
         kernel: what was measured.
-        rows: the rows of its table.
+        rows: the rows of its table that are written.
         served: its keys that have a row, with what they use.
         unserved: keys of which no configuration that is used was measured.
         is_smallest: no fewer configurations are within the limit for every key.
@@ -99,7 +101,13 @@ class Picked:
 
 
 def pick_rows(
-    kernel: MeasuredKernel, tune: Tune, percent: float, *, most: int | None = None
+    kernel: MeasuredKernel,
+    tune: Tune,
+    percent: float,
+    *,
+    most: int | None = None,
+    old: Sequence[Row] = (),
+    keys: Collection[_Key] | None = None,
 ) -> Picked:
     """Return the rows of a kernel with as few configurations as serve all keys within the limit.
 
@@ -108,6 +116,8 @@ def pick_rows(
         tune: of its spec.
         percent: the limit.
         most: how many configurations may be used; keys then lose more where they must.
+        old: the rows that its table has.
+        keys: all of its spec, None where they are not known.
     """
     names = sorted({name for key in kernel.keys for name in key.options})
     place = {name: index for index, name in enumerate(names)}
@@ -116,11 +126,18 @@ def pick_rows(
     chosen = choose(losses, within, len(names), most=most)
     one = choose(losses, within, len(names), most=1).columns
     pairs = list(zip(kernel.keys, chosen.of_key, strict=True))
+    used = [(key, names[i]) for key, i in pairs if i is not None]
+    of_gpu = [row for row in old if row.gpu == kernel.gpu]
+    kept = kept_rows(of_gpu, [key.key for key, _ in used], tune, keys)
     rows, served = list[Row](), list[Served]()
-    for around, group in _buckets([(key, names[i]) for key, i in pairs if i is not None], tune):
-        use = _shared(around, group, tune, percent) if around is not None else None
+    for around, group in _buckets(used, tune, kept):
+        stays = kept.get(canonical_text(list(around))) if around is not None else None
+        if stays is not None:
+            use: str | None = use_id(stays.use)
+        else:
+            use = _shared(around, group, tune, percent) if around is not None else None
         own = [_served(key, name, around, use, group, tune, percent) for key, name in group]
-        rows += _rows(kernel.gpu, around, own, use)
+        rows += _rows(kernel.gpu, None if stays else around, own, use)
         served += own
     return Picked(
         kernel=kernel,
@@ -137,13 +154,15 @@ _Group = list[tuple[MeasuredKey, str]]
 """Keys of a bucket, each with the configuration that was chosen for it alone."""
 
 
-def _buckets(chosen: _Group, tune: Tune) -> list[tuple[_Key | None, _Group]]:
+def _buckets(
+    chosen: _Group, tune: Tune, kept: Mapping[str, Row]
+) -> list[tuple[_Key | None, _Group]]:
     """Return the keys by their buckets; those that are in none each by itself, with None."""
     groups: dict[str, tuple[_Key | None, _Group]] = {}
-    measured = {canonical_text(list(key.key)) for key, _ in chosen}
+    known = {canonical_text(list(key.key)) for key, _ in chosen} | kept.keys()
     for key, name in chosen:
         around = bucket_key(key.key, tune.by, tune.buckets, tune.rounding) if tune.buckets else None
-        if around is not None and tune.pad and canonical_text(list(around)) not in measured:
+        if around is not None and tune.pad and canonical_text(list(around)) not in known:
             around = None
         own = [around is None, list(key.key if around is None else around)]
         groups.setdefault(canonical_text(own), (around, []))[1].append((key, name))
@@ -193,10 +212,10 @@ def _rows(gpu: str, around: _Key | None, served: Sequence[Served], shared: str |
     """Return the row of a bucket, and those of keys that use something else.
 
     The bucket's figures are those of the key that it is named after, else of the largest that
-    uses its configuration.
+    uses its configuration. Without `around` there is no such row, or it stays as it is.
     """
     if around is None:
-        return [_row(gpu, own.key.key, own.option) for own in served]
+        return [_row(gpu, own.key.key, own.option) for own in served if own.use != shared]
     like = [own for own in served if own.use == shared]
     figures = max(like, key=lambda own: (own.key.key == around, _sizes(own.key)))
     others = [_row(gpu, own.key.key, own.option) for own in served if own.use != shared]

@@ -176,6 +176,20 @@ def test_rows_of_another_gpu_stay_and_changes_are_shown(pick: RunCommand, tuned:
     assert table.read_text().count('{gpu: b200, key: [512], use: {tile: 1024}, source: "els') == 2
 
 
+def test_the_row_of_a_bucket_stays_until_all_that_use_it_are_measured(
+    pick: RunCommand, tuned: Path
+) -> None:
+    tuned.write_text(TUNED.replace("tune: {", "tune: {buckets: {m: [2048]}, ", 1))
+    pick()
+    table = tuned.parent / "kernels.tuned.yaml"
+    one = {512: {1024: 10.0, 2048: 20.0}}
+    (tuned.parent / "one.jsonl").write_bytes(b"".join(made_lines(one, noise=0)))
+    result = pick(results="one.jsonl")
+    assert "+  h100-sxm  m=512          tile=1024" in result.out
+    assert "1 row unchanged" in result.out
+    assert "key: [2048], use: {tile: 2048}" in table.read_text()
+
+
 REFUSED: list[tuple[dict[str, Any], int, int, str]] = [
     ({}, 9, 5, "the last line was cut"),
     ({"start": replace(H100, device="NVIDIA B200", model="b200")}, 0, 2, "measured on b200"),

@@ -39,7 +39,7 @@ def decided(
     ids = {
         own.id for file in files for each in file.contests.values() for own in each.points.values()
     }
-    kernel = TunedKernel(tune, options.pop("ids", ids), rows)
+    kernel = TunedKernel(tune, options.pop("ids", ids), rows, options.pop("keys", None))
     (own,) = pick(files, {"matmul": kernel}, options.pop("within", 3), **options)
     return own
 
@@ -147,6 +147,51 @@ def test_with_padding_a_bucket_whose_end_was_not_measured_has_no_row() -> None:
 
 
 # What becomes of the rows of a table.
+
+END = Row("h100-sxm", (1024,), {"tile": 64}, "c" * 64)
+
+
+@pytest.mark.parametrize("pad", [{}, {"m": {"a": 0}}])
+def test_the_row_of_a_bucket_stays_until_its_end_is_measured(pad: dict[str, Any]) -> None:
+    tune = replace(POW2, pad=pad)
+    times = {600: {64: 15.0, 128: 10.0}, 700: {64: 10.0, 128: 15.0}}
+    keys = [(600,), (700,), (1024,)]
+    for known in (keys, None):
+        own = decided(made_results(times), tune=tune, rows=(END,), keys=known)
+        found = {change.row.key[0]: (change.kind, change.row.use) for change in own.changes}
+        # 700 uses the row that stays, which suits it.
+        assert found == {600: ("added", {"tile": 128}), 1024: ("same", {"tile": 64})}
+        again = decided(
+            made_results(times), tune=tune, rows=[change.row for change in own.changes], keys=known
+        )
+        assert {change.kind for change in again.changes} == {"same"}
+    times[1024] = {64: 15.0, 128: 10.0}
+    own = decided(made_results(times), tune=tune, rows=(END,), keys=keys)
+    assert [(each.kind, each.row.key[0]) for each in own.changes] == [
+        ("added", 700),
+        ("changed", 1024),
+    ]
+
+
+def test_the_row_of_a_bucket_whose_end_no_point_has_is_replaced_by_all_that_use_it() -> None:
+    times = {600: {64: 15.0, 128: 10.0}, 700: {64: 15.0, 128: 10.0}}
+    keys = [(600,), (700,)]
+    one = decided(made_results({600: times[600]}), tune=POW2, rows=(END,), keys=keys)
+    assert [(each.kind, each.row.key[0]) for each in one.changes] == [
+        ("added", 600),
+        ("same", 1024),
+    ]
+    both = decided(made_results(times), tune=POW2, rows=(END,), keys=keys)
+    assert [(each.kind, each.row.key[0]) for each in both.changes] == [("changed", 1024)]
+
+
+def test_the_same_results_of_a_bucket_change_nothing_the_second_time() -> None:
+    times = {600: {64: 15.0, 128: 10.0}, 700: {64: 10.0, 128: 15.0}}
+    keys = [(600,), (700,), (1024,)]
+    first = decided(made_results(times), tune=POW2, keys=keys)
+    rows = tuple(change.row for change in first.changes)
+    second = decided(made_results(times), tune=POW2, rows=rows, keys=keys)
+    assert {change.kind for change in second.changes} == {"same"}
 
 
 def test_rows_of_other_gpus_and_of_other_keys_stay() -> None:
