@@ -94,7 +94,7 @@ def command(
       toolchain  how the toolchain differs, in words
       changes    a list by id; of each: id, change (added, changed, dropped, unknown), reason,
                  before and after (each action, artifact and request, or null)
-      tables     kernels and targets whose rows in a table of tuned kernels have changed
+      tables     tuned kernels and targets whose rows, or `tune` of whose spec, have changed
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
     from pallasc.cli.render.live import store_progress
@@ -236,7 +236,7 @@ class _Run:
         if self._quiet and (written or not (changes or tables)):
             return
         for name in tables:
-            echo(f"{self._path}: the rows of the table of {name} have changed", err=True)
+            echo(f"{self._path}: the table or tune of {name} has changed", err=True)
         for clause in toolchain if written else ():
             echo(f"{self._path}: {clause}", err=True)
         words = ", ".join(f"{number:,} {kind}" for kind, number in totals.items() if number)

@@ -1,6 +1,6 @@
 """The lock file `pallasc.lock`: which artifact each variant had, and what compiled it.
 
-Schema 4, or 3 where no kernel has a table, UTF-8, YAML; this is what is written, byte for byte,
+Schema 4, or 3 where no kernel is tuned, UTF-8, YAML; this is what is written, byte for byte,
 lines in the order of their keys:
 
     lock      = notes "schema: " ( "3" | "4" ) LF "toolchain:" ( " {}" LF | LF { component } )
@@ -30,9 +30,9 @@ A key longer than 1000 characters, which YAML does not take so, becomes "  ? key
 * `cost` is how long the variant took to compile; `--shard` divides by it, nothing else reads it. It
   stays as it is while a new time is within a factor of two, or half a second, or every update would
   change each line
-* a table's key is a kernel and a target, `matmul@h100-sxm`, and its digest is over all rows that
-  the kernel has for that model (`rows_digest_text` in `specs/tuning.py`): which variants are used
-  where, and what was measured
+* a table's key is a kernel and a target, `matmul@h100-sxm`, and its digest is over `tune` of the
+  spec, and all rows that the kernel has for that model (`tuned_digest_text` in `specs/tuning.py`):
+  which variants are used where, and what was measured
 * a component is something that all action keys depend on, by its label in the identity of the
   toolchain; its digest counts, its version is there for people
 
@@ -63,7 +63,7 @@ LOCK_FILE = Path("pallasc.lock")
 """Where the lock is, unless `--lock` names another file."""
 
 LOCK_SCHEMA, TABLES_SCHEMA = 3, 4
-"""What is written where no kernel has a table, and where one has."""
+"""What is written where no kernel is tuned, and where one is."""
 
 READ_SCHEMAS = (1, 2, LOCK_SCHEMA, TABLES_SCHEMA)
 NOTES = (
@@ -114,8 +114,8 @@ class Lock:
     """The content of a lock file: components by label; the others by the variants' ids.
 
     A cost is a compile time in seconds; a variant whose time is unknown has none. Variants of a
-    lock that an older pallasc wrote have no resources. Of a kernel that a table
-    tunes there is the digest of its rows, by kernel and target.
+    lock that an older pallasc wrote have no resources. Of a tuned kernel
+    there is the digest of its rows and of `tune` of its spec, by kernel and target.
     """
 
     toolchain: Mapping[str, Component] = field(default_factory=dict)
@@ -269,14 +269,14 @@ def tuned_in(variants: Iterable[str]) -> set[str]:
 
 
 def table_key(kernel: str, target: str) -> str:
-    """Return the name of the rows of a kernel for a target."""
+    """Return the name of how a kernel is tuned for a target."""
     return f"{kernel}@{target}"
 
 
 def changed_tables(
     before: Mapping[str, str], after: Mapping[str, str], names: Iterable[str]
 ) -> list[str]:
-    """Return which rows differ from those of a lock, by kernel and target.
+    """Return which tuned kernels differ from those of a lock, by kernel and target.
 
     Args:
         before: the lock's tables.

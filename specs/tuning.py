@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -151,6 +151,7 @@ class Tuning:
         stands: how many variants the row may have been measured of, if this is one of them; 0 in
             bundles, which do not have it.
         table: all rows of the kernel, those of other models too; none in bundles.
+        default: as in `Tune`; None in bundles.
     """
 
     by: tuple[str, ...]
@@ -163,6 +164,7 @@ class Tuning:
     rank: int = 0
     stands: int = field(default=0, compare=False, repr=False)
     table: tuple[Row, ...] = field(default=(), compare=False, repr=False)
+    default: dict[str, Scalar] | None = field(default=None, compare=False, repr=False)
 
     def key_of(self, params: Mapping[str, Scalar]) -> tuple[Scalar, ...]:
         """Return the exact key of a point."""
@@ -374,13 +376,22 @@ def row_order(row: Row) -> tuple[object, ...]:
                        for v in row.key))  # fmt: skip
 
 
-def rows_digest_text(by: Sequence[str], rows: Sequence[Row]) -> str:
-    """Return what the lock's digest of a kernel's rows is over: canonical JSON of all of them."""
+def tuned_digest_text(tuning: Tuning, rows: Sequence[Row]) -> str:
+    """Return what the lock's digest of how a kernel is tuned is over: canonical JSON of all of it.
+
+    These are `tune` of its spec and the rows. Of `over` there are the names: its values are in the
+    ids of variants, which the lock has.
+
+    Args:
+        tuning: what a variant of it carries.
+        rows: the rows of its table for one model.
+    """
     listed = [
         {**_row_json(row), "use": row.use, "artifact": row.artifact}
         for row in sorted(rows, key=row_order)
     ]
-    return canonical_text({"by": list(by), "rows": listed})
+    spec = replace(tuning, is_default=False, rows=(), rank=0).to_json()
+    return canonical_text({**spec, "default": tuning.default, "rows": listed})
 
 
 def as_number(value: object) -> float:

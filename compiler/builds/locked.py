@@ -208,7 +208,7 @@ class LockedLookup:
         return NotCachedError(message, hint=hint, reason=clause, kind=kind)
 
     def _other_table(self, variant: Variant) -> NotCachedError | None:
-        """Return the error of a variant whose kernel's rows are not the lock's."""
+        """Return the error of a variant whose kernel is not tuned as in the lock."""
         if self._lock is None or variant.tuning is None:
             return None
         name = table_key(variant.name, variant.target.name)
@@ -219,9 +219,9 @@ class LockedLookup:
         now, locked = self._tables[name], self._lock.tables.get(name)
         if now == locked:
             return None
-        clause = f"tuned by a table that {self._file} does not have"
+        clause = f"tuned, and was not when {self._file} was written"
         if locked is not None:
-            clause = f"tuned by other rows than {self._file} has" if now else "without its table"
+            clause = f"tuned by another table or tune than {self._file} has"
         message = f"{variant.id} is {clause}."
         return NotCachedError(message, hint=self._hint(), reason=clause, kind="not as tuned")
 

@@ -45,7 +45,7 @@ _NOT_DETERMINISTIC = "the same action key gave another artifact"
 class LockCheck:
     """The differences of variants from a lock, and notes on the comparison.
 
-    `tables` names the kernels and targets whose rows of a table differ.
+    `tables` names the kernels and targets whose table or `tune` differs.
     """
 
     changes: tuple[Change, ...]
@@ -62,7 +62,7 @@ class LockUpdate:
         changes: changed entries.
         toolchain: differences between the toolchains, in words.
         report: report of the build.
-        tables: kernels and targets whose rows of a table differ.
+        tables: kernels and targets whose table or `tune` differs.
     """
 
     lock: Lock
@@ -118,7 +118,7 @@ def check_lock(
 
 
 def _tables(variants: Sequence[Variant], lock: Lock, *, whole: bool) -> tuple[str, ...]:
-    """Return which rows differ from those of a lock, by kernel and target."""
+    """Return which tuned kernels differ from those of a lock, by kernel and target."""
     names = tuned_in(variant.id for variant in variants) | ({*lock.tables} if whole else set())
     return tuple(changed_tables(lock.tables, tables_of(variants), names))
 

@@ -15,7 +15,7 @@ from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.canonical import digest
 from pallasc.specs.lock import table_key
 from pallasc.specs.spec import Variant
-from pallasc.specs.tuning import Row, Tuning, check_padding, key_text, rows_digest_text
+from pallasc.specs.tuning import Row, Tuning, check_padding, key_text, tuned_digest_text
 
 
 class Standing(NamedTuple):
@@ -34,15 +34,15 @@ def standing(variant: Variant) -> Standing | None:
 
 
 def tables_of(variants: Iterable[Variant]) -> dict[str, str]:
-    """Return the digest of all rows that kernels have for their targets, by `table_key`."""
+    """Return the digest of how kernels are tuned for their targets, by `table_key`."""
     digests: dict[str, str] = {}
     for variant in variants:
         tuning, model = variant.tuning, variant.target.name
-        if tuning is None or not tuning.table or table_key(variant.name, model) in digests:
+        if tuning is None or table_key(variant.name, model) in digests:
             continue
-        if rows := [row for row in tuning.table if row.gpu == model]:
-            text = rows_digest_text(tuning.by, rows)
-            digests[table_key(variant.name, model)] = digest(text.encode())
+        rows = [row for row in tuning.table if row.gpu == model]
+        text = tuned_digest_text(tuning, rows)
+        digests[table_key(variant.name, model)] = digest(text.encode())
     return digests
 
 

@@ -89,7 +89,7 @@ class Head(NamedTuple):
         report: what `--json` prints of the build.
         junit: what `--junit` writes of it.
         packs: its packs, in order.
-        tables: digest of the rows of each kernel that is tuned by a table.
+        tables: digest of how each tuned kernel is tuned, by kernel and target.
     """
 
     shard: Shard

@@ -60,6 +60,7 @@ class TunedPoints:
             rounding=tune.rounding,
             pad=tune.pad,
             table=() if table is None else table.rows,
+            default=tune.default,
         )
         choice = Choice(tune, usual, rows, points, targets)
         everywhere = {t.name for t in targets if self._all_points or choice.is_open(t)}

@@ -97,6 +97,31 @@ def test_padding_that_no_array_can_have_fails_the_variant(make_project: Any) -> 
     assert result.error.location.file.endswith(".yaml")
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("buckets: {m: pow2}", "buckets: {m: [512, 1024]}"),
+        ("buckets: {m: pow2}", "buckets: {m: pow2}, round: down"),
+        ("buckets: {m: pow2}", "buckets: {m: pow2}, pad: {m: {x: 0, out: 0}}"),
+        ("default: {tile: 128}", "default: {tile: 64}"),
+        (", default: {tile: 128}", ""),
+    ],
+)
+@pytest.mark.parametrize("rows", [(), (row(512, "a"),)])
+def test_the_digest_of_a_table_is_of_the_tune_of_the_spec_too(
+    tmp_path: Path, rows: tuple[Row, ...], before: str, after: str
+) -> None:
+    def digests(spec: str) -> dict[str, str]:
+        (tmp_path / "k.yaml").write_text(spec)
+        return tables_of(expand(load_yaml(tmp_path / "k.yaml")))
+
+    write_table(tmp_path / "k.tuned.yaml", {"k": Table(("m",), rows)})
+    first, changed = digests(SPEC), digests(SPEC.replace(before, after))
+    assert first == digests(SPEC.replace("[64, 128]", "[128, 64]"))
+    assert changed.keys() == first.keys() == {"k@h100-sxm", "k@b200"}
+    assert all(changed[name] != first[name] for name in first)
+
+
 def test_the_digest_of_a_table_is_that_of_its_rows_for_a_target(tmp_path: Path) -> None:
     first = tables_of(variants(tmp_path, row(512, "a"), row(512, "b", "b200")).values())
     assert list(first) == ["k@h100-sxm", "k@b200"]

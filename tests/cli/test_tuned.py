@@ -128,7 +128,7 @@ def test_a_lock_names_a_table_that_changed(
     checked = run("lock", *place)
     assert checked.code == 3
     assert checked.err == (
-        "pallasc.lock: the rows of the table of add@h100-sxm have changed\n"
+        "pallasc.lock: the table or tune of add@h100-sxm has changed\n"
         "pallasc.lock is not current: 2 same\n"
         "  If that is intended: pallasc lock SPECS --update\n"
     )
@@ -136,9 +136,14 @@ def test_a_lock_names_a_table_that_changed(
     for option in ("--locked", "--frozen"):
         built_again = run("build", *place, option)
         assert built_again.code == 3
-        assert f"{F32} is tuned by other rows than pallasc.lock has." in built_again.err
+        assert f"{F32} is tuned by another table or tune than pallasc.lock has." in built_again.err
     assert run("lock", *place, "--update").code == 0
     assert run("build", *place, "--locked").code == 0
+    spec.write_text(SPEC + "      buckets: {m: pow2}\n")
+    bundled = run("bundle", "create", *place, "--locked", "-o", "k.pallasc")
+    assert (bundled.code, Path("k.pallasc").exists()) == (3, False)
+    assert f"{F32} is tuned by another table or tune than pallasc.lock has." in bundled.err
+    assert "the table or tune of add@h100-sxm has changed\n" in run("lock", *place).err
 
 
 def test_a_table_is_shown(run: RunCommand, built: Any, spec: Path, digests: dict[str, str]) -> None:
