@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -16,10 +16,11 @@ from pallasc.cli.arguments.options import (
     reading_options,
     store_option,
 )
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.terminal.output import count, echo
 
 if TYPE_CHECKING:
     from pallasc.cli.tune.pick_inputs import TunedSpecs
+    from pallasc.specs.loading.tune_results import Results
     from pallasc.specs.tuned.pick import KernelRows
 
 WITHIN_PERCENT = 3.0
@@ -107,6 +108,7 @@ def command(
     from pallasc.specs.loading.tune_results import read_results
     from pallasc.specs.tuned.pick import pick
 
+    _check_name(output)
     results = [read_results(file) for file in files]
     store = open_store(store_root)
     found, results = read_specs(SpecReader(store=store, **limits), specs, output, results)
@@ -117,10 +119,39 @@ def command(
         within,
         most=at_most,
         job=None if job is None else read_job(job),
-        artifacts=stored_artifacts(variants, store),
+        artifacts=(known := stored_artifacts(variants, store)),
     )
+    if job is None:
+        _remark_unknown(results, known)
     written = [] if dry_run else _write(found, decided)
     _tell(found, decided, written, within, as_json=as_json)
+
+
+def _check_name(output: Path | None) -> None:
+    """Refuse the name of a table that folders of specs would take for a spec."""
+    from pallasc.specs.loading.tune_fields import TABLE_SUFFIX
+
+    if output is not None and not output.name.endswith(TABLE_SUFFIX):
+        raise click.UsageError(f"-o {output}: the name of a table ends in {TABLE_SUFFIX}.")
+
+
+def _remark_unknown(results: Sequence[Results], known: Mapping[str, str]) -> None:
+    """Say which points are not held to what they compile to today."""
+    measured = {
+        point.id
+        for file in results
+        for contest in file.contests.values()
+        for point in contest.points.values()
+        if point.target == file.start.model
+    }
+    unknown = len(measured - known.keys())
+    if unknown:
+        echo(
+            f"note: {unknown:,} of {count(len(measured), 'point')} are not compared with what they "
+            "compile to today, as the store does not have them: build with --all-points first, or "
+            "give --job.",
+            err=True,
+        )
 
 
 def _write(found: TunedSpecs, decided: Sequence[KernelRows]) -> list[Path]:

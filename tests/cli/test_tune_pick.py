@@ -77,6 +77,7 @@ def test_pick_writes_a_table_that_builds_follow(
         result.err
     )
     assert f"{table} is written" in result.err
+    assert "note: 4 of 4 points are not compared with what they compile to today" in result.err
     page = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
     assert (
         f"```text\n$ pallasc tune pick results.jsonl --specs kernels.yaml\n{result.out}```" in page
@@ -102,6 +103,9 @@ def test_the_same_results_give_the_same_bytes(pick: RunCommand, tuned: Path) -> 
     own = tuned.parent / "own.tuned.yaml"
     assert pick("-o", own).code == 0
     assert own.read_bytes() == first
+    refused = pick("-o", tuned.parent / "own.yaml")
+    assert refused.code == 2
+    assert "the name of a table ends in .tuned.yaml" in refused.err
 
 
 BUNDLED = """\
