@@ -17,7 +17,8 @@ to the disk before the next thing is measured:
     subject = {kernel: text, key: [scalar], [at: {parameter: scalar}]}
 
 * `check` is the first 16 hexadecimal digits of the SHA-256 of the line's canonical JSON without it
-* a start stands before the first line and at each resumption: same job, device and schema
+* a start stands before the first line and at each resumption: same job, device and schema. The
+  driver and the date of a contest are of the last one before its last round
 * a **contest** is what competes: the points of a key on one GPU. `key` has the values of `tune.by`,
   exact; `at` those of the matrix's parameters that are not in `by`, where there are any
 * of several points with one id the last counts: one that was launched may fail in a later round.
@@ -110,6 +111,7 @@ class Contest:
         spent_s: how long it was measured.
         winner: the id of the best point; None where none is valid, or it is not done.
         done: why it ended, "" where it has not.
+        start: of the run that measured its last round, None before there is one.
     """
 
     kernel: str
@@ -121,6 +123,7 @@ class Contest:
     spent_s: float = 0.0
     winner: str | None = None
     done: str = ""
+    start: Start | None = None
 
     @property
     def valid(self) -> list[PointResults]:
@@ -181,7 +184,12 @@ class Results:
         return [p for each in self.contests.values() for p in each.points.values() if p.failed]
 
     def measured(self, contest: Contest, point: PointResults) -> Measured:
-        """Return the figures of a point that has times, as a row of a table has them."""
+        """Return the figures of a point that has times, as a row of a table has them.
+
+        The driver and the date are those of the run that measured its contest, not of one that
+        found it done.
+        """
+        start = contest.start or self.start
         times = sorted(point.times_us.values())
         low, _, high = (
             statistics.quantiles(times, n=4, method="inclusive") if times[1:] else times * 3
@@ -192,10 +200,10 @@ class Results:
             us=round(point.median_us, 3),
             spread_percent=round(100 * (high - low) / point.median_us, 2),
             rounds=len(times),
-            device=self.start.device,
-            driver=self.start.driver,
+            device=start.device,
+            driver=start.driver,
             clock_mhz=int(statistics.median(clocks)) if clocks else None,
-            date=self.start.date,
+            date=start.date,
         )
 
 
@@ -350,6 +358,7 @@ def add_record(record: Mapping[str, object], results: Results) -> None:
         _add_point(record, known)
     elif kind == "times":
         _add_times(record, known)
+        known.start = results.start
     elif kind == "dropped":
         _drop(record, known)
     else:

@@ -130,7 +130,9 @@ class _Joined:
             for number, us in point.times_us.items():
                 own.times_us[self.rounds + number] = us
             if point.times_us:
-                self.measured[name] = file.measured(contest, point)
+                figures, before = file.measured(contest, point), self.measured.get(name)
+                if before is None or figures.date >= before.date:
+                    self.measured[name] = figures
         if contest.winner is not None and contest.winner in self.points:
             self.winners.add(contest.winner)
         self.rounds += len(contest.rounds)
@@ -164,7 +166,12 @@ def _in_order(files: Sequence[Results]) -> Sequence[Results]:
     """Return files in an order that neither their names nor the command line decide."""
     if len(files) == 1:
         return files
-    return sorted(files, key=lambda file: (file.start.date, file.start.job, _text(file)))
+    return sorted(files, key=lambda file: (_dates(file), file.start.job, _text(file)))
+
+
+def _dates(file: Results) -> list[str]:
+    """Return when a file's contests were measured, the last first."""
+    return sorted({own.start.date for own in file.contests.values() if own.start}, reverse=True)
 
 
 def _text(file: Results) -> str:

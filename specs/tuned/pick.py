@@ -86,8 +86,6 @@ def pick(
         check_targets(file)
         check_kernels(file, kernels)
         check_artifacts(file, artifacts or {})
-        for name, kernel in kernels.items():
-            check_age(file, name, kernel.rows, kernel.tune)
     check_same_artifacts(files)
     unknown = {
         name: sum(unknown_points(file, name, kernel.ids) for file in files)
@@ -100,6 +98,8 @@ def pick(
         own = kernels[measured.name]
         picked = pick_rows(measured, own.tune, percent, most=most, old=own.rows, keys=own.keys)
         changes = merged_rows(own.rows, picked)
+        replaced = [each.before for each in changes if each.before and each.kind != "same"]
+        check_age(files, measured.name, replaced, own.tune)
         decided.append(KernelRows(picked, changes, unknown[measured.name]))
     return decided
 

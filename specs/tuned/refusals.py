@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pallasc.errors import CorruptError, NotCachedError, SpecError
+from pallasc.specs.canonical import canonical_text
 from pallasc.specs.loading.tune_results import Contest, PointResults, Results
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.tuning import Row, Tune, bucket_key, key_text
@@ -169,28 +170,34 @@ def check_same_artifacts(files: Sequence[Results]) -> None:
                 )
 
 
-def check_age(file: Results, kernel: str, rows: Iterable[Row], tune: Tune) -> None:
+def check_age(files: Sequence[Results], kernel: str, rows: Iterable[Row], tune: Tune) -> None:
     """Check that no row is newer than the results that would replace it.
+
+    Args:
+        files: the results.
+        kernel: the kernel.
+        rows: those that would be replaced or dropped.
+        tune: of its spec.
 
     Raises:
         SpecError: one is.
     """
-    replaced = {
-        own
-        for contest in file.contests.values()
-        if contest.kernel == kernel
-        for own in (
-            contest.key,
-            bucket_key(contest.key, tune.by, tune.buckets, tune.rounding),
-        )
-    }
+    exact, buckets = dict[str, tuple[str, str]](), dict[str, tuple[str, str]]()
+    for file in files:
+        for contest in file.contests.values():
+            if contest.kernel == kernel and contest.start is not None:
+                around = bucket_key(contest.key, tune.by, tune.buckets, tune.rounding)
+                for newest, key in ((exact, contest.key), (buckets, around)):
+                    name = canonical_text(key and list(key))
+                    newest[name] = max(newest.get(name, ("", "")), (contest.start.date, file.file))
     for row in rows:
-        if row.gpu != file.start.model or row.key not in replaced or row.measured is None:
-            continue
-        if row.measured.date > file.start.date:
+        name = canonical_text(list(row.key))
+        # A bucket's row is first of all that of the key that it is named after.
+        date, shown = exact.get(name) or buckets.get(name) or ("", "")
+        if date and row.measured is not None and row.measured.date > date:
             raise SpecError(
                 f"{kernel}: the row of {row.gpu}, {key_text(tune.by, row.key)} is of "
-                f"{row.measured.date}, and {file.file} is older: {file.start.date}.",
+                f"{row.measured.date}, and {shown} is older: {date}.",
                 location=row.place,
                 hint="Give newer results, or remove the row.",
             )

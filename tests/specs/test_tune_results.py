@@ -100,6 +100,20 @@ def test_runs_of_one_file_go_on() -> None:
     assert (results.start.date, results.ended) == ("2026-11-24", "")
 
 
+def test_a_run_that_finds_a_contest_done_leaves_its_date_and_driver() -> None:
+    end = {"kind": "end", "why": "done"}
+    later = {**START.to_json(), "date": "2026-12-24", "driver": "590.10"}
+    done = [*BOTH, times(1, 10.0, 14.0), DONE, end, later, end]
+    results = parse_results(content(*done), "r")
+    (contest,) = results.contests.values()
+    own = results.measured(contest, contest.points[IDS[0]])
+    assert (own.date, own.driver) == (START.date, START.driver)
+    results = parse_results(content(*BOTH, times(1, 10.0, 14.0), later, times(2, 10, 14)), "r")
+    (contest,) = results.contests.values()
+    own = results.measured(contest, contest.points[IDS[0]])
+    assert (own.date, own.driver) == ("2026-12-24", "590.10")
+
+
 def test_keys_of_other_types_are_other_contests() -> None:
     assert contest_key("a", [1], {}) != contest_key("a", [True], {}) != contest_key("a", ["1"], {})
     assert contest_key("a", [1], {}) != contest_key("a", [1], {"batch": 2})

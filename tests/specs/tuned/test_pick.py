@@ -311,6 +311,24 @@ def test_results_that_are_older_than_a_row_are_refused() -> None:
     assert uses(decided(made_results({256: TIMES[256]}), rows=(OLDER,))) == {256: 64}
 
 
+def test_results_are_as_old_as_their_rounds_and_not_as_a_run_that_found_them_done() -> None:
+    later = replace(H100, date="2026-12-24", driver="590.10")
+    again = [*made_lines(TIMES), *made_lines({}, start=later)]
+    own = decided(parse_results(b"".join(again), "again.jsonl"))
+    assert own.changes == decided(made_results(TIMES)).changes
+    error = refused(parse_results(b"".join(again), "again.jsonl"), rows=(OLDER,))
+    assert "again.jsonl is older: 2026-11-23" in str(error)
+
+
+def test_results_of_two_days_change_nothing_the_second_time() -> None:
+    later = replace(H100, date="2026-12-24")
+    files = made_results(TIMES), made_results(TIMES, "later.jsonl", start=later, rounds=30)
+    rows = tuple(change.row for change in decided(*files).changes)
+    assert {row.measured.date for row in rows if row.measured} == {"2026-12-24"}
+    assert {change.kind for change in decided(*files, rows=rows).changes} == {"same"}
+    assert "is of 2026-12-24" in str(refused(files[0], rows=rows))
+
+
 def test_results_of_an_older_schema_are_refused() -> None:
     lines = made_lines(TIMES)
     old = lines[0].replace(b'"schema":1', b'"schema":0')
