@@ -25,6 +25,7 @@ from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.terminal.output import count, echo
 
 if TYPE_CHECKING:
+    from pallasc.cache.store import Store
     from pallasc.compiler.builds.collect import Selection
     from pallasc.compiler.builds.report import Report
     from pallasc.specs.loading.tuned_table import Table
@@ -69,7 +70,8 @@ def command(
     the same variant is compiled to another artifact, and a build says so. Where the times still
     hold, this command takes the new digest; the row keeps the digest of what was measured as
     measured_as. A row that has none, of a table from elsewhere, gets one. Where a variant fails to
-    compile, nothing is written.
+    compile, nothing is written; nor where a row has the artifact of another point of its kernel, as
+    the store or pallasc.lock knows it: its times are of that point, and somebody edited the row.
 
     Examples:
       pallasc tune renew kernels.yaml
@@ -107,6 +109,7 @@ def command(
         echo("No table is written.", err=True)
         return report.exit_code
     rows = _renewed(report)
+    _check_uses(selection, report, rows, store, options["ptxas"])
     changed, written, total = _write(selection, rows, dry_run=dry_run)
     if as_json:
         _print_json(changed, written)
@@ -131,6 +134,47 @@ def _renewed(report: Report) -> dict[str, dict[RowKey, Row]]:
     for (kernel, key), (row, digests) in found.items():
         rows.setdefault(kernel, {})[key] = renewed(row, digests)
     return rows
+
+
+def _check_uses(
+    selection: Selection,
+    report: Report,
+    rows: Mapping[str, Mapping[RowKey, Row]],
+    store: Store,
+    ptxas: Path | None,
+) -> None:
+    """Refuse rows that were measured of other points than they choose.
+
+    Raises:
+        SpecError: there is one.
+    """
+    from pallasc.compiler.builds.tuned_rows import standing
+    from pallasc.compiler.tuning.owners import owners
+    from pallasc.specs.loading.lock_file import read_lock
+    from pallasc.specs.loading.matrix import expand
+    from pallasc.specs.lock import LOCK_FILE
+    from pallasc.specs.tuned.renew import edited_row, row_key
+
+    stale = {
+        (result.variant.name, row_key(own.row)): own
+        for result in report.results
+        if (own := standing(result.variant)) is not None
+        and own.row.artifact is not None
+        and rows[result.variant.name][row_key(own.row)] != own.row
+    }
+    if not stale:
+        return
+    names = {(name, own.row.gpu) for (name, _), own in stale.items()}
+    points = expand(selection.specs, all_points=True)
+    known = owners(
+        [point for point in points if (point.name, point.target.name) in names],
+        store=store,
+        lock=read_lock(LOCK_FILE),
+        ptxas=ptxas,
+    )
+    for (kernel, _), own in stale.items():
+        if error := edited_row(kernel, own.tuning.by, own.row, known):
+            raise error
 
 
 def _write(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from pallasc.errors import SpecError
 from pallasc.specs.fields import typed
 from pallasc.specs.loading.tuned_table import Table
-from pallasc.specs.tuning import Row
+from pallasc.specs.spec import Variant
+from pallasc.specs.tuning import Row, key_text, use_text
 
 RowKey = tuple[str, str]
 """What a row of a kernel is found by: its model, and its key with the types of its values."""
@@ -32,6 +34,38 @@ def renewed(row: Row, digests: Sequence[str]) -> Row:
     if measured_as in digests:
         return replace(row, artifact=measured_as, measured_as=None)
     return replace(row, artifact=digests[0], measured_as=measured_as)
+
+
+def edited_row(
+    kernel: str, by: Sequence[str], row: Row, known: Mapping[str, Sequence[Variant]]
+) -> SpecError | None:
+    """Return the error of a row that was measured of another point than it chooses, else None.
+
+    Args:
+        kernel: its kernel.
+        by: the parameters of its key.
+        row: a row whose digest is not that of a variant that it chooses today.
+        known: variants by the digests of their artifacts, all points of the kernel among them.
+    """
+    for digest in filter(None, (row.artifact, row.measured_as)):
+        points = [each for each in known.get(digest, ()) if each.name == kernel]
+        if not points or any(_is_chosen(each, row) for each in points):
+            continue
+        values = dict(points[0].params)
+        own = {name: values[name] for name in row.use if name in values}
+        other = use_text(own) if typed(own) != typed(row.use) else points[0].id
+        return SpecError(
+            f"{kernel}: the row for {row.gpu}, {key_text(by, row.key)} uses {use_text(row.use)}, "
+            f"and its artifact {digest} is that of {other}; no table is written.",
+            location=row.place,
+            hint=f"Its times are of {other}: restore the row, or tune this key again.",
+        )
+    return None
+
+
+def _is_chosen(variant: Variant, row: Row) -> bool:
+    rows = () if variant.tuning is None else variant.tuning.rows
+    return variant.target.name == row.gpu and row in rows
 
 
 def with_rows(table: Table, rows: Mapping[RowKey, Row]) -> Table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,26 @@ def test_renewing_takes_the_digests_of_today_and_keeps_what_was_measured(
     assert "555555555555*" in run("tune", "show", spec).out
     again = json.loads(run("tune", "renew", *place, "--json").out)
     assert again == {"schema": 1, "written": [], "rows": []}
+
+
+def test_renewing_refuses_a_row_whose_use_was_edited(
+    run: RunCommand, built: Any, spec: Path, digests: dict[str, str], tmp_path: Path
+) -> None:
+    write_rows({"f32": digests["f32"]})
+    table = Path("kernels.tuned.yaml")
+    edited = table.read_text().replace("use: {block: 2048}", "use: {block: 1024}")
+    table.write_text(edited)
+    place = (spec, "--store", shutil.copytree(built.store, tmp_path / "store"))
+    for options in (["--dry-run"], []):
+        result = run("tune", "renew", *place, *options)
+        assert result.code == 2
+        assert (
+            "add: the row for h100-sxm, m=1024, dtype=f32 uses block=1024, and its artifact "
+            f"{digests['f32']} is that of block=2048; no table is written." in result.err
+        )
+        assert "kernels.tuned.yaml:8:9" in result.err
+        assert "restore the row, or tune this key again" in result.err
+        assert table.read_text() == edited
 
 
 def test_renewing_gives_digests_to_rows_from_elsewhere(
