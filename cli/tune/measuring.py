@@ -81,6 +81,8 @@ def measure(job: Path, output: Path, wishes: Wishes) -> Report:
                 progress.say(f"warning: {file.results.torn}")
             if why := _picked_by_nobody(device, matches):
                 progress.say(f"warning: {why}")
+            if file.remark:
+                progress.say(f"warning: {file.remark}")
             if conditions.missing:
                 progress.say(f"note: no clocks and temperatures: {conditions.missing}")
             setup = Setup(bundle, wishes.ordinal, wishes.timeout_s, wishes.repeats, wishes.cold)

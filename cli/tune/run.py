@@ -98,9 +98,9 @@ def command(
     may have a worse winner than that; see docs/tuning.md.
 
     Every line of the results is on the disk before the next round begins. A run that was stopped or
-    cut goes on where it was when the same command is given again; results of another job or another
-    GPU are refused and stay as they are. Conditions such as clock and temperature are taken from
-    NVML, where cuda-bindings has it.
+    cut goes on where it was when the same command is given again. Results of another job or another
+    GPU, or with other --cold, --repeats or --seed, are refused and stay as they are. Conditions
+    such as clock and temperature are taken from NVML, where cuda-bindings has it.
 
     Examples:
       pallasc tune run job.pallasc -o results.jsonl
@@ -110,7 +110,7 @@ def command(
     Exit codes:
       0    every key has a winner
       1    the points of a key all failed
-      2    the results are of another job or GPU, or the job is not one
+      2    the results are of another job, GPU, --cold, --repeats or --seed, or the job is not one
       4    no GPU, or it cannot be used any more
       5    the job or the results are damaged
       130  interrupted; the results so far are kept

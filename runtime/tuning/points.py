@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,11 +110,13 @@ class Points:
         process = self.ready[name] = self.ready.pop(name)
         message = {"op": "time", "repeats": self._setup.repeats, "cold": self._setup.cold}
         try:
-            answer = process.ask(message)
+            us = float(str(process.ask(message)["us"]))
+            if not 0 < us < math.inf:
+                raise PointError(f"a launch took {us:g} µs by the driver's clock")
         except PointError:
             self.end(name)
             raise
-        return float(str(answer["us"]))
+        return us
 
     def end(self, name: str) -> None:
         """End the process of a point, if it has one."""

@@ -29,12 +29,14 @@ class PointError(Exception):
     Args:
         why: the reason.
         code: the driver's number of it, 0 where it is none of the driver's.
+        stuck: why its process cannot be ended, None where it has ended.
     """
 
-    def __init__(self, why: str, code: int = 0) -> None:
+    def __init__(self, why: str, code: int = 0, stuck: DeviceError | None = None) -> None:
         super().__init__(why)
         self.why = why
         self.code = code
+        self.stuck = stuck
 
 
 class PointProcess:
@@ -84,17 +86,16 @@ class PointProcess:
             self._requests.flush()
             answer = decode(self._line())
         except (BrokenPipeError, EOFError):
-            self.kill()
-            raise PointError(self._ending()) from None
+            stuck = self._killed()
+            raise PointError(self._ending(), stuck=stuck) from None
         except TimeoutError:
-            self.kill()
-            raise PointError(f"no answer in {self._timeout_s:g} s: it hangs") from None
+            why = f"no answer in {self._timeout_s:g} s: it hangs"
+            raise PointError(why, stuck=self._killed()) from None
         except BaseException:
             self.kill()
             raise
         if "error" in answer:
-            self.kill()
-            raise PointError(str(answer["error"]), int(str(answer["code"])))
+            raise PointError(str(answer["error"]), int(str(answer["code"])), self._killed())
         return answer
 
     def read_outputs(self, sizes: Sequence[int]) -> list[bytes]:
@@ -124,6 +125,14 @@ class PointProcess:
                 raise EOFError
             line += data
         return line
+
+    def _killed(self) -> DeviceError | None:
+        """End the process; return why it does not end."""
+        try:
+            self.kill()
+        except DeviceError as error:
+            return error
+        return None
 
     def kill(self) -> None:
         """End the process and all of its session; it can be called again.
@@ -155,6 +164,8 @@ class PointProcess:
     def _ending(self) -> str:
         """Return how a process ended by itself, with the last line that it wrote."""
         code = self._process.returncode
+        if code is None:
+            return "its process gives no answers any more"
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         return f"its process ended with {how}" + (f": {self._said}" if self._said else "")
 

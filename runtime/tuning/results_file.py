@@ -20,6 +20,9 @@ from pallasc.specs.loading.tune_results import (
 
 _HINT = "Give -o another path."
 
+_LIKE_BEFORE = ("cold", "repeats", "seed")
+"""Settings that change what a time is of: rounds with others cannot be compared."""
+
 
 class ResultsFile:
     """A file of results that a run adds to.
@@ -27,14 +30,18 @@ class ResultsFile:
     Attributes:
         results: what it holds, always the same as reading it would give.
         resumed: it had results already.
+        remark: what to know of the results that it had, "" for nothing.
     """
 
-    def __init__(self, descriptor: int, results: Results, *, resumed: bool) -> None:
+    def __init__(
+        self, descriptor: int, results: Results, *, resumed: bool, remark: str = ""
+    ) -> None:
         self._descriptor = descriptor
         self._size = os.fstat(descriptor).st_size
         self._is_broken = False
         self.results = results
         self.resumed = resumed
+        self.remark = remark
 
     def add(self, record: Mapping[str, object]) -> None:
         """Write a record, and note it; after an error nothing is written any more.
@@ -61,7 +68,7 @@ class ResultsFile:
 def open_results(path: Path, start: Start) -> Iterator[ResultsFile]:
     """Give the file that a run writes: a new one, or that of a run before of the same job and GPU.
 
-    What a cut left at its end is removed.
+    What a cut left at its end is removed; a file that was cut within its first line starts anew.
 
     Raises:
         SpecError: the file has something else, and stays as it is; another run writes it, or it
@@ -74,29 +81,39 @@ def open_results(path: Path, start: Start) -> Iterator[ResultsFile]:
     try:
         with _refusing(path):
             _lock(descriptor, path)
+            line = line_of(start.to_json())
             size = os.fstat(descriptor).st_size
-        line = line_of(start.to_json())
-        if size:
+            torn = _torn_start(descriptor, size, line)
+        before, remark = None, ""
+        if size and not torn:
             before = read_results(path)
-            check_start(before.start, start, str(path))
-            resumed = True
+            remark = check_start(before.start, start, str(path))
         with _refusing(path):
-            if size:
-                os.ftruncate(descriptor, before.whole_bytes)
+            os.ftruncate(descriptor, before.whole_bytes if before else 0)
             _append(descriptor, line)
             _sync_folder(path)
-        if size:
-            results = before
-            results.start, results.ended = start, ""
-        else:
-            results, resumed = parse_results(line, str(path)), False
-        yield ResultsFile(descriptor, results, resumed=resumed)
+        results = before or parse_results(line, str(path))
+        results.start, results.ended = start, ""
+        if torn:
+            results.torn = f"{path} was cut after {size} bytes of its first line; it starts anew."
+        yield ResultsFile(descriptor, results, resumed=before is not None, remark=remark)
     finally:
         os.close(descriptor)
 
 
-def check_start(found: Start, wanted: Start, shown: str) -> None:
-    """Check that a run may go on in a file: same job, same GPU.
+def _torn_start(descriptor: int, size: int, line: bytes) -> bool:
+    """Tell whether a file has nothing but the beginning of a first line, of a run on such a GPU."""
+    head = line[: line.index(b'"check":"') + len(b'"check":"')]
+    data = os.pread(descriptor, 2 * len(line), 0)
+    is_whole = size > len(data) or b"\n" in data
+    return bool(data) and not is_whole and data[: len(head)] == head[: len(data)]
+
+
+def check_start(found: Start, wanted: Start, shown: str) -> str:
+    """Check that a run may go on in a file: same job, same GPU, times of the same kind.
+
+    Returns:
+        What to know of the results that are there, "" for nothing.
 
     Raises:
         SpecError: the file has something else.
@@ -113,6 +130,25 @@ def check_start(found: Start, wanted: Start, shown: str) -> None:
             f"{shown} has results of another GPU: {there}, and this is {here}.",
             hint="Give -o another path for each GPU; nothing was changed.",
         )
+    for name in _LIKE_BEFORE:
+        before, now = (own.settings.get(name) for own in (found, wanted))
+        if before != now:
+            raise SpecError(
+                f"{shown} has times taken {_option(name, before)}, and this run is "
+                f"{_option(name, now)}: they cannot be compared.",
+                hint="Give -o another path, or the options of the run before; nothing was changed.",
+            )
+    if found.driver != wanted.driver:
+        before, now = (own.driver or "unknown" for own in (found, wanted))
+        return f"{shown} has times taken with driver {before}, and this is {now}; both count."
+    return ""
+
+
+def _option(name: str, value: object) -> str:
+    """Return an option as it was given: `with --repeats 8`, `without --cold`."""
+    if isinstance(value, bool):
+        return f"{'with' if value else 'without'} --{name}"
+    return f"without --{name}" if value is None else f"with --{name} {value}"
 
 
 def _lock(descriptor: int, path: Path) -> None:

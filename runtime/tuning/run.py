@@ -66,13 +66,14 @@ class Run:
             DeviceError: the GPU cannot be used any more.
             SpecError: the results cannot be written.
         """
-        why = "done"
+        why = "failed"
         try:
             for number, match in enumerate(matches, 1):
                 if not self._contest(match).done:
                     self.listener.began(match, number, len(matches))
                     self._one(match)
                     self.listener.done(match, self._contest(match))
+            why = "done"
         except KeyboardInterrupt:
             why = "interrupted"
             raise
@@ -119,7 +120,7 @@ class Run:
                 times_us[name] = points.time_us(name)
                 spent_s += self.clock() - began_s
             except PointError as error:
-                self._lose(match, name, error.why)
+                self._lose(match, name, error)
         if times_us:
             now = self.conditions.read()
             known = {"times_us": times_us, "spent_s": round(spent_s, 6), **now}
@@ -133,15 +134,22 @@ class Run:
         try:
             points.launch(name)
         except PointError as error:
-            self._lose(match, name, error.why)
+            self._lose(match, name, error)
             return False
         if name not in self._contest(match).points:
             self._note(match, name, "ok", "")
         return True
 
-    def _lose(self, match: Match, name: str, why: str) -> None:
-        self._note(match, name, "failed", why)
-        self.listener.failed(match, name, why)
+    def _lose(self, match: Match, name: str, error: PointError) -> None:
+        """Note a point that is lost; the run ends if its process cannot be ended.
+
+        Raises:
+            DeviceError: it does not end; the next run does not meet the point again.
+        """
+        self._note(match, name, "failed", error.why)
+        self.listener.failed(match, name, error.why)
+        if error.stuck is not None:
+            raise error.stuck
 
     def _note(self, match: Match, name: str, state: str, why: str) -> None:
         entry = match.entries[name]

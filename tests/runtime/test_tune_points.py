@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,6 +67,24 @@ def test_a_process_that_hangs_is_killed_with_what_it_started(
             os.sched_yield()  # it is dead as soon as the kernel gets to it
         process.kill()
         os.close(memory)
+
+
+def test_a_process_that_does_not_end_is_told_with_what_it_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    process = PointProcess("p", 0.0, [])
+    child = process._process
+    wait = child.wait
+
+    def never(timeout: float) -> int:
+        raise subprocess.TimeoutExpired("p", timeout)
+
+    monkeypatch.setattr(child, "wait", never)
+    with pytest.raises(PointError, match="it hangs") as lost:
+        process.ask({"op": "open", "device": 0})
+    assert f"the process of p, {child.pid}, does not end after SIGKILL." in str(lost.value.stuck)
+    process.kill()
+    assert wait() == -9
 
 
 # ---- contests with fake processes
@@ -220,6 +239,31 @@ def test_a_point_that_fails_in_a_round_is_lost_and_the_round_counts(play: Play) 
     assert 3 in contest.points[point_id(1, 0)].times_us
 
 
+@pytest.mark.parametrize("us_read", [0.0, float("nan")])
+def test_a_time_that_cannot_be_loses_its_point(play: Play, us_read: float) -> None:
+    contest, lost = play(World(room=9, us=us(10, us_read)), Rules())
+    assert lost == [(point_id(1, 1), f"a launch took {us_read:g} µs by the driver's clock")]
+    assert contest.winner == point_id(1, 0)
+
+
+def test_a_point_whose_process_does_not_end_is_not_met_again(play: Play, tmp_path: Path) -> None:
+    stuck = DeviceError("it does not end after SIGKILL")
+    hangs = PointError("it hangs", stuck=stuck)
+    world = World(room=9, us=us(10, 9), faults={(point_id(1, 1), 2): hangs})
+    with pytest.raises(DeviceError, match="does not end after SIGKILL"):
+        play(world, Rules())
+    (lost,) = read_results(tmp_path / "results.jsonl").failures
+    assert (lost.id, lost.failed) == (point_id(1, 1), "it hangs")
+    assert play(World(room=9, us=us(10, 9)), Rules())[0].winner == point_id(1, 0)
+
+
+def test_a_run_that_ends_with_an_unexpected_error_is_not_done(play: Play, tmp_path: Path) -> None:
+    fault: Any = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        play(World(room=9, us=us(10, 9), faults={(point_id(1, 1), 2): fault}), Rules())
+    assert read_results(tmp_path / "results.jsonl").ended == "failed"
+
+
 def test_a_wrong_result_is_never_measured(play: Play) -> None:
     world = World(room=9, us=us(10, 9), wrong=frozenset([point_id(1, 1)]))
     contest, lost = play(world, Rules())
@@ -312,10 +356,41 @@ def test_another_job_or_gpu_is_refused_by_name(changed: dict[str, str], message:
         check_start(FOUND, Start(**record), "r.jsonl")
 
 
-def test_a_newer_driver_may_go_on() -> None:
-    record = {**FOUND.to_json(), "driver": "590.1", "date": "2027-01-01"}
-    del record["kind"], record["schema"]
-    check_start(FOUND, Start(**record), "r.jsonl")
+def test_a_newer_driver_may_go_on_and_is_said() -> None:
+    newer = replace(FOUND, driver="590.1", date="2027-01-01")
+    assert check_start(FOUND, FOUND, "r.jsonl") == ""
+    said = "r.jsonl has times taken with driver 580.95.05, and this is 590.1; both count."
+    assert check_start(FOUND, newer, "r.jsonl") == said
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("cold", True, "taken without --cold, and this run is with --cold: they cannot"),
+        ("repeats", 4, "taken with --repeats 8, and this run is with --repeats 4: they cannot"),
+        ("seed", 1, "taken with --seed 0, and this run is with --seed 1: they cannot"),
+    ],
+)
+def test_times_of_another_kind_are_refused_by_name(name: str, value: Any, message: str) -> None:
+    before = replace(FOUND, settings={"cold": False, "repeats": 8, "seed": 0, "rounds": 200})
+    check_start(before, replace(before, settings={**before.settings, "rounds": 8}), "r.jsonl")
+    with pytest.raises(SpecError, match=message):
+        check_start(before, replace(before, settings={**before.settings, name: value}), "r.jsonl")
+
+
+def test_a_first_line_that_was_cut_starts_anew(tmp_path: Path) -> None:
+    path, line = tmp_path / "results.jsonl", line_of(START.to_json())
+    for cut in (0, 1, 30, len(line) - 1):
+        path.write_bytes(line[:cut])
+        with open_results(path, START) as file:
+            said = f"{path} was cut after {cut} bytes of its first line; it starts anew."
+            assert (file.results.torn, file.resumed) == (said if cut else "", False)
+        assert path.read_bytes() == line
+    for other in (b"notes", b'{"arch":"sm_90","chips":2}'):
+        path.write_bytes(other)
+        with pytest.raises(SpecError, match="not a file of results"), open_results(path, START):
+            pass
+        assert path.read_bytes() == other
 
 
 # ---- conditions
