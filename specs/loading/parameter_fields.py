@@ -211,6 +211,7 @@ class MatrixKind:
         make_table: Callable[..., Table] = Table
         table = make_table(**TABLE_FIELDS.read(fields, at.child(named[0])), named=named[0])
         rest = {key: item for key, item in value.items() if key != named[0]}
+        _check_beside(rest, named[0], table.path, at)
         return Matrix(self._axes(0).read(rest, at), table)
 
     def _axes(self, minimum: int = 1) -> MapOf[tuple[Value, ...]]:
@@ -225,6 +226,17 @@ class MatrixKind:
             "anyOf": [{"type": "string"}, TABLE_FIELDS.schema()],
         }
         return {**axes, "propertyNames": names, "properties": {FILE_KEY: table, JSON_KEY: table}}
+
+
+def _check_beside(axes: Mapping[str, object], named: str, path: str, at: Place) -> None:
+    """Refuse fields of a table that stand beside it, where only parameters do."""
+    for key in (field.name for field in TABLE_FIELDS.fields):
+        if key in axes and not isinstance(axes[key], list):
+            raise at.child(key).error(
+                f"{key} belongs inside {named}, as parameters stand beside it.",
+                f"Write {named}: {{path: {path}, {key}: …}}.",
+                at_key=True,
+            )
 
 
 SEED_KEY, TOLERANCE_KEY, ARGS_KEY = "$seed", "$tolerance", "$args"

@@ -112,8 +112,10 @@ class _UseKind:
 
     def read(self, value: object, at: Place) -> dict[str, Scalar]:
         """Return the values."""
-        if not isinstance(value, dict) or not value:
+        if not isinstance(value, dict):
             raise expected("a mapping of tuned parameters", value, at)
+        if not value:
+            raise at.error("the mapping of tuned parameters is empty.", "Write {tile: 64}.")
         return {name: ScalarKind().read(item, at.child(name)) for name, item in value.items()}
 
     def schema(self) -> Schema:

@@ -118,7 +118,7 @@ ROW = f"      - {{gpu: b200, key: [1], use: {{a: 1}}, artifact: {DIGEST}}}\n"
         (HEAD + ROW.replace("}\n", ", rounds: 3}\n"),
          "t:6:9: kernels.k.rows[0]: the row has figures of a measurement, and no time."),
         (HEAD + ROW.replace("{a: 1}", "{}"),
-         "t:6:36: kernels.k.rows[0].use: expected a mapping of tuned parameters, got a mapping."),
+         "t:6:36: kernels.k.rows[0].use: the mapping of tuned parameters is empty."),
         (HEAD + ROW.replace("{a: 1}", "{a: [1]}"),
          "t:6:40: kernels.k.rows[0].use.a: expected text, a number, true, false or null, got a "
          "list."),
