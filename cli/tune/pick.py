@@ -87,8 +87,8 @@ def command(
     bytes, in whatever order they are given.
 
     Refused are results of two GPUs, of a GPU that the points are not compiled for, of another job,
-    of artifacts that the specs do not compile to any more, that were cut, or that are older than a
-    row that they would replace.
+    of artifacts that the specs do not compile to any more, that were cut, that are older than a row
+    that they would replace, or that have a round in common.
 
     Examples:
       pallasc tune pick results.jsonl --specs kernels.yaml

@@ -90,8 +90,9 @@ class PointResults:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The conditions of a round: None and () where they are not known."""
+    """The conditions of a round: None and () where they are not known; and its line's `check`."""
 
+    check: str
     clock_mhz: int | None = None
     temperature_c: int | None = None
     throttled: tuple[str, ...] = ()
@@ -396,6 +397,7 @@ def _add_times(record: Mapping[str, object], contest: Contest) -> None:
         raise ValueError(f"round {number} comes after round {len(contest.rounds)}")
     clock, heat = record.get("clock_mhz"), record.get("temperature_c")
     contest.rounds[number] = Round(
+        check=_check_of(record),
         clock_mhz=None if clock is None else as_whole(clock),
         temperature_c=None if heat is None else as_whole(heat),
         throttled=tuple(map(as_text, as_list(record.get("throttled", [])))),

@@ -14,10 +14,12 @@ from pallasc.specs.tuned.merge import RowChange, merged_rows
 from pallasc.specs.tuned.refusals import (
     Job,
     check_age,
+    check_apart,
     check_artifacts,
     check_files,
     check_job,
     check_kernels,
+    check_model,
     check_same_artifacts,
     check_targets,
     unknown_points,
@@ -87,6 +89,7 @@ def pick(
         check_kernels(file, kernels)
         check_artifacts(file, artifacts or {})
     check_same_artifacts(files)
+    check_apart(files)
     unknown = {
         name: sum(unknown_points(file, name, kernel.ids) for file in files)
         for name, kernel in kernels.items()
@@ -110,7 +113,12 @@ def with_model(file: Results, models: Iterable[Target]) -> Results:
     Args:
         file: the results.
         models: those of the specs; a description is the name that the driver gives the GPU.
+
+    Raises:
+        SpecError: they have the name of a model, and the GPU is another one.
     """
+    models = list(models)
+    check_model(file, models)
     if file.start.model is None:
         for model in models:
             if model.description == file.start.device:

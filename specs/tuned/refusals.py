@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pallasc.errors import CorruptError, NotCachedError, SpecError
 from pallasc.specs.canonical import canonical_text
+from pallasc.specs.gpus import MODELS, Target
 from pallasc.specs.loading.tune_results import Contest, PointResults, Results
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.tuning import Row, Tune, bucket_key, key_text
@@ -54,6 +55,29 @@ def check_files(files: Sequence[Results]) -> None:
             f"{first.file} has results of {first.start.device}, which is no model of a GPU that "
             "pallasc knows.",
             hint="Add the model to the specs under 'models', with this name as its description.",
+        )
+
+
+def check_model(file: Results, models: Iterable[Target]) -> None:
+    """Check that the model of GPU that a file says is that of the device that it names.
+
+    Args:
+        file: the results.
+        models: those of the specs, which go before those that pallasc knows.
+
+    Raises:
+        SpecError: it is another one.
+    """
+    device, name = file.start.device, file.start.model
+    known = {model.description for model in models if model.name == name}
+    if not known and name is not None and name in MODELS:
+        known = {MODELS[name].description}
+    if known and device not in known:
+        raise SpecError(
+            f"{file.file} says that its GPU is {device}, and its model {name}, which is "
+            f"{' or '.join(sorted(known))}.",
+            hint="The file was changed, or the model's description in the specs is not what the "
+            "driver calls the GPU; measure again.",
         )
 
 
@@ -168,6 +192,26 @@ def check_same_artifacts(files: Sequence[Results]) -> None:
                     f"{point.artifact[:12]}… in {file.file}.",
                     hint="Give the results of one toolchain and one state of the specs.",
                 )
+
+
+def check_apart(files: Sequence[Results]) -> None:
+    """Check that no round is in two files, as it would count twice.
+
+    Raises:
+        SpecError: one is.
+    """
+    seen: dict[str, int] = {}
+    for place, file in enumerate(files):
+        for contest in file.contests.values():
+            for round_ in contest.rounds.values():
+                other = seen.setdefault(round_.check, place)
+                if other != place:
+                    raise SpecError(
+                        f"{files[other].file} and {file.file} have the same round of "
+                        f"{contest.kernel}, which would count twice.",
+                        hint="One of them is a copy of the other, or goes on from one: give the "
+                        "one that has more.",
+                    )
 
 
 def check_age(files: Sequence[Results], kernel: str, rows: Iterable[Row], tune: Tune) -> None:

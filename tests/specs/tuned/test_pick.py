@@ -267,6 +267,28 @@ def test_an_unknown_model_is_refused_unless_the_specs_know_it() -> None:
     assert with_model(file, [own]).start.model == "h100-pcie"
 
 
+def test_a_device_that_is_not_of_its_model_is_refused() -> None:
+    file = made_results(TIMES, start=replace(H100, device="NVIDIA B200"))
+    with pytest.raises(SpecError, match="its GPU is NVIDIA B200, and its model h100-sxm, which is"):
+        with_model(file, [])
+    assert with_model(made_results(TIMES), []).start == H100
+    own = replace(resolve_target("h100-sxm"), description="NVIDIA B200")
+    assert with_model(file, [own]) is file
+    with pytest.raises(SpecError, match="which is NVIDIA B200"):
+        with_model(made_results(TIMES), [own])
+
+
+def test_a_round_that_two_files_have_is_refused() -> None:
+    lines = made_lines(TIMES)
+    copy = parse_results(b"".join(lines), "copy.jsonl")
+    assert "results.jsonl and copy.jsonl have the same round of matmul" in str(
+        refused(made_results(TIMES), copy)
+    )
+    rest = made_lines({256: TIMES[256]}, rounds=9)
+    own = parse_results(b"".join(rest), "rest.jsonl")
+    assert uses(decided(made_results(TIMES), own))[512] == 128
+
+
 def test_another_job_is_refused() -> None:
     error = refused(made_results(TIMES), job=Job("job.pallasc", "b" * 64, {}))
     assert "results.jsonl has results of the job 5a5a5a5a5a5a…, and job.pallasc is bbbb" in str(
