@@ -1,22 +1,31 @@
-"""What a table costs at launch, on the stand-in driver: with rows, and the same bundle without.
+"""What a table costs at launch, on the stand-in driver.
 
-Goals: the first launch of a shape takes at most 300 ns longer, as the median over shapes, each
-timed with and without a table in turn; and no later launch asks the table at all. Kernels with one,
-few and many shapes are measured, since without a table all variants are looked through.
+Two bundles are launched in turn: one with one, two or three variants of each shape, of which rows
+choose one, and one that holds the chosen variants alone, without a table. Goals: the first launch
+of a shape takes at most 300 ns longer with the table, as the median over shapes, and no later
+launch asks the table at all. The very first launch of a kernel is left out of that: it indexes all
+rows at once, and what it takes longer is a figure of its own, for each variant of the kernel.
 
-Kernels come from `tests/runtime/`; the driver is a stand-in that answers at once.
+Kernels with few and with many shapes are measured, since without a table all variants are looked
+through. So that this does not hide what a look-up takes, the choice alone is compared too, with the
+check that the chosen variant can run on the GPU, which any choice makes.
+
+Cubins are loaded before, and the artifacts that are chosen are read, as that is the same on both
+sides. Kernels come from `tests/runtime/`; the driver is a stand-in that answers at once. Launches
+are told in processor time, so that other programs of the machine do not count.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,11 +34,14 @@ from harness import Figure
 
 TESTS = Path(__file__).resolve().parents[1] / "tests" / "runtime"
 
-ROUNDS = 5
+ROUNDS = 1
 _MOST_NS = 300
-_SHAPES = {"one": (256, 1), "few": (64, 4), "many": (1, 256)}
-"""Kernels, and shapes of each."""
+_SHAPES = {"8": (40, 8), "64": (5, 64)}
+"""By the shapes of each: kernels, and shapes."""
+_VARIANTS = (1, 2, 3)
 _LATER = 2_000
+_CHOICES = 50
+_GPU = "Stand-in H100"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,18 +58,30 @@ def figures(options: argparse.Namespace) -> Sequence[Figure]:
         print("lookup: no C compiler (cc or gcc), so there is no stand-in driver", file=sys.stderr)
         return []
     rounds = [_round(standin) for _ in range(options.lookup_rounds)]
-    found = []
-    for name, (_, shapes) in _SHAPES.items():
-        what = f"lookup, kernels with {shapes} shape{'s' * (shapes > 1)}"
-        more = statistics.median(ns for round_ in rounds for ns in round_[name]["more_ns"])
-        without = statistics.median(ns for round_ in rounds for ns in round_[name]["without_ns"])
-        asked = max(round_[name]["asked"] for round_ in rounds)
-        found += [
-            Figure(f"{what}: first launch, with a table more than without", more, "ns", _MOST_NS),
-            Figure(f"{what}: first launch, without a table", without, "ns"),
-            Figure(f"{what}: later launches that ask the table, of {_LATER}", asked, "", 0),
-        ]
-    return found
+    return [
+        figure
+        for shapes in _SHAPES
+        for variants in _VARIANTS
+        for figure in _figures(shapes, variants, [own[f"{shapes} {variants}"] for own in rounds])
+    ]
+
+
+def _figures(shapes: str, variants: int, rounds: Sequence[Any]) -> Iterator[Figure]:
+    """Return the figures of kernels with some number of shapes and variants of each."""
+    s = "s" * (variants > 1)
+    what = f"lookup, {shapes} shapes of {variants} variant{s}"
+    more, without, once, choice = (
+        statistics.median(ns for own in rounds for ns in own[name])
+        for name in ("more_ns", "without_ns", "once_ns", "choice_ns")
+    )
+    yield Figure(f"{what}: first launch, with a table more than without", more, "ns", _MOST_NS)
+    yield Figure(f"{what}: first launch, without a table", without, "ns")
+    alone = f"{what}: choice alone, more than the check of what is chosen"
+    yield Figure(alone, choice, "ns", _MOST_NS)
+    each = once / (int(shapes) * variants)
+    yield Figure(f"{what}: very first launch, with a table more, for each variant", each, "ns")
+    asked = max(own["asked"] for own in rounds)
+    yield Figure(f"{what}: later launches that ask the table, of {_LATER}", asked, "", 0)
 
 
 def _round(standin: Any) -> dict[str, Any]:
@@ -69,48 +93,105 @@ def _round(standin: Any) -> dict[str, Any]:
     return found
 
 
-def _measure(kernels: int, shapes: int) -> dict[str, Any]:
+def _measure(kernels: int, shapes: int, variants: int) -> dict[str, Any]:
     """Return nanoseconds of first launches, and how often later ones asked for rows."""
     import made
-    from tuned_bundles import item, row
 
-    from pallasc.runtime.matching.tuned import Selector
     from pallasc.runtime.opening import open_bundle
-    from pallasc.specs.bundle.writer import build_bundle
 
     framework = made.install()
     sizes = range(8, 8 + shapes)
-    items = [item(m, 1, row(m), is_default=True) for m in sizes]
-    found: dict[str, Any] = {"more_ns": [], "without_ns": [], "asked": 0}
+    arrays = {m: [framework.tensor(f"f32[{m}, 64]") for _ in range(3)] for m in sizes}
+    found: dict[str, Any] = {"more_ns": [], "without_ns": [], "once_ns": []}
     with tempfile.TemporaryDirectory(prefix="pallasc-bench-") as name:
-        files = [Path(name) / "with.pallasc", Path(name) / "without.pallasc"]
-        files[0].write_bytes(build_bundle(items, level=1))
-        files[1].write_bytes(build_bundle([replace(own, tuning=None) for own in items], level=1))
-        arrays = {m: [framework.tensor(f"f32[{m}, 64]") for _ in range(3)] for m in sizes}
-        open_bundle(files[1])["add"].into(*arrays[8][:2], out=arrays[8][2])
+        files = _bundles(Path(name), sizes, variants)
+        loaded = open_bundle(files[0])["add"]  # keeps the cubins loaded
+        for m in sizes:
+            assert loaded.choice(*arrays[m][:2]).how == "row"
+            loaded.into(*arrays[m][:2], out=arrays[m][2])
+        gc.disable()
         for number in range(kernels):
             opened = [open_bundle(file)["add"] for file in files]
-            for kernel in opened:  # read before, as it is the same on both sides
-                _ = kernel.types, kernel.arguments, kernel.selector.is_tuned
-                for own in kernel.variants:
+            for own in (own for kernel in opened for own in kernel.variants):
+                if own.params["tile"] == 1 + own.params["m"] % variants:
                     _ = own.artifact.plan, own.signature
             for m in sizes:
                 pair = [0, 0]
                 for side in ((0, 1), (1, 0))[(m + number) % 2]:
-                    began = time.perf_counter_ns()
+                    began = time.thread_time_ns()
                     opened[side].into(*arrays[m][:2], out=arrays[m][2])
-                    pair[side] = time.perf_counter_ns() - began
-                found["more_ns"].append(pair[0] - pair[1])
-                found["without_ns"].append(pair[1])
-        select, asked = Selector.select, []
-        Selector.select = lambda self, *rest: (asked.append(1), select(self, *rest))[1]  # type: ignore[method-assign, assignment, func-returns-value]
-        for number in range(_LATER):
-            m = sizes[number % shapes]
-            opened[0].into(*arrays[m][:2], out=arrays[m][2])
-        Selector.select = select  # type: ignore[method-assign]
-        found["asked"] = len(asked)
+                    pair[side] = time.thread_time_ns() - began
+                if m == sizes[0]:
+                    found["once_ns"].append(pair[0] - pair[1])
+                else:
+                    found["more_ns"].append(pair[0] - pair[1])
+                    found["without_ns"].append(pair[1])
+            gc.collect()
+        gc.enable()
+        found["choice_ns"] = _choices(opened[0], arrays)
+        found["asked"] = _asked(opened[0], arrays)
     return found
 
 
+def _bundles(folder: Path, sizes: Sequence[int], variants: int) -> list[Path]:
+    """Write a bundle with a table, and one of the variants that its rows choose without one."""
+    from tuned_bundles import item, row
+
+    from pallasc.specs.bundle.writer import build_bundle
+
+    items, chosen = [], []
+    for m in sizes:
+        own = [item(m, 1 + tile, is_default=tile == 1) for tile in range(variants)]
+        taken = m % variants
+        own[taken] = replace(
+            own[taken], tuning=replace(own[taken].tuning, rows=(row(m, device=_GPU),))
+        )
+        items += own
+        chosen.append(replace(own[taken], tuning=None))
+    files = [folder / "with.pallasc", folder / "without.pallasc"]
+    files[0].write_bytes(build_bundle(items, level=1))
+    files[1].write_bytes(build_bundle(chosen, level=1))
+    return files
+
+
+def _choices(kernel: Any, arrays: dict[int, Any]) -> list[float]:
+    """Return nanoseconds that choices take longer than the check that their variant can run."""
+    from pallasc.runtime.device.devices import get_device
+    from pallasc.runtime.matching.selection import device_refusal
+
+    selector, device, found = kernel.selector, get_device(0), []
+    for m in arrays:
+        types = (("f32", (m, 64)),) * 2
+        chosen = selector.select(device, types)
+        pairs = []
+        for _ in range(_CHOICES):
+            began = time.perf_counter_ns()
+            selector.select(device, types)
+            between = time.perf_counter_ns()
+            device_refusal(chosen, device)
+            pairs.append(2 * between - began - time.perf_counter_ns())
+        found.append(statistics.median(pairs))
+    return found
+
+
+def _asked(kernel: Any, arrays: dict[int, Any]) -> int:
+    """Return how many later launches ask the table."""
+    from pallasc.runtime.matching.tuned import Selector
+
+    select, asked = Selector.select, []
+    Selector.select = lambda self, *rest: (asked.append(1), select(self, *rest))[1]  # type: ignore[method-assign, assignment, func-returns-value]
+    sizes = list(arrays)
+    for number in range(_LATER):
+        m = sizes[number % len(sizes)]
+        kernel.into(*arrays[m][:2], out=arrays[m][2])
+    Selector.select = select  # type: ignore[method-assign]
+    return len(asked)
+
+
 if __name__ == "__main__":
-    json.dump({name: _measure(*shape) for name, shape in _SHAPES.items()}, sys.stdout)
+    found = {
+        f"{name} {variants}": _measure(*shape, variants)
+        for name, shape in _SHAPES.items()
+        for variants in _VARIANTS
+    }
+    json.dump(found, sys.stdout)

@@ -346,16 +346,25 @@ class Variants:
         route = self._routes.get(key)
         if route is None:
             with process_state.now.lock:
-                able = [other for other in self.variants if other is candidate or may_run(other)]
-                # Most variants are told apart without reading their artifacts.
-                likely = [other for other in able if other.types == candidate.types]
-                alike = [other for other in likely if _kind(other) == key]
-                rivals = [other for other in able if other.arrays == candidate.arrays]
-                is_only = all(other in alike for other in rivals)
+                alike, is_only = self._alike(candidate, key)
                 selector = self.selector.among(alike) if self.is_tuned else None
                 made = Route(alike, is_only=is_only, selector=selector)
                 route = self._routes.setdefault(key, made)
         return route
+
+    def _alike(self, candidate: Candidate, kind: object) -> tuple[list[Candidate], bool]:
+        """Return the variants of a route, and whether no others take its arrays on GPUs here."""
+        # What a table never takes here is left out, so that its artifacts are not read.
+        taken = self.selector.taken_here(candidate, candidate.arrays) if self.is_tuned else None
+        if taken is not None:
+            alike = [own for own in taken if own is candidate or _kind(own) == kind]
+            return alike, len(alike) == len(taken)
+        able = [other for other in self.variants if other is candidate or may_run(other)]
+        # Most variants are told apart without reading their artifacts.
+        likely = [other for other in able if other.types == candidate.types]
+        alike = [other for other in likely if _kind(other) == kind]
+        rivals = [other for other in able if other.arrays == candidate.arrays]
+        return alike, all(other in alike for other in rivals)
 
 
 def _narrowed(

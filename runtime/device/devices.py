@@ -244,6 +244,18 @@ def capabilities() -> frozenset[tuple[int, int]]:
     return state.capabilities
 
 
+def device_models() -> tuple[Device, ...]:
+    """Return one GPU of each model of this process; no context is made."""
+    state = process_state.now
+    if state.models is None:
+        models: dict[Device, Device] = {}
+        for number in range(device_count()):
+            device = look_at_device(number)
+            models.setdefault(replace(device, ordinal=0, context=None), device)
+        state.models = tuple(models.values())
+    return state.models
+
+
 def _figure(driver: Driver, ordinal: int, which: str) -> int:
     names = driver.bindings.CUdevice_attribute
     attribute = getattr(names, f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{which}")

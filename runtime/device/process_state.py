@@ -33,6 +33,7 @@ class ProcessState:
             makes libraries, streams and constants.
         devices: each `Device` by ordinal.
         capabilities: compute capabilities of all GPUs, None before they were asked for.
+        models: a `Device` of each model of GPU, None before they were asked for.
         streams: the handle of pallasc's own stream by ordinal.
         spare_events: events that no moment refers to any more, by ordinal.
         constants: addresses by ordinal and digest.
@@ -48,6 +49,7 @@ class ProcessState:
     lock: threading.RLock = field(default_factory=threading.RLock)
     devices: dict[int, Any] = field(default_factory=dict)
     capabilities: frozenset[tuple[int, int]] | None = None
+    models: tuple[Any, ...] | None = None
     streams: dict[int, int] = field(default_factory=dict)
     spare_events: dict[int, list[Any]] = field(default_factory=dict)
     constants: dict[tuple[int, str], int] = field(default_factory=dict)

@@ -6,8 +6,9 @@ the default; else the call is refused. A row is for a GPU that has the name whic
 on, or that of its model. Parameters of `over` in the call go before the table: where they leave one
 variant of a group, that is it.
 
-What is chosen for a set of arrays is worked out once for a model of GPU, from the variants that
-take them alone; routes keep it, so later launches do not come here.
+All sets of arrays are indexed together when a kernel is first used on a model of GPU: the first
+launch of a shape looks its variants up there. Routes keep what was chosen, so later ones do not
+come here.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from pallasc.errors import SelectionError
-from pallasc.runtime.device.devices import Device
+from pallasc.runtime.device.devices import Device, device_models
 from pallasc.runtime.matching.candidates import ArrayType, Candidate
 from pallasc.runtime.matching.mismatches import cut
 from pallasc.runtime.matching.selection import (
@@ -121,7 +122,7 @@ class Selector:
         self.candidates = tuple(candidates)
         self.given = dict(given or {})
         self._whole = self if whole is None else whole
-        self._tables: dict[object, list[Group]] = {}
+        self._indexes: dict[object, dict[Types, list[Group]]] = {}
 
     def among(
         self, candidates: Iterable[Candidate], given: Mapping[str, object] | None = None
@@ -151,7 +152,11 @@ class Selector:
     def point(self, candidate: Candidate) -> tuple[Any, ...]:
         """Return a variant's point of the matrix, without what rows decide."""
         over = self._over if self.is_tuned else ()
-        return tuple(item for item in point(candidate) if item[0] not in over)
+        return tuple(
+            (name, type(value), value)
+            for name, value in sorted(candidate.params.items())
+            if name not in over
+        )
 
     def select(
         self,
@@ -172,8 +177,8 @@ class Selector:
         if not self.is_tuned:
             return select(self.candidates, device, types, addresses=addresses)
         key = self.candidates[0].arrays if types is None else types
-        groups = self.groups(device, key)
-        if not groups:
+        groups = self._index(device).get(key)
+        if groups is None:
             return select(self.candidates, device, key)
         if len(groups) == 1:
             chosen = groups[0].choose(device)
@@ -190,7 +195,7 @@ class Selector:
         """
         if not self.is_tuned:
             return fitting_candidates(self.candidates, device)
-        groups = [group for types in self._by_types for group in self.groups(device, types)]
+        groups = [group for alike in self._index(device).values() for group in alike]
         chosen = [own for group in groups if (own := group.choose(device)) is not None]
         if not chosen:
             fitting_candidates(self.candidates, device)
@@ -236,25 +241,39 @@ class Selector:
             raise refused[0]
         return chosen
 
-    def groups(self, device: Device, types: Types) -> list[Group]:
-        """Return the groups of a set of arrays on GPUs of a model, none for other arrays."""
-        key = device.name, device.major, device.minor, types
-        groups = self._tables.get(key)
-        if groups is None:
-            able = [
-                own
-                for own in self._by_types.get(types, ())
-                if arch_refusal(own.arch, device.major, device.minor) is None
-            ]
-            groups = self._tables[key] = self._groups(able, {device.name})
-        return groups
+    def taken_here(self, chosen: Candidate, types: Types) -> list[Candidate] | None:
+        """Return what GPUs of this process get, None where no row decides or one is refused.
 
-    @cached_property
-    def _by_types(self) -> dict[Types, list[Candidate]]:
-        by_types: dict[Types, list[Candidate]] = {}
-        for own in self.candidates:
-            by_types.setdefault(own.arrays, []).append(own)
-        return by_types
+        Args:
+            chosen: what one of them gets.
+            types: the arrays.
+        """
+        if not self.is_tuned:
+            return None
+        models = device_models()
+        if len(models) == 1:
+            return [chosen]
+        try:
+            taken = [chosen, *(self.select(device, types) for device in models)]
+        except SelectionError:
+            return None
+        return list({id(own): own for own in taken}.values())
+
+    def _index(self, device: Device) -> dict[Types, list[Group]]:
+        """Return the groups of each set of arrays that has variants for a model of GPU."""
+        key = device.name, device.major, device.minor
+        index = self._indexes.get(key)
+        if index is None:
+            archs = {own.arch for own in self.candidates}
+            runs = {arch for arch in archs if arch_refusal(arch, *key[1:]) is None}
+            able: dict[Types, list[Candidate]] = {}
+            for own in self.candidates:
+                if own.arch in runs:
+                    able.setdefault(own.arrays, []).append(own)
+            names = {device.name}
+            index = {types: self._groups(variants, names) for types, variants in able.items()}
+            self._indexes[key] = index
+        return index
 
     def _groups(self, variants: Sequence[Candidate], names: Collection[str]) -> list[Group]:
         is_given = bool(self.given) and not self._over.isdisjoint(self.given)

@@ -13,7 +13,9 @@ from tuned_bundles import H100, item, kernel, row
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.adapters import jax_handlers
 from pallasc.runtime.device.devices import get_device
+from pallasc.runtime.matching import tuned as tuned_module
 from pallasc.runtime.native.library import FOLDER
+from pallasc.specs import tuning as tuning_records
 from pallasc.specs.bundle import bundle
 from pallasc.specs.bundle.c_export import export_c
 from pallasc.specs.bundle.writer import build_bundle
@@ -146,6 +148,8 @@ def test_where_there_is_neither_row_nor_default_the_caller_chooses(
     with pytest.raises(SelectionError, match="2 variants of add fit"):
         tuned(*_arrays(framework, 4))
     assert _launched(runtime, framework, tuned, 4, tile=2) == 2
+    alike = kernel(tmp_path, [item(4, 1), item(4, 1, target="h200")])
+    assert len(alike.route(0, (("f32", (4, 64)),) * 2).candidates) == 2
 
 
 def test_a_row_whose_variant_this_gpu_cannot_run_is_passed_over(
@@ -194,3 +198,48 @@ def test_a_program_of_jax_has_for_each_target_the_variant_that_its_rows_choose(
     without = kernel(tmp_path, [item(4, 1, row(3)), item(4, 2)])
     with pytest.raises(SelectionError, match="is for m=4 on target h100-sxm, and there is no"):
         jax_handlers._attributes(without, types)
+
+
+def test_shapes_are_indexed_once_and_what_is_not_chosen_is_not_read(
+    tuned: Any, framework: Any, runtime: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranked: list[Any] = []
+
+    def chosen_by(tuning: Any, params: Any, is_here: Any) -> Any:
+        ranked.append(params)
+        return tuning_records.chosen_by(tuning, params, is_here)
+
+    monkeypatch.setattr(tuned_module, "chosen_by", chosen_by)
+    assert _launched(runtime, framework, tuned, 4) == 1
+    assert len(ranked) == len(ITEMS)
+    assert [_launched(runtime, framework, tuned, m) for m in (3, 9)] == [1, 2]
+    assert len(ranked) == len(ITEMS)
+    read = {own.id for own in tuned.variants if "artifact" in vars(own)}
+    chosen = {"add[m=4,tile=1]@h100-sxm", "add[m=3,tile=1]@h100-sxm", "add[m=9,tile=2]@h100-sxm"}
+    assert read - {tuned.variants[0].id} == chosen - {tuned.variants[0].id}
+
+
+def test_a_route_has_what_every_gpu_of_the_process_gets(
+    framework: Any, runtime: Any, tmp_path: Path
+) -> None:
+    runtime.devices(Device("9.0", name=H100), Device("9.0", name="NVIDIA H200"))
+    theirs = row(4, gpu="h200", device="NVIDIA H200")
+    tuned = kernel(tmp_path, [item(4, 1, row(4)), item(4, 2, theirs), item(4, 3)])
+    types = (("f32", (4, 64)),) * 2
+    route = tuned.route(0, types)
+    assert [own.params["tile"] for own in route.candidates] == [1, 2]
+    assert route.is_only
+    assert tuned.route(1, types) is route
+
+
+def test_where_a_gpu_of_the_process_is_refused_a_route_keeps_all_variants(
+    framework: Any, runtime: Any, tmp_path: Path
+) -> None:
+    runtime.devices(Device("9.0", name=H100), Device("9.0", name="NVIDIA H200"))
+    tuned = kernel(tmp_path, [item(4, 1, row(4)), item(4, 2)])
+    types = (("f32", (4, 64)),) * 2
+    route = tuned.route(0, types)
+    assert [own.params["tile"] for own in route.candidates] == [1, 2]
+    with pytest.raises(SelectionError, match="no row of the table of add"):
+        tuned(*_arrays(framework, 4, 1))
+    assert _launched(runtime, framework, tuned, 4) == 1
