@@ -77,7 +77,7 @@ def command(
     store_root: Path | None,
     as_json: bool,
     **limits: Unpack[ProcessLimits],
-) -> None:
+) -> int:
     """Write which variants are used, from RESULTS of pallasc tune run.
 
     Taken are as few configurations, sets of values of what is tuned, as are within --within of the
@@ -94,6 +94,8 @@ def command(
       pallasc tune pick results.jsonl --specs kernels.yaml
       pallasc tune pick results.jsonl --specs kernels.yaml --job job.pallasc --dry-run
       pallasc tune pick one.jsonl two.jsonl --specs specs/ --within 5 --at-most 4
+
+    Exit code 1 means that no key has results to the end, and nothing is written.
 
     --json prints one object:
       schema   1
@@ -125,6 +127,7 @@ def command(
         _remark_unknown(results, known)
     written = [] if dry_run else _write(found, decided)
     _tell(found, decided, written, within, as_json=as_json)
+    return 0 if any(own.picked.served for own in decided) else 1
 
 
 def _check_name(output: Path | None) -> None:
@@ -164,8 +167,11 @@ def _write(found: TunedSpecs, decided: Sequence[KernelRows]) -> list[Path]:
         after = dict(before)
         for own in decided:
             name = own.picked.kernel.name
-            if found.paths[name] == path:
+            if found.paths[name] == path and own.picked.served:
                 after[name] = Table(found.tunes[name].by, rows_after(own.changes))
+        if not any(found.paths[own.picked.kernel.name] == path and own.picked.served
+                   for own in decided):  # fmt: skip
+            continue
         if not path.exists() or table_text(after) != path.read_text(encoding="utf-8"):
             write_table(path, after)
             written.append(path)
@@ -197,4 +203,5 @@ def _tell(
     for path in found.tables:
         names = [own for own in decided if found.paths[own.picked.kernel.name] == path]
         shown = found.files[names[0].picked.kernel.name] if names else str(path)
-        echo(f"{shown} is {'written' if path in written else 'as it was'}", err=True)
+        stayed = "as it was" if path.exists() else "not written"
+        echo(f"{shown} is {'written' if path in written else stayed}", err=True)

@@ -24,6 +24,8 @@ def decided_text(decided: KernelRows, tune: Tune, within: float) -> str:
     """Return what was picked of a kernel, and a table of the rows that have changed."""
     picked = decided.picked
     name = f"{picked.kernel.name} on {picked.kernel.gpu}"
+    if not picked.served:
+        return f"{name}: no key has results to the end; its rows stay as they are"
     lines = [
         f"{name}: {len(picked.uses)} of {count(picked.configurations, 'configuration')} and "
         f"{picked.artifacts} of {count(picked.measured_artifacts, 'artifact')} for "

@@ -157,6 +157,7 @@ def test_the_same_results_give_the_same_table_and_the_same_bundle(
 def test_a_dry_run_writes_nothing_and_json_says_all(pick: RunCommand, tuned: Path) -> None:
     result = pick("--dry-run", "--json", "--within", "0.5")
     assert not (tuned.parent / "kernels.tuned.yaml").exists()
+    assert "kernels.tuned.yaml is not written" in result.err
     data = json.loads(result.out)
     assert data["written"] == []
     (kernel,) = data["kernels"]
@@ -192,6 +193,19 @@ def test_the_row_of_a_bucket_stays_until_all_that_use_it_are_measured(
     assert "+  h100-sxm  m=512          tile=1024" in result.out
     assert "1 row unchanged" in result.out
     assert "key: [2048], use: {tile: 2048}" in table.read_text()
+
+
+def test_results_without_a_finished_key_write_nothing(pick: RunCommand, tuned: Path) -> None:
+    content = b"".join(made_lines(TIMES, done=False))
+    (tuned.parent / "open.jsonl").write_bytes(content)
+    result = pick(results="open.jsonl")
+    assert (result.code, result.out) == (
+        1,
+        "matmul on h100-sxm: no key has results to the end; its rows stay as they are\n",
+    )
+    assert "not measured to the end: m=512; m=1024" in result.err or "m=1024; m=512" in result.err
+    assert "kernels.tuned.yaml is not written" in result.err
+    assert not (tuned.parent / "kernels.tuned.yaml").exists()
 
 
 REFUSED: list[tuple[dict[str, Any], int, int, str]] = [
