@@ -1,10 +1,12 @@
-"""Judge the outputs of points: by reference values of the job, by the first point of a key."""
+"""Judge the outputs of points: by reference values of the job, or by what most points give."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from pallasc.runtime.tuning.points import NO_REFERENCE
 
 if TYPE_CHECKING:
     from pallasc.compiler.references.comparison import Comparison
@@ -33,7 +35,16 @@ class Judge:
 
     def __call__(self, match: Match) -> OutputReferee:
         """Return the referee of a contest."""
-        return OutputReferee(self.bundle, self.seed)
+        votes = not any(map(self.bundle.reference, match.entries.values()))
+        return OutputReferee(self.bundle, self.seed, votes=votes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Points that give the same, and the outputs of the first of them."""
+
+    ids: list[str]
+    outputs: list[bytes]
 
 
 @dataclass(slots=True)
@@ -42,14 +53,18 @@ class OutputReferee:
 
     Attributes:
         bundle, seed: as of `Judge`.
+        votes: no point of the contest has reference values.
         first: the id of the first valid point.
         outputs: its outputs.
+        groups: of a vote, who gives the same as whom, and what: the first of each with its outputs.
     """
 
     bundle: Bundle
     seed: int
+    votes: bool = False
     first: str = ""
     outputs: list[bytes] = field(default_factory=list)
+    groups: list[_Group] = field(default_factory=list)
 
     def inputs(self, entry: Entry, signature: Signature) -> list[bytes]:
         """Return the inputs of a point, as `pallasc run` makes them."""
@@ -62,6 +77,9 @@ class OutputReferee:
 
     def disagreement(self, entry: Entry, signature: Signature, outputs: Sequence[bytes]) -> str:
         """Return how outputs differ from what they must be, "" where they do not."""
+        if self.votes:
+            self._join(entry.id, signature, outputs)
+            return ""
         reference = self.bundle.reference(entry)
         for number, (binding, data) in enumerate(zip(signature.outputs, outputs, strict=True)):
             why = _beside_reference(binding, data, reference, number)
@@ -72,6 +90,32 @@ class OutputReferee:
         if not self.outputs:
             self.first, self.outputs = entry.id, list(outputs)
         return ""
+
+    def outvoted(self) -> dict[str, str]:
+        """Return the points that are not of the largest group, all where two are the largest."""
+        sizes = [len(group.ids) for group in self.groups]
+        most, count = max(sizes, default=0), sum(sizes)
+        if sizes.count(most) > 1:
+            why = (
+                f"the {count} points give {len(sizes)} different results, none of them more often "
+                f"than all others, and {NO_REFERENCE}"
+            )
+            return {name: why for group in self.groups for name in group.ids}
+        return {
+            name: f"wrong result: differs from {most} of {count} points, and {NO_REFERENCE}"
+            for group in self.groups
+            for name in group.ids
+            if len(group.ids) < most
+        }
+
+    def _join(self, name: str, signature: Signature, outputs: Sequence[bytes]) -> None:
+        """Add a point to the first group whose first point gives the same, else to a new one."""
+        for group in self.groups:
+            each = zip(signature.outputs, outputs, group.outputs, strict=True)
+            if not any(own != a and self._beside_first(b, own, None, a) for b, own, a in each):
+                group.ids.append(name)
+                return
+        self.groups.append(_Group([name], list(outputs)))
 
     def _beside_first(
         self, binding: Binding, data: bytes, reference: Reference | None, wanted: bytes

@@ -90,7 +90,9 @@ def command(
 
     Neither JAX nor a compiler is needed. Each point runs in a process of its own: one that hangs or
     fails is lost, and nothing else. Its outputs are compared with reference values of the job and
-    with those of the first point of its key; a point that differs is not measured.
+    with those of the first point of its key; a point that differs is not measured. Where the job
+    has no reference, what most points of a key give is taken for right; without a most common
+    result the key has no winner.
 
     The points of a key are measured in rounds, each once a round, in an order that changes. After
     each round, what is known to be slower is dropped; a key is done when its best point is known,
@@ -109,7 +111,7 @@ def command(
 
     Exit codes:
       0    every key has a winner
-      1    the points of a key all failed
+      1    the points of a key all failed, or nothing tells which of them are right
       2    the results are of another job, GPU, --cold, --repeats or --seed, or the job is not one
       4    no GPU, or it cannot be used any more
       5    the job or the results are damaged

@@ -15,7 +15,7 @@ from pallasc.errors import PallascError
 from pallasc.runtime.tuning.conditions import Conditions
 from pallasc.runtime.tuning.decisions import Done, Drop, Measure, Rules, decide
 from pallasc.runtime.tuning.job import Match
-from pallasc.runtime.tuning.points import Points, Referee, Setup
+from pallasc.runtime.tuning.points import NO_REFERENCE, Points, Referee, Setup
 from pallasc.runtime.tuning.processes import PointError
 from pallasc.runtime.tuning.results_file import ResultsFile
 from pallasc.specs.loading.tune_results import Contest
@@ -88,8 +88,11 @@ class Run:
         return self.file.results.contests.get(match.contest_key, empty)
 
     def _one(self, match: Match) -> None:
-        points = Points(match, self.setup, self.referee(match), self.rules.together)
+        referee = self.referee(match)
+        points = Points(match, self.setup, referee, self.rules.together)
         try:
+            if referee.votes:
+                self._vote(match, points, referee)
             while True:
                 decision = decide(self._contest(match), [*match.entries], self.rules)
                 if isinstance(decision, Done):
@@ -103,6 +106,35 @@ class Run:
                     self._round(match, points, decision)
         finally:
             points.close()
+
+    def _vote(self, match: Match, points: Points, referee: Referee) -> None:
+        """Launch all points before any is measured, and lose those that differ from most.
+
+        A vote that was cut is taken again, with the points that it had lost.
+        """
+        known = dict(self._contest(match).points)
+        if match.entries.keys() <= known.keys():
+            return
+        voters = [
+            name
+            for name in match.entries
+            if name not in known or NO_REFERENCE in known[name].failed or not known[name].failed
+        ]
+        points.start(voters)
+        launched = []
+        for name in voters:
+            try:
+                points.launch(name)
+                launched.append(name)
+            except PointError as error:
+                self._lose(match, name, error)
+        outvoted = referee.outvoted()
+        for name in launched:
+            if name in outvoted:
+                points.end(name)
+                self._lose(match, name, PointError(outvoted[name]))
+            elif name not in known:
+                self._note(match, name, "ok", "")
 
     def _round(self, match: Match, points: Points, decision: Measure) -> None:
         """Measure each point once; those that are lost are noted, and the others count."""

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from pallasc.runtime.tuning import results_file
 from pallasc.runtime.tuning.conditions import Conditions, ask_nvml, pci_address
 from pallasc.runtime.tuning.decisions import Rules
 from pallasc.runtime.tuning.job import Match, read_job
-from pallasc.runtime.tuning.points import Points, Setup
+from pallasc.runtime.tuning.points import NO_REFERENCE, Points, Setup
 from pallasc.runtime.tuning.processes import PointError, PointProcess
 from pallasc.runtime.tuning.results_file import check_start, open_results
 from pallasc.runtime.tuning.run import Run
@@ -172,8 +173,33 @@ class Whatever:
     def inputs(self, entry: Any, signature: Any) -> list[bytes]:
         return [bytes(256)]
 
+    votes = False
+
     def disagreement(self, entry: Any, signature: Any, outputs: Sequence[bytes]) -> str:
         return "" if outputs == [b"right"] else "wrong result"
+
+    def outvoted(self) -> dict[str, str]:
+        raise NotImplementedError
+
+
+class Voting(Whatever):
+    """A referee that takes what most points give for right."""
+
+    votes = True
+
+    def __init__(self) -> None:
+        self.given: dict[str, bytes] = {}
+
+    def disagreement(self, entry: Any, signature: Any, outputs: Sequence[bytes]) -> str:
+        self.given[entry.id] = outputs[0]
+        return ""
+
+    def outvoted(self) -> dict[str, str]:
+        counts = Counter(self.given.values())
+        most = max(counts.values())
+        right = {data for data, count in counts.items() if count == most}
+        why = f"outvoted, and {NO_REFERENCE}"
+        return {n: why for n, data in self.given.items() if len(right) > 1 or data not in right}
 
 
 Play = Callable[..., tuple[Contest, list[tuple[str, str]]]]
@@ -184,7 +210,9 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Run a job of one key in a world, and return its contest and the lost points."""
     monkeypatch.setattr(points_module, "PointProcess", FakeProcess)
 
-    def run(world: World, rules: Rules, name: str = "results.jsonl") -> Any:
+    def run(
+        world: World, rules: Rules, name: str = "results.jsonl", referee: type = Whatever
+    ) -> Any:
         FakeProcess.world = world
         job = tuned_jobs.write_job(tmp_path / "job.pallasc", points=len(world.us))
         listener = Quiet()
@@ -192,7 +220,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
             matches = read_job(bundle, DEVICE)
             setup = Setup(bundle, 0, 60.0, 1, cold=False)
             now = Conditions()
-            Run(file, setup, rules, now, lambda _: Whatever(), listener).all(matches)
+            Run(file, setup, rules, now, lambda _: referee(), listener).all(matches)
             assert not world.live
             (contest,) = read_results(tmp_path / name).contests.values()
             assert contest == next(iter(file.results.contests.values()))
@@ -269,6 +297,26 @@ def test_a_wrong_result_is_never_measured(play: Play) -> None:
     contest, lost = play(world, Rules())
     assert lost == [(point_id(1, 1), "wrong result")]
     assert (contest.winner, point_id(1, 1) in world.asked) == (point_id(1, 0), False)
+
+
+def test_a_wrong_first_point_is_outvoted_before_anything_is_measured(play: Play) -> None:
+    wrong = frozenset([point_id(1, 0)])
+    world = World(room=9, us=us(5, 10, 11, 12), wrong=wrong)
+    contest, lost = play(world, Rules(together=2), referee=Voting)
+    assert lost == [(point_id(1, 0), "outvoted, and the job has no reference")]
+    assert (contest.winner, point_id(1, 0) in world.asked) == (point_id(1, 1), False)
+
+
+def test_a_tied_vote_leaves_no_winner_also_where_it_was_cut(play: Play, tmp_path: Path) -> None:
+    why = "outvoted, and the job has no reference"
+    world = World(room=9, us=us(5, 10), wrong=frozenset([point_id(1, 0)]))
+    contest, lost = play(world, Rules(), referee=Voting)
+    assert (contest.winner, contest.done) == (None, f"no point is valid: {why}")
+    assert len(lost) == 2
+    lines = (tmp_path / "results.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "cut.jsonl").write_bytes(b"".join(lines[:2]))
+    again, _ = play(world, Rules(), "cut.jsonl", referee=Voting)
+    assert (again.winner, again.done, world.asked) == (None, contest.done, {})
 
 
 def test_a_gpu_that_is_lost_ends_the_run_and_no_point(play: Play, tmp_path: Path) -> None:
