@@ -124,8 +124,9 @@ def _prune_key(
     ordered = _ranked(points, left)
     chosen = _chosen(points, ordered, at_most)
     kept = [number for number in ordered if number in chosen]
+    limited = _limited(points, ordered, at_most)
     dropped += [
-        Dropped(number, "rank", f"rank {place} of {len(ordered)}; the limit is {at_most}")
+        Dropped(number, "rank", f"rank {place} of {len(ordered)}; {limited}")
         for place, number in enumerate(ordered, 1)
         if number not in chosen
     ]
@@ -174,7 +175,20 @@ def _chosen(points: Sequence[Point], ordered: Sequence[int], at_most: int) -> se
     """Return those that stay in any case, and the best of the others: one at least."""
     staying = [number for number in ordered if points[number].stays]
     others = [number for number in ordered if not points[number].stays]
-    return {*staying, *others[: max(1, at_most - len(staying))]}
+    return {*staying, *others[: _most_others(len(staying), at_most)]}
+
+
+def _most_others(staying: int, at_most: int) -> int:
+    return max(1, at_most - staying)
+
+
+def _limited(points: Sequence[Point], ordered: Sequence[int], at_most: int) -> str:
+    """Return in words how many are kept."""
+    staying = sum(points[number].stays for number in ordered)
+    if not staying:
+        return f"the limit is {at_most}"
+    others = _most_others(staying, at_most)
+    return f"the limit is {others}, besides what the spec or its table uses"
 
 
 def _facts(point: Point) -> Facts:

@@ -67,8 +67,8 @@ from pallasc.specs.user_files import read_regular, replace_file
 
 TABLE_SCHEMA = 1
 NOTES = (
-    "# Which variants of tuned kernels are used where. `pallasc tune pick` writes this file;",
-    "# review and commit it.",
+    "# Which variants of tuned kernels are used where; review and commit it.",
+    "# Written by pallasc tune pick, renew and import; comments are not kept.",
 )
 
 _MOST_BYTES = 64 << 20

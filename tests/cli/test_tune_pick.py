@@ -78,10 +78,6 @@ def test_pick_writes_a_table_that_builds_follow(
     )
     assert f"{table} is written" in result.err
     assert "note: 4 of 4 points are not compared with what they compile to today" in result.err
-    page = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
-    assert (
-        f"```text\n$ pallasc tune pick results.jsonl --specs kernels.yaml\n{result.out}```" in page
-    )
     row, _ = [line for line in table.read_text().splitlines() if "gpu:" in line]
     digest = "5122048".zfill(64)
     assert row.startswith(
@@ -90,6 +86,28 @@ def test_pick_writes_a_table_that_builds_follow(
     listed = run("list", tuned, "--store", tmp_path / "store").out
     assert "matmul[m=512,tile=2048]@h100-sxm" in listed
     assert "matmul[m=512,tile=1024]" not in listed
+
+
+def test_the_page_follows_one_example_from_the_spec_to_the_table(
+    run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    assert run("init", "kernels").code == 0
+    Path("kernels/kernels.yaml").unlink()
+    Path("kernels/scale.yaml").write_text(page.split("# kernels/scale.yaml\n")[1].split("```")[0])
+    names = {"kernel": "scale_add", "names": ("n", "block")}
+    lost = [point_id(n, 1024, **names) for n in (4096, 16384)]  # type: ignore[arg-type]
+    times = {n: {512: us, 1024: us + 0.4} for n, us in ((4096, 3.9), (16384, 3.94), (65536, 8.2))}
+    lines = made_lines(times, noise=0, failed=lost, **names)  # type: ignore[arg-type]
+    Path("results.jsonl").write_bytes(b"".join(lines))
+    arguments = ("results.jsonl", "--specs", "kernels/scale.yaml")
+    result = run("tune", "pick", *arguments, "--store", "store")
+    assert result.code == 0, result.err
+    assert f"```text\n$ pallasc tune pick {' '.join(arguments)}\n{result.out}```" in page
+    written = Path("kernels/scale.tuned.yaml").read_text()
+    assert "key: [16384], use: {block: 512}, artifact: " in written
+    assert "key: [65536], use: {block: 512}, artifact: " in written
 
 
 def test_the_same_results_give_the_same_bytes(pick: RunCommand, tuned: Path) -> None:

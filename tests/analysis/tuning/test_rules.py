@@ -107,12 +107,18 @@ def test_at_most_a_share_of_all_points_is_kept_and_the_rest_are_told_their_rank(
 def test_the_default_stays_within_the_limit() -> None:
     worst = _point("worst", mbarriers=1, spill_bytes=9000)._replace(stays=True)
     points = [worst, *(_point(f"p{n}", mbarriers=n) for n in range(2, 6))]
-    assert prune(points, most=2).kept == ((0, 2), (4, 1))
+    pruned = prune(points, most=2)
+    assert pruned.kept == ((0, 2), (4, 1))
+    why = "rank 2 of 5; the limit is 1, besides what the spec or its table uses"
+    assert pruned.dropped[-1] == (3, "rank", why)
 
 
 def test_one_point_is_kept_besides_the_default() -> None:
     points = [_point("default")._replace(stays=True), _point("a"), _point("b", mbarriers=16)]
-    assert prune(points, share=0.5).kept == ((0, 2), (2, 1))
+    pruned = prune(points, share=0.5)
+    assert pruned.kept == ((0, 2), (2, 1))
+    why = "rank 3 of 3; the limit is 1, besides what the spec or its table uses"
+    assert pruned.dropped == ((1, "rank", why),)
 
 
 @pytest.mark.parametrize(

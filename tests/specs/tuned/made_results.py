@@ -30,19 +30,20 @@ def made_lines(
     done: bool = True,
     failed: Collection[str] = (),
     kernel: str = "matmul",
+    names: tuple[str, str] = ("m", "tile"),
 ) -> list[bytes]:
     """Return the lines of a file of results; each round's times have a common drift and noise."""
     random_ = random.Random(canonical_text([sorted(map(str, times)), rounds]))
     records: list[dict[str, object]] = [start.to_json()]
     for m, own in times.items():
         subject = {"kernel": kernel, "key": [m]}
-        ids = {tile: point_id(m, tile, target, kernel) for tile in own}
+        ids = {tile: point_id(m, tile, target, kernel, names) for tile in own}
         points = [
             {
                 "kind": "point",
                 **subject,
                 "id": name,
-                "params": {"m": m, "tile": tile},
+                "params": dict(zip(names, (m, tile), strict=True)),
                 "target": target,
                 "artifact": (artifacts or {}).get(name) or made_digest(m, tile),
                 "state": "ok",
@@ -80,9 +81,15 @@ def made_results(times: Times, shown: str = "results.jsonl", **options: object) 
     return parse_results(b"".join(made_lines(times, **options)), shown)  # type: ignore[arg-type]
 
 
-def point_id(m: Scalar, tile: Scalar, target: str = "h100-sxm", kernel: str = "matmul") -> str:
+def point_id(
+    m: Scalar,
+    tile: Scalar,
+    target: str = "h100-sxm",
+    kernel: str = "matmul",
+    names: tuple[str, str] = ("m", "tile"),
+) -> str:
     """Return the id of a point."""
-    return variant_id(kernel, [("m", m), ("tile", tile)], target)
+    return variant_id(kernel, list(zip(names, (m, tile), strict=True)), target)
 
 
 def made_digest(m: Scalar, tile: Scalar) -> str:
