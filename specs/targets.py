@@ -45,7 +45,7 @@ def check_arch(name: str, *, location: Location | None = None) -> str:
     raise _wrong_suffix(name, location) or SpecError(
         f"unknown architecture {name!r}.",
         location=location,
-        hint=_suggestion(name, DEFAULT_MODELS, otherwise="Architectures"),
+        hint=target_suggestion(name, DEFAULT_MODELS, otherwise="Architectures"),
     )
 
 
@@ -86,11 +86,11 @@ def _unknown_target(name: str, extra: Mapping[str, Target], location: Location |
     wrong = _wrong_suffix(name, location)
     if wrong is not None:
         return wrong
-    hint = _suggestion(name, [*MODELS, *DEFAULT_MODELS, *extra], otherwise="Targets")
+    hint = target_suggestion(name, [*MODELS, *DEFAULT_MODELS, *extra], otherwise="Targets")
     return SpecError(f"unknown target {name!r}.", location=location, hint=hint)
 
 
-def _suggestion(name: str, known: Collection[str], *, otherwise: str) -> str | None:
+def target_suggestion(name: str, known: Collection[str], *, otherwise: str) -> str | None:
     """Return the hint for an unknown name.
 
     It has the architecture written in another way, else the names that begin with `name`, else

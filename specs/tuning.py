@@ -302,7 +302,10 @@ def check_padding(
                 known = ", ".join(list(shapes)[:8])
                 raise ValueError(f"pad: there is no array {path}; arrays: {known}")
             if not 0 <= dimension < len(shape):
-                raise ValueError(f"pad: {path} has {len(shape)} dimensions, not one {dimension}")
+                has = f"{len(shape)} dimension{'' if len(shape) == 1 else 's'}"
+                raise ValueError(
+                    f"pad: {path} has {has}; there is no dimension {dimension} (they count from 0)"
+                )
             if (other := padded.setdefault(path, name)) != name:
                 raise ValueError(
                     f"pad: {path} is padded for {other} and for {name}; only one dimension of an "

@@ -102,11 +102,11 @@ def _kernels(package: Package, asked: tuple[str, ...]) -> dict[str, list[Kernel]
     """
     from pallasc.errors import SpecError
     from pallasc.specs.imports.tokamax_kernels import kernels_of
-    from pallasc.specs.imports.tokamax_tables import chosen, devices
+    from pallasc.specs.imports.tokamax_tables import chosen, devices, other_devices
 
     found = {
         model.name: kernels
-        for device, model in chosen(devices(package), asked).items()
+        for device, model in chosen(devices(package), asked, other_devices(package)).items()
         if (kernels := list(kernels_of(package, device, model)))
     }
     if not found:

@@ -87,6 +87,7 @@ def command(
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.summary import print_notes, summary
+    from pallasc.cli.tune.show import no_rows_text
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.options import Options
@@ -113,6 +114,8 @@ def command(
     changed, written, total = _write(selection, rows, dry_run=dry_run)
     if as_json:
         _print_json(changed, written)
+    elif not total:
+        echo(no_rows_text(selection.specs), err=True)
     else:
         checked = sum(map(len, rows.values()))
         _tell(changed, written, checked=checked, left=total - checked, quiet=quiet)

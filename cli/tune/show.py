@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -19,6 +19,7 @@ from pallasc.cli.arguments.options import (
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
+    from pallasc.specs.spec import Spec
     from pallasc.specs.tuning import Row
 
 _DIGITS = 12
@@ -39,8 +40,9 @@ def command(
     """Show which variants the tables of SPECS use where, and what was measured of them.
 
     The tables are checked against the specs, and nothing is compiled. FROM is the beginning of the
-    digest of what was measured, or where else the row comes from; a * stands where that variant has
-    another digest today.
+    digest of what was measured, or where else the row comes from; a * stands where `pallasc tune
+    renew` has put another digest in its place. A row that a build would refuse, as its variant is
+    compiled to another artifact, has no mark.
 
     Examples:
       pallasc tune show kernels.yaml
@@ -70,10 +72,15 @@ def command(
         echo(json_text({"rows": [row_json(*each) for each in rows]}))
     elif rows:
         echo(table(_HEADS, [_line(*each) for each in rows]))
-    elif any(spec.tune is not None for spec in known):
-        echo("The tables of these specs have no rows.", err=True)
     else:
-        echo("No kernel of these specs is tuned.", err=True)
+        echo(no_rows_text(known), err=True)
+
+
+def no_rows_text(specs: Iterable[Spec]) -> str:
+    """Return why specs have no rows."""
+    if any(spec.tune is not None for spec in specs):
+        return "The tables of these specs have no rows."
+    return "No kernel of these specs is tuned."
 
 
 def row_json(kernel: str, by: Sequence[str], row: Row) -> dict[str, object]:

@@ -15,13 +15,13 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.gpus import MODELS, Target
-from pallasc.specs.spelling import shortened, suggestion
+from pallasc.specs.spelling import one_of, shortened, suggestion
 from pallasc.specs.tuning import Measured
 from pallasc.specs.untrusted_json import parse_json
 from pallasc.specs.user_files import read_regular
@@ -118,11 +118,18 @@ def other_devices(package: Package) -> list[str]:
     return [name for name in there if name.startswith("nvidia_") and name not in devices(package)]
 
 
-def chosen(models: dict[str, Target], asked: tuple[str, ...]) -> dict[str, Target]:
+def chosen(
+    models: dict[str, Target], asked: tuple[str, ...], others: Sequence[str] = ()
+) -> dict[str, Target]:
     """Return the models that were asked for, `h100` short for `h100-sxm`; all without a question.
 
+    Args:
+        models: the models that there are tables for, by folder.
+        asked: names, or how they begin.
+        others: folders of GPUs that are not among the built-in models.
+
     Raises:
-        SpecError: there are no tables for one of them.
+        SpecError: there are no tables for one of them, or no model.
     """
     found = {}
     for text in asked:
@@ -131,12 +138,22 @@ def chosen(models: dict[str, Target], asked: tuple[str, ...]) -> dict[str, Targe
         }
         if not fits:
             names = [model.name for model in models.values()]
+            if unknown := [name for name in others if _is_named(name, text)]:
+                raise SpecError(
+                    f"pallasc has no model of {one_of(unknown)}, whose tables Tokamax has.",
+                    hint=f"Models with tables: {', '.join(names)}",
+                )
             raise SpecError(
                 f"Tokamax has no tables for {text!r}.",
                 hint=suggestion(text, names, otherwise="It has them for"),
             )
         found.update(fits)
     return {name: model for name, model in models.items() if not asked or name in found}
+
+
+def _is_named(folder: str, text: str) -> bool:
+    """Return whether a folder is of the GPU that a text names."""
+    return any(f"{name}-".startswith(f"{text}-") for name in (folder, folder[len("nvidia_") :]))
 
 
 def _folder(model: Target) -> str:

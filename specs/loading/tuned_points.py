@@ -20,6 +20,7 @@ from pallasc.specs.loading.tuned_table import Table, read_table
 from pallasc.specs.parameters import Point, labels
 from pallasc.specs.spec import Spec
 from pallasc.specs.spelling import show, suggestion, values_text
+from pallasc.specs.targets import target_suggestion
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Row, Tune, Tuning, bucket_key, key_text, use_text
 
@@ -283,7 +284,7 @@ class _Check:
     def model(self, row: Row) -> None:
         if row.gpu in MODELS or row.gpu in self._spec.models:
             return
-        hint = suggestion(row.gpu, [*MODELS, *self._spec.models], otherwise="Models")
+        hint = target_suggestion(row.gpu, [*MODELS, *self._spec.models], otherwise="Models")
         if row.gpu in DEFAULT_MODELS:
             hint = f"A row is for a model: {DEFAULT_MODELS[row.gpu]}."
         raise self._error(row, f"unknown model {show(row.gpu)}.", hint)

@@ -76,7 +76,7 @@ _MOST_VALUES = 2_000_000
 """Values in one table; a row has about twenty."""
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_HINT = "Correct the row, or restore the file; pallasc tune pick writes it."
+_HINT = "Correct it, or restore the file; pallasc tune pick and pallasc import write tables."
 
 
 class Table(NamedTuple):
@@ -191,7 +191,11 @@ def parse_table(text: str, file: str) -> dict[str, Table]:
             hint="Take the rows that are right of both sides, and remove the marks.",
         )
     if not text.strip():
-        raise SpecError("the table is empty.", location=Location(file), hint=_HINT)
+        raise SpecError(
+            "the table is empty.",
+            location=Location(file),
+            hint="Restore the file, or remove it: there need be no table.",
+        )
     document = parse_document(text, file, most_values=_MOST_VALUES)
     at = Place(document)
     data = _checked_top(document.data, at)
@@ -236,10 +240,16 @@ def _table(value: object, at: Place) -> Table:
     return Table(by, tuple(rows), tuple(places))
 
 
+def _counted(items: Sequence[object], noun: str) -> str:
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
+
+
 def _row(fields: Mapping[str, Any], by: Sequence[str], at: Place) -> Row:
     if len(fields["key"]) != len(by):
         raise at.child("key").error(
-            f"the key has {len(fields['key'])} values, and 'by' has {len(by)} parameters.", _HINT
+            f"the key has {_counted(fields['key'], 'value')}, and 'by' has "
+            f"{_counted(by, 'parameter')}.",
+            "Give a value of each parameter of 'by', in its order.",
         )
     if "artifact" not in fields and "source" not in fields:
         raise at.error(

@@ -118,7 +118,10 @@ def test_a_forged_bundle_whose_variants_disagree_does_not_verify() -> None:
         ({"by": ["m"], "over": [], "rows": [{"gpu": "h100-sxm", "key": []}]}, "0 values, not 1"),
         ({"by": ["m"], "over": [], "buckets": {"m": [4, 4]}}, "are not ascending edges"),
         ({"by": ["m"], "over": [], "pad": {"m": {"y": 0}}}, "there is no array y"),
-        ({"by": ["m"], "over": [], "pad": {"m": {"x": 2}}}, "x has 2 dimensions, not one 2"),
+        (
+            {"by": ["m"], "over": [], "pad": {"m": {"x": 2}}},
+            r"x has 2 dimensions; there is no dimension 2 \(they count from 0\)",
+        ),
         ({"by": ["m"], "over": [], "pad": {"dtype": {"x": 0}}}, "dtype must be a positive whole"),
         ({"by": ["m"], "over": [], "pad": {"m": {"x": 0}, "tile": {"x": 1}}}, "for m and for tile"),
     ],

@@ -231,6 +231,17 @@ def test_devices_are_models_by_the_name_of_their_driver(package: Make) -> None:
         chosen(devices(made), ("h20",))
 
 
+@pytest.mark.parametrize("asked", ["a100", "a100-sxm4-40gb", "nvidia_a100-sxm4-40gb"])
+def test_a_gpu_that_is_no_model_is_not_said_to_have_no_tables(package: Make, asked: str) -> None:
+    made = package({(name, GLU): [(glu(), [])] for name in (H100, "nvidia_a100-sxm4-40gb")})
+    with pytest.raises(SpecError) as caught:
+        chosen(devices(made), (asked,), other_devices(made))
+    assert caught.value.message == (
+        "pallasc has no model of 'nvidia_a100-sxm4-40gb', whose tables Tokamax has."
+    )
+    assert caught.value.hint == "Models with tables: h100-sxm"
+
+
 @pytest.mark.parametrize("text", ["[]", '{"a": {}}', '{"{}": {"{}": {}}}', "{", '{"{}": []}'])
 def test_a_file_of_another_form_is_an_error(package: Make, tmp_path: Path, text: str) -> None:
     made = package({(H100, GLU): []})

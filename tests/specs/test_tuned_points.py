@@ -160,8 +160,9 @@ def test_named_values_stand_by_their_names(expanded: Expanded) -> None:
     spec = SPEC.replace("tile: [64, 128]", "tile: [{$name: small, m: 64}, [1, 2]]")
     found = expanded("default: {tile: small, stages: 2}", spec=spec)
     assert found[0].id == "k[m=300,tile=small,stages=2]@h100-sxm"
-    found = expanded("default: {tile: [1, 2], stages: 2}", spec=spec)
-    assert found[0].id == "k[m=300,tile=[1,2],stages=2]@h100-sxm"
+    for text in ("[1, 2]", '"[1,2]"'):
+        found = expanded(f"default: {{tile: {text}, stages: 2}}", spec=spec)
+        assert found[0].id == "k[m=300,tile=[1,2],stages=2]@h100-sxm"
 
 
 def test_the_request_of_a_variant_does_not_depend_on_its_table(expanded: Expanded) -> None:
@@ -204,6 +205,12 @@ def test_a_row_that_no_point_has_is_refused(
         expanded("buckets: {m: pow2}\npad: {m: {x: 0}}", wrong)
     assert caught.value.message == message
     assert str(caught.value.location) == f"{tmp_path}/k.tuned.yaml:8:9"
+
+
+def test_an_unknown_model_gets_the_suggestion_that_a_target_gets(expanded: Expanded) -> None:
+    with pytest.raises(SpecError) as caught:
+        expanded("", row(300, 64, 2, "h100"))
+    assert caught.value.hint == "Did you mean 'h100-sxm' or 'h100-pcie'?"
 
 
 def test_a_table_by_other_parameters_is_refused(expanded: Expanded, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ ROW = f"      - {{gpu: b200, key: [1], use: {{a: 1}}, artifact: {DIGEST}}}\n"
         ("schema: 1\nkernel: {}", "t:2:1: unknown field 'kernel'."),
         (f"{HEAD}{ROW}<<<<<<< ours\n", "t:7: the table holds the marks of a merge conflict."),
         (HEAD + ROW.replace("[1]", "[1, 2]"),
-         "t:6:26: kernels.k.rows[0].key: the key has 2 values, and 'by' has 1 parameters."),
+         "t:6:26: kernels.k.rows[0].key: the key has 2 values, and 'by' has 1 parameter."),
         (HEAD + ROW.replace("artifact: ", "artefact: "),
          "t:6:44: kernels.k.rows[0]: unknown field 'artefact'."),
         (HEAD + ROW.replace(DIGEST, "abc"),
