@@ -12,8 +12,9 @@ from pallasc.runtime.calls.forms import Forms
 from pallasc.runtime.calls.generated import Function, skip_frames, untraced
 from pallasc.runtime.calls.host import launch_copied
 from pallasc.runtime.calls.launch import Match, Route, launch
-from pallasc.runtime.calls.match import Call, Rules, Variants
+from pallasc.runtime.calls.match import Call
 from pallasc.runtime.calls.program import load_program
+from pallasc.runtime.calls.variants import Rules, Variants
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import get_device, look_at_device, open_driver
 from pallasc.runtime.matching.arrays import Adapter, find_adapter

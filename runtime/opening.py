@@ -9,7 +9,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.calls.match import Rules
+from pallasc.runtime.calls.variants import Rules
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.matching import known
 from pallasc.runtime.matching.candidates import Candidate, Origin

@@ -17,7 +17,8 @@ from pallasc.runtime.adapters.jax_callback import callback
 from pallasc.runtime.adapters.jax_rules import guarded
 from pallasc.runtime.adapters.jax_types import result_type, types_of, varying, workspace_types
 from pallasc.runtime.adapters.numpy_arrays import short_dtype
-from pallasc.runtime.calls.match import Call, Variants
+from pallasc.runtime.calls.match import Call
+from pallasc.runtime.calls.variants import Variants
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
 from pallasc.specs.artifacts.arguments import MISSING
 from pallasc.specs.artifacts.plan import Binding

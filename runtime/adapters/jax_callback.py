@@ -14,7 +14,7 @@ from pallasc.errors import PallascError
 from pallasc.runtime.adapters.capsules import CPU, read_capsule
 from pallasc.runtime.adapters.numpy_arrays import check_unpacked
 from pallasc.runtime.calls.host import launch_on_host
-from pallasc.runtime.calls.match import Variants
+from pallasc.runtime.calls.variants import Variants
 from pallasc.runtime.device.devices import current_device
 from pallasc.runtime.matching.arrays import ArrayView
 from pallasc.runtime.matching.candidates import ArrayType

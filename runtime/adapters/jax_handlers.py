@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pallasc.errors import CorruptError, ToolError, UnsupportedError
-from pallasc.runtime.calls.match import Variants
+from pallasc.runtime.calls.variants import Variants
 from pallasc.runtime.matching.candidates import ArrayType, Candidate
 from pallasc.runtime.matching.known import find_blob
 from pallasc.runtime.matching.selection import arch_refusal, several_fit

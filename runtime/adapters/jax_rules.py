@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.jax_types import laid_out, types_of
 from pallasc.runtime.adapters.numpy_arrays import short_dtype
-from pallasc.runtime.calls.match import Variants
+from pallasc.runtime.calls.variants import Variants
+from pallasc.runtime.matching.candidates import Candidate, has_params
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.trees import unflatten
 from pallasc.specs.spelling import an
@@ -62,7 +63,7 @@ def _batched(
     """
     import jax.numpy as jnp
 
-    name, batched = kernel.name, kernel.rules.batched_form_of(kernel)
+    name, batched = kernel.name, batched_form_of(kernel)
     if batched is None:
         raise ArgumentError(
             f"{name} cannot be used under jax.vmap: its shapes are fixed.",
@@ -99,6 +100,76 @@ def _batched(
             hint="Declare a kernel with defvmap that does to each part of a batch what this does.",
         )
     return results
+
+
+# ---- what stands for a kernel
+
+
+def batched_form_of(kernel: Variants) -> Variants | None:
+    """Return what does the same as a kernel to a batch, None where nothing does.
+
+    What the program declared goes before what the specs of its variants did.
+
+    Raises:
+        ArgumentError: the specs name different kernels, or one that was not opened with it.
+    """
+    rules = kernel.rules
+    if rules.is_batched:
+        return kernel if rules.batched is None else like(rules.batched, kernel)
+    names = sorted({own.vmap for own in kernel.variants if own.vmap is not None})
+    if len(names) > 1:
+        raise ArgumentError(
+            f"variants of {kernel.name} name several kernels for jax.vmap: {', '.join(names)}.",
+            hint="Declare one of them with defvmap.",
+        )
+    if not names or names[0] == kernel.name:
+        return kernel if names else None
+    batched = rules.find(names[0])
+    if batched is None:
+        raise ArgumentError(
+            f"{kernel.name} cannot be used under jax.vmap: its spec names the kernel "
+            f"{names[0]} for that, which was not opened with it.",
+            hint=f"Put {names[0]} into the bundle, or declare a kernel with defvmap.",
+        )
+    return like(batched, kernel)
+
+
+def like(kernel: Variants, other: Variants) -> Variants:
+    """Return a kernel's variants as they go with a call of another kernel.
+
+    They are by digest where the other's are. Of those for the same arrays and target, the ones
+    with the parameters of the matrix that all of the other's have are taken, where there are
+    such: who chose a parameter for the call cannot choose it for what stands for the call.
+    """
+    first, *rest = other.variants
+    shared = [
+        {name: value}
+        for name, value in first.params.items()
+        if all(has_params(own, {name: value}) for own in rest)
+    ]
+    groups: dict[object, list[Candidate]] = {}
+    for own in kernel.variants:
+        groups.setdefault((own.arrays, own.target), []).append(own)
+    taken = {id(own) for group in groups.values() for own in _narrowed(group, shared)}
+    is_by_digest = kernel.is_by_digest or other.is_by_digest
+    if len(taken) == len(kernel.variants) and is_by_digest == kernel.is_by_digest:
+        return kernel
+    variants = [own for own in kernel.variants if id(own) in taken]
+    given = {
+        name: value
+        for name, value in other.selector.given.items()
+        if all(has_params(own, {name: value}) for own in variants)
+    }
+    return kernel.of(variants, given=given, is_by_digest=is_by_digest)
+
+
+def _narrowed(
+    candidates: Sequence[Candidate], wishes: Iterable[Mapping[str, object]]
+) -> Sequence[Candidate]:
+    """Return those with all parameters that some of them have."""
+    for params in wishes:
+        candidates = [own for own in candidates if has_params(own, params)] or candidates
+    return candidates
 
 
 # ---- derivatives
@@ -171,7 +242,7 @@ def _by_kernel(
             f"{backward.name} takes {number}.",
             hint="Pass defvjp a function that calls it as it has to be.",
         )
-    gradients = list(call(backward.like(kernel), choices[number]))
+    gradients = list(call(like(backward, kernel), choices[number]))
     places = [n for n, array in enumerate(arrays) if _has_derivative(array.dtype)]
     if len(gradients) != len(places):
         raise ArgumentError(

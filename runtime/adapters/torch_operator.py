@@ -13,8 +13,8 @@ from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.torch_arrays import TorchAdapter
 from pallasc.runtime.calls.forms import Forms
 from pallasc.runtime.calls.generated import Function, compile_function, parameter_names
-from pallasc.runtime.calls.match import Variants
 from pallasc.runtime.calls.native_path import make_operator
+from pallasc.runtime.calls.variants import Variants
 from pallasc.runtime.matching.arrays import find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, array_type
 from pallasc.specs.arrays import layout_of

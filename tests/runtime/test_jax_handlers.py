@@ -17,6 +17,7 @@ import pytest
 import pallasc
 from pallasc.errors import CorruptError, SelectionError, ToolError, UnsupportedError
 from pallasc.runtime.adapters import jax_handlers
+from pallasc.runtime.adapters.jax_rules import batched_form_of, like
 from pallasc.runtime.matching import known
 from pallasc.runtime.matching.candidates import Origin
 from pallasc.runtime.native.library import FOLDER
@@ -93,12 +94,12 @@ def test_a_kernel_by_digest_has_small_plans_and_names_its_bundle_without_a_path(
 
 def test_what_stands_for_a_kernel_by_digest_is_by_digest_too() -> None:
     own, other = kernel(({}, "h100-sxm")), kernel(({}, "h100-sxm"))
-    assert own.rules.batched_form_of(own) is None
+    assert batched_form_of(own) is None
     own.defvmap()
-    assert own.rules.batched_form_of(own.by_digest) is own.by_digest
+    assert batched_form_of(own.by_digest) is own.by_digest
     own.defvmap(other)
-    assert own.rules.batched_form_of(own) is other
-    by_digest = own.rules.batched_form_of(own.by_digest)
+    assert batched_form_of(own) is other
+    by_digest = batched_form_of(own.by_digest)
     assert by_digest.variants == other.variants
     assert by_digest.is_by_digest
 
@@ -111,15 +112,15 @@ def test_what_stands_for_a_kernel_has_its_parameters_where_variants_do() -> None
     own = kernel(({"tile": 64, "rows": 0}, h100), ({"tile": 128, "rows": 0}, h100))
     other = with_tiles((128, h100), (64, h100), (32, b200))
     own.defvmap(other)
-    assert own.rules.batched_form_of(own) is other
-    chosen = own.rules.batched_form_of(own.variant(tile=64))
+    assert batched_form_of(own) is other
+    chosen = batched_form_of(own.variant(tile=64))
     assert chosen.variants == other.variants[1:]
     assert not chosen.is_by_digest
     # No variant for this GPU has the parameter, so all stay.
-    assert with_tiles((256, h100), (32, h100)).like(own.variant(tile=64)).variants[1:]
+    assert like(with_tiles((256, h100), (32, h100)), own.variant(tile=64)).variants[1:]
     # 1 and True are two values.
     flags = kernel(({"tile": True}, h100), ({"tile": 1}, h100))
-    (flag,) = flags.like(kernel(({"tile": 1}, h100))).variants
+    (flag,) = like(flags, kernel(({"tile": 1}, h100))).variants
     assert flag is flags.variants[1]
 
 

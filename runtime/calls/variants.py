@@ -1,0 +1,318 @@
+"""The variants of a kernel: what they take, and the route of a call's arrays among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from pallasc.errors import ArgumentError
+from pallasc.runtime.calls.launch import Route
+from pallasc.runtime.calls.padding import Prepared
+from pallasc.runtime.device import process_state
+from pallasc.runtime.device.devices import current_device, get_device
+from pallasc.runtime.matching import known, mismatches
+from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type, has_params
+from pallasc.runtime.matching.padded import Padding, smallest
+from pallasc.runtime.matching.selection import arch_refusal, may_run, select, several_fit
+from pallasc.runtime.matching.tuned import Selector
+from pallasc.specs.artifacts.arguments import Arguments
+from pallasc.specs.artifacts.signature import Signature
+from pallasc.specs.canonical import canonical_json
+from pallasc.specs.lazy import cached_property
+
+if TYPE_CHECKING:
+    from pallasc.runtime.calls.native_path import NativePaths
+
+
+class Rules:
+    """What a program has declared of a kernel, for transformations of JAX.
+
+    Args:
+        find: returns the kernel with a name that was opened together with this one.
+
+    Attributes:
+        find: as given.
+        backward: a kernel or a function that gives gradients, None where there is none.
+        batched: which kernel does the same to a batch, None for the kernel's own variants.
+        is_batched: whether that was declared.
+        version: grows with each declaration.
+    """
+
+    def __init__(self, find: Callable[[str], Variants | None] = lambda _: None) -> None:
+        self.find = find
+        self.backward: Any = None
+        self.batched: Variants | None = None
+        self.is_batched = False
+        self.version = 0
+
+    def declare_batched(self, batched: Variants | None) -> None:
+        """Declare which kernel does the same to a batch; the kernel's own variants where None."""
+        self.batched, self.is_batched = batched, True
+        self.version += 1
+
+    def declare_backward(self, backward: Any) -> None:
+        """Declare what gives gradients."""
+        self.backward = backward
+        self.version += 1
+
+
+class Variants:
+    """The variants of a kernel.
+
+    Args:
+        name: what messages call them.
+        candidates: the variants, at least one.
+        checks, is_by_digest: see `Kernel`.
+        rules: what was declared of them, shared by all kernels that are made of one.
+
+    Attributes:
+        name, checks, is_by_digest, rules: as given.
+        variants: the candidates.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        candidates: Iterable[Candidate],
+        *,
+        checks: bool = True,
+        is_by_digest: bool = False,
+        rules: Rules | None = None,
+    ) -> None:
+        self.name = name
+        self.checks = checks
+        self.is_by_digest = is_by_digest
+        self.rules = rules or Rules()
+        self.variants: tuple[Candidate, ...] = tuple(candidates)
+        if not self.variants:
+            raise ArgumentError(f"kernel {name} has no variants.")
+        self._routes: dict[object, Route] = {}
+        self._routes_of_types: dict[tuple[int, tuple[ArrayType, ...]], Route] = {}
+        self._with_params: dict[object, Self] = {}
+        self._paddings: dict[tuple[int, tuple[ArrayType, ...]], Padding | None] = {}
+        self._prepared: dict[tuple[Route, tuple[ArrayType, ...]], Prepared] = {}
+        known.note(self)
+
+    def __call__(self, *arrays: Any, stream: Any = None, **named: Any) -> Any:
+        """Launch, and return new arrays, as `Kernel` does."""
+        raise NotImplementedError
+
+    @property
+    def launch(self) -> Callable[..., Any]:
+        """What a call goes through now."""
+        raise NotImplementedError
+
+    @cached_property
+    def signature(self) -> Signature:
+        """What the first variant takes and gives."""
+        return self.variants[0].signature
+
+    @cached_property
+    def types(self) -> frozenset[tuple[ArrayType, ...]]:
+        """The types of arrays that any variant takes."""
+        return frozenset(variant.arrays for variant in self.variants)
+
+    @cached_property
+    def arguments(self) -> Arguments:
+        """What a caller may write: names and trees of arrays, names of parameters."""
+        names = dict.fromkeys(name for variant in self.variants for name in variant.params)
+        return Arguments(self.name, self.signature, names)
+
+    @cached_property
+    def selector(self) -> Selector:
+        """What chooses among the variants."""
+        return Selector(self.variants)
+
+    @cached_property
+    def is_tuned(self) -> bool:
+        """Whether a table may choose among the variants of the whole kernel."""
+        return any(own.tuning is not None for own in self.variants)
+
+    @cached_property
+    def native_paths(self) -> NativePaths:
+        """What calls go through where the extension of C is there."""
+        from pallasc.runtime.calls.native_path import NativePaths
+
+        return NativePaths(self.variants, checks=self.checks or self.can_pad)
+
+    def with_params(self, params: Mapping[str, object]) -> Self:
+        """Return the variants that have these parameters of the matrix.
+
+        Raises:
+            ArgumentError: there are none.
+        """
+        key = tuple(sorted((name, str(type(value)), value) for name, value in params.items()))
+        variants = self._with_params.get(key)
+        if variants is None:
+            selection = [own for own in self.variants if has_params(own, params)]
+            if not selection:
+                raise mismatches.no_variant_with(self.name, self.variants, params)
+            variants = self.of(selection, given=params)
+            # Of two threads that come here, both take what the first put there.
+            variants = self._with_params.setdefault(key, variants)
+        return variants
+
+    def of(
+        self,
+        candidates: Iterable[Candidate],
+        *,
+        given: Mapping[str, object] | None = None,
+        **changes: bool,
+    ) -> Self:
+        """Return a kernel of some of the variants, or with other options, and else like this.
+
+        Args:
+            candidates: the variants.
+            given: parameters that the caller chose.
+            changes: options that differ.
+        """
+        options = {"checks": self.checks, "is_by_digest": self.is_by_digest, **changes}
+        made = type(self)(self.name, candidates, rules=self.rules, **options)
+        vars(made)["selector"] = self.selector.among(made.variants, given)
+        vars(made)["is_tuned"] = self.is_tuned
+        return made
+
+    def padding(self, ordinal: int | None, types: tuple[ArrayType, ...]) -> Padding | None:
+        """Return how arrays that no variant takes are padded for one, None where they are not.
+
+        Args:
+            ordinal: the GPU; the current one where it is None.
+            types: the arrays.
+
+        Raises:
+            DeviceError: the driver cannot be used.
+        """
+        if not self.can_pad or types in self.types or smallest(self.variants, types) is None:
+            return None
+        device = get_device(current_device() if ordinal is None else ordinal)
+        if (device.ordinal, types) not in self._paddings:
+            able = (
+                own
+                for own in self.variants
+                if arch_refusal(own.arch, device.major, device.minor) is None
+            )
+            self._paddings[device.ordinal, types] = smallest(able, types)
+        return self._paddings[device.ordinal, types]
+
+    @cached_property
+    def can_pad(self) -> bool:
+        """Whether some arrays may be shorter than those of the variants."""
+        return any(own.tuning is not None and own.tuning.pad for own in self.variants)
+
+    def prepared(self, route: Route, types: tuple[ArrayType, ...], padding: Padding) -> Prepared:
+        """Return how launches on a route are padded for arrays of these types.
+
+        Raises:
+            ArgumentError: an array that is updated in place would have to be padded.
+        """
+        key = route, types
+        if key not in self._prepared:
+            self._prepared[key] = Prepared(self.name, route.signature, padding)
+        return self._prepared[key]
+
+    def variants_of(self, kernel: str) -> tuple[Candidate, ...]:
+        """Return the variants, none where the kernel has another name."""
+        return self.variants if kernel == self.name else ()
+
+    def check_types(self, arrays: Sequence[ArrayType]) -> None:
+        """Check that some variant takes arrays of these types; no driver is needed for that.
+
+        Raises:
+            ArgumentError: none does.
+        """
+        if tuple(array_type(*array) for array in arrays) not in self.types:
+            if len(self.types) == 1 and not self.can_pad:
+                raise mismatches.wrong_array(self.name, self.variants[0].facts.inputs, arrays)
+            raise self._no_variant_for(arrays)
+
+    def _no_variant_for(self, arrays: Sequence[ArrayType]) -> ArgumentError:
+        """Return the error for arrays that no variant takes, and that are not padded here."""
+        error = mismatches.no_variant_for(self.name, self.variants, arrays)
+        if self.can_pad and smallest(self.variants, tuple(arrays)) is not None:
+            error.hint = (
+                "Arrays of JAX, and those of an operator of torch, are not padded: pad them where "
+                f"the program is written. {error.hint or ''}".rstrip()
+            )
+        return error
+
+    def signature_for(self, arrays: Sequence[ArrayType]) -> Signature:
+        """Return what the variants for arrays of these types take and give, whatever the GPU.
+
+        Raises:
+            ArgumentError: no variant takes such arrays.
+            SelectionError: some that do give different results.
+        """
+        alike = [variant for variant in self.variants if list(variant.arrays) == list(arrays)]
+        if not alike:
+            raise self._no_variant_for(arrays)
+        kinds = {_kind(variant): variant for variant in alike}
+        if len(kinds) > 1:
+            raise several_fit(list(kinds.values()))
+        return alike[0].signature
+
+    def route(
+        self,
+        ordinal: int | None,
+        arrays: Sequence[ArrayType],
+        addresses: Sequence[int] | None = None,
+    ) -> Route:
+        """Return the route for arrays of these types, and at these addresses, on a device.
+
+        The device is the current one where `ordinal` is None.
+
+        Raises:
+            ArgumentError: no variant takes such arrays on any GPU; no driver is needed to say so.
+            SelectionError: no variant fits, or several do.
+            DeviceError: the driver cannot be used.
+        """
+        types = tuple(arrays)
+        if ordinal is not None and (ordinal, types) in self._routes_of_types:
+            return self._routes_of_types[ordinal, types]
+        self.check_types(types)
+        if len(self.variants) == 1:
+            addresses = None  # binding them has the plainer message
+        device = get_device(current_device() if ordinal is None else ordinal)
+        if self.is_tuned:
+            candidate = self.selector.select(device, types, addresses)
+        else:
+            candidate = select(self.variants, device, types, addresses=addresses)
+        route = self._route_of(candidate)
+        route.choose(candidate, device)
+        # Kept where types decide alone: elsewhere addresses may choose another route next time.
+        if route.is_only:
+            self._routes_of_types[device.ordinal, types] = route
+        return route
+
+    def _route_of(self, candidate: Candidate) -> Route:
+        """Return a variant's route, which all variants with the same inputs and outputs share."""
+        key = _kind(candidate)
+        route = self._routes.get(key)
+        if route is None:
+            with process_state.now.lock:
+                alike, is_only = self._alike(candidate, key)
+                selector = self.selector.among(alike) if self.is_tuned else None
+                made = Route(alike, is_only=is_only, selector=selector)
+                route = self._routes.setdefault(key, made)
+        return route
+
+    def _alike(self, candidate: Candidate, kind: object) -> tuple[list[Candidate], bool]:
+        """Return the variants of a route, and whether no others take its arrays on GPUs here."""
+        # What a table never takes here is left out, so that its artifacts are not read.
+        taken = self.selector.taken_here(candidate, candidate.arrays) if self.is_tuned else None
+        if taken is not None:
+            alike = [own for own in taken if own is candidate or _kind(own) == kind]
+            return alike, len(alike) == len(taken)
+        able = [other for other in self.variants if other is candidate or may_run(other)]
+        # Most variants are told apart without reading their artifacts.
+        likely = [other for other in able if other.types == candidate.types]
+        alike = [other for other in likely if _kind(other) == kind]
+        rivals = [other for other in able if other.arrays == candidate.arrays]
+        return alike, all(other in alike for other in rivals)
+
+
+def _kind(candidate: Candidate) -> object:
+    """Return what variants of one route have in common."""
+    signature = candidate.signature
+    outputs = tuple((output.dtype, output.shape) for output in signature.outputs)
+    trees = canonical_json([signature.input_tree, signature.output_tree])
+    return candidate.arrays, outputs, signature.sources, signature.alignments, trees
