@@ -42,6 +42,7 @@ NAME = "interpreter"
 _LOOK_S = 0.2
 """Three looks tell a deadlock, so it is noticed within a second."""
 _NO_REFERENCE = "the spec names no reference, so numbers are not compared"
+_ENDED = "the error ended the kernel; races that only its rest shows may be missing"
 
 
 def run(subject: Subject, options: Options) -> LevelResult:
@@ -70,13 +71,11 @@ def run(subject: Subject, options: Options) -> LevelResult:
     results = _of_each(leaves_of(outcome.result), len(inputs))
     found = [*races, *_wrong_numbers(subject, variant, inputs, results, place)]
     result = from_findings(NAME, tuple(found))
-    return result if variant.reference else _noted(result)
+    return result if variant.reference else _noted(result, _NO_REFERENCE)
 
 
-def _noted(result: LevelResult) -> LevelResult:
-    return LevelResult(
-        level=NAME, status=result.status, findings=result.findings, notes=(_NO_REFERENCE,)
-    )
+def _noted(result: LevelResult, note: str) -> LevelResult:
+    return replace(result, notes=(*result.notes, note))
 
 
 def _wrong_numbers(
@@ -199,9 +198,9 @@ def _failed(
     text = raised_text(cause)
     found = failure_finding(text, _place_of(cause) or place)
     if found is not None:
-        return from_findings(NAME, (*races, found))
+        return _noted(from_findings(NAME, (*races, found)), _ENDED)
     if races:
-        return from_findings(NAME, tuple(races))
+        return _noted(from_findings(NAME, tuple(races)), _ENDED)
     if isinstance(cause, PallascError):
         raise cause
     reason = text.partition("\n")[0].strip().rstrip(".") or failed_line(cause)
