@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -30,8 +30,15 @@ from pallasc.compiler.toolchain.setup import prepare
 
 Shared = Callable[[str, Callable[[Path], None]], Path]
 
-# Continuous integration machines are slow and shared; a deadline would only measure that.
-settings.register_profile("pallasc", deadline=None)
+# Continuous integration machines are slow and shared; limits of time would only measure that. Each
+# run tries the same examples: a change that breaks nothing passes each time.
+settings.register_profile(
+    "pallasc",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("pallasc")
 
 # Tests start more than a thousand processes; without bytecode each would compile every module anew.
