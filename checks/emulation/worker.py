@@ -6,37 +6,23 @@ Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messa
 
 from __future__ import annotations
 
-import os
-import signal
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 
 from pallasc.checks.artifact.faults import fault_finding
 from pallasc.checks.emulation.messages import Emulate, Emulated
-from pallasc.compiler.workers.channel import Channel, decode
-from pallasc.compiler.workers.messages import Failed, Reply
+from pallasc.compiler.workers.channel import Channel
+from pallasc.compiler.workers.serving import serve
 from pallasc.emulator.arrays import from_bytes, joined, of_devices, split, to_bytes
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.machine import Machine
 from pallasc.emulator.run_plan import PlanRun
-from pallasc.errors import PallascError
 from pallasc.specs.artifacts.artifact import Artifact
 
 
 def main(arguments: list[str], channel: Channel) -> int:
     """Serve requests until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    with os.fdopen(int(arguments[0]), "rb") as source:
-        for line in source:
-            request = Emulate.from_json(decode(line))
-            try:
-                reply: Reply = _emulate(request)
-            except PallascError as error:
-                reply = Failed.because_of(error)
-            channel.send(replace(reply, task=request.task).to_json())
-    return 0
+    return serve(arguments[0], channel, Emulate, _emulate)
 
 
 def _emulate(request: Emulate) -> Emulated:

@@ -6,9 +6,6 @@ Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messa
 
 from __future__ import annotations
 
-import os
-import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +13,19 @@ from pallasc.compiler.inputs.isolation import enter, expose_variables
 from pallasc.compiler.references.compare import compare_arrays, read_array, settle_tolerance
 from pallasc.compiler.references.comparison import ArrayFile, Compare, Compared, Comparison
 from pallasc.compiler.references.user_calls import leaves_of, run_reference
-from pallasc.compiler.workers.channel import Channel, decode
-from pallasc.compiler.workers.messages import Failed, Reply
-from pallasc.errors import PallascError, SpecError
+from pallasc.compiler.workers.channel import Channel
+from pallasc.compiler.workers.serving import serve
+from pallasc.errors import SpecError
 from pallasc.specs.spec import Variant
 
 
 def main(arguments: list[str], channel: Channel) -> int:
     """Serve requests until there are no more."""
-    requests = int(arguments[0])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    with os.fdopen(requests, "rb") as source:
-        for line in source:
-            request = Compare.from_json(decode(line))
-            reply: Reply
-            try:
-                reply = Compared(task=request.task, outputs=tuple(_compare(request)))
-            except PallascError as error:
-                reply = replace(Failed.because_of(error), task=request.task)
-            channel.send(reply.to_json())
-    return 0
+    return serve(arguments[0], channel, Compare, _compare)
 
 
-def _compare(request: Compare) -> list[Comparison]:
-    """Return the comparison of each output.
+def _compare(request: Compare) -> Compared:
+    """Compare each output.
 
     Raises:
         SpecError: the reference cannot be run, or its results have other shapes.
@@ -52,10 +38,12 @@ def _compare(request: Compare) -> list[Comparison]:
     expected = leaves_of(run_reference(variant, inputs))
     if len(expected) != len(outputs):
         raise _wrong(variant, f"gives {len(expected)} arrays, and the kernel {len(outputs)}")
-    return [
-        _compare_output(variant, output, array, launched.folder)
-        for output, array in zip(outputs, expected, strict=True)
-    ]
+    return Compared(
+        outputs=tuple(
+            _compare_output(variant, output, array, launched.folder)
+            for output, array in zip(outputs, expected, strict=True)
+        )
+    )
 
 
 def _read(folder: Path, file: ArrayFile) -> Any:

@@ -6,10 +6,7 @@ Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messa
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from pallasc.compiler.inputs.isolation import enter, expose_variables
@@ -17,9 +14,9 @@ from pallasc.compiler.references.compare import array_of, settle_tolerance
 from pallasc.compiler.references.input_values import random_bytes
 from pallasc.compiler.references.user_calls import leaves_of, run_reference
 from pallasc.compiler.tuning.samples import Sample, Sampled, positions_of
-from pallasc.compiler.workers.channel import Channel, decode
-from pallasc.compiler.workers.messages import Failed, Reply
-from pallasc.errors import PallascError, SpecError
+from pallasc.compiler.workers.channel import Channel
+from pallasc.compiler.workers.serving import serve
+from pallasc.errors import SpecError
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import array_bytes
 from pallasc.specs.bundle.reference import Reference, pack_reference
@@ -29,17 +26,12 @@ from pallasc.specs.spec import Variant
 
 def main(arguments: list[str], channel: Channel) -> int:
     """Serve requests until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    with os.fdopen(int(arguments[0]), "rb") as source:
-        for line in source:
-            request = Sample.from_json(decode(line))
-            reply: Reply
-            try:
-                reply = Sampled(task=request.task, data=pack_reference(_reference(request)))
-            except PallascError as error:
-                reply = replace(Failed.because_of(error), task=request.task)
-            channel.send(reply.to_json())
-    return 0
+    return serve(
+        arguments[0],
+        channel,
+        Sample,
+        lambda request: Sampled(data=pack_reference(_reference(request))),
+    )
 
 
 def _reference(request: Sample) -> Reference:
