@@ -37,7 +37,6 @@ from pallasc.runtime.device.streams import (
 from pallasc.runtime.device.uses import Order
 from pallasc.runtime.matching.arrays import Passed, find_adapter
 from pallasc.runtime.matching.candidates import Candidate
-from pallasc.runtime.matching.selection import select
 from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.artifacts.arguments import MISSING
 from pallasc.specs.artifacts.signature import Signature
@@ -54,7 +53,7 @@ class Route:
         candidates: the variants.
         is_only: no other variant of the kernel takes arrays of their types on any GPU here: types
             decide, and addresses do not matter.
-        selector: chooses among the variants of a tuned kernel, None for another.
+        selector: what chooses among them, where they are some variants of a kernel.
 
     Attributes:
         is_only: as given.
@@ -72,7 +71,7 @@ class Route:
         selector: Selector | None = None,
     ) -> None:
         self.candidates = tuple(candidates)
-        self._selector = selector
+        self._selector = Selector(candidates) if selector is None else selector
         self.is_only = is_only
         self.name = candidates[0].name
         self.signature = candidates[0].signature
@@ -99,11 +98,7 @@ class Route:
         if program is None:
             if ordinal not in self._chosen:
                 device = get_device(ordinal)
-                if self._selector is None:
-                    chosen = select(self.candidates, device)
-                else:
-                    chosen = self._selector.select(device)
-                self.choose(chosen, device)
+                self.choose(self._selector.select(device), device)
             program = self._programs[ordinal] = load_program(*self._chosen[ordinal], stream)
         return program
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from pallasc.errors import ArgumentError
@@ -13,7 +13,7 @@ from pallasc.runtime.device.devices import current_device, get_device
 from pallasc.runtime.matching import known, mismatches
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type, has_params
 from pallasc.runtime.matching.padded import Padding, smallest
-from pallasc.runtime.matching.selection import arch_refusal, may_run, select, several_fit
+from pallasc.runtime.matching.selection import arch_refusal, may_run, several_fit
 from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.artifacts.arguments import Arguments
 from pallasc.specs.artifacts.signature import Signature
@@ -107,10 +107,10 @@ class Variants:
         """What the first variant takes and gives."""
         return self.variants[0].signature
 
-    @cached_property
-    def types(self) -> frozenset[tuple[ArrayType, ...]]:
+    @property
+    def types(self) -> KeysView[tuple[ArrayType, ...]]:
         """The types of arrays that any variant takes."""
-        return frozenset(variant.arrays for variant in self.variants)
+        return self.selector.by_arrays.keys()
 
     @cached_property
     def arguments(self) -> Arguments:
@@ -122,11 +122,6 @@ class Variants:
     def selector(self) -> Selector:
         """What chooses among the variants."""
         return Selector(self.variants)
-
-    @cached_property
-    def is_tuned(self) -> bool:
-        """Whether a table may choose among the variants of the whole kernel."""
-        return any(own.tuning is not None for own in self.variants)
 
     @cached_property
     def native_paths(self) -> NativePaths:
@@ -169,7 +164,6 @@ class Variants:
         options = {"checks": self.checks, "is_by_digest": self.is_by_digest, **changes}
         made = type(self)(self.name, candidates, rules=self.rules, **options)
         vars(made)["selector"] = self.selector.among(made.variants, given)
-        vars(made)["is_tuned"] = self.is_tuned
         return made
 
     def padding(self, ordinal: int | None, types: tuple[ArrayType, ...]) -> Padding | None:
@@ -242,8 +236,8 @@ class Variants:
             ArgumentError: no variant takes such arrays.
             SelectionError: some that do give different results.
         """
-        alike = [variant for variant in self.variants if list(variant.arrays) == list(arrays)]
-        if not alike:
+        alike = self.selector.by_arrays.get(tuple(arrays))
+        if alike is None:
             raise self._no_variant_for(arrays)
         kinds = {_kind(variant): variant for variant in alike}
         if len(kinds) > 1:
@@ -272,10 +266,7 @@ class Variants:
         if len(self.variants) == 1:
             addresses = None  # binding them has the plainer message
         device = get_device(current_device() if ordinal is None else ordinal)
-        if self.is_tuned:
-            candidate = self.selector.select(device, types, addresses)
-        else:
-            candidate = select(self.variants, device, types, addresses=addresses)
+        candidate = self.selector.select(device, types, addresses)
         route = self._route_of(candidate)
         route.choose(candidate, device)
         # Kept where types decide alone: elsewhere addresses may choose another route next time.
@@ -290,24 +281,24 @@ class Variants:
         if route is None:
             with process_state.now.lock:
                 alike, is_only = self._alike(candidate, key)
-                selector = self.selector.among(alike) if self.is_tuned else None
-                made = Route(alike, is_only=is_only, selector=selector)
+                made = Route(alike, is_only=is_only, selector=self.selector.among(alike))
                 route = self._routes.setdefault(key, made)
         return route
 
     def _alike(self, candidate: Candidate, kind: object) -> tuple[list[Candidate], bool]:
         """Return the variants of a route, and whether no others take its arrays on GPUs here."""
         # What a table never takes here is left out, so that its artifacts are not read.
-        taken = self.selector.taken_here(candidate, candidate.arrays) if self.is_tuned else None
-        if taken is not None:
-            alike = [own for own in taken if own is candidate or _kind(own) == kind]
-            return alike, len(alike) == len(taken)
-        able = [other for other in self.variants if other is candidate or may_run(other)]
-        # Most variants are told apart without reading their artifacts.
-        likely = [other for other in able if other.types == candidate.types]
-        alike = [other for other in likely if _kind(other) == kind]
-        rivals = [other for other in able if other.arrays == candidate.arrays]
-        return alike, all(other in alike for other in rivals)
+        taken = self.selector.taken_here(candidate, candidate.arrays)
+        if taken is None:
+            rivals = self.selector.by_arrays[candidate.arrays]
+            taken = [own for own in rivals if own is candidate or may_run(own)]
+        # Outputs tell most others apart without reading their artifacts.
+        alike = [
+            own
+            for own in taken
+            if own is candidate or (own.types == candidate.types and _kind(own) == kind)
+        ]
+        return alike, len(alike) == len(taken)
 
 
 def _kind(candidate: Candidate) -> object:

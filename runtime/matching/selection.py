@@ -41,6 +41,8 @@ def select(
     arrays: Sequence[ArrayType] | None = None,
     params: Mapping[str, Scalar] | None = None,
     addresses: Sequence[int] | None = None,
+    *,
+    likely: Sequence[Candidate] | None = None,
 ) -> Candidate:
     """Return the variant that fits.
 
@@ -50,18 +52,18 @@ def select(
         arrays: dtype and shape of each input; None leaves them open.
         params: values of matrix parameters that were given by name.
         addresses: where each input starts; None leaves them open.
+        likely: those of the variants that take these arrays, where they are known: the others are
+            looked at only to say why none fits.
 
     Raises:
         SelectionError: none fits, and the message has the reason of each; or several that differ
             in their parameters fit.
     """
-    reasons = [
-        refusal(candidate, device, arrays, params or {}, addresses) for candidate in candidates
-    ]
-    fitting = [
-        candidate for candidate, reason in zip(candidates, reasons, strict=True) if reason is None
-    ]
+    asked = device, arrays, params or {}, addresses
+    looked_at = candidates if likely is None else likely
+    fitting = [candidate for candidate in looked_at if refusal(candidate, *asked) is None]
     if not fitting:
+        reasons = [refusal(candidate, *asked) for candidate in candidates]
         raise none_fits(candidates, reasons, device, arrays)
     points = {point(candidate): candidate for candidate in fitting}
     if len(points) > 1:

@@ -8,7 +8,7 @@ variant of a group, that is it.
 
 All sets of arrays are indexed together when a kernel is first used on a model of GPU: the first
 launch of a shape looks its variants up there. Routes keep what was chosen, so later ones do not
-come here.
+come here. Where nothing was tuned, variants are found by their arrays as well.
 """
 
 from __future__ import annotations
@@ -149,6 +149,14 @@ class Selector:
         tunings = (own.tuning for own in self.candidates)
         return frozenset(name for tuning in tunings if tuning for name in tuning.over)
 
+    @cached_property
+    def by_arrays(self) -> Mapping[Types, Sequence[Candidate]]:
+        """The variants for each set of arrays, in order."""
+        found: dict[Types, list[Candidate]] = {}
+        for own in self.candidates:
+            found.setdefault(own.arrays, []).append(own)
+        return found
+
     def point(self, candidate: Candidate) -> tuple[Any, ...]:
         """Return a variant's point of the matrix, without what rows decide."""
         over = self._over if self.is_tuned else ()
@@ -175,7 +183,8 @@ class Selector:
             SelectionError: none fits, or several do, or no row does.
         """
         if not self.is_tuned:
-            return select(self.candidates, device, types, addresses=addresses)
+            likely = None if types is None else self.by_arrays.get(types)
+            return select(self.candidates, device, types, addresses=addresses, likely=likely)
         key = self.candidates[0].arrays if types is None else types
         groups = self._index(device).get(key)
         if groups is None:
@@ -220,7 +229,7 @@ class Selector:
         Raises:
             SelectionError: no row of any target fits, or several variants do.
         """
-        listed = [own for own in self.candidates if own.arrays == types]
+        listed = list(self.by_arrays.get(types, ()))
         if not self.is_tuned:
             return listed
         targets: dict[str, list[Candidate]] = {}

@@ -13,6 +13,9 @@ from pallasc.cache.store import Store
 from pallasc.compiler.inputs.lookup import artifact_of_action
 from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.kernel import Kernel
+from pallasc.runtime.matching import selection
+from pallasc.runtime.matching.candidates import Candidate
+from pallasc.runtime.matching.selection import refusal
 from pallasc.runtime.opening import Kernels, NoSuchKernelError, open_artifact
 from pallasc.specs.artifacts.plan import Copy, Fill
 
@@ -210,6 +213,28 @@ def test_shapes_choose_the_variant(runtime: Any, framework: Any) -> None:
     b = framework.tensor("f32[4, 64]")
     for m in (4, 8, 4, 8):
         assert kernel(framework.tensor(f"f32[{m}, 64]"), b).shape == (m, 64)
+
+
+def test_a_new_shape_looks_at_variants_for_its_arrays_only(
+    runtime: Any, framework: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[Candidate] = []
+
+    def look(candidate: Candidate, *rest: Any) -> str | None:
+        looked_at.append(candidate)
+        return refusal(candidate, *rest)
+
+    monkeypatch.setattr(selection, "refusal", look)
+    kernel = _matmuls()["matmul"].variant(tile=64)
+    a, b = framework.tensor("f32[8, 64]"), framework.tensor("f32[4, 64]")
+    kernel(a, b)
+    assert [own.params["m"] for own in looked_at] == [8]
+    a.pointer += 4
+    with pytest.raises(SelectionError) as caught:
+        Kernel("matmul", [*looked_at, kernel.variants[0]])(a, b)
+    reasons = caught.value.message.splitlines()[1:]
+    assert "misaligned by 4 bytes" in reasons[0]
+    assert reasons[1] == "  matmul[m=4,tile=64]@h100-sxm: a is f32[4, 64], not f32[8, 64]"
 
 
 def test_a_parameter_by_name_chooses_the_variant(runtime: Any, framework: Any) -> None:

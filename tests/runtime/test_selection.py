@@ -240,6 +240,21 @@ def test_each_candidate_has_a_reason_of_its_own() -> None:
     ]
 
 
+def test_where_the_likely_variants_are_known_messages_are_the_same() -> None:
+    types = [("f32", (4, 64))] * 2
+    longer = _candidate(params={"n": 1}, inputs={"a": "f32[8, 64]", "b": "f32[8, 64]"})
+    likely = [_candidate("b200", {"n": 2}), _candidate(params={"n": 2}), _candidate("h200")]
+    assert select([longer, *likely[:2]], _device(), types, likely=likely[:2]) is likely[1]
+    for addresses, message in (([0, 16], "  sum[n=1]@h100-sxm: a is f32[8"), (None, "2 variants")):
+        told = []
+        for known in (None, likely):
+            with pytest.raises(SelectionError) as caught:
+                select([longer, *likely], _device(), types, addresses=addresses, likely=known)
+            told.append(str(caught.value))
+        assert message in told[0]
+        assert told[0] == told[1]
+
+
 def test_an_array_without_elements_may_start_anywhere() -> None:
     empty = _candidate(inputs={"a": "f32[0, 64]", "b": "f32[4, 64]"})
     assert refusal(empty, _device(), None, {}, [0x1004, 0x2000]) is None
