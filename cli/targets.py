@@ -47,14 +47,17 @@ def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> N
       architectures  architecture: the model that its name stands for
       models         a list; of each: name, arch, description, sm_count, smem_optin_bytes (what one
                      block may ask for), smem_per_sm_bytes, threads_per_sm, fpus_per_sm,
-                     memory_bandwidth_bytes_per_s, l2_bytes, clock_ghz, memory_bytes
+                     memory_bandwidth_bytes_per_s, l2_bytes, clock_ghz, memory_bytes,
+                     device_names (what drivers call it; description is one of them)
     """
     from pallasc.cli.terminal.output import json_text, table
-    from pallasc.specs.gpus import DEFAULT_MODELS, MODELS
+    from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, device_names
 
     models = [*MODELS.values(), *_added(specs, store_root)]
     if as_json:
-        listed = [asdict(model) for model in models]
+        listed = [
+            {**asdict(model), "device_names": device_names(model.description)} for model in models
+        ]
         echo(json_text({"architectures": dict(DEFAULT_MODELS), "models": listed}))
     else:
         echo(table(COLUMNS, rows(models), right=FIGURES))

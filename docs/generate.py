@@ -91,7 +91,9 @@ def targets_page() -> str:
     """Return the table of models."""
     text = (
         "A star marks the model that the bare name of an architecture stands for. "
-        "`pallasc targets --json` prints all figures; a spec adds models of its own under `models`."
+        "`pallasc targets --json` prints all figures; a spec adds models of its own under "
+        "`models`. DEVICE is what a driver calls the model; where drivers differ, `--json` has "
+        "all names."
     )
     return "\n\n".join(["# Targets", NOTE, text, _table(COLUMNS, rows(MODELS.values()))]) + "\n"
 

@@ -106,7 +106,7 @@ class Target:
         l2_bytes: size of the L2 cache.
         clock_ghz: boost clock.
         memory_bytes: size of the device memory.
-        description: the device's name as the driver gives it.
+        description: the device's name, as XLA knows it; `device_names` has all of them.
     """
 
     name: str
@@ -370,7 +370,27 @@ DEFAULT_MODELS: Mapping[str, str] = MappingProxyType(
 MODELS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _BUILT_IN})
 """Every built-in model by name, older architectures first."""
 
+_OTHER_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "NVIDIA H200 141GB HBM3e": ("NVIDIA H200",),
+        "NVIDIA GH200 96GB HBM3": ("NVIDIA GH200 480GB", "NVIDIA GH200 120GB"),
+        "NVIDIA B300": ("NVIDIA B300 SXM6 AC",),
+        "NVIDIA RTX PRO 6000 Blackwell": (
+            "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+            "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+        ),
+    }
+)
+"""What drivers call models that OpenXLA's target specs call otherwise, as the files have it that
+vLLM and SGLang name after devices (`device_name=NVIDIA_H200.json`). The memory that GH200's names
+tell is the CPU's. Max-Q editions have another clock, and are models of their own."""
+
 FIGURES: tuple[str, ...] = tuple(
     field.name for field in fields(Target) if field.name not in ("name", "arch", "description")
 )
 """The fields of a target that are numbers; all are positive."""
+
+
+def device_names(description: str) -> tuple[str, ...]:
+    """Return what drivers call the model that has this description, which is one of the names."""
+    return (description, *_OTHER_NAMES.get(description, ()))

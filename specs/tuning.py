@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from pallasc.errors import Location
 from pallasc.specs.canonical import canonical_text, plain
-from pallasc.specs.gpus import MODELS
+from pallasc.specs.gpus import MODELS, device_names
 from pallasc.specs.templates import Scalar, Value
 from pallasc.specs.untrusted_json import as_flag, as_list, as_object, as_text, as_whole
 
@@ -265,9 +265,9 @@ def is_for(row: Row, names: Collection[str]) -> bool:
 
 
 def names_of(target: str) -> set[str]:
-    """Return what a model is called: its own name, and its device's where it is a known one."""
+    """Return what a model is called: its own name, and those of its device where it is known."""
     model = MODELS.get(target)
-    return {target} if model is None else {target, model.description}
+    return {target} if model is None else {target, *device_names(model.description)}
 
 
 def _typed(key: Sequence[Scalar]) -> tuple[object, ...]:

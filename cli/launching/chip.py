@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from pallasc.specs.gpus import MODELS
+from pallasc.specs.gpus import MODELS, device_names
 
 if TYPE_CHECKING:
     from pallasc.runtime.device.devices import Device
@@ -39,7 +39,7 @@ def model_of(device: Device, more: Iterable[Target] = ()) -> Target | None:
     """
     for model in (*MODELS.values(), *more):
         same = (model.major, model.minor) == (device.major, device.minor)
-        if same and model.description == device.name:
+        if same and device.name in device_names(model.description):
             return model
     return None
 

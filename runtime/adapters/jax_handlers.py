@@ -23,7 +23,7 @@ from pallasc.runtime.matching.selection import arch_refusal, several_fit
 from pallasc.runtime.matching.tuned import Selector
 from pallasc.runtime.native.library import open_library
 from pallasc.specs.artifacts.flat_plan import flat_plan
-from pallasc.specs.gpus import ARCH
+from pallasc.specs.gpus import ARCH, device_names
 
 TARGET = "pallasc_launch"
 """What the custom call is called in programs."""
@@ -193,11 +193,12 @@ def _order(candidate: Candidate, local_names: Sequence[str]) -> tuple[Any, ...]:
     match = ARCH.fullmatch(candidate.arch)
     suffix = "" if match is None else match[3]
     major, minor = _capability(candidate.arch)
+    names = set(device_names(str(candidate.artifact.target.get("description"))))
     return (
         {"a": 0, "f": 1}.get(suffix, 2),
         -major,
         -minor,
-        candidate.artifact.target.get("description") not in local_names,
+        names.isdisjoint(local_names),
         candidate.target,
     )
 

@@ -31,7 +31,7 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.occupancy import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.signature import misaligned_text
 from pallasc.specs.canonical import plain
-from pallasc.specs.gpus import ARCH, ARCHITECTURES
+from pallasc.specs.gpus import ARCH, ARCHITECTURES, device_names
 from pallasc.specs.templates import Scalar
 
 
@@ -261,7 +261,7 @@ def _distance(candidate: Candidate, device: Device) -> tuple[Any, ...]:
         exact != device.major * 10 + device.minor,
         {"a": 0, "f": 1}.get(suffix, 2),
         -exact,
-        target.get("description") != device.name,
+        device.name not in device_names(str(target.get("description"))),
         other_sms,
         str(target["name"]),
     )

@@ -10,7 +10,7 @@ from pallasc.runtime.device.devices import Device
 from pallasc.runtime.matching.selection import arch_refusal
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
-from pallasc.specs.gpus import MODELS
+from pallasc.specs.gpus import MODELS, device_names
 from pallasc.specs.loading.tune_results import ContestKey, contest_key
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Tuning, key_text
@@ -100,7 +100,7 @@ def _one_of_each_point(entries: Sequence[Entry], device: Device) -> Iterator[tup
 
 def _is_for(entry: Entry, device: Device) -> bool:
     model = MODELS.get(entry.target)
-    return model is not None and model.description == device.name
+    return model is not None and device.name in device_names(model.description)
 
 
 def _match_of(entry: Entry, tuning: Tuning) -> Match:

@@ -16,7 +16,7 @@ from pallasc.specs.artifacts.occupancy import model_figure
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.manifest import Entry
-from pallasc.specs.gpus import ARCH
+from pallasc.specs.gpus import ARCH, device_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +214,12 @@ def _row(variant: CVariant, symbol: str, arrays: str, size: int) -> str:
     target, own = variant.artifact.target, variant.signature
     match = ARCH.fullmatch(variant.entry.arch)
     sm, suffix = (int(match[1] + match[2]), match[3]) if match else (0, "")
+    models = ", ".join(map(_literal, device_names(str(target.get("description", "")))))
     fields = {
         "name": _literal(variant.entry.id),
         "plan": symbol,
         "plan_bytes": str(size),
-        "model": _literal(str(target.get("description", ""))),
+        "models": f"(const char *const[]){{{models}, NULL}}",
         "arrays": arrays,
         "array_count": str(len(own.passed)),
         "sm": str(sm),

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from pallasc.specs.gpus import Target
+from pallasc.specs.gpus import Target, device_names
 from pallasc.specs.loading.tune_results import Results
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuned.measured import measured_kernels
@@ -121,6 +121,6 @@ def with_model(file: Results, models: Iterable[Target]) -> Results:
     check_model(file, models)
     if file.start.model is None:
         for model in models:
-            if model.description == file.start.device:
+            if file.start.device in device_names(model.description):
                 return replace(file, start=replace(file.start, model=model.name))
     return file

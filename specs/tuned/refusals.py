@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pallasc.errors import CorruptError, NotCachedError, SpecError
 from pallasc.specs.canonical import canonical_text
-from pallasc.specs.gpus import MODELS, Target
+from pallasc.specs.gpus import MODELS, Target, device_names
 from pallasc.specs.loading.tune_results import Contest, PointResults, Results
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.tuning import Row, Tune, bucket_key, key_text
@@ -72,10 +72,11 @@ def check_model(file: Results, models: Iterable[Target]) -> None:
     known = {model.description for model in models if model.name == name}
     if not known and name is not None and name in MODELS:
         known = {MODELS[name].description}
-    if known and device not in known:
+    names = sorted(name for description in known for name in device_names(description))
+    if names and device not in names:
         raise SpecError(
             f"{file.file} says that its GPU is {device}, and its model {name}, which is "
-            f"{' or '.join(sorted(known))}.",
+            f"{' or '.join(names)}.",
             hint="The file was changed, or the model's description in the specs is not what the "
             "driver calls the GPU; measure again.",
         )

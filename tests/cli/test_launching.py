@@ -108,7 +108,8 @@ def test_the_hint_names_an_architecture_for_an_unknown_gpu(
 
 def test_a_gpu_is_known_by_its_name() -> None:
     assert model_of(H200) == MODELS["h200"]
-    assert model_of(Device(0, "NVIDIA H200", 9, 0, 132, 232448)) is None
+    assert model_of(Device(0, "NVIDIA H200", 9, 0, 132, 232448)) == MODELS["h200"]
+    assert model_of(Device(0, "NVIDIA H200 NVL", 9, 0, 132, 232448)) is None
     assert model_of(Device(0, "NVIDIA H200 141GB HBM3e", 10, 0, 132, 232448)) is None
 
 

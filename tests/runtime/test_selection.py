@@ -94,6 +94,15 @@ def test_the_likest_variant_is_taken() -> None:
         assert select(candidates, _device(model)).artifact.target["name"] == model
 
 
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [("h200", "NVIDIA H200"), ("gh200", "NVIDIA GH200 480GB"), ("b300", "NVIDIA B300 SXM6 AC")],
+)
+def test_a_model_is_known_by_any_name_that_drivers_give_it(model: str, name: str) -> None:
+    candidates = [_candidate(each) for each in ("h100-sxm", "h200", "gh200", "gb300", "b300")]
+    assert select(candidates, _device(model, name=name)).artifact.target["name"] == model
+
+
 def test_a_model_with_as_many_multiprocessors_stands_in() -> None:
     candidates = [_candidate("h100-pcie"), _candidate("h200")]
     assert select(candidates, _device("h100-sxm")).artifact.target["name"] == "h200"

@@ -91,9 +91,13 @@ static int find_device(int ordinal, struct device **device)
 
 static int is_model(const struct variant *variant, const struct device *device)
 {
-    char label[sizeof device->label];
-    snprintf(label, sizeof label, "GPU %d (%s, sm_", device->ordinal, variant->model);
-    return !strncmp(label, device->label, strlen(label));
+    for (const char *const *model = variant->models; *model; model++) {
+        char label[sizeof device->label];
+        snprintf(label, sizeof label, "GPU %d (%s, sm_", device->ordinal, *model);
+        if (!strncmp(label, device->label, strlen(label)))
+            return 1;
+    }
+    return 0;
 }
 
 /* Tell whether a GPU is more like the model of one variant than like that of another; of two alike

@@ -30,7 +30,7 @@ struct variant {
     const char *name;
     const unsigned char *plan;
     size_t plan_bytes;
-    const char *model; /* what the driver calls the GPU that it was compiled for */
+    const char *const *models; /* what drivers call the GPU it was compiled for; NULL ends them */
     const struct array_type *arrays;
     size_t array_count;
     int sm, suffix, sm_count; /* of the architecture, "a", "f" or 0; of the model */

@@ -104,6 +104,7 @@ def test_a_function_launches_the_variant_for_its_arrays(
         (["9.0", "10.0"], 0, "add[n=64]@h100-sxm"),
         (["9.0", "10.0"], 1, "add[n=64]@b200"),
         ([control.Device("9.0", name="NVIDIA H200 141GB HBM3e")], 0, "add[n=64]@h200"),
+        ([control.Device("9.0", name="NVIDIA H200")], 0, "add[n=64]@h200"),
         ([control.Device("9.0", name="NVIDIA H100 80GB HBM3")], 0, "add[n=64]@h100-sxm"),
     ],
 )
