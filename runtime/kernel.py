@@ -12,14 +12,14 @@ from pallasc.runtime.calls.forms import Forms
 from pallasc.runtime.calls.generated import Function, skip_frames, untraced
 from pallasc.runtime.calls.host import launch_copied
 from pallasc.runtime.calls.launch import Match, Route, launch
-from pallasc.runtime.calls.match import Call
+from pallasc.runtime.calls.match import Call, RoutedVariants
 from pallasc.runtime.calls.program import load_program
-from pallasc.runtime.calls.variants import Rules, Variants
 from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import get_device, look_at_device, open_driver
 from pallasc.runtime.matching.arrays import Adapter, find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
 from pallasc.runtime.matching.tuned import Choice
+from pallasc.runtime.matching.variants import Rules
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.arguments import MISSING
 from pallasc.specs.canonical import canonical_json
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pallasc.runtime.calls.fast_path_table import FastPathTable
 
 
-class Kernel(Variants):
+class Kernel(RoutedVariants):
     """A kernel: `kernel(a, b)` allocates its results, `kernel.into(a, b, out=c)` does not.
 
     Arrays go by position or by the names of the compiled function's parameters. A parameter of the

@@ -9,10 +9,10 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.calls.variants import Rules
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.matching import known
 from pallasc.runtime.matching.candidates import Candidate, Origin
+from pallasc.runtime.matching.variants import Rules
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.lazy import cached_property
 from pallasc.specs.spelling import suggestion

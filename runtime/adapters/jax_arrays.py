@@ -17,8 +17,7 @@ from pallasc.runtime.adapters.jax_callback import callback
 from pallasc.runtime.adapters.jax_rules import guarded
 from pallasc.runtime.adapters.jax_types import result_type, types_of, varying, workspace_types
 from pallasc.runtime.adapters.numpy_arrays import short_dtype
-from pallasc.runtime.calls.match import Call
-from pallasc.runtime.calls.variants import Variants
+from pallasc.runtime.calls.match import Call, RoutedVariants
 from pallasc.runtime.matching.arrays import Adapter, ArrayView
 from pallasc.specs.artifacts.arguments import MISSING
 from pallasc.specs.artifacts.plan import Binding
@@ -87,13 +86,13 @@ def _is_on_host(array: Any) -> bool:
     return all(device.platform == "cpu" for device in array.devices())
 
 
-def _traced(kernel: Variants, *arrays: Any) -> Any:
+def _traced(kernel: RoutedVariants, *arrays: Any) -> Any:
     """Return the results of a kernel in a traced function."""
     leaves = _leaves(kernel, arrays)
     return unflatten(kernel.signature_for(types_of(kernel, arrays)).output_tree, leaves)
 
 
-def _leaves(kernel: Variants, arrays: Sequence[Any]) -> Sequence[Any]:
+def _leaves(kernel: RoutedVariants, arrays: Sequence[Any]) -> Sequence[Any]:
     """Return the arrays of a kernel's results in a traced function."""
     # What does not fit is said before JAX looks at it.
     kernel.signature_for(types_of(kernel, arrays))
@@ -102,7 +101,7 @@ def _leaves(kernel: Variants, arrays: Sequence[Any]) -> Sequence[Any]:
     return function(*varying(arrays, arrays))
 
 
-def _call(kernel: Variants, *arrays: Any) -> list[Any]:
+def _call(kernel: RoutedVariants, *arrays: Any) -> list[Any]:
     """Put the call itself into the function that is being traced."""
     types = types_of(kernel, arrays)
     signature = kernel.signature_for(types)

@@ -14,14 +14,14 @@ from pallasc.errors import PallascError
 from pallasc.runtime.adapters.capsules import CPU, read_capsule
 from pallasc.runtime.adapters.numpy_arrays import check_unpacked
 from pallasc.runtime.calls.host import launch_on_host
-from pallasc.runtime.calls.variants import Variants
+from pallasc.runtime.calls.match import RoutedVariants
 from pallasc.runtime.device.devices import current_device
 from pallasc.runtime.matching.arrays import ArrayView
 from pallasc.runtime.matching.candidates import ArrayType
 
 
 def callback(
-    kernel: Variants,
+    kernel: RoutedVariants,
     types: Sequence[ArrayType],
     results: Sequence[Any],
     aliases: Mapping[int, int],
@@ -56,7 +56,7 @@ def callback(
     return function
 
 
-def _load(kernel: Variants, types: Sequence[ArrayType]) -> None:
+def _load(kernel: RoutedVariants, types: Sequence[ArrayType]) -> None:
     """Load the variant on each GPU that JAX may run it on: a command buffer cannot.
 
     What hinders it is for the callback to say: the function may be traced for other devices.
@@ -71,7 +71,7 @@ def _load(kernel: Variants, types: Sequence[ArrayType]) -> None:
 
 
 def _launch(
-    kernel: Variants,
+    kernel: RoutedVariants,
     context: Any,
     types: Sequence[ArrayType],
     arrays: Any,
@@ -91,7 +91,7 @@ def _launch(
 
 
 def _launch_on_host(
-    kernel: Variants, types: Sequence[ArrayType], arrays: Any, results: Any
+    kernel: RoutedVariants, types: Sequence[ArrayType], arrays: Any, results: Any
 ) -> None:
     """Run for JAX on the CPU: its buffers are copied as numpy's arrays are."""
     import numpy

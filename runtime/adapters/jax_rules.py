@@ -8,7 +8,7 @@ from typing import Any
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.jax_types import laid_out, types_of
 from pallasc.runtime.adapters.numpy_arrays import short_dtype
-from pallasc.runtime.calls.variants import Variants
+from pallasc.runtime.calls.match import RoutedVariants
 from pallasc.runtime.matching.candidates import Candidate, has_params
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.trees import unflatten
@@ -17,11 +17,11 @@ from pallasc.specs.spelling import an
 Flat = Callable[..., Sequence[Any]]
 """A function of arrays that returns the arrays of its result."""
 
-CallFlat = Callable[[Variants, Sequence[Any]], Sequence[Any]]
+CallFlat = Callable[[RoutedVariants, Sequence[Any]], Sequence[Any]]
 """Calls a kernel as such a function."""
 
 
-def guarded(kernel: Variants, flat: Flat, call: CallFlat) -> Flat:
+def guarded(kernel: RoutedVariants, flat: Flat, call: CallFlat) -> Flat:
     """Return a function with a kernel's rules for `vmap` and for derivatives.
 
     Args:
@@ -48,7 +48,7 @@ def guarded(kernel: Variants, flat: Flat, call: CallFlat) -> Flat:
 
 
 def _batched(
-    kernel: Variants,
+    kernel: RoutedVariants,
     axis_size: int,
     in_batched: Sequence[bool],
     arrays: Sequence[Any],
@@ -105,7 +105,7 @@ def _batched(
 # ---- what stands for a kernel
 
 
-def batched_form_of(kernel: Variants) -> Variants | None:
+def batched_form_of(kernel: RoutedVariants) -> RoutedVariants | None:
     """Return what does the same as a kernel to a batch, None where nothing does.
 
     What the program declared goes before what the specs of its variants did.
@@ -124,7 +124,7 @@ def batched_form_of(kernel: Variants) -> Variants | None:
         )
     if not names or names[0] == kernel.name:
         return kernel if names else None
-    batched = rules.find(names[0])
+    batched: RoutedVariants | None = rules.find(names[0])
     if batched is None:
         raise ArgumentError(
             f"{kernel.name} cannot be used under jax.vmap: its spec names the kernel "
@@ -134,7 +134,7 @@ def batched_form_of(kernel: Variants) -> Variants | None:
     return like(batched, kernel)
 
 
-def like(kernel: Variants, other: Variants) -> Variants:
+def like(kernel: RoutedVariants, other: RoutedVariants) -> RoutedVariants:
     """Return a kernel's variants as they go with a call of another kernel.
 
     They are by digest where the other's are. Of those for the same arrays and target, the ones
@@ -191,7 +191,7 @@ def _without_derivative(name: str, function: Flat) -> Flat:
     return flat
 
 
-def _with_derivative(kernel: Variants, function: Flat, backward: Any, call: CallFlat) -> Flat:
+def _with_derivative(kernel: RoutedVariants, function: Flat, backward: Any, call: CallFlat) -> Flat:
     import jax
 
     differentiated: Any = jax.custom_vjp(lambda *arrays: function(*arrays))
@@ -201,7 +201,7 @@ def _with_derivative(kernel: Variants, function: Flat, backward: Any, call: Call
         return results, (arrays, results)
 
     def pull_back(residuals: Any, cotangents: Any) -> Any:
-        if isinstance(backward, Variants):
+        if isinstance(backward, RoutedVariants):
             return _by_kernel(kernel, backward, residuals, cotangents, call)
         return _by_function(kernel, backward, residuals, cotangents)
 
@@ -210,7 +210,7 @@ def _with_derivative(kernel: Variants, function: Flat, backward: Any, call: Call
     return flat
 
 
-def _by_function(kernel: Variants, backward: Any, residuals: Any, cotangents: Any) -> Any:
+def _by_function(kernel: RoutedVariants, backward: Any, residuals: Any, cotangents: Any) -> Any:
     """Return what a function of the user's gives, as `jax.custom_vjp` takes it."""
     arrays, results = residuals
     tree = kernel.signature_for(types_of(kernel, arrays)).output_tree
@@ -228,7 +228,11 @@ def _by_function(kernel: Variants, backward: Any, residuals: Any, cotangents: An
 
 
 def _by_kernel(
-    kernel: Variants, backward: Variants, residuals: Any, cotangents: Any, call: CallFlat
+    kernel: RoutedVariants,
+    backward: RoutedVariants,
+    residuals: Any,
+    cotangents: Any,
+    call: CallFlat,
 ) -> Any:
     """Return what a kernel gives for inputs, results where it takes them, and cotangents."""
     arrays, results = residuals
@@ -254,7 +258,9 @@ def _by_kernel(
     return _checked(kernel, arrays, [found.get(n) for n in range(len(arrays))])
 
 
-def _checked(kernel: Variants, arrays: Sequence[Any], gradients: Sequence[Any]) -> tuple[Any, ...]:
+def _checked(
+    kernel: RoutedVariants, arrays: Sequence[Any], gradients: Sequence[Any]
+) -> tuple[Any, ...]:
     """Check that gradients have the types of their arrays, which JAX would report less plainly.
 
     Raises:

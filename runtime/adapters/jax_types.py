@@ -8,8 +8,8 @@ from typing import Any
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.numpy_arrays import short_dtype
 from pallasc.runtime.calls.program import lay_out
-from pallasc.runtime.calls.variants import Variants
 from pallasc.runtime.matching.candidates import ArrayType, array_type
+from pallasc.runtime.matching.variants import Variants
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.dtypes import parse_dtype
 

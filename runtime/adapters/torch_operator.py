@@ -13,8 +13,8 @@ from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.torch_arrays import TorchAdapter
 from pallasc.runtime.calls.forms import Forms
 from pallasc.runtime.calls.generated import Function, compile_function, parameter_names
+from pallasc.runtime.calls.match import RoutedVariants
 from pallasc.runtime.calls.native_path import make_operator
-from pallasc.runtime.calls.variants import Variants
 from pallasc.runtime.matching.arrays import find_adapter
 from pallasc.runtime.matching.candidates import ArrayType, array_type
 from pallasc.specs.arrays import layout_of
@@ -24,10 +24,10 @@ from pallasc.specs.artifacts.trees import children_of, is_flat
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 
 # Variants, library and operator by name. A library is gone with its object, and its operators too.
-_registered: dict[str, tuple[Variants, Any, Any]] = {}
+_registered: dict[str, tuple[RoutedVariants, Any, Any]] = {}
 
 
-def register(kernel: Variants, forms: Forms[Any] | None, name: str) -> Any:
+def register(kernel: RoutedVariants, forms: Forms[Any] | None, name: str) -> Any:
     """Register a kernel as `namespace::name` and return the operator; once more, return it again.
 
     Raises:
@@ -72,7 +72,7 @@ def _taken(name: str, what: str) -> ArgumentError:
 class _Operator:
     """The functions of one operator; a parameter that is None in some variants is optional."""
 
-    def __init__(self, kernel: Variants, forms: Forms[Any] | None) -> None:
+    def __init__(self, kernel: RoutedVariants, forms: Forms[Any] | None) -> None:
         self._kernel = kernel
         order: Sequence[str | None] = [name for name, _ in input_names(kernel.signature)]
         optional: Sequence[str] = ()
@@ -213,7 +213,7 @@ class _Form:
         is_flat: all arrays lie in parameters of their own.
     """
 
-    def __init__(self, kernel: Variants) -> None:
+    def __init__(self, kernel: RoutedVariants) -> None:
         self.kernel = kernel
         self.signature = kernel.signature
         trees = input_names(self.signature)

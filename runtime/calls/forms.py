@@ -15,9 +15,9 @@ from typing import Any, Generic, TypeVar
 
 from pallasc.errors import ArgumentError, DeviceError, PallascError
 from pallasc.runtime.calls.generated import BUILTINS, Function, compile_function, parameter_names
-from pallasc.runtime.calls.variants import Variants
 from pallasc.runtime.matching.candidates import ArrayType
 from pallasc.runtime.matching.selection import may_run, several_fit
+from pallasc.runtime.matching.variants import Variants
 from pallasc.specs.artifacts.arguments import input_names
 from pallasc.specs.artifacts.plan import tree_leaves
 

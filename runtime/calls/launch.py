@@ -37,6 +37,7 @@ from pallasc.runtime.device.streams import (
 from pallasc.runtime.device.uses import Order
 from pallasc.runtime.matching.arrays import Passed, find_adapter
 from pallasc.runtime.matching.candidates import Candidate
+from pallasc.runtime.matching.selection import select
 from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.artifacts.arguments import MISSING
 from pallasc.specs.artifacts.signature import Signature
@@ -53,7 +54,7 @@ class Route:
         candidates: the variants.
         is_only: no other variant of the kernel takes arrays of their types on any GPU here: types
             decide, and addresses do not matter.
-        selector: what chooses among them, where they are some variants of a kernel.
+        selector: chooses among the variants of a tuned kernel, None for another.
 
     Attributes:
         is_only: as given.
@@ -71,7 +72,7 @@ class Route:
         selector: Selector | None = None,
     ) -> None:
         self.candidates = tuple(candidates)
-        self._selector = Selector(candidates) if selector is None else selector
+        self._selector = selector
         self.is_only = is_only
         self.name = candidates[0].name
         self.signature = candidates[0].signature
@@ -98,7 +99,11 @@ class Route:
         if program is None:
             if ordinal not in self._chosen:
                 device = get_device(ordinal)
-                self.choose(self._selector.select(device), device)
+                if self._selector is None:
+                    chosen = select(self.candidates, device)
+                else:
+                    chosen = self._selector.select(device)
+                self.choose(chosen, device)
             program = self._programs[ordinal] = load_program(*self._chosen[ordinal], stream)
         return program
 

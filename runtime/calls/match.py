@@ -1,23 +1,117 @@
-"""One call of a kernel: its arrays looked at and checked, its route found."""
+"""From a call to what is launched: its arrays looked at and checked, its variant chosen."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError, SelectionError
-from pallasc.runtime.calls.launch import Match
-from pallasc.runtime.calls.variants import Variants
-from pallasc.runtime.device.devices import current_device, is_driver_open
+from pallasc.runtime.calls.launch import Match, Route
+from pallasc.runtime.calls.padding import Prepared
+from pallasc.runtime.device import process_state
+from pallasc.runtime.device.devices import current_device, get_device, is_driver_open
 from pallasc.runtime.matching import mismatches
 from pallasc.runtime.matching.arrays import Adapter, ArrayView, Passed, check_copied, find_adapter
-from pallasc.runtime.matching.candidates import ArrayType, array_type
+from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type
+from pallasc.runtime.matching.padded import Padding
+from pallasc.runtime.matching.selection import may_run, select
+from pallasc.runtime.matching.variants import Variants
 from pallasc.specs.arrays import array_text, strides_of
 from pallasc.specs.artifacts.arguments import MISSING
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.artifacts.trees import flatten
+from pallasc.specs.lazy import cached_property
+
+if TYPE_CHECKING:
+    from pallasc.runtime.calls.native_path import NativePaths
+
+
+class RoutedVariants(Variants):
+    """The variants of a kernel, and the route of each set of arrays among them."""
+
+    def __init__(self, name: str, candidates: Iterable[Candidate], **options: Any) -> None:
+        super().__init__(name, candidates, **options)
+        self._routes: dict[object, Route] = {}
+        self._routes_of_types: dict[tuple[int, tuple[ArrayType, ...]], Route] = {}
+        self._prepared: dict[tuple[Route, tuple[ArrayType, ...]], Prepared] = {}
+
+    @cached_property
+    def native_paths(self) -> NativePaths:
+        """What calls go through where the extension of C is there."""
+        from pallasc.runtime.calls.native_path import NativePaths
+
+        return NativePaths(self.variants, checks=self.checks or self.can_pad)
+
+    def route(
+        self,
+        ordinal: int | None,
+        arrays: Sequence[ArrayType],
+        addresses: Sequence[int] | None = None,
+    ) -> Route:
+        """Return the route for arrays of these types, and at these addresses, on a device.
+
+        The device is the current one where `ordinal` is None.
+
+        Raises:
+            ArgumentError: no variant takes such arrays on any GPU; no driver is needed to say so.
+            SelectionError: no variant fits, or several do.
+            DeviceError: the driver cannot be used.
+        """
+        types = tuple(arrays)
+        if ordinal is not None and (ordinal, types) in self._routes_of_types:
+            return self._routes_of_types[ordinal, types]
+        self.check_types(types)
+        if len(self.variants) == 1:
+            addresses = None  # binding them has the plainer message
+        device = get_device(current_device() if ordinal is None else ordinal)
+        if self.is_tuned:
+            candidate = self.selector.select(device, types, addresses)
+        else:
+            likely = self.types.get(types)
+            candidate = select(self.variants, device, types, addresses=addresses, likely=likely)
+        route = self._route_of(candidate)
+        route.choose(candidate, device)
+        # Kept where types decide alone: elsewhere addresses may choose another route next time.
+        if route.is_only:
+            self._routes_of_types[device.ordinal, types] = route
+        return route
+
+    def _route_of(self, candidate: Candidate) -> Route:
+        """Return a variant's route, which all variants with the same inputs and outputs share."""
+        route = self._routes.get(candidate.kind)
+        if route is None:
+            with process_state.now.lock:
+                alike, is_only = self._alike(candidate)
+                selector = self.selector.among(alike) if self.is_tuned else None
+                made = Route(alike, is_only=is_only, selector=selector)
+                route = self._routes.setdefault(candidate.kind, made)
+        return route
+
+    def _alike(self, candidate: Candidate) -> tuple[list[Candidate], bool]:
+        """Return the variants of a route, and whether no others take its arrays on GPUs here."""
+        # What a table never takes here is left out, so that its artifacts are not read.
+        taken = self.selector.taken_here(candidate, candidate.arrays) if self.is_tuned else None
+        if taken is None:
+            rivals = self.types[candidate.arrays]
+            taken = [own for own in rivals if own is candidate or may_run(own)]
+        # Outputs tell most others apart without reading their artifacts.
+        alike = [
+            own for own in taken if own.types == candidate.types and own.kind == candidate.kind
+        ]
+        return alike, len(alike) == len(taken)
+
+    def prepared(self, route: Route, types: tuple[ArrayType, ...], padding: Padding) -> Prepared:
+        """Return how launches on a route are padded for arrays of these types.
+
+        Raises:
+            ArgumentError: an array that is updated in place would have to be padded.
+        """
+        key = route, types
+        if key not in self._prepared:
+            self._prepared[key] = Prepared(self.name, route.signature, padding)
+        return self._prepared[key]
 
 
 # Not frozen: making a frozen object takes three times as long, at each slow call.
@@ -33,7 +127,7 @@ class Call:
         allocates: the results are to be allocated, and `out` does not count.
     """
 
-    variants: Variants
+    variants: RoutedVariants
     arrays: Sequence[Any]
     out: Any
     stream: Any

@@ -10,6 +10,7 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.manifest import Array
+from pallasc.specs.canonical import canonical_json
 from pallasc.specs.lazy import cached_property
 from pallasc.specs.spec import variant_id
 from pallasc.specs.templates import Scalar
@@ -151,6 +152,24 @@ class Candidate:
         return self.arrays, tuple(
             array_type(array.dtype, array.shape) for array in self.facts.outputs
         )
+
+    @cached_property
+    def kind(self) -> object:
+        """What variants of one route have in common; its artifact is read for that."""
+        signature = self.signature
+        outputs = tuple((output.dtype, output.shape) for output in signature.outputs)
+        trees = canonical_json([signature.input_tree, signature.output_tree])
+        return self.arrays, outputs, signature.sources, signature.alignments, trees
+
+
+def by_arrays(
+    candidates: Iterable[Candidate],
+) -> dict[tuple[ArrayType, ...], list[Candidate]]:
+    """Return variants by the types of their arrays, those of each in order."""
+    found: dict[tuple[ArrayType, ...], list[Candidate]] = {}
+    for candidate in candidates:
+        found.setdefault(candidate.arrays, []).append(candidate)
+    return found
 
 
 def has_params(candidate: Candidate, params: Mapping[str, object]) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from pallasc.errors import SelectionError
 from pallasc.runtime.device.devices import Device, device_models
-from pallasc.runtime.matching.candidates import ArrayType, Candidate
+from pallasc.runtime.matching.candidates import ArrayType, Candidate, by_arrays
 from pallasc.runtime.matching.mismatches import cut
 from pallasc.runtime.matching.selection import (
     arch_refusal,
@@ -150,12 +150,8 @@ class Selector:
         return frozenset(name for tuning in tunings if tuning for name in tuning.over)
 
     @cached_property
-    def by_arrays(self) -> Mapping[Types, Sequence[Candidate]]:
-        """The variants for each set of arrays, in order."""
-        found: dict[Types, list[Candidate]] = {}
-        for own in self.candidates:
-            found.setdefault(own.arrays, []).append(own)
-        return found
+    def _by_arrays(self) -> Mapping[Types, Sequence[Candidate]]:
+        return by_arrays(self.candidates)
 
     def point(self, candidate: Candidate) -> tuple[Any, ...]:
         """Return a variant's point of the matrix, without what rows decide."""
@@ -183,7 +179,7 @@ class Selector:
             SelectionError: none fits, or several do, or no row does.
         """
         if not self.is_tuned:
-            likely = None if types is None else self.by_arrays.get(types)
+            likely = None if types is None else self._by_arrays.get(types)
             return select(self.candidates, device, types, addresses=addresses, likely=likely)
         key = self.candidates[0].arrays if types is None else types
         groups = self._index(device).get(key)
@@ -229,7 +225,7 @@ class Selector:
         Raises:
             SelectionError: no row of any target fits, or several variants do.
         """
-        listed = list(self.by_arrays.get(types, ()))
+        listed = list(self._by_arrays.get(types, ()))
         if not self.is_tuned:
             return listed
         targets: dict[str, list[Candidate]] = {}

@@ -234,23 +234,23 @@ def test_a_fork_while_another_thread_makes_a_route_does_not_hang(fresh_process: 
     code = """
 import os, signal, threading
 import made
-from pallasc.runtime.calls import variants
+from pallasc.runtime.calls import match
 framework = made.install()
 kernel = made.kernel(made.add())
 inside, go = threading.Event(), threading.Event()
-real = variants.Route
+real = match.Route
 def slow(*candidates, **options):
     inside.set()
     go.wait()
     return real(*candidates, **options)
-variants.Route = slow
+match.Route = slow
 thread = threading.Thread(target=kernel._route_of, args=[kernel.variants[0]])
 thread.start()
 inside.wait()
 child = os.fork()
 if child == 0:
     signal.alarm(30)
-    variants.Route = real
+    match.Route = real
     a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
     print(kernel(a, b).shape, flush=True)
     os._exit(0)

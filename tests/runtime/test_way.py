@@ -1,8 +1,8 @@
 """The files that the first call of a kernel goes through, in their order.
 
-A *room* is a file of `runtime/`, counted where a call enters it first. Three are not counted, since
-every other asks them: `arrays` and `candidates`, which hold the values that a call is about, and
-`devices`, through which every call of the driver goes.
+A *room* is a file of `runtime/`, counted where a call enters it first. Four are not counted, since
+every other asks them: `arrays`, `candidates` and `variants`, which hold the values that a call is
+about, and `devices`, through which every call of the driver goes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FAST_PATH = {
 }
 
 # Every stage reads what arrays and variants are, and every call of the driver is checked there.
-VALUES = {"matching/arrays", "matching/candidates", "device/devices"}
+VALUES = {"matching/arrays", "matching/candidates", "matching/variants", "device/devices"}
 
 # What a route and a program hold: a table of plans, and the comparisons of addresses.
 HELD = {"calls/plan_table", "calls/addresses"}

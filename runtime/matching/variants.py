@@ -1,27 +1,26 @@
-"""The variants of a kernel: what they take, and the route of a call's arrays among them."""
+"""The variants of a kernel: what they take and give, and which of them have given parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, KeysView, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
 
 from pallasc.errors import ArgumentError
-from pallasc.runtime.calls.launch import Route
-from pallasc.runtime.calls.padding import Prepared
-from pallasc.runtime.device import process_state
 from pallasc.runtime.device.devices import current_device, get_device
 from pallasc.runtime.matching import known, mismatches
-from pallasc.runtime.matching.candidates import ArrayType, Candidate, array_type, has_params
+from pallasc.runtime.matching.candidates import (
+    ArrayType,
+    Candidate,
+    array_type,
+    by_arrays,
+    has_params,
+)
 from pallasc.runtime.matching.padded import Padding, smallest
-from pallasc.runtime.matching.selection import arch_refusal, may_run, several_fit
+from pallasc.runtime.matching.selection import arch_refusal, several_fit
 from pallasc.runtime.matching.tuned import Selector
 from pallasc.specs.artifacts.arguments import Arguments
 from pallasc.specs.artifacts.signature import Signature
-from pallasc.specs.canonical import canonical_json
 from pallasc.specs.lazy import cached_property
-
-if TYPE_CHECKING:
-    from pallasc.runtime.calls.native_path import NativePaths
 
 
 class Rules:
@@ -38,10 +37,10 @@ class Rules:
         version: grows with each declaration.
     """
 
-    def __init__(self, find: Callable[[str], Variants | None] = lambda _: None) -> None:
+    def __init__(self, find: Callable[[str], Any] = lambda _: None) -> None:
         self.find = find
         self.backward: Any = None
-        self.batched: Variants | None = None
+        self.batched: Any = None
         self.is_batched = False
         self.version = 0
 
@@ -86,11 +85,8 @@ class Variants:
         self.variants: tuple[Candidate, ...] = tuple(candidates)
         if not self.variants:
             raise ArgumentError(f"kernel {name} has no variants.")
-        self._routes: dict[object, Route] = {}
-        self._routes_of_types: dict[tuple[int, tuple[ArrayType, ...]], Route] = {}
         self._with_params: dict[object, Self] = {}
         self._paddings: dict[tuple[int, tuple[ArrayType, ...]], Padding | None] = {}
-        self._prepared: dict[tuple[Route, tuple[ArrayType, ...]], Prepared] = {}
         known.note(self)
 
     def __call__(self, *arrays: Any, stream: Any = None, **named: Any) -> Any:
@@ -107,10 +103,10 @@ class Variants:
         """What the first variant takes and gives."""
         return self.variants[0].signature
 
-    @property
-    def types(self) -> KeysView[tuple[ArrayType, ...]]:
-        """The types of arrays that any variant takes."""
-        return self.selector.by_arrays.keys()
+    @cached_property
+    def types(self) -> Mapping[tuple[ArrayType, ...], Sequence[Candidate]]:
+        """The types of arrays that any variant takes, and the variants that take them."""
+        return by_arrays(self.variants)
 
     @cached_property
     def arguments(self) -> Arguments:
@@ -124,11 +120,9 @@ class Variants:
         return Selector(self.variants)
 
     @cached_property
-    def native_paths(self) -> NativePaths:
-        """What calls go through where the extension of C is there."""
-        from pallasc.runtime.calls.native_path import NativePaths
-
-        return NativePaths(self.variants, checks=self.checks or self.can_pad)
+    def is_tuned(self) -> bool:
+        """Whether a table may choose among the variants of the whole kernel."""
+        return any(own.tuning is not None for own in self.variants)
 
     def with_params(self, params: Mapping[str, object]) -> Self:
         """Return the variants that have these parameters of the matrix.
@@ -164,6 +158,7 @@ class Variants:
         options = {"checks": self.checks, "is_by_digest": self.is_by_digest, **changes}
         made = type(self)(self.name, candidates, rules=self.rules, **options)
         vars(made)["selector"] = self.selector.among(made.variants, given)
+        vars(made)["is_tuned"] = self.is_tuned
         return made
 
     def padding(self, ordinal: int | None, types: tuple[ArrayType, ...]) -> Padding | None:
@@ -192,17 +187,6 @@ class Variants:
     def can_pad(self) -> bool:
         """Whether some arrays may be shorter than those of the variants."""
         return any(own.tuning is not None and own.tuning.pad for own in self.variants)
-
-    def prepared(self, route: Route, types: tuple[ArrayType, ...], padding: Padding) -> Prepared:
-        """Return how launches on a route are padded for arrays of these types.
-
-        Raises:
-            ArgumentError: an array that is updated in place would have to be padded.
-        """
-        key = route, types
-        if key not in self._prepared:
-            self._prepared[key] = Prepared(self.name, route.signature, padding)
-        return self._prepared[key]
 
     def variants_of(self, kernel: str) -> tuple[Candidate, ...]:
         """Return the variants, none where the kernel has another name."""
@@ -236,74 +220,10 @@ class Variants:
             ArgumentError: no variant takes such arrays.
             SelectionError: some that do give different results.
         """
-        alike = self.selector.by_arrays.get(tuple(arrays))
+        alike = self.types.get(tuple(arrays))
         if alike is None:
             raise self._no_variant_for(arrays)
-        kinds = {_kind(variant): variant for variant in alike}
+        kinds = {variant.kind: variant for variant in alike}
         if len(kinds) > 1:
             raise several_fit(list(kinds.values()))
         return alike[0].signature
-
-    def route(
-        self,
-        ordinal: int | None,
-        arrays: Sequence[ArrayType],
-        addresses: Sequence[int] | None = None,
-    ) -> Route:
-        """Return the route for arrays of these types, and at these addresses, on a device.
-
-        The device is the current one where `ordinal` is None.
-
-        Raises:
-            ArgumentError: no variant takes such arrays on any GPU; no driver is needed to say so.
-            SelectionError: no variant fits, or several do.
-            DeviceError: the driver cannot be used.
-        """
-        types = tuple(arrays)
-        if ordinal is not None and (ordinal, types) in self._routes_of_types:
-            return self._routes_of_types[ordinal, types]
-        self.check_types(types)
-        if len(self.variants) == 1:
-            addresses = None  # binding them has the plainer message
-        device = get_device(current_device() if ordinal is None else ordinal)
-        candidate = self.selector.select(device, types, addresses)
-        route = self._route_of(candidate)
-        route.choose(candidate, device)
-        # Kept where types decide alone: elsewhere addresses may choose another route next time.
-        if route.is_only:
-            self._routes_of_types[device.ordinal, types] = route
-        return route
-
-    def _route_of(self, candidate: Candidate) -> Route:
-        """Return a variant's route, which all variants with the same inputs and outputs share."""
-        key = _kind(candidate)
-        route = self._routes.get(key)
-        if route is None:
-            with process_state.now.lock:
-                alike, is_only = self._alike(candidate, key)
-                made = Route(alike, is_only=is_only, selector=self.selector.among(alike))
-                route = self._routes.setdefault(key, made)
-        return route
-
-    def _alike(self, candidate: Candidate, kind: object) -> tuple[list[Candidate], bool]:
-        """Return the variants of a route, and whether no others take its arrays on GPUs here."""
-        # What a table never takes here is left out, so that its artifacts are not read.
-        taken = self.selector.taken_here(candidate, candidate.arrays)
-        if taken is None:
-            rivals = self.selector.by_arrays[candidate.arrays]
-            taken = [own for own in rivals if own is candidate or may_run(own)]
-        # Outputs tell most others apart without reading their artifacts.
-        alike = [
-            own
-            for own in taken
-            if own is candidate or (own.types == candidate.types and _kind(own) == kind)
-        ]
-        return alike, len(alike) == len(taken)
-
-
-def _kind(candidate: Candidate) -> object:
-    """Return what variants of one route have in common."""
-    signature = candidate.signature
-    outputs = tuple((output.dtype, output.shape) for output in signature.outputs)
-    trees = canonical_json([signature.input_tree, signature.output_tree])
-    return candidate.arrays, outputs, signature.sources, signature.alignments, trees
