@@ -176,18 +176,26 @@ class Pool:
             except PallascError as error:
                 yield "done", task, Answer(task, None, error, "")
                 continue
-            worker = self._worker(group, idle)
+            worker = self._worker(group, idle, fresh=id(task) in self._repeated)
             worker.assign(task, request)
             self._busy.append(worker)
             _register(selector, worker)
 
-    def _worker(self, group: Group, idle: Sequence[Worker]) -> Worker:
-        """Return a worker for a group: one of the group, one that is ready, a warm or a new one."""
+    def _worker(self, group: Group, idle: Sequence[Worker], *, fresh: bool) -> Worker:
+        """Return a worker for a group: one of the group, one that is ready, a warm or a new one.
+
+        Args:
+            group: what it will serve.
+            idle: the workers that are not busy.
+            fresh: whether it must not have served any task before.
+        """
         for worker in idle:
             is_left_over = worker.group not in (None, group) and worker.group not in self._queue
             if is_left_over or not worker.is_fit():
                 self._end(worker)
         left = [worker for worker in idle if worker in self._workers]
+        if fresh:
+            left = self._unused(left)
         of_group = [worker for worker in left if worker.group == group]
         ready = [worker for worker in left if self._ready.get(worker) == (group[0], self.context)]
         warm = [worker for worker in left if worker.group is None and worker not in self._ready]
@@ -196,6 +204,13 @@ class Pool:
         if self.context is not None and not is_introduced:
             worker.introduce(self.context)
         return worker
+
+    def _unused(self, idle: Sequence[Worker]) -> list[Worker]:
+        """Return the workers that have served nothing; if there are none, make room for one."""
+        unused = [worker for worker in idle if not worker.served]
+        if idle and not unused and len(self._workers) >= self.jobs:
+            self._end(idle[0])
+        return unused
 
     def _new_worker(self) -> Worker:
         data_bytes = self._limits().data_bytes()

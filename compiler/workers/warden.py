@@ -23,6 +23,8 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from typing import NoReturn
 
 from pallasc.compiler.workers.channel import Channel, read_key
 from pallasc.compiler.workers.processes import descendants, parents
@@ -38,8 +40,8 @@ _OUT_OF_MEMORY_SCORE = "500"
 _HEEDED = {signal.SIGCHLD, signal.SIGTERM}
 
 
-def main(arguments: list[str]) -> int:
-    """Become warden and worker; only the worker returns."""
+def main(arguments: list[str]) -> NoReturn:
+    """Become warden and worker; does not return."""
     module, requests, answers, build, folder, data_bytes = arguments
     # The caller may have it ignored, which is inherited; `waitpid` would then report nothing.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -52,7 +54,8 @@ def main(arguments: list[str]) -> int:
     _prepare(int(requests), int(answers), folder, int(data_bytes))
     _isolate(folder, module)
     channel.send({"pid": os.getpid()})
-    return int(importlib.import_module(module).main([requests, answers, str(warden)], channel))
+    program = importlib.import_module(module)
+    _end_with(lambda: program.main([requests, answers, str(warden)], channel))
 
 
 def _become_child_of_warden(parent: int, requests: int, answers: int, folder: str) -> int:
@@ -115,6 +118,25 @@ def _limit(kind: int, value: int) -> None:
     resource.setrlimit(kind, (value, hard))
 
 
+def _end_with(run: Callable[[], int]) -> NoReturn:
+    """End as Python would after `run`, but at once.
+
+    Python would first wait for threads, which code of the user may have left, perhaps for ever.
+    """
+    code, fatal = 1, None
+    try:
+        code = run()
+    except BaseException as error:  # noqa: BLE001 - nobody is left to handle it
+        sys.__excepthook__(type(error), error, error.__traceback__)
+        fatal = signal.SIGINT if isinstance(error, KeyboardInterrupt) else None
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    if fatal is not None:
+        _end_by(fatal)
+    os._exit(code)
+
+
 def _detach(*descriptors: int) -> None:
     """Keep a process that a kernel forked from answering in the worker's place."""
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -154,20 +176,25 @@ def _kill_everything() -> None:
     """Kill all descendants until none is left: they may fork meanwhile."""
     deadline_s = time.monotonic() + _KILL_S
     with contextlib.suppress(ChildProcessError):
-        while time.monotonic() < deadline_s:
+        while True:
             for process in descendants(os.getpid(), parents()):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(process, signal.SIGKILL)
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+            if time.monotonic() > deadline_s:
+                return
             signal.sigtimedwait({signal.SIGCHLD}, 0.05)
 
 
-def _end_like(status: int | None) -> None:
+def _end_like(status: int | None) -> NoReturn:
     """End with the exit code of the worker, or by the signal that killed it."""
-    if status is None or not os.WIFSIGNALED(status):
-        os._exit(0 if status is None else os.waitstatus_to_exitcode(status))
-    number = os.WTERMSIG(status)
+    if status is not None and os.WIFSIGNALED(status):
+        _end_by(os.WTERMSIG(status))
+    os._exit(0 if status is None else os.waitstatus_to_exitcode(status))
+
+
+def _end_by(number: int) -> NoReturn:
     _limit(resource.RLIMIT_CORE, 0)
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
@@ -177,4 +204,4 @@ def _end_like(status: int | None) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -35,7 +35,8 @@ _MOST_READS = 64
 """How many MB are read at a time, so that a worker which never stops writing blocks nobody."""
 _MOST_STRAY_BYTES = 256 << 20
 """A worker that writes more stray bytes into its channel is stopped."""
-_STACK_S = 0.5
+_STACK_S = 5.0
+"""How long a process may take to write its stack; only one that hangs in Linux needs it all."""
 _END_S = 15.0
 
 
@@ -261,6 +262,7 @@ class Worker:
         if self.process:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.process, SHOW_STACK)
+                os.kill(self.process, signal.SIGCONT)  # it may have been stopped
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._wait(_STACK_S)
 

@@ -175,7 +175,7 @@ def run_program(start_program: Callable[..., subprocess.Popen[str]]) -> Callable
 
     def run(name: str, *arguments: object, **options: Any) -> Any:
         process = start_program(name, *arguments, **options)
-        output, errors = process.communicate(timeout=300)
+        output, errors = process.communicate(timeout=600)
         assert process.returncode == 0, output + errors
         return json.loads(output)
 

@@ -135,7 +135,7 @@ def test_two_builds_at_once_compile_each_variant_once(
     counts: Counter[str] = Counter()
     digests = set()
     for process in builds:
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=600)
         assert process.returncode == 0, errors
         results = json.loads(output)["results"]
         counts.update(result["status"] for result in results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,14 @@ import pytest
 from pallasc.cache.store import Store
 from pallasc.compiler.builds import collect as collecting
 from pallasc.compiler.builds.collect import SpecReader
+from pallasc.compiler.workers import supervision
+from pallasc.compiler.workers.worker_process import Worker
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.wire import spec_to_json
+
+sys.path.insert(0, str(Path(__file__).parent / "programs"))
+from fakes import BEGUN, PATIENCE_S, pass_time
 
 SPEC = """
 import os
@@ -168,8 +174,8 @@ def test_yaml_and_python_files_are_read_in_the_order_given(
 KERNEL = "import pallasc\n@pallasc.kernel(args=['f32[8]'], targets=['sm_90a'])\ndef k(x): pass\n"
 DEADLY = {
     "loops": (
-        "import time\nprint('before', flush=True)\nwhile True: time.sleep(.01)\n",
-        r"the process that executes this file took longer than 2 s \(--timeout\) and was stopped",
+        f"import time\nprint('before', flush=True)\nwhile True: {BEGUN}; time.sleep(.01)\n",
+        r"the process that executes this file took longer than 300 s \(--timeout\) and was stopped",
         3,
         "before",
     ),
@@ -198,18 +204,21 @@ DEADLY = {
 
 @pytest.mark.once
 @pytest.mark.parametrize("name", DEADLY)
-def test_a_file_whose_process_dies_is_told_and_the_others_go_on(project: Any, name: str) -> None:
+def test_a_file_whose_process_dies_is_told_and_the_others_go_on(
+    project: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pass_time(monkeypatch, lambda worker: (project.folder / "deadly.py.begun").exists())
     text, message, line, output = DEADLY[name]
     path = project.write("deadly.py", text)
     project.write("kernels.py", "def run(x): return x\n")
     yaml = project.spec({"name": "healthy", "entry": "kernels.py:run"})
     python = project.write("fine.py", KERNEL)
     told: list[SpecError] = []
-    if name == "loops":  # then the good file is remembered, and held to no limit of time
+    if name == "loops":  # then the good file is remembered, and no process executes it
         SpecReader(store=project.store).specs([str(python)])
     specs = SpecReader(
         store=project.store,
-        timeout_s=2 if name == "loops" else None,
+        timeout_s=PATIENCE_S,
         memory_bytes=300_000_000,
         broken=told.append,
     ).specs([str(path), str(yaml), str(python)])
@@ -242,14 +251,17 @@ def test_what_allocates_at_once_is_told_like_what_allocates_slowly(project: Any)
 def test_the_time_that_starting_the_process_takes_does_not_count(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = project.folder / "slow"
-    slow.mkdir()
-    (slow / "sitecustomize.py").write_text("import time\ntime.sleep(3.5)\n")
+    assign = Worker.assign
+
+    def assign_long_ago(self: Worker, *given: Any) -> None:
+        assign(self, *given)
+        self.began_s -= 2 * PATIENCE_S  # it is still starting
+
+    monkeypatch.setattr(Worker, "assign", assign_long_ago)
+    monkeypatch.setattr(supervision, "_START_S", 2 * PATIENCE_S)
     path = project.write("spec.py", KERNEL)
-    monkeypatch.setenv("PYTHONPATH", f"{slow}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    assert [s.name for s in SpecReader(store=project.store, timeout_s=3).specs([str(path)])] == [
-        "k"
-    ]
+    (spec,) = SpecReader(store=project.store, timeout_s=PATIENCE_S).specs([str(path)])
+    assert spec.name == "k"
 
 
 def test_a_file_whose_process_dies_is_raised_where_nobody_is_told(project: Any) -> None:
@@ -268,11 +280,18 @@ def test_an_ordinary_mistake_is_raised_also_where_deaths_are_told(project: Any) 
 
 
 def test_time_that_passes_is_told_with_the_file(project: Any) -> None:
-    path = project.write("spec.py", "import time\ntime.sleep(1.5)\n" + KERNEL)
+    told = project.folder / "told"
+    wait = f"import os, time\nwhile not os.path.exists({str(told)!r}): time.sleep(0.01)\n"
+    path = project.write("spec.py", wait + KERNEL)
     ticks: list[tuple[str, float]] = []
-    SpecReader(store=project.store, on_tick=lambda *tick: ticks.append(tick)).specs([str(path)])
+
+    def tick(name: str, seconds: float) -> None:
+        ticks.append((name, seconds))
+        if seconds > 1:
+            told.touch()
+
+    SpecReader(store=project.store, on_tick=tick).specs([str(path)])
     assert {name for name, _ in ticks} == {str(path)}
-    assert max(seconds for _, seconds in ticks) > 1
     assert [seconds for _, seconds in ticks] == sorted(seconds for _, seconds in ticks)
 
 

@@ -53,7 +53,7 @@ def is_gone(process: int) -> bool:
     except ProcessLookupError:
         return True
     try:
-        return bool(select.select([descriptor], [], [], 10)[0])
+        return bool(select.select([descriptor], [], [], 300)[0])
     finally:
         os.close(descriptor)
 
@@ -100,11 +100,24 @@ def test_nothing_outlives_a_build_that_is_killed(
     *processes, folder = json.loads(process.stdout.readline())
     assert Path(folder).parent.parent == tmp_path
     process.send_signal(end)
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     assert process.returncode == -end
     assert all(map(is_gone, processes))
     assert is_gone(processes[1])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        ("OSError(9, 'closed')", "ended with exit code 1: OSError: [Errno 9] closed"),
+        ("KeyboardInterrupt", "was killed by SIGINT: KeyboardInterrupt"),
+    ],
+)
+def test_a_worker_that_fails_does_not_wait_for_threads(error: str, end: str) -> None:
+    thread = "import threading; threading.Thread(target=threading.Event().wait).start()"
+    _, failed = ask(thread, f"{thread}\nraise {error}", timeout_s=300)
+    assert str(failed.error) == f"the compiling process {end}"
 
 
 def test_temporary_files_of_a_worker_have_a_folder_that_no_variable_shows() -> None:

@@ -21,7 +21,7 @@ from pallasc.specs.library.elementwise import add
 def twice(x):
     return add(x, x, block_size=1024)
 """
-_DEADLINE_S = 60
+_DEADLINE_S = 600
 _GRAIN_NS = 50_000_000
 """How long a watch waits for a file to rest."""
 

@@ -90,7 +90,7 @@ def test_a_file_that_stays_away_is_told_and_so_is_its_return(file: Path) -> None
 
 def test_what_was_written_while_it_was_read_counts_as_changed(file: Path) -> None:
     script = Script()
-    files = watch(script, file, read_ns=time.time_ns() - 10**9)
+    files = watch(script, file, read_ns=file.stat().st_ctime_ns)
     assert files.wait() == [file]
     assert script.now_s < 1
 

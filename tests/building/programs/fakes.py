@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from pallasc.compiler.workers import supervision, worker_process
 from pallasc.compiler.workers.messages import Reply, Request
 from pallasc.compiler.workers.pool import Answer, Pool, Task
+from pallasc.compiler.workers.worker_process import Worker
+
+if TYPE_CHECKING:
+    import pytest
 
 WHO = "import os; value = os.getpid()"
+PATIENCE_S = 300.0
+"""A limit of time that no task reaches, however loaded the machine is, without `pass_time`."""
+BEGUN = "open(__file__ + '.begun', 'w').close()"
+"""What a file executes where it begins to take too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,3 +70,12 @@ def value(answer: Answer) -> Any:
 
 def values(pool: Pool, *tasks: Task) -> list[Any]:
     return [value(answer) for answer in answers(pool, *tasks)]
+
+
+def pass_time(patch: pytest.MonkeyPatch, is_endless: Callable[[Worker], bool]) -> None:
+    """Let tasks that are endless have begun an hour ago, and give what must end time for that."""
+    seconds = Worker.seconds
+    patch.setattr(Worker, "seconds", lambda w: 3600.0 if is_endless(w) else seconds(w))
+    # What ends closes its pipe first; what is stopped writes its stack. Both may take long.
+    patch.setattr(supervision, "_CLOSED_S", PATIENCE_S)
+    patch.setattr(worker_process, "_STACK_S", PATIENCE_S)
