@@ -2,7 +2,8 @@
 
 JAX's interpreter runs each warpgroup on a Python thread, and a wait on a barrier is a wait on a
 condition without a timeout. The frames of the threads show the waits: `shared_memory.Barrier` with
-its phase and its arrivals, and the place in the user's kernel from `source_info`.
+its phase and its arrivals, and the place in the user's kernel from `source_info`; and how many
+threads have not ended. One that was woken, or has not begun, may not have had a processor yet.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -19,7 +20,7 @@ from pallasc.errors import Location
 
 _BARRIERS = ("mosaic_gpu", "interpret", "shared_memory.py")
 _THREADS = ("mosaic", "interpret", "thread_map.py")
-_RUNS_A_THREAD, _JOINS_THREADS = "_run_jaxpr", "_thread_map_callback"
+_JOINS_THREADS = "_thread_map_callback"
 _MOST_FRAMES = 12
 """From a wait to the callback that knows the user's line."""
 
@@ -55,8 +56,8 @@ class Waiting:
 class Watch:
     """Samples the threads of this process.
 
-    It reports a deadlock when `looks` samples in a row show the same threads in the same waits, and
-    no other thread of a kernel. A wait that goes on looks different in each sample.
+    It reports a deadlock when `looks` samples in a row show all threads of a kernel in the same
+    waits, none of them woken. A wait that goes on looks different in each sample.
     """
 
     def __init__(self, *, looks: int = 3) -> None:
@@ -68,8 +69,7 @@ class Watch:
         """Return all who wait, if that will not end; nothing otherwise."""
         frames = [list(_stack(frame)) for frame in _others()]
         waits = [found for stack in frames if (found := _wait_in(stack)) is not None]
-        running = sum(_runs_kernel(stack) for stack in frames)
-        if not waits or len(waits) < running:
+        if not waits or len(waits) < _unfinished(frames):
             self._seen, self._times = None, 0
             return []
         state = [(id(wait), id(barrier), _state(barrier)) for wait, barrier in waits]
@@ -81,12 +81,10 @@ class Watch:
 def failures() -> list[BaseException]:
     """Return what threads of kernels raised whose ends nobody has noticed yet."""
     raised = []
-    for stack in map(_stack, _others()):
-        for frame in stack:
-            if _is(frame, _THREADS, _JOINS_THREADS):
-                for future in frame.f_locals.get("threads", ()):
-                    error = future.exception(0) if future.done() else None
-                    raised += [error] if error is not None else []
+    for frame in _joining(map(_stack, _others())):
+        for future in frame.f_locals.get("threads", ()):
+            error = future.exception(0) if future.done() else None
+            raised += [error] if error is not None else []
     return raised
 
 
@@ -108,19 +106,41 @@ def _is(frame: FrameType, file: tuple[str, ...], function: str) -> bool:
     return tuple(code.co_filename.replace("\\", "/").split("/")[-len(file) :]) == file
 
 
-def _runs_kernel(stack: list[FrameType]) -> bool:
-    return any(_is(frame, _THREADS, _RUNS_A_THREAD) for frame in stack)
+def _joining(stacks: Iterable[Iterable[FrameType]]) -> Iterator[FrameType]:
+    """Yield the frames that started threads of a kernel and wait for their ends."""
+    return (frame for stack in stacks for frame in stack if _is(frame, _THREADS, _JOINS_THREADS))
+
+
+def _unfinished(stacks: Iterable[Iterable[FrameType]]) -> int:
+    """Return how many threads of kernels have not ended, whether they have begun or not.
+
+    A warpgroup that waits for its warps is not counted beside them.
+    """
+    from jax._src.pallas.mosaic.interpret import thread_map
+
+    count = 0
+    for names in (frame.f_locals for frame in _joining(stacks)):
+        ended = sum(future.done() for future in names.get("threads", ()))
+        is_inner = int(names["token"]) == thread_map.NESTED_TOKEN_VALUE
+        count += int(names["num_threads"]) - ended - is_inner
+    return count
 
 
 def _wait_in(stack: list[FrameType]) -> tuple[FrameType, Any] | None:
-    """Return the frame that waits in a stack, and its barrier."""
+    """Return the frame that waits in a stack, and its barrier; none where it has been woken."""
     for inner, frame in itertools.pairwise(stack):
         if inner.f_code.co_name != "wait" or not inner.f_code.co_filename.endswith("threading.py"):
             continue
         if any(_is(frame, _BARRIERS, name) for name in ("_wait", "wait")):
             barrier = frame.f_locals.get("self")
-            return None if barrier is None else (frame, barrier)
+            return (frame, barrier) if barrier is not None and not _is_woken(inner) else None
     return None
+
+
+def _is_woken(frame: FrameType) -> bool:
+    """Tell whether `Condition.wait` goes on as soon as its thread has a processor."""
+    names = frame.f_locals
+    return names.get("waiter") not in getattr(names.get("self"), "_waiters", ())
 
 
 def _state(barrier: Any) -> tuple[int, int]:
