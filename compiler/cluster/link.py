@@ -213,7 +213,9 @@ class Link:
                 return await Client(url, asynchronous=True, timeout=timeout_s, set_as_default=False)
             except OSError as error:
                 gone_s = time.monotonic() - self._seen_s
-                if not self._connected or gone_s > self._patience_s:
+                # Without more words it is a scheduler that is there and too busy to answer in time.
+                is_there = self._connected or isinstance(error, TimeoutError)
+                if not is_there or gone_s > self._patience_s:
                     self.events.put(Closed(self._unreachable(error, gone_s)))
                     return None
                 await asyncio.sleep(0.5)

@@ -83,8 +83,11 @@ class Roster:
         return [worker for worker in self.threads if worker not in refused]
 
     def is_given_up(self) -> bool:
-        """Tell whether no other worker is waited for."""
-        return bool(self.threads) and self._clock() - self._changed_s >= _NONE_LEFT_S
+        """Tell whether no other worker is waited for, and none is still to be asked again."""
+        now_s = self._clock()
+        if any(now_s >= at_s for at_s in self._ask_s.values()):
+            return False
+        return bool(self.threads) and now_s - self._changed_s >= _NONE_LEFT_S
 
     def told_nobody(self) -> str:
         """Return what to say, once, where there have been no workers for a while; else ""."""

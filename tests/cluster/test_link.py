@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from pallasc.compiler.cluster.address import parse_address
 from pallasc.compiler.cluster.link import Arrived, Broken, Link
 
@@ -53,3 +55,26 @@ def test_a_result_that_dask_cannot_read_is_told_and_no_other_is_lost() -> None:
     assert link._client.asked == [3, 1, 1, 1]
     assert (link._futures, link._ready) == ({}, [])
     assert all(future.released for future in futures.values())
+
+
+@pytest.mark.parametrize("patience_s", [60.0, 0.0])
+def test_a_scheduler_that_is_too_busy_to_answer_is_asked_again(
+    patience_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link: Any = Link(parse_address("dask://head:1"), 1, patience_s=patience_s)
+    asked: list[str] = []
+
+    async def connected(url: str, **options: object) -> str:
+        asked.append(url)
+        if len(asked) == 1:
+            raise TimeoutError
+        return "a client"
+
+    monkeypatch.setattr("distributed.Client", connected)
+    if patience_s:
+        assert asyncio.run(link._connect("tcp://head:1")) == "a client"
+        assert link.events.empty()
+        return
+    assert asyncio.run(link._connect("tcp://head:1")) is None
+    told = link.events.get_nowait().error.message
+    assert told == "there is no scheduler that answers at dask://head:1: TimeoutError"

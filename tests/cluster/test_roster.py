@@ -71,6 +71,17 @@ def test_a_refusal_that_is_repeated_does_not_prolong_the_wait(roster: Roster, cl
     assert not roster.is_given_up()
 
 
+def test_nothing_is_given_up_before_each_worker_was_asked_again(
+    roster: Roster, clock: Clock
+) -> None:
+    roster.refuse("a", "no room")
+    clock.now_s += 30  # the build had no processor
+    assert not roster.is_given_up()
+    assert roster.to_ask() == "a"
+    roster.refuse("a", "no room")
+    assert roster.is_given_up()
+
+
 def test_an_error_names_each_reason_once(roster: Roster) -> None:
     roster.count({"a": 2, "b": 1, "c": 1})
     roster.refuse("a", "no room.")
