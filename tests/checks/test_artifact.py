@@ -165,7 +165,6 @@ def test_a_deadlock_is_told_with_barrier_arrivals_and_line(
     signals = {at for what, at in told.items() if what.startswith("signals it")}
     assert signals
     assert max(signals) < line(text, checking)
-    assert results[name]["seconds"] < 10
 
 
 def test_wrong_numbers_name_the_copies_that_they_come_from(results: Any, checking: Any) -> None:

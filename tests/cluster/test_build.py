@@ -22,6 +22,8 @@ from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Report
+from pallasc.compiler.cluster import pieces
+from pallasc.compiler.cluster.pool import ClusterPool
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 
@@ -56,7 +58,7 @@ def dies_with_place(x, y):
 
 def waits(x, y, *, told):
     Path(told).write_text(str(os.getpid()))
-    time.sleep(120)
+    time.sleep(3600)
 """
 SPEC = """\
 schema: 1
@@ -194,7 +196,12 @@ def build_with_fault(project: Project, address: str, fault: Callable[[], None]) 
             fault()
 
     variants = expand(load_yaml(project.folder / "spec.yaml"))
-    report = build(variants, store=store, options=Options(executor=address), on_event=on_event)
+    with pytest.MonkeyPatch.context() as patch:
+        # Little is sent ahead, so that the fault finds some work under way, and some not sent.
+        for name, most in {"_AHEAD": 1, "_LEAST_AHEAD": 1, "_MOST_AHEAD": 2, "_PIECE_S": 0}.items():
+            patch.setattr(pieces, name, most)
+        patch.setitem(ClusterPool.__init__.__kwdefaults__, "patience_s", 600.0)
+        report = build(variants, store=store, options=Options(executor=address), on_event=on_event)
     assert {result.status for result in report.results} == {"compiled"}
     assert told.count("started") == len(report.results)
     return store
@@ -284,9 +291,9 @@ def test_the_end_of_a_build_ends_what_the_cluster_compiles_for_it(
     compiling = int(told.read_text())
     assert is_alive(compiling)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == (130 if number == signal.SIGINT else -number), errors
-    wait_for(lambda: not is_alive(compiling), "the end of what was compiled", 30)
+    wait_for(lambda: not is_alive(compiling), "the end of what was compiled")
 
 
 def test_a_warm_build_needs_neither_dask_nor_a_scheduler(project: Project, at_home: Store) -> None:

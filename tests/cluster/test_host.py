@@ -121,10 +121,10 @@ def test_an_assembler_that_is_not_here_is_refused(host: Host) -> None:
 
 def test_work_that_nobody_waits_for_ends(host: Host, tmp_path: Path) -> None:
     file = tmp_path / "process"
-    code = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    code = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(3600)"
     with pytest.raises(Cancelled):
         do(host, SESSION, code, is_wanted=lambda: not (file.exists() and file.read_text()))
-    wait_for(lambda: not is_alive(int(file.read_text())), "the end of the process", 10)
+    wait_for(lambda: not is_alive(int(file.read_text())), "the end of the process")
     assert values(do(host, SESSION, "value = 3")) == [3]
 
 
@@ -134,14 +134,17 @@ def test_a_session_that_is_forgotten_while_it_compiles_is_removed_afterwards(
     name = name_of(SESSION.to_bytes())
     begun = threading.Event()
     answers: list[Result] = []
-    code = "import time; time.sleep(0.5); value = 1"
+    go = tmp_path / "go"
+    code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nvalue = 1"
     thread = threading.Thread(
         target=lambda: answers.append(do(host, SESSION, code, began=begun.set))
     )
     thread.start()
-    begun.wait(30)
+    assert begun.wait(300)
     host.forget(name)
-    thread.join(30)
+    assert list(tmp_path.glob("pallasc-cluster-*"))
+    go.touch()
+    thread.join(300)
     assert values(answers[0]) == [1]
     assert list(tmp_path.glob("pallasc-cluster-*")) == []
 
@@ -158,5 +161,5 @@ def test_idle_processes_end(host: Host, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(slots, "IDLE_S", 0.2)
     (process,) = values(do(host, SESSION, "import os; value = os.getpid()"))
     assert isinstance(process, int)
-    wait_for(lambda: not is_alive(process), "the end of an idle process", 15)
+    wait_for(lambda: not is_alive(process), "the end of an idle process")
     assert values(do(host, SESSION, "value = 5")) == [5]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import answers_at, free_port, wait_for
+from clusters import answers_at, own_port, wait_for
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,20 +29,20 @@ def blocks(heading: str) -> list[str]:
 @contextlib.contextmanager
 def followed(commands: str, place: Path, here: dict[str, str]) -> Iterator[list[str]]:
     """Start scheduler and worker as a page says, with a free port; yield the words of the build."""
-    port = free_port()
-    scheduler, worker, build = (
-        shlex.split(line.replace("8786", str(port))) for line in commands.splitlines()
-    )
-    assert [scheduler[:2], worker[:2], build[:2]] == [
-        ["dask", "scheduler"], ["dask", "worker"], ["pallasc", "build"]
-    ]  # fmt: skip
     with contextlib.ExitStack() as stack:
+        port = stack.enter_context(own_port())
+        scheduler, worker, build = (
+            shlex.split(line.replace("8786", str(port))) for line in commands.splitlines()
+        )
+        assert [scheduler[:2], worker[:2], build[:2]] == [
+            ["dask", "scheduler"], ["dask", "worker"], ["pallasc", "build"]
+        ]  # fmt: skip
         for words in (scheduler, worker):
             own = ["--dashboard-address", "127.0.0.1:0"] if words is scheduler else []
             log = stack.enter_context((place / f"{words[1]}.log").open("wb"))
             command = [sys.executable, "-P", "-m", "dask", *words[1:], *own]
             process = subprocess.Popen(command, cwd=place, env=here, stdout=log, stderr=log)
-            stack.callback(process.wait, 30)
+            stack.callback(process.wait, 600)
             stack.callback(process.terminate)
             wait_for(lambda: answers_at(port), "the scheduler")
         run(["pallasc", "init", "specs"], place, here)

@@ -8,18 +8,18 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import Cluster, Proxy, cluster, free_port, is_alive, wait_for
+from clusters import Cluster, Proxy, cluster, is_alive, own_port, wait_for
 from fakes import WHO, Do, environment, fakes, value
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.compiler.cluster import roster
 from pallasc.compiler.cluster.address import parse_address
-from pallasc.compiler.cluster.pieces import Piece
+from pallasc.compiler.cluster.pieces import Backlog, Piece
 from pallasc.compiler.cluster.pool import ClusterPool
 from pallasc.compiler.cluster.under_way import UnderWay
 from pallasc.compiler.toolchain.context import Context
@@ -40,6 +40,11 @@ def code(text: str, number: int = 0) -> Task:
     return Task(number, ("", "", ()), Do(code=text))
 
 
+def waits_for(path: Path) -> str:
+    """Return code that goes on when there is a file."""
+    return f"import os, time\nwhile not os.path.exists({str(path)!r}): time.sleep(0.01)\n"
+
+
 def answers(pool: Pool | ClusterPool, *tasks: Task) -> list[Answer]:
     done = [answer for kind, _, answer in pool.run(tasks) if kind == "done" and answer is not None]
     return sorted(done, key=lambda answer: answer.task.label)
@@ -47,7 +52,7 @@ def answers(pool: Pool | ClusterPool, *tasks: Task) -> list[Answer]:
 
 @pytest.fixture(scope="module")
 def pool(two: Cluster) -> Iterator[ClusterPool]:
-    with opened(two.address, timeout_s=20, memory_bytes=256 << 20, tick_s=0.1) as made:
+    with opened(two.address, timeout_s=600, memory_bytes=256 << 20, tick_s=0.1) as made:
         yield made
 
 
@@ -64,20 +69,20 @@ def test_values_come_back(pool: ClusterPool) -> None:
     assert [value(answer) for answer in answers(pool, *tasks)] == [n**2 for n in range(10)]
 
 
-def test_both_workers_take_part(pool: ClusterPool) -> None:
-    tasks = [code(f"import time; time.sleep(0.3); {WHO}", number) for number in range(8)]
-    seen: set[object] = set()
-    for _ in range(5):
-        seen |= {value(answer) for answer in answers(pool, *tasks)}
-        if len(seen) == 2:
-            return
-    raise AssertionError("one worker did it all")
+def meeting(folder: Path) -> list[Task]:
+    """Return two tasks, neither of which ends before the other has begun."""
+    begins = [f"open({str(folder / name)!r}, 'w').close()\n" for name in ("0", "1")]
+    waits = [waits_for(folder / name) for name in ("1", "0")]
+    texts = [begin + wait + WHO for begin, wait in zip(begins, waits, strict=True)]
+    return [code(text, number) for number, text in enumerate(texts)]
 
 
-def test_processes_stay_for_later_runs(pool: ClusterPool) -> None:
-    tasks = [code(f"import time; time.sleep(0.2); {WHO}", number) for number in range(8)]
-    first = {value(answer) for answer in answers(pool, *tasks)}
-    assert {value(answer) for answer in answers(pool, *tasks)} <= first
+def test_both_workers_take_part_and_their_processes_stay(two: Cluster, tmp_path: Path) -> None:
+    with opened(two.address) as pool:
+        first = {value(answer) for answer in answers(pool, *meeting(tmp_path))}
+        assert len(first) == 2
+        later = answers(pool, *(code(WHO, number) for number in range(8)))
+        assert {value(answer) for answer in later} <= first
 
 
 @pytest.mark.parametrize(
@@ -104,9 +109,12 @@ def test_a_task_that_ends_its_process_fails_alone_and_as_here(
 
 def test_a_task_that_hangs_is_stopped_and_fails_as_here(two: Cluster) -> None:
     tasks = [code("while True: pass"), code("value = 2", 1)]
-    with opened(two.address, timeout_s=1.0) as pool:
-        there = answers(pool, *tasks)
-    with fakes(timeout_s=1.0) as local:
+    for timeout_s in (1.0, 20.0, 200.0):  # a busy machine may take longer over nothing at all
+        with opened(two.address, timeout_s=timeout_s) as pool:
+            there = answers(pool, *tasks)
+        if there[1].error is None:
+            break
+    with fakes(timeout_s=timeout_s) as local:
         here = answers(local, *tasks)
     assert value(there[1]) == 2
     assert str(there[0].error) == str(here[0].error)
@@ -116,7 +124,7 @@ def test_a_task_that_hangs_is_stopped_and_fails_as_here(two: Cluster) -> None:
 
 def test_a_task_that_eats_memory_is_stopped_and_fails_as_here(pool: ClusterPool) -> None:
     eats = "import mmap; held = mmap.mmap(-1, 1 << 29); held.write(b'x' * (1 << 29)); " + (
-        "import time; time.sleep(30)"
+        "import time; time.sleep(3600)"
     )
     there = answers(pool, code(eats), code("value = 2", 1))
     assert value(there[1]) == 2
@@ -129,43 +137,47 @@ def test_short_tasks_travel_together_and_long_ones_alone(
     two: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
-    plain = UnderWay.add
+    plain, pace = UnderWay.add, Backlog.pace
 
     def counting(self: UnderWay, piece: Piece) -> Any:
         sizes.append(len(piece.items))
         return plain(self, piece)
 
     monkeypatch.setattr(UnderWay, "add", counting)
+    # Nothing takes a moment on any machine, but on a busy one it takes longer.
+    monkeypatch.setattr(Backlog, "pace", lambda self, seconds: pace(self, seconds % 0.01))
     with opened(two.address) as pool:
         answers(pool, *(code("value = 0", number) for number in range(400)))
         assert max(sizes) > 4
         sizes.clear()
+    monkeypatch.setattr(Backlog, "pace", pace)
     with opened(two.address) as pool:
         slow = "import time; time.sleep(0.3); value = 0"
         answers(pool, *(code(slow, number) for number in range(40)))
     assert max(sizes) == 1
 
 
-def test_ticks_tell_what_is_running(pool: ClusterPool) -> None:
+def test_ticks_tell_what_is_running(pool: ClusterPool, tmp_path: Path) -> None:
     seen = Counter[int]()
-    for kind, _, _ in pool.run([code("import time; time.sleep(1.5); value = 0", 7)]):
+    for kind, _, _ in pool.run([code(waits_for(tmp_path / "go") + "value = 0", 7)]):
         if kind == "tick":
             seen.update(task.label for task, _ in pool.running())
+        if seen[7] > 3:
+            (tmp_path / "go").touch()
+    assert seen.keys() == {7}
     assert seen[7] > 3
 
 
 def test_leaving_a_run_ends_what_is_compiled(two: Cluster, tmp_path: Path) -> None:
     file = tmp_path / "process"
-    writes = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    writes = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(3600)"
     with opened(two.address, tick_s=0.1) as pool:
         for _ in pool.run([code(writes)]):
             if file.exists() and file.read_text():
                 break
         process = int(file.read_text())
         assert is_alive(process)
-        began_s = time.monotonic()
-    wait_for(lambda: not is_alive(process), "the end of what was compiled", 10)
-    assert time.monotonic() - began_s < 10
+    wait_for(lambda: not is_alive(process), "the end of what was compiled")
 
 
 def test_a_session_leaves_nothing_on_the_workers(two: Cluster) -> None:
@@ -175,8 +187,9 @@ def test_a_session_leaves_nothing_on_the_workers(two: Cluster) -> None:
     before = sessions()
     with opened(two.address) as pool:
         answers(pool, code("value = 0"))
-        assert sessions() > before
-    wait_for(lambda: sessions() <= before, "the end of a session", 10)
+        own = sessions() - before
+        assert own
+    wait_for(lambda: not own & sessions(), "the end of a session")
 
 
 def test_a_request_that_cannot_be_made_fails_alone(pool: ClusterPool) -> None:
@@ -204,13 +217,16 @@ def own(tmp_path: Path) -> Iterator[Cluster]:
         yield made
 
 
-def counted(folder: Path, number: int, seconds: float = 0.15) -> Task:
-    """Return a task that takes down each time that it is carried out."""
-    return code(
-        f"import os, time; open({str(folder / str(number))!r}, 'a').write('x'); "
-        f"time.sleep({seconds}); value = {number}",
-        number,
-    )
+def counted(folder: Path, numbers: Iterable[int], waits: str = "") -> list[Task]:
+    """Return tasks that take down each time that they are carried out."""
+    return [
+        code(
+            f"open({str(folder / str(number))!r}, 'a').write('x')\n{waits}"
+            f"import time; time.sleep(0.15); value = {number}",
+            number,
+        )
+        for number in numbers
+    ]
 
 
 def carried_out(folder: Path, count: int) -> list[int]:
@@ -218,15 +234,22 @@ def carried_out(folder: Path, count: int) -> list[int]:
     return [len((folder / str(number)).read_text()) for number in range(count)]
 
 
-def run_with(pool: ClusterPool, tasks: list[Task], at: int, fault: Callable[[], None]) -> list[Any]:
-    """Carry out tasks, with a fault when some have been done; return what they left."""
-    values: dict[int, Any] = {}
-    for kind, task, answer in pool.run(tasks):
-        if kind == "done" and task is not None and answer is not None:
-            values[task.label] = value(answer)
-            if len(values) == at:
-                fault()
-    return [values[task.label] for task in tasks]
+def run_with(
+    pool: ClusterPool, folder: Path, count: int, at: int, fault: Callable[[], None]
+) -> list[Any]:
+    """Carry out tasks, with a fault when `at` are done and two more under way; return the values.
+
+    None of the others ends before the fault.
+    """
+    values = [value(answer) for answer in answers(pool, *counted(folder, range(at)))]
+    begun, later = 0, []
+    for kind, _, answer in pool.run(counted(folder, range(at, count), waits_for(folder / "go"))):
+        begun += kind == "started"
+        if kind == "started" and begun == 2:
+            fault()
+            (folder / "go").touch()
+        later += [] if answer is None else [value(answer)]
+    return values + sorted(later)
 
 
 def test_a_worker_killed_while_it_compiles_costs_what_it_had(own: Cluster, tmp_path: Path) -> None:
@@ -234,9 +257,8 @@ def test_a_worker_killed_while_it_compiles_costs_what_it_had(own: Cluster, tmp_p
     for name in ("first", "second"):
         own.start_worker(name)
     own.wait_for_workers()
-    tasks = [counted(counts, number, 0.3) for number in range(24)]
     with opened(own.address) as pool:
-        values = run_with(pool, tasks, 6, lambda: own.workers["first"].kill())
+        values = run_with(pool, counts, 24, 6, own.workers["first"].kill)
     assert values == [*range(24)]
     again = [times for times in carried_out(counts, 24) if times > 1]
     assert len(again) <= 2
@@ -271,9 +293,8 @@ def test_a_scheduler_that_is_started_again_costs_what_was_in_flight(
         time.sleep(1)
         own.start_scheduler()
 
-    tasks = [counted(counts, number) for number in range(24)]
-    with opened(own.address) as pool:
-        values = run_with(pool, tasks, 8, restart)
+    with opened(own.address, patience_s=600) as pool:
+        values = run_with(pool, counts, 24, 8, restart)
     assert values == [*range(24)]
     assert sum(carried_out(counts, 24)) <= 24 + 6
 
@@ -292,10 +313,9 @@ def test_a_network_that_is_held_up_for_ten_seconds_costs_nothing(
             proxy.hold()
             threading.Timer(10.0, proxy.resume).start()
 
-        tasks = [counted(counts, number) for number in range(24)]
-        with opened(f"dask://127.0.0.1:{proxy.port}") as pool:
+        with opened(f"dask://127.0.0.1:{proxy.port}", patience_s=600) as pool:
             began_s = time.monotonic()
-            values = run_with(pool, tasks, 4, cut)
+            values = run_with(pool, counts, 24, 4, cut)
             assert time.monotonic() - began_s > 10
     finally:
         proxy.end()
@@ -315,9 +335,8 @@ def test_connections_that_break_cost_what_was_in_flight(own: Cluster, tmp_path: 
             proxy.drop()
             threading.Timer(10.0, proxy.resume).start()
 
-        tasks = [counted(counts, number) for number in range(24)]
-        with opened(f"dask://127.0.0.1:{proxy.port}") as pool:
-            values = run_with(pool, tasks, 8, cut)
+        with opened(f"dask://127.0.0.1:{proxy.port}", patience_s=600) as pool:
+            values = run_with(pool, counts, 24, 8, cut)
     finally:
         proxy.end()
     assert values == [*range(24)]
@@ -328,22 +347,21 @@ def test_a_scheduler_that_stays_away_fails_what_is_left(own: Cluster, tmp_path: 
     own.start_worker("first")
     own.wait_for_workers()
     (counts := tmp_path / "counts").mkdir()
-    tasks = [counted(counts, number) for number in range(12)]
-    with opened(own.address, patience_s=2.0) as pool:
+    with opened(own.address) as pool:
+        assert len(answers(pool, *counted(counts, range(3)))) == 3
         done = []
-        for kind, _, answer in pool.run(tasks):
-            if kind == "done" and answer is not None:
-                done.append(answer)
-                if len(done) == 3:
-                    own.kill_scheduler()
-    (error,) = [answer.error for answer in done if answer.error is not None]
-    assert 4 <= len(done) <= 8
+        for kind, _, answer in pool.run(counted(counts, range(3, 12), waits_for(counts / "go"))):
+            if kind == "started":
+                pool._link._patience_s = 2.0
+                own.kill_scheduler()
+            done += [] if answer is None else [answer]
+    (error,) = [answer.error for answer in done]
     assert isinstance(error, ToolError)
     assert f"the scheduler {own.address} has been gone for" in str(error)
 
 
 def test_no_scheduler_is_told_at_once_and_once() -> None:
-    with opened(f"dask://127.0.0.1:{free_port()}") as pool:
+    with own_port() as port, opened(f"dask://127.0.0.1:{port}") as pool:
         (answer,) = answers(pool, *(code("value = 0", number) for number in range(3)))
         assert answer.task.label == 0
     assert isinstance(answer.error, ToolError)
@@ -362,7 +380,7 @@ def test_a_task_that_kills_its_dask_worker_over_and_over_fails_alone(
         "status = open(f'/proc/{os.getppid()}/status').read(); "
         "inner = int(status.split('PPid:')[1].split()[0]); "
         "status = open(f'/proc/{inner}/status').read(); "
-        "os.kill(int(status.split('PPid:')[1].split()[0]), signal.SIGKILL); time.sleep(30)"
+        "os.kill(int(status.split('PPid:')[1].split()[0]), signal.SIGKILL); time.sleep(3600)"
     )
     with opened(own.address) as pool:
         there = answers(pool, code(kills), *(code(f"value = {n}", n) for n in range(1, 6)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -261,10 +260,8 @@ def test_a_second_wait_for_a_barrier_is_a_deadlock_that_says_so(
     compiled: Callable[[str], Artifact],
 ) -> None:
     artifact = compiled("hopper")
-    started = time.process_time()
     with pytest.raises(Deadlock) as caught:
         observe(artifact, text=wait_twice(text_of(artifact), 0).text)
-    assert time.process_time() - started < 10
     assert "waits for more phases than the barrier completes" in str(caught.value)
     assert len(str(caught.value).splitlines()) < 30
 

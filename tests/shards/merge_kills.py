@@ -1,7 +1,8 @@
 """Merges that are killed at random moments: the store verifies, and the next merge completes it.
 
 `run` is used by the tests with a few kills and by bench/farm.py with many. Each process is forked
-from this one, so that it is busy with merging from its first moment on.
+from this one, so that it is busy with merging from its first moment on. It kills itself before or
+after a call of some function, of C or Python: which one does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import random
 import shutil
 import signal
-import time
+import sys
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,7 @@ class Outcome:
 
     Attributes:
         kills: merges that were killed.
-        completed: merges that were faster.
+        completed: merges that had ended by then.
         partial: kills after which the store had some of the variants, but not all.
         wrong: what was not as it should be.
     """
@@ -48,12 +49,11 @@ def run(folder: Path, *, kills: int, seed: int) -> Outcome:
     """Kill merges until so many were killed."""
     outcome, rng = Outcome(), random.Random(seed)
     joined = join(_write(folder))
-    began = time.perf_counter()
-    publish(joined, Store(folder / "timed"))
-    longest_s = time.perf_counter() - began
+    publish(joined, Store(folder / "first"))  # which imports what the others find imported
+    longest = _calls(joined, folder / "counted")
     while outcome.kills < kills:
         for _ in range(_ROUND):
-            _killed(outcome, joined, folder / "store", rng.uniform(0, longest_s))
+            _killed(outcome, joined, folder / "store", rng.randint(1, longest))
             _check(outcome, joined, folder / "store")
         publish(joined, Store(folder / "store"))
         if _check(outcome, joined, folder / "store") != _VARIANTS:
@@ -75,19 +75,35 @@ def _write(folder: Path) -> list[Path]:
     ]
 
 
-def _killed(outcome: Outcome, joined: Joined, store: Path, after_s: float) -> None:
+def _calls(joined: Joined, store: Path, most: int | None = None) -> int:
+    """Merge; return the number of calls and returns of functions, and die after `most` of them."""
+    count = 0
+
+    def note(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if count == most:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(note)
+    try:
+        publish(joined, Store(store))
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def _killed(outcome: Outcome, joined: Joined, store: Path, after: int) -> None:
     pid = os.fork()
     if not pid:
         status = 1
         try:
-            publish(joined, Store(store))
+            _calls(joined, store, after)
             status = 0
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(status)
-    time.sleep(after_s)
-    os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
         outcome.kills += 1

@@ -15,7 +15,8 @@ from pathlib import Path
 
 PROGRAMS = Path(__file__).parents[2] / "building" / "programs"
 """Where `fake_worker` lies."""
-_START_S = 90.0
+_START_S = 300.0
+"""A machine with much else to do takes its time."""
 
 
 def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = _START_S) -> None:
@@ -25,10 +26,17 @@ def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = _START
         time.sleep(0.02)
 
 
-def free_port() -> int:
-    with socket.socket() as opened:
-        opened.bind(("127.0.0.1", 0))
-        return int(opened.getsockname()[1])
+@contextlib.contextmanager
+def own_port() -> Iterator[int]:
+    """Yield a port of the loopback that nobody else is given until the end.
+
+    A socket that is bound and does not listen holds it; a server that reuses addresses, as those of
+    dask do, may listen there beside it.
+    """
+    with socket.socket() as holding:
+        holding.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holding.bind(("127.0.0.1", 0))
+        yield int(holding.getsockname()[1])
 
 
 def answers_at(port: int) -> bool:
@@ -45,8 +53,8 @@ class Cluster:
         port: of the scheduler.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.port = folder, port
         self.scheduler: subprocess.Popen[bytes] | None = None
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
         self._supervised: dict[str, threading.Thread] = {}
@@ -85,7 +93,7 @@ class Cluster:
                 "dask_worker", name, f"tcp://127.0.0.1:{port or self.port}", "--nthreads", "1",
                 "--no-nanny", "--name", name, "--host", "127.0.0.1",
                 "--dashboard-address", "127.0.0.1:0", "--local-directory",
-                str(self.folder / name), "--death-timeout", "20", variables=variables,
+                str(self.folder / name), "--death-timeout", str(_START_S), variables=variables,
             )  # fmt: skip
 
         def supervise() -> None:
@@ -136,15 +144,16 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
-    made = Cluster(folder)
-    try:
-        made.start_scheduler()
-        for number in range(workers):
-            made.start_worker(f"worker{number}")
-        made.wait_for_workers()
-        yield made
-    finally:
-        made.end()
+    with own_port() as port:
+        made = Cluster(folder, port)
+        try:
+            made.start_scheduler()
+            for number in range(workers):
+                made.start_worker(f"worker{number}")
+            made.wait_for_workers()
+            yield made
+        finally:
+            made.end()
 
 
 def processes_named(word: str) -> list[int]:
@@ -180,6 +189,7 @@ class Proxy:
         self._open.set()
         self._refuses = False
         self._over = False
+        self._lock = threading.Lock()
         self._pairs: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
@@ -196,8 +206,9 @@ class Proxy:
 
     def drop(self) -> None:
         """End all connections, and take no others."""
-        self._refuses = True
-        pairs, self._pairs = self._pairs, []
+        with self._lock:
+            self._refuses = True
+            pairs, self._pairs = self._pairs, []
         for opened in pairs:
             with contextlib.suppress(OSError):
                 opened.shutdown(socket.SHUT_RDWR)
@@ -219,18 +230,23 @@ class Proxy:
             except OSError:
                 return
             try:
-                if self._refuses:
-                    raise ConnectionRefusedError
-                far = socket.create_connection(("127.0.0.1", self._to), 5)
-                far.settimeout(None)
+                far = self._pair(near)
             except OSError:
                 near.close()
                 continue
-            self._pairs += [near, far]
             for source, target in ((near, far), (far, near)):
                 thread = threading.Thread(target=self._carry, args=[source, target], daemon=True)
                 thread.start()
                 self._threads.append(thread)
+
+    def _pair(self, near: socket.socket) -> socket.socket:
+        """Return the other end for a connection, unless connections are refused."""
+        with self._lock:
+            if self._refuses:
+                raise ConnectionRefusedError
+            far = socket.create_connection(("127.0.0.1", self._to))
+            self._pairs += [near, far]
+        return far
 
     def _carry(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
