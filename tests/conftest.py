@@ -142,8 +142,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
 
 
 @pytest.fixture(scope="session")
-def warm_store(shared: Shared) -> Store:
-    """Return a store that remembers the digests of the toolchain and of nothing else."""
+def warm_store(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Return a store that remembers the digests of the toolchain and of nothing else.
+
+    Each test process has a copy: what is read while another process writes may be half there.
+    """
 
     def fill(folder: Path) -> None:
         store = Store(folder / "store")
@@ -152,7 +155,8 @@ def warm_store(shared: Shared) -> Store:
             setup.record(context.digests)
         context.digests.save()
 
-    return Store(shared("warm", fill) / "store")
+    own = tmp_path_factory.mktemp("warm") / "store"
+    return Store(Path(shutil.copytree(shared("warm", fill) / "store", own)))
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,16 @@ import re
 from collections.abc import Iterator
 
 # A machine that is busy also says what is running; no page shows that.
-RUNNING = re.compile(r"^\[ *\d+/\d+\] (?:compiling|checking) \d+: .*\n", re.MULTILINE)
+RUNNING = re.compile(
+    r"^(?:\[ *\d+/\d+\] (?:(?:compiling|checking) \d+: .*|getting ready|waiting)"
+    r"|reading .+ \d+ s|(?:sent|brought) [\d,]+ of [\d,]+ variants?)\n",
+    re.MULTILINE,
+)
+
+
+def without_heartbeats(output: str) -> str:
+    """Return output without the lines that say from time to time what is going on."""
+    return RUNNING.sub("", output)
 
 
 def shown(text: str) -> Iterator[tuple[str, str]]:
@@ -22,4 +31,4 @@ def fits(output: str, wanted: str) -> bool:
         r"(?:.*\n)*?" if line == "…\n" else ".*".join(map(re.escape, line.split("…")))
         for line in wanted.splitlines(keepends=True)
     )
-    return re.fullmatch(pattern, RUNNING.sub("", output)) is not None
+    return re.fullmatch(pattern, without_heartbeats(output)) is not None

@@ -351,6 +351,7 @@ def test_every_block_of_a_page_does_what_it_says(
         ("took 3.2 s: 4 hits\n", "took … s: 4 hits\n", True),
         ("took 3.2 s: 5 hits\n", "took … s: 4 hits\n", False),
         ("a\n[1/3] checking 2: k@b200 7 s, l@b200 5 s\nb\n", "a\nb\n", True),
+        ("[0/1] getting ready\nreading a b.py 2 s\nsent 1 of 2 variants\nb\n", "b\n", True),
         ("a\n[1/1] compiled  k@b200  1.84 s\nb\n", "a\nb\n", False),
         ("", "…\n", True),
         ("", "", True),

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from pallasc.cli.render.progress import Progress, ResultLine
 from pallasc.cli.render.result_text import lines_below, result_line
+from pallasc.cli.terminal.interrupts import deferred
 from pallasc.cli.terminal.screen import STATUS_COLOURS, Screen, stderr_screen
 from pallasc.cli.terminal.status import Line, Status, status_lines
 from pallasc.cli.terminal.text_width import width
@@ -122,9 +123,10 @@ class Live(Progress):
         lines = status_lines(self._status(now_s), columns, rows) if self._visible else []
         if self._held or lines != self._drawn:
             shown = "\n".join(self._painted(line) for line in lines)
-            self.screen.write(_erase(self._drawn, columns) + "".join(self._held) + shown)
-            self._held.clear()
-            self._drawn = lines
+            with deferred():  # or what an interrupt leaves drawn would never be removed
+                self.screen.write(_erase(self._drawn, columns) + "".join(self._held) + shown)
+                self._held.clear()
+                self._drawn = lines
         self._drawn_s = now_s
 
     def _status(self, now_s: float) -> Status:

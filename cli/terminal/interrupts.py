@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNHANDLED = (signal.SIG_DFL, signal.default_int_handler)
 _DEAF_S = 10.0
 """Longer than a run takes to end its workers and to say what is left."""
+_AGAIN_S = 0.01
 
 
 @contextmanager
@@ -20,7 +24,8 @@ def as_interrupts() -> Iterator[None]:
     """Raise `KeyboardInterrupt` once for these signals, unless somebody handles or ignores them.
 
     Signals after the first are ignored until the process has ended: they must not interrupt what
-    ends the workers. After ten seconds another signal counts, in case the first was lost.
+    ends the workers. After ten seconds another signal counts, in case the first was lost; one that
+    comes while an object is finalized, where Python drops exceptions, is sent again.
     """
     # Python lets only the main thread set handlers.
     if threading.current_thread() is not threading.main_thread():
@@ -33,7 +38,8 @@ def as_interrupts() -> Iterator[None]:
     for number in ours:
         signal.signal(number, first)
     try:
-        yield
+        with first.sent_again_where_dropped():
+            yield
     finally:
         for number in ours:
             # Python restores its own handlers long before the process has ended, but not this.
@@ -44,10 +50,12 @@ def as_interrupts() -> Iterator[None]:
 def deferred() -> Iterator[None]:
     """Have a first signal raise `KeyboardInterrupt` at the end of the block, not inside.
 
-    What the block writes is whole then. A second signal ends it at once: nobody may be reading.
+    What the block writes is whole then, also where it lies in another such block. A second signal
+    ends it at once: nobody may be reading.
     """
     handler = signal.getsignal(signal.SIGINT)
-    if not isinstance(handler, _First):
+    is_main = threading.current_thread() is threading.main_thread()  # where handlers are called
+    if not isinstance(handler, _First) or handler.defers or not is_main:
         yield
         return
     handler.defers = True
@@ -65,23 +73,54 @@ class _First:
         self.defers = False
         self._came_s: float | None = None
         self._deferred = False
+        self._number: int = signal.SIGINT
+        self._is_dropped = self._reports = False
+        self._over = threading.Event()
 
     @property
     def came(self) -> bool:
         """Tell whether there was a signal."""
-        return self._came_s is not None
+        return self._came_s is not None or self._is_dropped
+
+    @contextmanager
+    def sent_again_where_dropped(self) -> Iterator[None]:
+        """Have a signal sent again whose exception Python drops, as in a `__del__`."""
+        report = sys.unraisablehook
+
+        def hook(dropped: Any) -> None:
+            if not issubclass(dropped.exc_type, KeyboardInterrupt):
+                report(dropped)
+                return
+            self._reports, self._is_dropped, self._came_s = True, True, None
+            threading.Thread(target=self._send_again, daemon=True).start()
+            self._reports = False
+
+        sys.unraisablehook = hook
+        try:
+            yield
+        finally:
+            sys.unraisablehook = report
+            self._over.set()
+
+    def _send_again(self) -> None:
+        """Send the signal until it is heard: the first may come before the hook has returned."""
+        while not self._over.wait(_AGAIN_S) and self._is_dropped:
+            os.kill(os.getpid(), self._number)
 
     def catch_up(self) -> None:
-        """Raise what was deferred."""
+        """Raise what was deferred; signals after it are ignored as after any first one."""
         if self._deferred:
             self._deferred = False
+            self._came_s = time.monotonic()
             raise KeyboardInterrupt
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._reports:
+            return  # it is sent again
         now_s = time.monotonic()
         if self.defers and self._came_s is None:
-            self._came_s, self._deferred = now_s - _DEAF_S, True
+            self._came_s, self._deferred, self._is_dropped = now_s - _DEAF_S, True, False
             return
         if self._came_s is None or now_s - self._came_s > _DEAF_S:
-            self._came_s = now_s
+            self._came_s, self._number, self._is_dropped = now_s, number, False
             raise KeyboardInterrupt

@@ -13,7 +13,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from consoles import without_heartbeats
 
+from pallasc.cache.remote.guard import Guard
 from pallasc.cache.store import Store
 from pallasc.cli.main import main
 
@@ -31,7 +33,7 @@ kernels:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run of the command line left behind."""
+    """What a run of the command line left behind, but for what a busy machine says meanwhile."""
 
     code: int
     out: str
@@ -48,7 +50,8 @@ def run(capfd: pytest.CaptureFixture[str]) -> RunCommand:
     def run_here(*arguments: str | Path) -> Run:
         capfd.readouterr()
         code = main([str(argument) for argument in arguments])
-        return Run(code, *capfd.readouterr())
+        out, err = capfd.readouterr()
+        return Run(code, out, without_heartbeats(err))
 
     return run_here
 
@@ -77,7 +80,7 @@ def run_process(*arguments: str | Path, modules: Path | None = None) -> Run:
         text=True,
         check=False,
     )
-    return Run(result.returncode, result.stdout, result.stderr)
+    return Run(result.returncode, result.stdout, without_heartbeats(result.stderr))
 
 
 @pytest.fixture
@@ -225,6 +228,32 @@ class Machine:
         return f"file://{self.remote}"
 
 
+# Runs the command line, which waits for a remote store for as long as that takes.
+PATIENT = """
+import sys
+from pallasc.cache.remote import guard, remote
+guard.Guard.left_s = lambda self: 1e9
+remote._REQUEST_S = 3600.0
+from pallasc.cli.main import main
+sys.exit(main())
+"""
+
+
+@pytest.fixture(scope="session")
+def patient_command() -> list[str]:
+    """Return the start of a command line that waits for a remote store as long as that takes."""
+    return [sys.executable, "-P", "-c", PATIENT]
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have builds of this process wait for a remote store for as long as that takes.
+
+    A busy machine may need longer than a build waits, which then takes nothing from the remote.
+    """
+    monkeypatch.setattr(Guard, "left_s", lambda self: 1e9)
+
+
 def _make_machine(folder: Path, warm: Store, remote: Path, *, more: str = "") -> Machine:
     project = folder / "project"
     project.mkdir(parents=True)
@@ -236,22 +265,26 @@ def _make_machine(folder: Path, warm: Store, remote: Path, *, more: str = "") ->
 
 
 @pytest.fixture(scope="session")
-def filled_remote(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> tuple[Path, str]:
+def filled_remote(
+    tmp_path_factory: pytest.TempPathFactory, warm_store: Store, patient_command: list[str]
+) -> tuple[Path, str]:
     """Return a remote that another machine has filled, and what that machine's build said."""
     folder = tmp_path_factory.mktemp("other-machine")
     machine = _make_machine(folder, warm_store, folder / "remote", more=_BOUND)
-    command = [sys.executable, "-P", "-m", "pallasc", "build", *map(str, machine.arguments)]
+    command = [*patient_command, "build", *map(str, machine.arguments)]
     ran = subprocess.run(
         [*command, "--remote", machine.url, "--remote-write"],
         capture_output=True,
         text=True,
         check=True,
     )
-    return machine.remote, ran.stderr
+    return machine.remote, without_heartbeats(ran.stderr)
 
 
 @pytest.fixture
-def machine(filled_remote: tuple[Path, str], tmp_path: Path, warm_store: Store) -> Machine:
+def machine(
+    filled_remote: tuple[Path, str], tmp_path: Path, warm_store: Store, patient: None
+) -> Machine:
     """Return a machine with a copy of that remote."""
     shutil.copytree(filled_remote[0], tmp_path / "remote")
     return _make_machine(tmp_path / "machine", warm_store, tmp_path / "remote")

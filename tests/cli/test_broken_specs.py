@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pallasc.compiler.workers import supervision
+
 RunCommand = Callable[..., Any]
 BROKEN = {
     "ends.py": "import os\nprint('bye', flush=True)\nos._exit(0)\n",
@@ -26,11 +28,20 @@ def specs(tmp_path: Path) -> list[Path]:
 
 
 def test_the_others_are_built_and_all_reports_are_right(
-    run: RunCommand, built: Any, specs: list[Path], tmp_path: Path
+    run: RunCommand,
+    built: Any,
+    specs: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    junit = tmp_path / "report.xml"
-    # The first one has that long to end, too: waiting for the second one costs no processor time.
-    more = ("--timeout", "6", "--json", "--junit", junit, "--annotations", "github")
+    junit, is_late = tmp_path / "report.xml", supervision._is_late
+
+    def only_one_is_late(worker: Any, timeout_s: float) -> bool:
+        """Let the first one end, however long that takes on a busy machine."""
+        return worker.request.path.endswith("hangs.py") and is_late(worker, timeout_s)
+
+    monkeypatch.setattr(supervision, "_is_late", only_one_is_late)
+    more = ("--timeout", "0.5", "--json", "--junit", junit, "--annotations", "github")
     result = run("build", *built.arguments, *specs, *more)
     report = json.loads(result.out)
     assert result.code == 2
@@ -38,7 +49,7 @@ def test_the_others_are_built_and_all_reports_are_right(
     assert [Path(error["file"]).name for error in report["errors"]] == list(BROKEN)
     assert "ended with exit code 0" in report["errors"][0]["message"]
     assert "bye" in report["errors"][0]["message"]
-    assert "took longer than 6 s" in report["errors"][1]["message"]
+    assert "took longer than 0.5 s" in report["errors"][1]["message"]
     assert ElementTree.parse(junit).getroot().get("errors") == "2"
     assert result.err.count("::error ") == 2
     assert "Traceback" not in result.err
@@ -47,6 +58,5 @@ def test_the_others_are_built_and_all_reports_are_right(
 def test_fail_fast_ends_at_the_first(run: RunCommand, built: Any, specs: list[Path]) -> None:
     result = run("build", *built.arguments, specs[0], "--fail-fast")
     assert (result.code, result.out) == (2, "")
-    said = [line for line in result.err.splitlines() if not line.startswith("reading ")]
-    assert said[0].startswith("error: ")
-    assert "hit" not in "\n".join(said)
+    assert result.err.startswith("error: ")
+    assert "hit" not in result.err

@@ -269,7 +269,7 @@ def test_a_mount_below_the_quarantine_is_not_emptied(tmp_path: Path) -> None:
 @as_root
 def test_one_user_of_a_shared_store_cannot_have_another_remove_her_files() -> None:
     done = subprocess.run(
-        [sys.executable, str(PROGRAM)], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, str(PROGRAM)], capture_output=True, text=True, check=False
     )
     told = json.loads(done.stdout)
     assert told["wrong"] == []

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
 import sys
+import threading
 import tomllib
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pallasc.cli.render.live import Live
 from pallasc.cli.terminal import interrupts
 from pallasc.cli.terminal.interrupts import as_interrupts, deferred
+from pallasc.cli.terminal.screen import Screen
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -24,6 +29,9 @@ import atexit, os, sys
 first, second = map(int, sys.argv[1:])
 import pallasc.compiler.builds.collect
 from pallasc.cli.main import main
+from pallasc.cli.terminal import interrupts
+
+interrupts._DEAF_S = 3600.0  # a busy machine may take longer between the two
 
 def again(place, kill=os.kill, this=os.getpid(), number=second, write=os.write):
     kill(this, number)
@@ -95,6 +103,44 @@ def test_what_somebody_handles_or_ignores_is_left_alone(handlers: object) -> Non
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
+class Finalized:
+    """Is sent a signal when nobody has it any more; Python drops what is raised there."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_is_not_lost_while_an_object_is_finalized(
+    handlers: object, capfd: pytest.CaptureFixture[str]
+) -> None:
+    passed = []
+
+    def run() -> None:
+        with as_interrupts():
+            Finalized()
+            passed.append("the finalizer")
+            threading.Event().wait(900)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert passed == ["the finalizer"]
+    assert capfd.readouterr().err == ""
+
+
+def test_other_errors_of_finalizers_are_reported_as_ever(
+    handlers: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fails:
+        def __del__(self) -> None:
+            raise ValueError("in a finalizer")
+
+    told: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda dropped: told.append(str(dropped.exc_value)))
+    with as_interrupts():
+        Fails()
+    assert told == ["in a finalizer"]
+
+
 # Interrupts a process where it begins to import a module.
 INTERRUPTING = """
 import os, signal, sys
@@ -152,6 +198,57 @@ def test_a_signal_while_a_report_is_written(
     with pytest.raises(KeyboardInterrupt):
         _write(written, signals=signals)
     assert written == whole
+
+
+def test_a_block_within_another_leaves_the_signal_to_the_outer_one(handlers: object) -> None:
+    written = []
+
+    def write() -> None:
+        with as_interrupts():
+            with deferred():
+                with deferred():
+                    os.kill(os.getpid(), signal.SIGTERM)
+                written.append("the rest of the outer one")
+            written.append("what follows")
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert written == ["the rest of the outer one"]
+
+
+class Interrupting(io.StringIO):
+    """A terminal, read by a model; what is drawn on it first brings a signal."""
+
+    def __init__(self, paper: Any) -> None:
+        super().__init__()
+        self.paper = paper
+        self.writes = 0
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        self.paper.feed(text.replace("\n", "\r\n"))
+        self.writes += 1
+        if self.writes == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return len(text)
+
+
+def test_an_interrupt_while_the_status_is_drawn_leaves_none_behind(
+    handlers: object, pretended: Any, paper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    terminal = Interrupting(paper(80))
+
+    def build() -> None:
+        with as_interrupts(), Live(Screen(terminal, live=True), clock=pretended.Clock()) as live:
+            live(pretended.finished(pretended.compiled(), 1, 2))
+            live(pretended.started(done=1, total=2))
+
+    with pytest.raises(KeyboardInterrupt):
+        build()
+    assert terminal.paper.shown == ["compiled  add@h100-sxm  1.24 s, 9,512 bytes, 40 registers"]
 
 
 def test_a_report_without_a_signal_is_written() -> None:

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,8 +18,14 @@ from typing import Any
 
 import pytest
 
+from pallasc.cache.remote.guard import Guard
+
 RunCommand = Callable[..., Any]
 Machine = Any
+
+DEADLINE_S = 900
+LEFT_S = Guard.left_s
+"""How long a build waits; fixtures make it patient."""
 
 
 def report(result: Any) -> Any:
@@ -211,6 +216,8 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     answer: Callable[[BaseHTTPRequestHandler], None]
     seen: list[str]
+    asked: threading.Event
+    over: threading.Event
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -223,6 +230,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         server: Any = self.server
         server.seen.append(f"{self.command} {self.path}")
+        server.asked.set()
         server.answer(self)
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -240,15 +248,18 @@ def refuse(status: int) -> Callable[[BaseHTTPRequestHandler], None]:
 
 
 def stall(handler: BaseHTTPRequestHandler) -> None:
-    time.sleep(30)
+    server: Any = handler.server
+    server.over.wait()
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server(("127.0.0.1", 0), Handler) as made:
         made.answer, made.seen = refuse(403), []
+        made.asked, made.over = threading.Event(), threading.Event()
         threading.Thread(target=made.serve_forever, daemon=True).start()
         yield made
+        made.over.set()
         made.shutdown()
 
 
@@ -266,19 +277,22 @@ def build_with(run: RunCommand, machine: Machine, port: int) -> tuple[Any, Any]:
     [(refuse(403), 1), (refuse(429), 2), (refuse(500), 2), (stall, 1)],
     ids=["403", "429", "500", "stall"],
 )
-def test_a_remote_that_fails_costs_a_warning_and_little_time(
+def test_a_remote_that_fails_costs_a_warning_and_few_requests(
     answer: Callable[[BaseHTTPRequestHandler], None],
     most: int,
     machine: Machine,
     run: RunCommand,
     server: Server,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server.answer = answer
+    if answer is stall:  # and until the build is over, so that only its patience ends the wait
+        monkeypatch.setattr(Guard, "left_s", LEFT_S)
     result, found = build_with(run, machine, server.server_port)
     assert (result.code, found["totals"]["compiled"]) == (0, 1)
-    assert 1 <= len(server.seen) <= most
-    assert found["remote"]["tripped"]
-    assert found["remote"]["waited_s"] < 2.6
+    assert server.asked.wait(DEADLINE_S)
+    assert len(server.seen) <= most
+    assert ("s were waited for" in found["remote"]["tripped"]) == (answer is stall)
     (warning,) = (line for line in result.err.splitlines() if line.startswith("warning: "))
     assert "the remote store is left alone for the rest of this build" in warning
     assert "given up" in result.err.splitlines()[-2]
@@ -291,7 +305,6 @@ def test_a_remote_that_is_not_there_costs_a_warning(machine: Machine, run: RunCo
         taken.bind(("127.0.0.1", 0))  # nobody listens
         result, found = build_with(run, machine, taken.getsockname()[1])
     assert (result.code, found["totals"]["compiled"]) == (0, 1)
-    assert found["remote"]["waited_s"] < 2.1
     assert found["remote"]["tripped"]
 
 
@@ -335,29 +348,30 @@ def test_signatures_can_be_required_of_remotes_alone(
 @pytest.mark.once
 @pytest.mark.parametrize("verb", ["build", "sync", "pull", "remote-stats"])
 def test_an_interrupt_ends_what_waits_for_a_remote(
-    verb: str, machine: Machine, server: Server
+    verb: str, machine: Machine, server: Server, patient_command: list[str]
 ) -> None:
+    """Nothing else ends it: the server never answers, and no limit is near."""
     server.answer = stall
+    patience = ["--timeout", "3600"]
     arguments = {
         "build": ["build", *map(str, machine.arguments), "--remote-write"],
-        "sync": ["cache", "sync", str(machine.spec), "--store", str(machine.store)],
-        "pull": ["cache", "pull", "--store", str(machine.store)],
-        "remote-stats": ["cache", "remote-stats", "--store", str(machine.store)],
+        "sync": ["cache", "sync", str(machine.spec), "--store", str(machine.store), *patience],
+        "pull": ["cache", "pull", "--store", str(machine.store), *patience],
+        "remote-stats": ["cache", "remote-stats", "--store", str(machine.store), *patience],
     }[verb]
-    command = [sys.executable, "-P", "-m", "pallasc", *arguments]
     process = subprocess.Popen(
-        [*command, "--remote", f"http://127.0.0.1:{server.server_port}"],
+        [*patient_command, *arguments, "--remote", f"http://127.0.0.1:{server.server_port}"],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "CI": ""},
     )
-    while not server.seen and process.poll() is None:
-        time.sleep(0.05)
-    began = time.monotonic()
+    assert server.asked.wait(DEADLINE_S)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    try:
+        _, err = process.communicate(timeout=DEADLINE_S)
+    finally:
+        process.kill()
     assert process.returncode == 130, err
-    assert time.monotonic() - began < 15  # a busy machine; nobody waits for the 30 s of the server
     assert "Traceback" not in err
 
 

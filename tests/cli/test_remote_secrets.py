@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -71,7 +72,8 @@ pallasc.declare(
 
 
 def test_neither_kernels_nor_python_specs_see_them(tmp_path: Path, warm_store: Store) -> None:
-    home = tmp_path / "home"
+    home, store = tmp_path / "home", tmp_path / "store"
+    shutil.copytree(warm_store.root, store)
     for name in FILES:
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(SECRET)
@@ -87,7 +89,7 @@ def test_neither_kernels_nor_python_specs_see_them(tmp_path: Path, warm_store: S
     }
     command = [sys.executable, "-P", "-m", "pallasc", "build", str(spec), "--jobs", "1"]
     ran = subprocess.run(
-        [*command, "--store", str(warm_store.root)],
+        [*command, "--store", str(store)],
         env=environment,
         capture_output=True,
         text=True,
@@ -99,6 +101,6 @@ def test_neither_kernels_nor_python_specs_see_them(tmp_path: Path, warm_store: S
     for text in seen.values():
         assert SECRET not in text
         assert {*json.loads(text)["files"]} == {"FileNotFoundError"}
-    written = [path for path in warm_store.folder.rglob("*") if path.is_file()]
+    written = [path for path in store.rglob("*") if path.is_file()]
     assert written
     assert not any(SECRET.encode() in path.read_bytes() for path in written)

@@ -178,7 +178,7 @@ def test_checks_are_divided_as_builds_are(run: RunCommand, built: Any, ids: list
 
 @pytest.fixture
 def repository(run: RunCommand, built: Any, tmp_path: Path) -> Callable[[int], Path]:
-    """Return what commits the spec at a time, in seconds from now, and returns its file."""
+    """Return what commits the spec some days from now, and returns its file."""
     import subprocess
     import time
 
@@ -191,11 +191,11 @@ def repository(run: RunCommand, built: Any, tmp_path: Path) -> Callable[[int], P
         own = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, **environment}
         subprocess.run(command, check=True, env=own, capture_output=True)
 
-    def commit(later_s: int) -> Path:
+    def commit(days: int) -> Path:
         (folder / "kernels.yaml").write_text(built.spec.read_text())
         git("init", "-q")
         git("add", ".")
-        at = f"{int(time.time()) + later_s} +0000"
+        at = f"{int(time.time()) + days * 86_400} +0000"
         git("commit", "-q", "--allow-empty", "-m", "c", GIT_COMMITTER_DATE=at)
         return folder / "kernels.yaml"
 
@@ -209,9 +209,10 @@ def test_the_remote_store_has_the_costs_that_are_older_than_the_commit(
     repository: Callable[[int], Path],
     warm_store: Store,
     tmp_path: Path,
+    patient: None,
 ) -> None:
     remote = ("--remote", f"file://{tmp_path}/remote")
-    spec, warm = repository(100), tmp_path / "warm"
+    spec, warm = repository(1), tmp_path / "warm"
     none = "divided without costs"
     assert none in run("build", spec, "--store", built.store, "--shard", "1/2", *remote).err
     shutil.copytree(warm_store.root, warm)
@@ -229,5 +230,5 @@ def test_the_remote_store_has_the_costs_that_are_older_than_the_commit(
     assert run("merge", *parts, "--store", "merged", *sent).code == 0
     told = run("build", spec, "--store", built.store, "--shard", "1/2", *sent[1:])
     assert " of compiling by the remote store\n" in told.err
-    repository(-1000)
+    repository(-1)
     assert none in run(*arguments, "--shard", "1/2").err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import re
@@ -25,7 +26,9 @@ import pytest
 pytestmark = pytest.mark.once
 
 PROGRAM = Path(__file__).parent / "programs" / "pretended_build.py"
-DEADLINE_S = 30
+DEADLINE_S = 600
+CUT = re.compile(r"\x1b(\[[\d;]*)?\Z")
+"""A sequence whose end is still to be read."""
 
 
 class RealTerminal:
@@ -34,7 +37,8 @@ class RealTerminal:
     def __init__(self, columns: int, environment: dict[str, str], folder: Path, paper: Any) -> None:
         self._outer, inner = os.openpty()
         fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self._text = b""
+        self._text = self._rest = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         self._paper = paper(columns)
         self._process = subprocess.Popen(
             [sys.executable, "-P", PROGRAM, folder / "orders"],
@@ -46,7 +50,7 @@ class RealTerminal:
 
     @property
     def raw(self) -> str:
-        return self._text.decode()
+        return self._text
 
     def shown(self) -> list[str]:
         while select.select([self._outer], [], [], 0.02)[0]:
@@ -54,8 +58,12 @@ class RealTerminal:
                 piece = os.read(self._outer, 65536)
             except OSError:  # the other end is closed
                 break
-            self._text += piece
-            self._paper.feed(piece.decode())
+            text = self._decoder.decode(piece)  # it may end within a letter, or a sequence
+            self._text += text
+            text = self._rest + text
+            whole = CUT.sub("", text)
+            self._rest = text[len(whole) :]
+            self._paper.feed(whole)
         return self._paper.shown
 
     def interrupt(self) -> None:

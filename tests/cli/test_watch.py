@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from consoles import without_heartbeats
 
 from pallasc.cache.store import Store
 from pallasc.cli.render.edited import Before
@@ -21,7 +22,7 @@ from pallasc.compiler.builds.report import Report
 
 RunCommand = Callable[..., Any]
 
-DEADLINE_S = 300
+DEADLINE_S = 1200
 
 SPEC = """
 schema: 1
@@ -70,8 +71,8 @@ class Watching:
     def until(self, *words: str) -> str:
         """Read up to a line that has these words, and return it."""
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line)
+        for line in map(without_heartbeats, self.process.stderr):
+            self.lines += [line] if line else []
             if all(word in line for word in words):
                 return line
         raise AssertionError("".join(self.lines))
@@ -79,7 +80,7 @@ class Watching:
     def end(self) -> int:
         """Interrupt it, and return its exit code."""
         self.process.send_signal(signal.SIGINT)
-        return self.process.wait(timeout=60)
+        return self.process.wait(timeout=DEADLINE_S)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import click
 
 from pallasc.cli.render.live import stderr_progress
 from pallasc.cli.render.summary import summary
+from pallasc.cli.terminal.interrupts import as_interrupts
 from pallasc.compiler.builds.report import Event, Report, Tick, VariantResult
 from pallasc.errors import CompileError, Location, PallascError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -173,4 +174,5 @@ def main(pipe: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    with as_interrupts():
+        main(sys.argv[1])
