@@ -13,7 +13,7 @@ from types import ModuleType
 
 from harness import Figure, run_benchmark
 
-PARTS = ("faults", "lookup", "pick", "pruning", "tokamax")
+PARTS = ("faults", "lookup", "pick", "pruning", "tokamax", "wheel")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

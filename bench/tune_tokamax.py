@@ -37,6 +37,7 @@ from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.lowering.topology import devices_for
+from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.specs.bundle.items import item_of
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.gpus import Target
@@ -49,6 +50,8 @@ from pallasc.specs.spec import Variant
 
 Compared = Timing | tuple[str, str]
 """Seconds of both, or the type and the words of the error of plain JAX."""
+
+_ASSEMBLER = re.compile(r"ptxas .*?, line (\d+); error *: (.*)")
 
 GOAL = 1.15
 SAMPLE = 50
@@ -208,7 +211,12 @@ def judged(compared: Mapping[str, Compared], words: Mapping[str, str]) -> list[F
 
 
 def _says(text: str, kind: str, words: str) -> bool:
-    """Tell whether an error's type and words are in ours; an assertion's may have no words."""
+    """Tell whether an error's type and words are in ours; an assertion's may have no words.
+
+    Of many errors of the assembler, the first one is compared.
+    """
+    if assembler := _ASSEMBLER.search(words):
+        return f"line {assembler[1]}: {assembler[2]}" in text
     return kind in text and re.sub(r"\s+", " ", words).strip() in re.sub(r"\s+", " ", text)
 
 
@@ -217,6 +225,8 @@ def compare(sample: Sequence[Variant], refused: Sequence[Variant]) -> dict[str, 
     import jax
 
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # there is neither GPU nor driver
+    # Mosaic asks the assembler on PATH which PTX it reads: that of pallasc, for both.
+    os.environ["PATH"] = os.pathsep.join([str(find_toolchain().ptxas.parent), os.environ["PATH"]])
     target = (*sample, *refused)[0].target
     devices_for(target)  # before JAX looks for devices of this machine
     jax.config.update("jax_platforms", "cpu")

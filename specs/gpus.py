@@ -264,6 +264,13 @@ _BUILT_IN = (
     _A100,
     replace(
         _A100,
+        name="a100-sxm-40gb",
+        memory_bandwidth_bytes_per_s=1_555_200_000_000,
+        memory_bytes=42331013120,
+        description="NVIDIA A100-SXM4-40GB",
+    ),
+    replace(
+        _A100,
         name="a100-pcie",
         memory_bandwidth_bytes_per_s=2_039_000_000_000,
         clock_ghz=1.1105,

@@ -26,6 +26,7 @@ NAMES = {
     "ops/ragged_dot/pallas_mosaic_gpu_common": "Config",
     "ops/ragged_dot/base": "TRANS_RHS_RAGGED_DOT_DIM_NUMS",
     "precision": "canonicalize_precision",
+    "quantization": "AsQArray",
 }
 """Modules below `tokamax/_src`, and what specs name in each."""
 

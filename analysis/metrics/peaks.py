@@ -25,6 +25,7 @@ _A100 = {"f16": 312.0, "tf32": 156.0, "i8": 624.0, "f64": 19.5}
 _TERA_OPERATIONS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         "a100-sxm": _A100,
+        "a100-sxm-40gb": _A100,
         "a100-pcie": _A100,
         "a6000": {"f16": 154.8, "tf32": 77.4, "i8": 309.7},
         "l40s": {"f16": 362.05, "tf32": 183.2, "f8": 733.0, "i8": 733.0},

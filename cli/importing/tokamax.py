@@ -25,7 +25,7 @@ FIGURES = COLUMNS[2:]
     "asked",
     multiple=True,
     metavar="MODEL",
-    help="Only the tables of this GPU: h100, b200. May be repeated; all by default.",
+    help="Only the tables of this GPU: a100, h100, b200. May be repeated; all by default.",
 )
 @click.option(
     "-o",
@@ -112,7 +112,7 @@ def _kernels(package: Package, asked: tuple[str, ...]) -> dict[str, list[Kernel]
     if not found:
         raise SpecError(
             f"{package.root} has no entries of Mosaic GPU kernels that can be imported.",
-            hint="Tokamax 0.0.17 has them for h100 and b200.",
+            hint="Tokamax 0.0.17 has them for a100-sxm-40gb, h100-sxm and b200.",
         )
     return found
 

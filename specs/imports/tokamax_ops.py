@@ -29,6 +29,10 @@ _ATTENTION_FIXED: Mapping[str, Any] = {
 }
 _MASK_FIXED = dict.fromkeys(("q_start", "q_end", "k_start", "k_end"))
 _CAUSAL = {"offset": 0, "window_size": None}
+_RAGGED_FIXED: Mapping[str, Any] = {
+    **dict.fromkeys(("activation", "manual_axis_type", "group_offset")),
+    "zero_initialize": False,
+}
 _RAGGED_DIMENSIONS = {
     "DEFAULT_RAGGED": ([[[1], [1]], [[], []]], [0], [0]),
     "TRANS_RHS_RAGGED": ([[[1], [2]], [[], []]], [0], [0]),
@@ -111,20 +115,56 @@ def _gated_linear_unit_row(arguments: dict[str, Any]) -> Row:
     return row
 
 
-def _ragged_dot_row(arguments: dict[str, Any]) -> Row:
-    sizes = arguments.pop("group_sizes")
+def _ragged_dot_row(arguments: dict[str, Any]) -> Row | None:
+    if _is_quantised(arguments):
+        return None
     row = {
         "lhs": _array(arguments.pop("lhs")),
         "rhs": _array(arguments.pop("rhs")),
+        **_ragged_dot_settings(arguments),
+    }
+    _check(arguments, {**_RAGGED_FIXED, "fuse_gateup_activation": None})
+    return row
+
+
+def _ragged_dot_quantised_row(arguments: dict[str, Any]) -> Row | None:
+    if not _is_quantised(arguments):
+        return None
+    lhs, rhs = arguments.pop("lhs"), arguments.pop("rhs")
+    row = {
+        "lhs": _array(lhs.pop("value")),
+        "qtype": _function(lhs.pop("qtype")),
+        "rhs": _array(rhs.pop("qvalue")),
+        "scale": _array(rhs.pop("scale")),
+        **_ragged_dot_settings(arguments),
+        "fused": arguments.pop("fuse_gateup_activation"),
+    }
+    _check(lhs, {"channelwise_axes": [], "tiled_axes": None, "calibration_method": "absmax"})
+    _check_stored_as(rhs.pop("qtype"), row["rhs"])
+    _check(rhs, {"zero_point": None})
+    _check(arguments, _RAGGED_FIXED)
+    return row
+
+
+def _is_quantised(arguments: Mapping[str, Any]) -> bool:
+    return isinstance(arguments["rhs"], dict)
+
+
+def _ragged_dot_settings(arguments: dict[str, Any]) -> Row:
+    sizes = arguments.pop("group_sizes")
+    return {
         "group_sizes": f"i32[{sizes['num_groups'] if isinstance(sizes, dict) else len(sizes)}]",
         "dimensions": _dimensions(arguments.pop("ragged_dot_dimension_numbers")),
         "precision": _precision(arguments.pop("precision")),
         "out": arguments.pop("preferred_element_type"),
         "residuals": arguments.pop("return_residuals"),
     }
-    unset = ("activation", "manual_axis_type", "group_offset", "fuse_gateup_activation")
-    _check(arguments, {**dict.fromkeys(unset), "zero_initialize": False})
-    return row
+
+
+def _check_stored_as(qtype: str, array: str) -> None:
+    """Refuse quantised values in an array of another type; the spec leaves theirs to the array."""
+    if resolve_array(f"{qtype}[]").dtype != resolve_array(array).dtype:
+        raise Left(f"values of {qtype} in an array of another type")
 
 
 def _check(rest: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
@@ -234,7 +274,37 @@ def _vjp(kernel: str, *, masked: bool) -> Op:
 
 
 def _for_all(config: str) -> dict[str, str]:
-    return dict.fromkeys(("sm_90a", "sm_100a"), config)
+    return dict.fromkeys(("sm_80", "sm_90a", "sm_100a"), config)
+
+
+_QUANTISED_ARGS = """\
+    args:
+      lhs: {$call: "tokamax._src.quantization:AsQArray", value: "{lhs}", qtype: {$ref: "{qtype}"}}
+      rhs: {$call: "qwix:QArray", qvalue: "{rhs}", scale: "{scale}"}
+      group_sizes: "{group_sizes}"
+"""
+_QUANTISED_STATIC = '      fuse_gateup_activation: "{fused}"\n'
+
+
+def _ragged_dot(
+    kernel: str, args: str, row: Callable[[dict[str, Any]], Row | None], static: str = ""
+) -> Op:
+    base = f"{_OPS}.ragged_dot"
+    text = f"""\
+    static:
+      ragged_dot_dimension_numbers: {{$ref: "{base}.base:{{dimensions}}_DOT_DIM_NUMS"}}
+      precision: "{{precision}}"
+      preferred_element_type: "{{out}}"
+      return_residuals: "{{residuals}}"
+"""
+    return Op(
+        kernel,
+        "pallas_mosaic_gpu_ragged_dot",
+        f"{base}.pallas_mosaic_gpu:PallasMosaicGpuRaggedDot",
+        _for_all(f"{base}.pallas_mosaic_gpu_common:Config"),
+        args + text + static,
+        row,
+    )
 
 
 OPS = (
@@ -271,20 +341,13 @@ OPS = (
 """,
         _gated_linear_unit_row,
     ),
-    Op(
+    _ragged_dot(
         "ragged_dot",
-        "pallas_mosaic_gpu_ragged_dot",
-        f"{_OPS}.ragged_dot.pallas_mosaic_gpu:PallasMosaicGpuRaggedDot",
-        _for_all(f"{_OPS}.ragged_dot.pallas_mosaic_gpu_common:Config"),
-        f"""\
-    args: {{lhs: "{{lhs}}", rhs: "{{rhs}}", group_sizes: "{{group_sizes}}"}}
-    static:
-      ragged_dot_dimension_numbers: {{$ref: "{_OPS}.ragged_dot.base:{{dimensions}}_DOT_DIM_NUMS"}}
-      precision: "{{precision}}"
-      preferred_element_type: "{{out}}"
-      return_residuals: "{{residuals}}"
-""",
+        '    args: {lhs: "{lhs}", rhs: "{rhs}", group_sizes: "{group_sizes}"}\n',
         _ragged_dot_row,
+    ),
+    _ragged_dot(
+        "ragged_dot_quantised", _QUANTISED_ARGS, _ragged_dot_quantised_row, _QUANTISED_STATIC
     ),
 )
 """In the order of the spec."""

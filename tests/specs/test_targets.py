@@ -102,7 +102,10 @@ def test_an_architecture_splits_into_major_minor_and_suffix(
         ("h100-smx", "unknown target 'h100-smx'.\n  Did you mean 'h100-sxm'?"),
         ("H100-SXM", "unknown target 'H100-SXM'.\n  Did you mean 'h100-sxm'?"),
         ("h100", "unknown target 'h100'.\n  Did you mean 'h100-sxm' or 'h100-pcie'?"),
-        ("A100", "unknown target 'A100'.\n  Did you mean 'a100-sxm' or 'a100-pcie'?"),
+        (
+            "A100",
+            "unknown target 'A100'.\n  Did you mean 'a100-sxm', 'a100-sxm-40gb' or 'a100-pcie'?",
+        ),
         ("h", "unknown target 'h'.\n  Did you mean 'h100-sxm', 'h100-pcie' or 'h200'?"),
         (
             "sm_75",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,17 @@ def ragged(**changed: Any) -> dict[str, Any]:
         **dict.fromkeys(nothing),
         "zero_initialize": False,
         **changed,
+    }
+
+
+def quantised(**changed: Any) -> dict[str, Any]:
+    """Return a ragged dot of rows that the call quantises, by weights that are quantised."""
+    rows = {"value": "bf16[1024,256]", "qtype": "jax.numpy.float8_e4m3fn", "channelwise_axes": []}
+    weights = {"qvalue": "f8_e4m3fn[8,256,512]", "scale": "bf16[8,1,512]", "zero_point": None}
+    return {
+        **ragged(fuse_gateup_activation="silu"),
+        "lhs": {**rows, "tiled_axes": None, "calibration_method": "absmax"},
+        "rhs": {**weights, "qtype": "float8_e4m3fn", **changed},
     }
 
 
@@ -183,6 +195,13 @@ def test_what_is_written_expands_to_the_points_of_the_rows(package: Make, tmp_pa
             attention(logits_scale=1.0),
             "logits_scale is not 1 / sqrt(the size of a head)",
         ),
+        (RAGGED_DOT, ragged(fuse_gateup_activation="silu"), "fuse_gateup_activation is 'silu'"),
+        (
+            RAGGED_DOT,
+            quantised(qtype="float4_e2m1fn"),
+            "values of float4_e2m1fn in an array of another type",
+        ),
+        (RAGGED_DOT, quantised(zero_point="bf16[8,1,512]"), "zero_point is 'bf16[8,1,512]'"),
     ],
 )
 def test_entries_that_are_left_out_are_counted_by_reason(
@@ -191,6 +210,28 @@ def test_entries_that_are_left_out_are_counted_by_reason(
     made = package({(H100, op): [(arguments, [(tiles(), times(1.0))])]})
     (kernel,) = kernels(made)
     assert (kernel.points, kernel.untuned, dict(kernel.left)) == ([], [], {reason: 1})
+
+
+def test_quantised_arrays_are_pytrees_of_their_values_and_scales(
+    package: Make, tmp_path: Path
+) -> None:
+    tuned = ragged(), [({"block_m": 64}, times(1.0))]
+    made = package({(H100, RAGGED_DOT): [tuned, (quantised(), [])]})
+    for name, text in files_of(kernels(made), made.source, untuned=True).items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "tokamax").symlink_to(made.root)
+    (tmp_path / "qwix.py").write_text("class QArray: ...\n")
+    variants = expand(load_yaml(tmp_path / "tokamax-h100.yaml"))
+    assert [v.name for v in variants] == ["ragged_dot", "ragged_dot_quantised_untuned"]
+    args: Any = variants[1].args
+    assert args["lhs"]["$call"] == "tokamax._src.quantization:AsQArray"
+    assert args["lhs"]["qtype"] == {"$ref": "jax.numpy:float8_e4m3fn"}
+    assert (args["rhs"]["$call"], str(args["rhs"]["qvalue"]), str(args["rhs"]["scale"])) == (
+        "qwix:QArray",
+        "f8e4m3fn[8, 256, 512]",
+        "bf16[8, 1, 512]",
+    )
+    assert variants[1].static["fuse_gateup_activation"] == "silu"
 
 
 def test_the_same_call_twice_is_one_entry(package: Make) -> None:
@@ -221,23 +262,25 @@ def test_names_that_cannot_be_short_are_digests() -> None:
 
 
 def test_devices_are_models_by_the_name_of_their_driver(package: Make) -> None:
-    folders = (H100, "nvidia_b200", "nvidia_a100-sxm4-40gb", "tpu_v5")
+    folders = (H100, "nvidia_b200", "nvidia_a100-sxm4-40gb", "nvidia_v100", "tpu_v5")
     made = package({(name, GLU): [(glu(), [])] for name in folders})
-    assert {model.name for model in devices(made).values()} == {"h100-sxm", "b200"}
-    assert other_devices(made) == ["nvidia_a100-sxm4-40gb"]
+    names = {model.name for model in devices(made).values()}
+    assert names == {"a100-sxm-40gb", "h100-sxm", "b200"}
+    assert other_devices(made) == ["nvidia_v100"]
     assert list(chosen(devices(made), ("h100",))) == [H100]
-    assert len(chosen(devices(made), ())) == 2
+    assert list(chosen(devices(made), ("a100",))) == ["nvidia_a100-sxm4-40gb"]
+    assert len(chosen(devices(made), ())) == 3
     with pytest.raises(SpecError, match="no tables for 'h20'"):
         chosen(devices(made), ("h20",))
 
 
-@pytest.mark.parametrize("asked", ["a100", "a100-sxm4-40gb", "nvidia_a100-sxm4-40gb"])
+@pytest.mark.parametrize("asked", ["v100", "v100-sxm2-16gb", "nvidia_v100-sxm2-16gb"])
 def test_a_gpu_that_is_no_model_is_not_said_to_have_no_tables(package: Make, asked: str) -> None:
-    made = package({(name, GLU): [(glu(), [])] for name in (H100, "nvidia_a100-sxm4-40gb")})
+    made = package({(name, GLU): [(glu(), [])] for name in (H100, "nvidia_v100-sxm2-16gb")})
     with pytest.raises(SpecError) as caught:
         chosen(devices(made), (asked,), other_devices(made))
     assert caught.value.message == (
-        "pallasc has no model of 'nvidia_a100-sxm4-40gb', whose tables Tokamax has."
+        "pallasc has no model of 'nvidia_v100-sxm2-16gb', whose tables Tokamax has."
     )
     assert caught.value.hint == "Models with tables: h100-sxm"
 
@@ -297,6 +340,7 @@ def test_the_installed_package_is_found_and_not_imported(
     made = package({(H100, GLU): []})
     (made.root / "__init__.py").write_text("raise RuntimeError('imported')")
     monkeypatch.syspath_prepend(str(made.root.parent))
+    monkeypatch.delitem(sys.modules, "tokamax", raising=False)  # another test may import it
     (tmp_path / "lib/tokamax-9.8.7.dist-info/METADATA").write_text(
         "Name: tokamax\nVersion: 9.8.7\n"
     )

@@ -103,21 +103,22 @@ def user_of_tokamax(built: Path, builder: Environment) -> Environment:
     return made
 
 
-def run(user: Environment, standin: Any, built: Path, devices: str, *which: str) -> Any:
-    """Make the calls of the program on such a GPU."""
+def run(user: Environment, standin: Any, devices: str, program: str, *words: str | Path) -> Any:
+    """Run a program on such a GPU; return what it prints."""
     runtime = ROOT / "tests" / "runtime"
     path = os.pathsep.join([str(runtime), str(runtime / "programs")])
     driver = standin.environment(devices=devices)
     steering = {k: v for k, v in driver.items() if k.startswith(("STANDIN_", "LD_"))}
-    words = ["-P", PROGRAMS / "tokamax_calls.py", built / "ptx.json", *which]
     two = "--xla_force_host_platform_device_count=2"
     places = {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": two}
-    return json.loads(user.succeed(*words, cwd=built, **places, **steering).splitlines()[-1])
+    command = ["-P", PROGRAMS / program, *words]
+    printed = user.succeed(*command, cwd=user.folder, **places, **steering)
+    return json.loads(printed.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
 def report(built: Path, user_of_tokamax: Environment, standin: Any) -> Any:
-    return run(user_of_tokamax, standin, built, "9.0")
+    return run(user_of_tokamax, standin, "9.0", "tokamax_calls.py", built / "ptx.json")
 
 
 def project_of(folder: Path) -> str:
@@ -153,9 +154,22 @@ def test_by_default_a_few_of_the_calls_that_tokamax_has_tuned_are_compiled(
         ("attention", "h100-sxm"): 2,
         ("attention_vjp", "h100-sxm"): 1,
         ("gated_linear_unit", "h100-sxm"): 2,
+        ("gated_linear_unit", "a100-sxm-40gb"): 2,
         ("ragged_dot", "h100-sxm"): 8,
         ("ragged_dot", "b200"): 6,
     }
+
+
+def test_the_python_of_the_readme_runs_as_it_stands_and_launches_prebuilt_kernels(
+    user_of_tokamax: Environment, standin: Any
+) -> None:
+    found = run(user_of_tokamax, standin, "9.0", "tokamax_page.py", EXAMPLE / "README.md")
+    assert found["blocks"] == [
+        {"launches": 4, "warnings": []},
+        {"launches": 1, "warnings": []},
+    ]
+    arrays = [[8, 2048, 16, 128]]
+    assert (found["value"], found["gradients"], found["y"]) == ([[]], 3 * arrays, arrays)
 
 
 def test_the_key_of_every_kernel_is_that_of_the_call_that_its_spec_makes(
@@ -163,7 +177,7 @@ def test_the_key_of_every_kernel_is_that_of_the_call_that_its_spec_makes(
 ) -> None:
     program = PROGRAMS / "tokamax_keys.py"
     printed = builder.succeed("-P", program, "list.json", cwd=whole, JAX_PLATFORMS="cpu")
-    assert json.loads(printed.splitlines()[-1]) == {"same": 685, "other": []}
+    assert json.loads(printed.splitlines()[-1]) == {"same": 800, "other": []}
 
 
 def test_the_wheel_has_the_package_and_the_bundle_alone(built: Path) -> None:
@@ -241,7 +255,8 @@ def test_tokamaxs_own_choice_is_the_prebuilt_kernel_and_a_program_has_its_launch
 def test_on_another_gpu_what_was_not_compiled_for_it_is_left_to_tokamax(
     built: Path, user_of_tokamax: Environment, standin: Any
 ) -> None:
-    found = run(user_of_tokamax, standin, built, "10.0", "few")
+    words = ["tokamax_calls.py", built / "ptx.json", "few"]
+    found = run(user_of_tokamax, standin, "10.0", *words)
     for what in ("attention", "gradient", "gated"):
         assert (found[what]["launches"], found[what]["error"]) == (0, 0.0)
     assert "sm_90a runs on exactly sm_90, and this GPU is" in found["attention"]["warnings"][0]

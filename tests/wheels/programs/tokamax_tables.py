@@ -33,6 +33,12 @@ MASKED = {
 TILES = json.loads("""{
 "block_q": 64, "block_kv": 64, "num_stages": 2, "fold_q_sequence_heads": false, "split_k": 1,
 "persistent": false}""")
+PAGE = json.loads("""{
+"q": "bf16[8,2048,16,128]", "k": "bf16[8,2048,16,128]", "v": "bf16[8,2048,16,128]",
+"logits_scale": 0.08838834764831843}""")
+PAGE_BACKWARD = json.loads("""{
+"residuals": ["f32[8,16,2048]", "f32[8,16,2048]"],
+"out": "bf16[8,2048,16,128]", "dout": "bf16[8,2048,16,128]"}""")
 TILES_BACKWARD = json.loads("""{
 "block_q_dkv": 64, "block_kv_dkv": 64, "block_q_dq": 64, "block_kv_dq": 64, "num_stages": 2,
 "compute_wgs": 1}""")
@@ -70,9 +76,10 @@ def write(
 
 
 def main(folder: Path) -> None:
-    write(folder, H100, "flash_attention", TILES, ATTENTION, WITH_RESIDUALS)
-    backward = {**BACKWARD, **ATTENTION}
-    write(folder, H100, "flash_attention_vjp", TILES_BACKWARD, backward, MASKED)
+    page = [{**own, **PAGE} for own in (ATTENTION, WITH_RESIDUALS)]
+    write(folder, H100, "flash_attention", TILES, ATTENTION, WITH_RESIDUALS, *page)
+    backward = {**BACKWARD, **ATTENTION}, MASKED, {**PAGE_BACKWARD, **page[0]}
+    write(folder, H100, "flash_attention_vjp", TILES_BACKWARD, *backward)
     write(folder, H100, "gated_linear_unit", TILES_GATED, GATED_LINEAR_UNIT)
     write(folder, H100, "ragged_dot", TILES_RAGGED, RAGGED_DOT)
     write(folder, B200, "ragged_dot", TILES_B200, RAGGED_DOT)
