@@ -41,6 +41,9 @@ sys.path.pop(0)
 
 FreshProcess = Callable[..., "subprocess.CompletedProcess[str]"]
 
+LONGEST_S = 1800
+"""For what hangs: a busy machine may need minutes for what takes a second."""
+
 
 @pytest.fixture(scope="session")
 def _library() -> control.Standin:
@@ -66,7 +69,7 @@ def fresh_process(_library: control.Standin) -> FreshProcess:
     also undo what the keywords say.
     """
 
-    def run(code: str, *arguments: str, timeout_s: float = 60, **options: Any) -> Any:
+    def run(code: str, *arguments: str, **options: Any) -> Any:
         environment = control.environment(**options)
         path = [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
         return subprocess.run(
@@ -74,7 +77,7 @@ def fresh_process(_library: control.Standin) -> FreshProcess:
             env={**environment, "PYTHONPATH": os.pathsep.join(filter(None, path))},
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=LONGEST_S,
         )
 
     return run

@@ -176,7 +176,7 @@ thread.start()
 inside.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(30)
+    signal.alarm(900)
     try:
         devices.open_driver()
     except Exception as error:
@@ -212,7 +212,7 @@ thread.start()
 inside.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(30)
+    signal.alarm(900)
     again = made.kernel(made.add())
     for call in (kernel, again, kernel.unchecked, lambda *_: kernel.preload(0)):
         try:
@@ -249,7 +249,7 @@ thread.start()
 inside.wait()
 child = os.fork()
 if child == 0:
-    signal.alarm(30)
+    signal.alarm(900)
     match.Route = real
     a, b = framework.tensor("f32[4, 64]"), framework.tensor("f32[4, 64]")
     print(kernel(a, b).shape, flush=True)

@@ -34,7 +34,7 @@ FAR_TUNING = "reduce_scatter[dtype=i32,reduction=xor,devices=4]@h100-sxm"
 SHORT = (
     *("--no-unpack", "--rows", "8", "--repeats", "3", "--rounds", "1", "--launches", "3"),
     *("--repeats-launch", "2", "--ramp-s", "0", "--copied-bytes", "65536", "--peak-n", "64"),
-    *("--budget", "1200", "--patience", "10", "--at-once", "2"),
+    *("--budget", "100000", "--patience", "100", "--at-once", "2"),
 )
 MOMENTS = [
     ["begin", "machine/"],
@@ -71,11 +71,15 @@ def _check(
     *arguments: Any,
     device: dict[str, str] | None = None,
     native: dict[str, str] | None = None,
+    conditions: dict[str, Any] | None = None,
 ) -> Any:
     """Run the command of a folder; `device` says how kernels misbehave."""
     environment = {**control.environment(), **(native or {})}
     environment["GPU_DEVICE"] = json.dumps(device or {})
     command = [folder / "check_gpu.py", "--out", out, *SHORT, *arguments]
+    if conditions is not None:
+        program = HERE / "programs" / "gpu_conditions.py"
+        command[:1] = [program, folder, json.dumps(conditions)]
     return run_script(*command, environment=environment, device=True)
 
 
@@ -206,8 +210,10 @@ def test_a_run_that_is_cut_at_five_moments_gives_the_same(
     out = tmp_path / "cut"
     program = HERE / "programs" / "gpu_cuts.py"
     check = [sys.executable, "-P", packed / "check_gpu.py", "--out", out, *SHORT]
-    check += ["--parts", ",".join(CUT)]
-    done = run_script(program, out / "results.jsonl", json.dumps(MOMENTS), *check, device=True)
+    check += ["--parts", ",".join(CUT), "--at-once", "1"]  # no unit is begun too often
+    own = {**control.environment(), "TMPDIR": str(tmp_path)}  # what is killed leaves its folder
+    moments = json.dumps(MOMENTS)
+    done = run_script(program, out / "results.jsonl", moments, *check, environment=own, device=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["status"] == 0, done.stderr
     rows = _rows(out)
@@ -243,11 +249,12 @@ def test_a_broken_context_loses_one_kernel_only(packed: Path, tmp_path: Path) ->
 
 def test_a_hang_loses_one_kernel_only(packed: Path, tmp_path: Path) -> None:
     hanging = {"numbers/add[m=1024,dtype=f32]": "hang"}
-    chosen = ["--parts", "numbers", "--adapters", "numpy", "--patience", "0.2"]
-    done = _check(packed, tmp_path, *chosen, "-k", VARIANT, device=hanging)
+    chosen = ["--parts", "numbers", "--adapters", "numpy", "--patience", "1"]
+    conditions = {"numbers_s": 1}
+    done = _check(packed, tmp_path, *chosen, "-k", VARIANT, device=hanging, conditions=conditions)
     assert done.returncode == 1
     (end,) = (row for row in _rows(tmp_path) if row["event"] == "end" and "numbers" in row["unit"])
-    assert (end["status"], end["reason"]) == ("timeout", "not over after 24 s")
+    assert (end["status"], end["reason"]) == ("timeout", "not over after 1 s")
     done = _check(packed, tmp_path, "--parts", "numbers", "--adapters", "numpy")
     assert done.returncode == 1  # the other kernel is right, and this one stays as it was
     assert _ends(_rows(tmp_path)) == {f"numbers/{VARIANT}": "timeout", f"numbers/{OTHER}": "done"}
@@ -264,8 +271,8 @@ def test_wrong_numbers_are_found(packed: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_whose_time_is_spent_says_what_is_left(packed: Path, tmp_path: Path) -> None:
-    chosen = ["--parts", "numbers,errors", "--budget", "8"]
-    done = _check(packed, tmp_path, *chosen)
+    chosen = ["--parts", "numbers,errors"]
+    done = _check(packed, tmp_path, *chosen, conditions={"spent": True})
     assert done.returncode == 3, done.stderr
     assert "run the same command again" in done.stderr
     assert _rows(tmp_path)[-1]["left"]["numbers"] == 2

@@ -51,7 +51,7 @@ def test_a_process_that_hangs_is_killed_with_what_it_started(
         (entry,) = bundle.entries()
         memory = os.memfd_create("input")
         os.write(memory, bytes(256))
-        process = PointProcess(entry.id, 60.0, [memory])
+        process = PointProcess(entry.id, 1800.0, [memory])
         assert process.ask({"op": "open", "device": 0}) == {}
         named = {"name": entry.name, "params": dict(entry.params), "target": entry.target}
         place = {"bundle": str(job), "job": bundle.digest}

@@ -23,6 +23,8 @@ from pallasc.specs.tuning import Tuning
 from pallasc.specs.user_files import replace_file
 
 MOST_POINTS = 24
+_PATIENT = ("--seconds", "36000", "--timeout", "3600")
+"""Made-up times take no time, but processes do on a busy machine."""
 _HERE = Path(__file__).parent
 
 
@@ -105,4 +107,4 @@ def environment(folder: Path, kernels: Mapping[str, Mapping[str, Any]], **more: 
 def command(job: Path, output: Path, *options: str) -> list[str]:
     """Return the command line of `pallasc tune run`."""
     own = [sys.executable, "-P", "-m", "pallasc", "tune", "run", str(job), "-o", str(output)]
-    return [*own, "--repeats", "1", *options]
+    return [*own, "--repeats", "1", *_PATIENT, *options]
