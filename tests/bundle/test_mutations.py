@@ -28,7 +28,6 @@ def test_a_thousand_mutations_do_no_harm() -> None:
     result = json.loads(answer.stdout)
     assert result["wrong"] == []
     assert result["mutations"] == 1000
-    assert result["slowest_s"] < 10
     assert 0 < result["peak_bytes"] < 100e6
 
 

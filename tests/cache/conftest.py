@@ -70,7 +70,7 @@ def run_program() -> Callable[..., str]:
         command = [sys.executable, str(PROGRAMS / name), *map(str, arguments)]
         environment = os.environ | ({} if preload is None else {"LD_PRELOAD": str(preload)})
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=300, check=False, env=environment
+            command, capture_output=True, text=True, timeout=900, check=False, env=environment
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

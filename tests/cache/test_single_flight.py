@@ -72,7 +72,7 @@ def test_a_waiter_gets_the_lock_when_the_holder_ends(store: Store) -> None:
         text=True,
     )
     end(process)
-    told, _ = waiter.communicate(timeout=30)
+    told, _ = waiter.communicate(timeout=300)
     assert told == "True\n"
 
 

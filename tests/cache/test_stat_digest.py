@@ -278,11 +278,11 @@ def test_an_interrupt_while_hashing_ahead_leaves_the_other_files(
 
     def held_up(place: str) -> object:
         reached.set()
-        held.wait(10)
+        held.wait(300)
         return hash_file(place)
 
     def interrupted(self: threading.Thread, timeout: float | None = None) -> None:
-        reached.wait(10)
+        reached.wait(300)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(stat_digest, "_hash_file", held_up)

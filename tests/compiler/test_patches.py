@@ -62,7 +62,7 @@ def test_one_thread_at_a_time_replaces_anything() -> None:
     def first() -> None:
         with patched(module, {"name": lambda: "first"}):
             entered.set()
-            leave.wait(60)
+            leave.wait(600)
             said.append(module.name())
 
     def second() -> None:
@@ -71,10 +71,10 @@ def test_one_thread_at_a_time_replaces_anything() -> None:
 
     threads = [threading.Thread(target=first), threading.Thread(target=second)]
     threads[0].start()
-    assert entered.wait(60)
+    assert entered.wait(600)
     threads[1].start()
     leave.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
     assert said == ["first", "second"]
     assert module.name is own

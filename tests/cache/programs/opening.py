@@ -38,7 +38,7 @@ def wrong(store: Store, number: int) -> list[str]:
         found = store.get_artifact(key(number), verify=True)
     if found is None or not is_right(found, number):
         return [f"{number} was not found"]
-    figures = stats(store, timeout_s=60)
+    figures = stats(store, timeout_s=600)
     return store.warnings if figures.entries else ["the index knows nothing"]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pallasc.cache.remote import obstore_objects, remote
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
 from pallasc.cache.store import Store
 
@@ -19,6 +20,13 @@ import servers  # noqa: F401
 import variants  # noqa: F401
 
 sys.path.pop(0)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give each request minutes: a busy machine may take long over an answer."""
+    monkeypatch.setattr(remote, "_REQUEST_S", 300.0)
+    monkeypatch.setattr(obstore_objects, "_CONNECT_S", 300.0)
 
 
 @pytest.fixture

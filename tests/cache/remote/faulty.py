@@ -10,11 +10,11 @@ from __future__ import annotations
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fault_proxy import FaultProxy, seeded
+from fault_proxy import FAULTS, FaultProxy, seeded
 from variants import check, download, fill, request_key, upload
 
 from pallasc.cache.remote.guard import Limits
@@ -71,6 +71,7 @@ def run(
     faults: int,
     seed: int,
     rate: float = 0.3,
+    kinds: Sequence[str] = FAULTS,
     limits: Limits = HURRIED,
 ) -> Outcome:
     """Have trials until so many faults were injected.
@@ -82,6 +83,7 @@ def run(
         faults: how many.
         seed: of all choices.
         rate: how many of all requests are broken.
+        kinds: the faults to choose from.
         limits: of the builds.
     """
     outcome = Outcome()
@@ -92,10 +94,10 @@ def run(
         while outcome.faults < faults:
             outcome.trials += 1
             settings = settings_at(proxy.place, f"s{seed}-{outcome.trials // 20}")
-            proxy.choose = seeded(rng.randrange(2**32), rate)
+            proxy.choose = seeded(rng.randrange(2**32), rate, kinds)
             some = rng.sample(keys, rng.randrange(1, _VARIANTS))
             _write(outcome, settings, source, some, limits)
-            proxy.choose = seeded(rng.randrange(2**32), rate)
+            proxy.choose = seeded(rng.randrange(2**32), rate, kinds)
             _read(outcome, settings, folder / "reader", keys, limits)
             outcome.injected = proxy.injected
     return outcome

@@ -11,6 +11,7 @@ import email.utils
 import hmac
 import json
 import os
+import random
 import shlex
 import shutil
 import socket
@@ -30,7 +31,8 @@ AZURE_KEY = (
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 USER, PASSWORD = "reader", "pass-word-of-the-test"
-_START_S = 30.0
+_START_S = 300.0
+_FIRST_PORT, _FEWEST_PORTS = 10_000, 10_000
 
 # The commands of docs/remote.md; what is replaced in them is what they have for the reader.
 RCLONE_S3 = "rclone serve s3 --addr 127.0.0.1:9000 --auth-key KEY,SECRET /srv/buckets"
@@ -50,9 +52,21 @@ def _command(documented: str, port: int, **replaced: str) -> list[str]:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a port that nobody takes before it is used.
+
+    Linux gives ports of its local range to clients and to servers that ask for any. The others are
+    shared out among test processes by the names of sockets, which vanish with their process.
+    """
+    local = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(_FIRST_PORT, max(local, _FIRST_PORT + _FEWEST_PORTS))
+        name = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            name.bind(f"\0port-{port}-of-the-tests-of-pallasc")
+            listener.bind(("127.0.0.1", port))
+            name.detach()
+            return port
+        name.close()
 
 
 def rclone() -> str:
@@ -109,7 +123,7 @@ def s3_of_moto() -> Iterator[str]:
     with running([sys.executable, *_command(MOTO_S3, port)[1:]], port):
         endpoint = f"http://127.0.0.1:{port}"
         request = urllib.request.Request(f"{endpoint}/kernels", method="PUT")
-        urllib.request.urlopen(request, timeout=10).close()
+        urllib.request.urlopen(request, timeout=_START_S).close()
         yield endpoint
 
 
@@ -172,7 +186,7 @@ def _make_container(endpoint: str, name: str) -> None:
     headers["Authorization"] = f"SharedKey {AZURE_ACCOUNT}:{shown}"
     url = f"{endpoint}/{name}?restype=container"
     request = urllib.request.Request(url, headers=headers, method="PUT")
-    urllib.request.urlopen(request, timeout=10).close()
+    urllib.request.urlopen(request, timeout=_START_S).close()
 
 
 NGINX_SERVER = """

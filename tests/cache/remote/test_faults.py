@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import faulty
@@ -17,6 +17,7 @@ from variants import NAMESPACE, check, download, fill, request_key, upload
 from pallasc.cache.remote.action_result import Result, encode_result
 from pallasc.cache.remote.guard import BUILD, Limits
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
+from pallasc.cache.remote.stats import RemoteStats
 from pallasc.cache.remote.survey import verify
 from pallasc.cache.store import Store
 
@@ -39,24 +40,36 @@ def _s3(monkeypatch: pytest.MonkeyPatch, place: str, prefix: str) -> RemoteSetti
     return _settings(f"s3://kernels/{prefix}")
 
 
+SLOW = ("stall", "slow")
+"""How far these get in a build's time depends on the machine."""
+PROMPT = [fault for fault in FAULTS if fault not in SLOW]
+PATIENT_BUILD = BUILD._replace(wait_s=600.0)
+
+
+def _outcome(
+    folder: Path, place: str, settings_at: Callable[[str, str], RemoteSettings], seed: int
+) -> faulty.Outcome:
+    """Return what comes of all faults; builds have time for those that are answered at once."""
+    some = partial(faulty.run, upstream=place, settings_at=settings_at, seed=seed)
+    slow = some(folder / "slow", faults=20, kinds=SLOW)
+    assert (slow.wrong, slow.failed) == ([], [])
+    patient = faulty.HURRIED._replace(wait_s=PATIENT_BUILD.wait_s)
+    prompt = some(folder / "prompt", faults=100, kinds=PROMPT, limits=patient)
+    assert (prompt.wrong, prompt.failed) == ([], [])
+    return prompt
+
+
 def test_many_faults_of_a_cache_of_bazel(fast_folder: Path, home: Path) -> None:
     with BazelCache() as cache:
-        outcome = faulty.run(fast_folder, cache.place, _bazel, faults=120, seed=1)
-    assert (outcome.wrong, outcome.failed, outcome.late) == ([], [], [])
+        outcome = _outcome(fast_folder, cache.place, _bazel, 1)
     assert outcome.found > 10
     assert len(outcome.injected) > 15
 
 
 def test_many_faults_of_s3(fast_folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with servers.s3_of_rclone(fast_folder / "server") as endpoint:
-        outcome = faulty.run(
-            fast_folder,
-            endpoint.removeprefix("http://"),
-            lambda place, prefix: _s3(monkeypatch, place, prefix),
-            faults=120,
-            seed=2,
-        )
-    assert (outcome.wrong, outcome.failed, outcome.late) == ([], [], [])
+        settings_at = partial(_s3, monkeypatch)
+        outcome = _outcome(fast_folder, endpoint.removeprefix("http://"), settings_at, 2)
     assert outcome.found > 10
 
 
@@ -72,14 +85,16 @@ KEYS = [request_key(number) for number in range(4)]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_costs_at_most_two_seconds(filled: BazelCache, other: Store, fault: str) -> None:
+def test_each_fault_costs_few_requests_and_nothing_is_wrong(
+    filled: BazelCache, other: Store, fault: str
+) -> None:
+    limits = BUILD if fault in SLOW else PATIENT_BUILD
     with FaultProxy(filled.place, lambda method, path: fault) as proxy:
-        began = time.monotonic()
-        found, stats = download(_bazel(proxy.place), other, KEYS, limits=BUILD)
-        assert time.monotonic() - began < 2.9
+        found, stats = download(_bazel(proxy.place), other, KEYS, limits=limits)
     if fault not in ("lost", "unsaid", "half written", "flip written", "slow", "earlier"):
         assert found == {}
         assert bool(stats.tripped) != (fault in ("404", "empty", "half", "page"))
+        assert stats.requests <= limits.attempts * len(KEYS)
     for number in range(4):
         if request_key(number) in found:
             check(other, number)
@@ -97,12 +112,12 @@ def test_a_dead_remote_is_told_once_with_what_to_do(filled: BazelCache, other: S
         remote.offer(KEYS[0])
         stats = remote.finish()
     (text,) = told
-    assert re.sub(r"[12]\.\d s", "1.8 s", text) == (
+    assert re.sub(r"\d+\.\d s", "1.8 s", text) == (
         "the remote store is left alone for the rest of this build, which goes on without it: "
         f"bazel+http://{proxy.place}: 1.8 s were waited for 0.0 MB. "
         "Look at the network, or build without --remote."
     )
-    assert 1.8 <= stats.waited_s < 2.6
+    assert stats.waited_s >= 1.8
 
 
 @pytest.mark.parametrize(("later", "found"), [("429", 4), ("500", 4), ("reset", 4), ("403", 0)])
@@ -147,25 +162,32 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
     other: Store, home: Path, tmp_path: Path
 ) -> None:
     with servers.tls(tmp_path) as place:
-        began = time.monotonic()
-        found, stats = download(_settings(f"bazel+https://{place}"), other, KEYS, limits=BUILD)
-        assert time.monotonic() - began < 2
-    assert found == {}
+        settings = _settings(f"bazel+https://{place}")
+        found, stats = download(settings, other, KEYS, limits=PATIENT_BUILD)
+    assert (found, stats.requests) == ({}, 1)
     assert "certificate is not valid (UnknownIssuer)" in stats.tripped
 
 
 def test_nothing_listens(other: Store, home: Path) -> None:
     place = f"127.0.0.1:{servers.free_port()}"
-    found, stats = download(_bazel(place), other, KEYS, limits=BUILD)
+    found, stats = download(_bazel(place), other, KEYS, limits=PATIENT_BUILD)
     assert (found, stats.requests) == ({}, 1)
     assert "the connection is refused" in stats.tripped
-    assert stats.waited_s < 1
 
 
 def test_a_slow_remote_may_go_on_as_long_as_something_arrives(
-    filled: BazelCache, other: Store
+    filled: BazelCache, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = Limits(wait_s=1.0, s_per_mb=BUILD.s_per_mb * 1e6, s_per_variant=60.0)
+    """The first bytes come after the time that is waited for nothing."""
+    add = RemoteStats.add
+
+    def add_late(stats: RemoteStats, **figures: int) -> None:
+        if figures.get("bytes_read") and not stats.bytes_read:
+            stats.waited_s += limits.wait_s or 0.0
+        add(stats, **figures)
+
+    monkeypatch.setattr(RemoteStats, "add", add_late)
+    limits = Limits(wait_s=300.0, s_per_mb=BUILD.s_per_mb * 1e9, s_per_variant=60.0)
     with FaultProxy(filled.place, lambda method, path: "slow") as proxy:
         found, stats = download(_bazel(proxy.place), other, KEYS, limits=limits)
     assert (len(found), stats.tripped) == (4, "")

@@ -55,7 +55,7 @@ def test_a_change_is_made_only_to_the_version_that_was_read(objects: FolderObjec
 
 def test_changes_at_once_are_one_after_the_other(objects: FolderObjects) -> None:
     objects.put_if("x", b"0", None)
-    objects = FolderObjects(objects._folder, timeout_s=30)
+    objects = FolderObjects(objects._folder, timeout_s=600)
 
     def count() -> None:
         done = 0

@@ -194,7 +194,7 @@ def test_a_thread_that_hangs_is_left_behind() -> None:
     release = threading.Event()
     guard, _ = _guard(Scripted(), Limits(wait_s=0.1))
     hanging = guard.submit(release.wait)
-    with pytest.raises(RemoteError, match=r"0\.1 s were waited for 0\.0 MB"):
+    with pytest.raises(RemoteError, match=r"^s3://bucket: \d+\.\d s were waited for 0\.0 MB"):
         guard.result(hanging)
     guard.close()
     release.set()
@@ -202,15 +202,15 @@ def test_a_thread_that_hangs_is_left_behind() -> None:
 
 def test_threads_run_at_once_and_give_results_and_errors() -> None:
     before, threads = set(threading.enumerate()), Threads(4)
-    meeting = threading.Barrier(4, timeout=10)
-    assert {f.result(10) >= 0 for f in [threads.submit(meeting.wait) for _ in range(4)]} == {True}
+    meeting = threading.Barrier(4, timeout=300)
+    assert {f.result(300) >= 0 for f in [threads.submit(meeting.wait) for _ in range(4)]} == {True}
 
     def fail() -> None:
         raise ValueError("why")
 
-    assert str(threads.submit(fail).exception(10)) == "why"
+    assert str(threads.submit(fail).exception(300)) == "why"
     threads.close()
-    until = time.monotonic() + 5
+    until = time.monotonic() + 300
     while any(t.name.startswith("pallasc-remote") for t in {*threading.enumerate()} - before):
         assert time.monotonic() < until
         time.sleep(0.01)

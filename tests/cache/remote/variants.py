@@ -14,7 +14,7 @@ from pallasc.cache.store import Store
 from pallasc.specs.canonical import labelled_key
 
 NAMESPACE = "5e" * 32
-PATIENT = BUILD._replace(wait_s=60.0)
+PATIENT = BUILD._replace(wait_s=600.0)
 """Of builds in tests that are not about time: a busy machine may take long over a file."""
 
 
