@@ -31,8 +31,8 @@ def test_targets_prints_every_model_and_marks_the_default_ones(run: RunCommand) 
 
 def test_a_line_of_the_table_is_exact(run: RunCommand) -> None:
     lines = run("targets").out.splitlines()
-    assert lines[0] == "MODEL         ARCH      SMS  SMEM PER BLOCK       L2   MEMORY  DEVICE"
-    assert "h100-sxm      sm_90a*   132         232,448   50 MiB   79 GiB  NVIDIA H100" in "".join(
+    assert lines[0] == "MODEL          ARCH      SMS  SMEM PER BLOCK       L2   MEMORY  DEVICE"
+    assert "h100-sxm       sm_90a*   132         232,448   50 MiB   79 GiB  NVIDIA H100" in "".join(
         lines
     )
 
