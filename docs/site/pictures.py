@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SPECS = ["hopper_matmul", "rms_norm", "softmax"]
 TARGET = "h100-sxm"
 SIZE = "1280,900"
-TIMEOUT_S = 120
+TIMEOUT_S = 900
 CAPTIONS = {
     "overview": "What was built, and what stands out.",
     "kernel": "A kernel: its variants as plots and as a table that sorts and filters.",

@@ -13,26 +13,31 @@
     return section;
   };
 
-  const find = async (name) => {
-    const page = document.getElementById(name);
-    if (page) return page.closest(".page");
-    try {
-      return await unpacked(name);
-    } catch (error) {
-      const link = make("a", { href: "#overview", textContent: "Back to the overview" });
-      const text = make("p", { className: "note" }, `There is no page ${name} here. `, link);
-      const section = make("section", { className: "page", id: name }, make("h1", { textContent: "Not in this report", tabIndex: -1 }), text);
-      main.append(section);
-      return section;
-    }
+  const missing = (name) => {
+    const link = make("a", { href: "#overview", textContent: "Back to the overview" });
+    const text = make("p", { className: "note" }, `There is no page ${name} here. `, link);
+    const section = make("section", { className: "page", id: name }, make("h1", { textContent: "Not in this report", tabIndex: -1 }), text);
+    main.append(section);
+    return section;
   };
 
-  const prepared = new WeakSet();
-  const prepare = async (page) => {
-    if (prepared.has(page)) return;
-    prepared.add(page);
+  const found = new Map();
+  const find = (name) => {
+    const page = document.getElementById(name);
+    if (page) return page.closest(".page");
+    if (!found.has(name)) found.set(name, unpacked(name).catch(() => missing(name)));
+    return found.get(name);
+  };
+
+  const draw = async (page) => {
     await tables.prepare(page);
     await code.draw(page);
+  };
+
+  const drawn = new WeakMap();
+  const prepare = (page) => {
+    if (!drawn.has(page)) drawn.set(page, draw(page));
+    return drawn.get(page);
   };
 
   // A "%" without two digits is no code: it stands for itself.
@@ -44,10 +49,13 @@
     }
   };
 
+  const wanted = () => decoded(location.hash.slice(1)) || "overview";
+
   const open = async () => {
-    const name = decoded(location.hash.slice(1)) || "overview";
+    const name = wanted();
     if (name === "content") return;
     const page = await find(name);
+    if (name !== wanted()) return; // the reader has gone on while it was unpacked
     const isNew = page !== shown;
     shown.classList.remove("open");
     page.classList.add("open");

@@ -28,17 +28,21 @@ Shared = Callable[[str, Callable[[Path], None]], Path]
 
 
 @pytest.fixture(scope="session")
-def built(shared: Shared, warm_store: Store) -> Built:
-    """Build the spec, and write its report, with real JAX and a real assembler."""
+def built(shared: Shared, warm_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Build the spec, and write its report, with real JAX and a real assembler.
+
+    Each test process has a store of its own: tests write into it, and copy what all share.
+    """
 
     def fill(folder: Path) -> None:
         (folder / "kernels.yaml").write_text(SPEC)
         (folder / "kernels.py").write_text(KERNELS)
         shutil.copytree(warm_store.root, folder / "store")
-        _report(folder, folder / "report.html", "--no-timings")
+        _report(folder, folder / "store", folder / "report.html", "--no-timings")
 
     folder = shared("reports", fill)
-    return Built(folder / "kernels.yaml", Store(folder / "store"), folder / "report.html")
+    store = shutil.copytree(folder / "store", tmp_path_factory.mktemp("reports") / "store")
+    return Built(folder / "kernels.yaml", Store(Path(store)), folder / "report.html")
 
 
 @pytest.fixture
@@ -46,7 +50,7 @@ def report_again(built: Built, tmp_path: Path) -> Callable[..., bytes]:
     """Return a function that writes the report anew and returns it."""
 
     def again(*options: str) -> bytes:
-        done = _report(built.spec.parent, tmp_path / "again.html", *options)
+        done = _report(built.spec.parent, built.store.root, tmp_path / "again.html", *options)
         assert done.returncode == 1, done.stderr
         return (tmp_path / "again.html").read_bytes()
 
@@ -59,8 +63,10 @@ def content(built: Built) -> Content:
     return gather(build(expand(load_yaml(built.spec)), store=built.store), timing=False)
 
 
-def _report(folder: Path, output: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    arguments = ["report", "kernels.yaml", "--store", "store", "-j", "1", *options]
+def _report(
+    folder: Path, store: Path, output: Path, *options: str
+) -> subprocess.CompletedProcess[str]:
+    arguments = ["report", "kernels.yaml", "--store", str(store), "-j", "1", *options]
     return subprocess.run(
         [sys.executable, "-P", "-m", "pallasc", *arguments, "-o", str(output)],
         cwd=folder,

@@ -17,7 +17,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
 DRIVER = shutil.which("chromedriver")
-WAIT_S = 60
+WAIT_S = 900
 
 
 def require_browser() -> None:
@@ -37,8 +37,11 @@ class Browser:
             flags.append("--no-sandbox")
         for flag in [*flags, f"--user-data-dir={profile}"]:
             options.add_argument(flag)
+        options.add_experimental_option("browserStartupTimeout", 1000 * WAIT_S)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         self.driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+        self.driver.set_script_timeout(WAIT_S)
+        self.driver.set_page_load_timeout(WAIT_S)
 
     def close(self) -> None:
         """End the browser."""

@@ -70,6 +70,17 @@ def test_an_address_that_is_no_code_of_a_page_shows_one_all_the_same(browser: Br
     assert browser.run("return document.querySelector('.page.open').id") == "overview"
 
 
+def test_the_page_that_was_asked_for_last_stays_open(browser: Browser) -> None:
+    last = _variants(browser, "add")[0]
+    browser.run(
+        "addEventListener('hashchange', () => { location.hash = 'overview'; }, {once: true});"
+        "location.hash = arguments[0]",
+        last,
+    )
+    browser.wait("return document.getElementById(arguments[0])", last.removeprefix("#"))
+    assert browser.run("return document.querySelector('.page.open').id") == "overview"
+
+
 def test_four_pages_at_two_widths_are_drawn_and_do_not_scroll_sideways(
     browser: Browser, tmp_path: Path
 ) -> None:
