@@ -98,7 +98,7 @@ def test_every_device_gets_its_numbers(variant: Variant, compiled: Compiled, sto
     artifact, texts = compiled[variant.id]
     given = inputs(artifact)
     races = Races()
-    machine = Machine(Policy(seconds=600), observer=races)
+    machine = Machine(Policy(seconds=3600), observer=races)
     found = PlanRun(artifact, machine, texts).run(given)
     expected = EXPECTED[variant.name](dict(variant.params), given)
     assert len(found) == len(expected) == dict(variant.params)["devices"]
@@ -182,7 +182,7 @@ def test_a_late_block_makes_jaxs_all_gather_matmul_wrong_on_more_than_two_device
     artifact, texts = compiled[variant.id]
     devices = artifact.plan.device_count
     given = inputs(artifact)
-    found = PlanRun(artifact, Late(Policy(seconds=600)), texts).run(given)
+    found = PlanRun(artifact, Late(Policy(seconds=3600)), texts).run(given)
     expected = multiplied({}, given)
     wrong = [not np.array_equal(own, right) for (own,), right in zip(found, expected, strict=True)]
     # Device 0 multiplies what device 1 has not sent yet, and passes it on.

@@ -95,7 +95,7 @@ def test_two_devices_get_their_numbers(name: str, compiled: Compiled) -> None:
     arrays = [
         source.integers(-50, 50, binding.shape).astype(numpy_dtype(binding.dtype)) for _ in range(2)
     ]
-    run = PlanRun(artifact, Machine(Policy(seconds=60)), texts)
+    run = PlanRun(artifact, Machine(Policy(seconds=3600)), texts)
     found = run.run([[array] for array in arrays])
     for (result,), right in zip(found, EXPECTED[name](*arrays), strict=True):
         np.testing.assert_array_equal(result, right)
