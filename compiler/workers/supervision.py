@@ -25,8 +25,8 @@ _SHARE = 0.02
 """The part of its time that the build may spend watching, with very many processes."""
 _START_S = 120.0
 """How long a worker may take to start, in addition to the time for its task."""
-_CLOSED_S = 5.0
-"""How long a process whose pipe has closed may take to end."""
+_CLOSED_S = 30.0
+"""How long a process whose pipe has closed may take to end, which says more of what happened."""
 _REPLACED_AT = 0.75
 """A worker that still holds this part of its limit after a task is replaced."""
 _RESERVED_BYTES = 512 << 20

@@ -26,6 +26,7 @@ from pallasc.compiler.builds.report import Report, VariantResult
 from pallasc.compiler.inputs.request import request_key
 from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.toolchain.setup import prepare
+from pallasc.compiler.workers import supervision, worker_process
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.spec import Variant
 
@@ -40,6 +41,15 @@ def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         patch.setenv("TMPDIR", str(folder))
         patch.setattr(tempfile, "tempdir", None)
         yield folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _patient_builds() -> Iterator[None]:
+    """Give what must end minutes for it: its pipe closes first, and its stack is written before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervision, "_CLOSED_S", 300.0)
+        patch.setattr(worker_process, "_STACK_S", 300.0)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pallasc.compiler.workers import supervision, worker_process
 from pallasc.compiler.workers.messages import Reply, Request
 from pallasc.compiler.workers.pool import Answer, Pool, Task
 from pallasc.compiler.workers.worker_process import Worker
@@ -73,9 +72,6 @@ def values(pool: Pool, *tasks: Task) -> list[Any]:
 
 
 def pass_time(patch: pytest.MonkeyPatch, is_endless: Callable[[Worker], bool]) -> None:
-    """Let tasks that are endless have begun an hour ago, and give what must end time for that."""
+    """Let tasks that are endless have begun an hour ago."""
     seconds = Worker.seconds
     patch.setattr(Worker, "seconds", lambda w: 3600.0 if is_endless(w) else seconds(w))
-    # What ends closes its pipe first; what is stopped writes its stack. Both may take long.
-    patch.setattr(supervision, "_CLOSED_S", PATIENCE_S)
-    patch.setattr(worker_process, "_STACK_S", PATIENCE_S)
