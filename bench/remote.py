@@ -14,8 +14,8 @@ next ones complete what was interrupted.
 Faults and kills come from `tests/cache/remote/` (`fault_proxy.py`, `faulty.py`, `kills.py`), which
 the tests run with small counts; so does this, unless `--full` asks for the great ones. These parts
 (`--only faults --only builds --only kills`) use all cores, and are about what comes out, not about
-time: they may run beside other work. `warm` and `dead` need a quiet machine. All traffic is to
-127.0.0.1.
+time: they may run beside other work. `warm`, `dead` and `slow` need a quiet machine. All traffic is
+to 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "cache" /
 import faulty
 import kills
 import servers
+import slow
 import variants
 from bazel_cache import BazelCache
 from fault_proxy import Choose, FaultProxy, seeded
@@ -56,7 +58,8 @@ from pallasc.cache.store import Store
 from pallasc.compiler.toolchain.setup import prepare
 
 FAULTS, KILLS, BUILDS = (300, 10_000), (20, 1_000), (6, 60)
-PARTS = ("warm", "faults", "builds", "dead", "kills")
+PARTS = ("warm", "faults", "builds", "dead", "slow", "kills")
+MISSES = (1, 40, 400)
 VARIANTS = 1000
 _BUILD_VARIANTS = 40
 _DEAD_ROUNDS = 5
@@ -282,8 +285,7 @@ def _judge(
             outcome["found"] += 1
             outcome["wrong"] += row["digest"] != expected[row["id"]]
     stats = report["remote"]
-    moved_mb = (stats["bytes_read"] + stats["bytes_written"]) / 1e6
-    outcome["late"] += stats["waited_s"] > BUILD.wait_s + moved_mb + _SLACK_S
+    outcome["late"] += stats["lost_s"] > BUILD.wait_s + _SLACK_S
 
 
 def _looked_up(spec: Path, store: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -315,6 +317,43 @@ def _dead(folder: Path, options: argparse.Namespace) -> list[Figure]:
     ]
 
 
+def _slow(folder: Path, options: argparse.Namespace) -> list[Figure]:
+    """Have builds lack 1, 40 and 400 variants over remotes that send slowly, partly or never."""
+    source = Store(folder / "source")
+    keys = variants.fill(source, range(max(MISSES)), size=40_000)
+    worst: dict[str, float] = {}
+    cut_off = 0
+    with _upstreams(folder) as upstreams:
+        for kind in ("bazel", "webdav"):  # without ranges, and with
+            place, settings_at = upstreams[kind]
+            prefix = "kernels-x"
+            (folder / kind / "kernels").mkdir(exist_ok=True, parents=True)
+            variants.upload(settings_at(place, prefix), source, keys)
+            for fault, where, misses in product((*slow.FAULTS, slow.GOOD), slow.PLACES, MISSES):
+                loss = slow.lose(
+                    folder / "store",
+                    place,
+                    settings_at,
+                    keys[:misses],
+                    fault=fault,
+                    place=where,
+                    prefix=prefix,
+                )
+                shutil.rmtree(folder / "store", ignore_errors=True)
+                print(f"{kind}, {fault}, {where}, {misses}: {loss}", file=sys.stderr)
+                if fault == slow.GOOD:
+                    cut_off += loss.found < misses
+                else:
+                    worst[fault] = max(worst.get(fault, 0.0), loss.lost_s)
+    return [
+        *(
+            Figure(f"lost by {fault}, worst", lost_s, "s", goal=2.0)
+            for fault, lost_s in worst.items()
+        ),
+        Figure(f"builds cut off at {slow.GOOD}", cut_off, goal=0),
+    ]
+
+
 def _kills(folder: Path, options: argparse.Namespace) -> list[Figure]:
     most, total = KILLS[options.full], kills.Outcome()
     shares = _cores() if most >= 100 else 1
@@ -336,7 +375,14 @@ def _kills(folder: Path, options: argparse.Namespace) -> list[Figure]:
     ]
 
 
-_PARTS = {"warm": _warm, "faults": _faults, "builds": _builds, "dead": _dead, "kills": _kills}
+_PARTS = {
+    "warm": _warm,
+    "faults": _faults,
+    "builds": _builds,
+    "dead": _dead,
+    "slow": _slow,
+    "kills": _kills,
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

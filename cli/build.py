@@ -195,9 +195,10 @@ def command(
                    others have), unknown (how many of all the costs lack), expected_s (compile time
                    by the costs), costs (digest of what was divided by, or null), costs_from
       remote       what was done with the remote store, or null: url, requests, hits, offered (how
-                   many variants were sent), bytes_read, bytes_written, waited_s, saved_s, refusals
-                   (how much was not used), refused (the first reasons), conflicts (action keys
-                   under which it has another record), tripped (why it was left alone)
+                   many variants were sent), bytes_read, bytes_written, waited_s, lost_s (how much
+                   of that brought nothing: at most 2), saved_s, refusals (how much was not used),
+                   refused (the first reasons), conflicts (action keys under which it has another
+                   record), tripped (why it was left alone)
       errors       of Python specs whose process died or was stopped; the others are built
       error        why nothing was built, such as a mistake in a spec
     What a variant does not have is null or empty.

@@ -175,6 +175,7 @@ class Fetch:
         for index in self._indexes:
             row = index.actions.get(manifest.action)
             if row is not None and row.record == manifest.record:
+                self.reader.is_worth(row.frames)
                 return Accepted(manifest, data, present, row)
         return None
 
@@ -203,12 +204,12 @@ class Fetch:
 
     def _bring_batch(self, keys: Sequence[str], accepted: Mapping[str, Accepted]) -> list[str]:
         """Read the artifacts of these keys and publish them as one pack; return the complete."""
-        if not keys or self._guard.failed:
+        if not keys:
             return []
         chosen = {key: accepted[key] for key in keys}
         wanted = {frame: None for a in chosen.values() if a.row for frame in a.row.frames}
         local = _LocalPack({a.manifest.action: a.manifest.record for a in chosen.values()})
-        for placed, stored in self.reader.read(wanted):
+        for placed, stored in self.reader.read(wanted, worth=True):
             try:
                 local.copy(placed, stored)
             except CorruptError as error:

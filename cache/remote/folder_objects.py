@@ -16,10 +16,11 @@ import stat
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from pallasc.cache.openat import share
 from pallasc.cache.remote.failure import Failure, RemoteError
-from pallasc.cache.remote.objects import Got, Item, OnBytes, too_large
+from pallasc.cache.remote.objects import CHUNK_BYTES, Got, Item, OnBytes, too_large
 
 _TEMPORARY = ".tmp"
 _LOCK = ".lock"
@@ -52,18 +53,17 @@ class FolderObjects:
                 size = os.fstat(descriptor).st_size
                 if size > limit_bytes:
                     raise too_large(f"file://{self._folder}/{name}", size, limit_bytes)
-                data = file.read(limit_bytes)
-        on_bytes(len(data))
+                data = _read(file, limit_bytes, on_bytes)
         return Got(data, _version(data))
 
     def get_part(self, name: str, start: int, size: int, *, on_bytes: OnBytes) -> bytes:
         """Return a part of an object."""
         with self._errors("read", name), open(self._open(name), "rb") as file:
-            data = os.pread(file.fileno(), size, start)
+            file.seek(start)
+            data = _read(file, size, on_bytes)
         if len(data) != size:
             where = f"file://{self._folder}/{name}"
             raise RemoteError(f"read {where}: it is shorter than it should be", Failure.TORN)
-        on_bytes(len(data))
         return data
 
     def put(self, name: str, data: bytes, *, needs: Mapping[str, int] | None = None) -> None:
@@ -176,6 +176,16 @@ class FolderObjects:
                 failure, hint = Failure.UNREACHABLE, "Make room: pallasc cache prune --remote."
             text = f"{action}: {error.strerror or error}"
             raise RemoteError(text, failure, hint=hint) from error
+
+
+def _read(file: BinaryIO, size: int, on_bytes: OnBytes) -> bytes:
+    """Return up to so many bytes; a folder of a network may give them slowly."""
+    parts: list[bytes] = []
+    while size and (part := file.read(min(size, CHUNK_BYTES))):
+        on_bytes(part)
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def _version(data: bytes) -> str:

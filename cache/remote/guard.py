@@ -1,9 +1,12 @@
 """How much a remote store may cost a build, and when it is left alone.
 
-One rule for reading and writing: all waiting of a build may take 2 s, and 1 s more for each MB that
-arrived and was right, or was taken. What arrives is not known to be right before it is whole: it
-counts up to 4 MB. And no build waits more than 0.1 s for each variant that it looks for or sends, a
-part of what compiling takes. What else happens:
+One rule for reading and writing: a build loses at most 2 s. All its waiting is lost, less 1 s for
+each MB of artifacts that are here, right and wanted, or of what was sent and taken; this is at most
+0.1 s for each variant, a part of what compiling takes. Nothing is paid in advance: what came fast
+pays for no later silence. So a remote that gives more than 1 MB/s of what helps is not left alone,
+however much it is, and one that trickles, stands still or sends what does not help is, after 2 s.
+All other bytes (none of an index is known to be right before it is whole) pay a quarter of that,
+and no more than 0.25 ms for each variant. What else happens:
 
     refused (401, 403), unreachable, certificate      no further request in this build
     too busy (429, 503)                               once more after half a second, else as above
@@ -12,9 +15,10 @@ part of what compiling takes. What else happens:
                                                       after eight such objects, as above
     404                                               an empty remote, or an object that is gone
 
-The library does not show `Retry-After`; a server that asks for a longer pause answers the second
-request as the first, and is then left alone. Giving up is one warning and never a failed build.
-A command about the remote has no such limit, tries three times, and fails with the error.
+The library shows no headers of such answers, so `Retry-After` is not known: a server that asks for
+a longer pause answers the second request as the first, and is then left alone. Giving up is one
+warning and never a failed build. A command about the remote has no such limit, tries three times,
+and fails with the error.
 """
 
 from __future__ import annotations
@@ -23,10 +27,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from pallasc.cache.remote.failure import Failure, RemoteError
-from pallasc.cache.remote.objects import Got, Item, Objects
+from pallasc.cache.remote.objects import Got, Item, Objects, OnBytes
 from pallasc.cache.remote.stats import RemoteStats
 from pallasc.cache.remote.threads import Threads
 
@@ -38,17 +43,20 @@ _OF_WHAT_IS_WRITTEN = (Failure.TORN, Failure.TOO_LARGE)
 _OF_WHAT_IS_READ = (*_OF_WHAT_IS_WRITTEN, Failure.MISSING, Failure.NO_RANGES)
 """What another object need not fail of."""
 T = TypeVar("T")
+Watch = Callable[[], OnBytes]
+"""Is called anew for each attempt, since each gives the bytes from the first one on."""
 
 
 class Limits(NamedTuple):
     """How patient to be.
 
     Attributes:
-        wait_s: how long a build waits in all, None for ever; less than the 2 s that are promised,
-            as opening the remote and giving it up take time, too.
-        s_per_mb: how much longer for each MB that arrived and was right, or was taken.
-        unproven_mb: how many MB that are not known to be right count as if they were.
-        s_per_variant: the most that the MB may add, for each variant that is looked for or sent.
+        wait_s: how much waiting may be lost, None for any; less than the 2 s that are promised, as
+            opening the remote and giving it up take time, too.
+        s_per_mb: what each MB pays that helped, or was taken.
+        s_per_variant: the most that all MB pay, for each variant that is looked for or sent.
+        s_per_unproven_mb: what each MB pays that is not known to help.
+        s_per_hoped_variant: the most that these pay, for each variant.
         attempts: of one request.
         pause_s: between attempts where the server is busy.
         wrong: how many torn or wrong objects are too many.
@@ -56,8 +64,9 @@ class Limits(NamedTuple):
 
     wait_s: float | None = 1.8
     s_per_mb: float = 1.0
-    unproven_mb: float = 4.0
     s_per_variant: float = 0.1
+    s_per_unproven_mb: float = 0.25
+    s_per_hoped_variant: float = 0.00025
     attempts: int = 2
     pause_s: float = 0.5
     wrong: int = 8
@@ -65,6 +74,11 @@ class Limits(NamedTuple):
 
 BUILD = Limits()
 COMMAND = Limits(wait_s=None, attempts=3, pause_s=1.0, wrong=1000)
+
+
+def after(lost_s: float) -> Limits:
+    """Return the limits of a build that has lost so many seconds already."""
+    return BUILD._replace(wait_s=max(0.0, (BUILD.wait_s or 0.0) - lost_s))
 
 
 class Guard:
@@ -98,8 +112,9 @@ class Guard:
         self._threads = Threads()
         self._lock = threading.Lock()
         self._wrong = 0
-        self._proven_bytes = 0
         self._variants = 0
+        self._paid_s = self._hoped_s = 0.0
+        self._at_work = 0
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
         """Run a function in a thread that may be left behind."""
@@ -117,13 +132,8 @@ class Guard:
                 self.stats.tripped = error.message
 
     def left_s(self) -> float:
-        """Return how much longer may be waited."""
-        if self.limits.wait_s is None:
-            return 1e9
-        unproven = min((self.stats.bytes_read - self._proven_bytes) / _MB, self.limits.unproven_mb)
-        moved = (self._proven_bytes + self.stats.bytes_written) / _MB + max(0.0, unproven)
-        earned = min(moved * self.limits.s_per_mb, self._variants * self.limits.s_per_variant)
-        return self.limits.wait_s + earned - self.stats.waited_s
+        """Return how much longer may be waited if nothing comes."""
+        return 1e9 if self.limits.wait_s is None else self.limits.wait_s - self.stats.lost_s
 
     def expect(self, variants: int) -> None:
         """Note that so many more variants are looked for or sent: it may take longer."""
@@ -131,9 +141,17 @@ class Guard:
             self._variants += variants
 
     def prove(self, size: int) -> None:
-        """Note that so many of the bytes that arrived are right."""
+        """Note that so many bytes that arrived helped, or that so many were taken."""
         with self._lock:
-            self._proven_bytes += size
+            self._pay(size / _MB * self.limits.s_per_mb)
+
+    def _pay(self, seconds: float) -> float:
+        """Pay for waiting that is over, and return how much; the lock is held."""
+        left = self._variants * self.limits.s_per_variant - self._paid_s
+        paid = max(0.0, min(seconds, self.stats.lost_s, left))
+        self._paid_s += paid
+        self.stats.lost_s -= paid
+        return paid
 
     def result(self, future: Future[T]) -> T:
         """Wait for a future.
@@ -141,9 +159,13 @@ class Guard:
         Raises:
             RemoteError: what it failed of, or waiting took too long.
         """
-        for done in self.each([future]):
-            return done.result()
-        raise self._given_up()
+        if (done := self.first([future])) is None:
+            raise self._given_up()
+        return done.result()
+
+    def first(self, futures: Iterable[Future[T]]) -> Future[T] | None:
+        """Return one that is done, None when time is over."""
+        return next(self.each(futures), None)
 
     def each(self, futures: Iterable[Future[T]]) -> Iterator[Future[T]]:
         """Yield futures as they are done; those that are not when time is over are left out."""
@@ -156,7 +178,8 @@ class Guard:
                     self.trip(
                         RemoteError(
                             f"{self.stats.url}: {self.stats.waited_s:.1f} s were waited for "
-                            f"{self.stats.moved_bytes / _MB:.1f} MB",
+                            f"{self.stats.moved_bytes / _MB:.1f} MB, {self.stats.lost_s:.1f} s "
+                            "more than they are worth",
                             Failure.SLOW,
                             hint="Look at the network, or build without --remote.",
                         )
@@ -164,9 +187,26 @@ class Guard:
                     return
                 began = self._clock()
                 done = wait(open_, min(left, _LOOK_S), return_when=FIRST_COMPLETED).done
-                self.stats.waited_s += self._clock() - began
+                self._note_wait(self._clock() - began)
             open_ -= done
             yield from done
+
+    def _note_wait(self, seconds: float) -> None:
+        with self._lock:
+            self.stats.waited_s += seconds
+            if not self._at_work:
+                self.stats.lost_s += seconds
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Lose nothing meanwhile: the build waits for this process, which reads what arrived."""
+        with self._lock:
+            self._at_work += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._at_work -= 1
 
     def wrong(self, reason: str) -> None:
         """Count an object or entry that is not what it should be."""
@@ -183,25 +223,27 @@ class Guard:
                 )
             )
 
-    def get(self, name: str, *, limit_bytes: int) -> Got:
-        """Return a whole object."""
+    def get(self, name: str, *, limit_bytes: int, watch: Watch | None = None) -> Got:
+        """Return a whole object; `watch` makes what is called with its bytes as they arrive."""
         return self._try(
-            lambda: self.objects.get(name, limit_bytes=limit_bytes, on_bytes=self._arrived)
+            lambda: self.objects.get(name, limit_bytes=limit_bytes, on_bytes=self._arriving(watch))
         )
 
-    def get_part(self, name: str, start: int, size: int) -> bytes:
-        """Return a part of an object."""
-        return self._try(lambda: self.objects.get_part(name, start, size, on_bytes=self._arrived))
+    def get_part(self, name: str, start: int, size: int, *, watch: Watch | None = None) -> bytes:
+        """Return a part of an object; `watch` as for `get`."""
+        return self._try(
+            lambda: self.objects.get_part(name, start, size, on_bytes=self._arriving(watch))
+        )
 
     def put(self, name: str, data: bytes, *, needs: Mapping[str, int] | None = None) -> None:
         """Write an object, in the place of an older one."""
         self._try(lambda: self.objects.put(name, data, needs=needs), _OF_WHAT_IS_WRITTEN)
-        self.stats.add(bytes_written=len(data))
+        self._taken(data)
 
     def put_if(self, name: str, data: bytes, version: str | None) -> bool:
         """Write an object if it still has this version."""
         done = self._try(lambda: self.objects.put_if(name, data, version), _OF_WHAT_IS_WRITTEN)
-        self.stats.add(bytes_written=len(data))
+        self._taken(data)
         return done
 
     def list(self, prefix: str) -> list[Item]:
@@ -212,8 +254,24 @@ class Guard:
         """Delete an object; one that does not exist is no error."""
         self._try(lambda: self.objects.delete(name))
 
-    def _arrived(self, size: int) -> None:
-        self.stats.add(bytes_read=size)
+    def _taken(self, data: bytes) -> None:
+        self.stats.add(bytes_written=len(data))
+        self.prove(len(data))
+
+    def _arriving(self, watch: Watch | None) -> OnBytes:
+        """Return what is called with the bytes of one answer, in their order."""
+        onward = watch() if watch else None
+
+        def arrived(data: bytes) -> None:
+            self.stats.add(bytes_read=len(data))
+            with self._lock:
+                left = self._variants * self.limits.s_per_hoped_variant - self._hoped_s
+                worth = len(data) / _MB * self.limits.s_per_unproven_mb
+                self._hoped_s += self._pay(max(0.0, min(worth, left)))
+            if onward:
+                onward(data)
+
+        return arrived
 
     def _try(
         self, request: Callable[[], T], of_the_object: Sequence[Failure] = _OF_WHAT_IS_READ

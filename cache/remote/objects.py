@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 from pallasc.cache.remote.failure import Failure, RemoteError
 
-OnBytes = Callable[[int], None]
-"""Is called with the number of bytes whenever some have arrived."""
+OnBytes = Callable[[bytes], None]
+"""Is called with the bytes of an answer as they arrive, from the first one on."""
 
 CHUNK_BYTES = 256 * 2**10
 

@@ -226,7 +226,7 @@ def _read(result: Any, on_bytes: OnBytes) -> bytes:
     parts = []
     for chunk in result.stream(CHUNK_BYTES):
         parts.append(bytes(chunk))
-        on_bytes(len(parts[-1]))
+        on_bytes(parts[-1])
     return b"".join(parts)
 
 

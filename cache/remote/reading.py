@@ -7,7 +7,8 @@ at. What is wrong is asked for once more; if it is wrong again, it is not used.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +16,13 @@ from typing import NamedTuple
 
 from pallasc.cache.packs.format import Frame
 from pallasc.cache.remote import layout
+from pallasc.cache.remote.arriving import Arriving
 from pallasc.cache.remote.catalog import Catalog, decode_catalog
 from pallasc.cache.remote.failure import Failure, RemoteError
-from pallasc.cache.remote.guard import Guard
+from pallasc.cache.remote.guard import Guard, Watch
 from pallasc.cache.remote.held import Held
 from pallasc.cache.remote.index import Index, PackedFrame, decode_index
-from pallasc.cache.remote.objects import too_large
+from pallasc.cache.remote.objects import OnBytes, too_large
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
 
@@ -39,7 +41,11 @@ _DECODING = threading.Lock()
 _WINDOW = 16
 """Requests that are under way or wait to be looked at."""
 _WINDOW_BYTES = 16 * 2**20
-"""What these ask for: bounds the memory of bodies, and how long none is known to be right."""
+"""What these ask for: bounds the memory of bodies."""
+_FIRST_BYTES = 2 * 2**20
+"""What a build asks for before it knows how fast the line is."""
+_AHEAD_S = 0.8
+"""And then, how long what is under way may take: packs that share a slow line are all late."""
 
 
 @dataclass(slots=True)
@@ -103,7 +109,6 @@ def read_catalog(
                 return Catalog(), got.version
             seen = got.data
         else:
-            guard.prove(len(got.data))
             return catalog, got.version
     raise RemoteError(f"{guard.stats.url}/{name}: it arrives damaged", Failure.TORN)
 
@@ -158,7 +163,7 @@ def _index(guard: Guard, root: Path, namespace: str, digest: str, size: int) -> 
             name, limit = layout.index_name(namespace, digest), layout.MAX_INDEX_BYTES
             data = read_named(guard, name, digest, min(size, limit))
             store.put_blob(data)
-        with _DECODING:
+        with _DECODING, guard.at_work():
             return decode_index(data)
     except CorruptError as error:
         guard.wrong(f"index {digest}: {error.message}")
@@ -169,17 +174,18 @@ def _index(guard: Guard, root: Path, namespace: str, digest: str, size: int) -> 
     return None
 
 
-def read_named(guard: Guard, name: str, digest: str, limit_bytes: int) -> bytes:
-    """Return an object that is named by its digest.
+def read_named(
+    guard: Guard, name: str, digest: str, limit_bytes: int, *, watch: Watch | None = None
+) -> bytes:
+    """Return an object that is named by its digest; `watch` as for `Guard.get`.
 
     Raises:
         CorruptError: it has another digest, twice.
         RemoteError: it cannot be read.
     """
     for _ in range(2):
-        data = guard.get(name, limit_bytes=limit_bytes).data
+        data = guard.get(name, limit_bytes=limit_bytes, watch=watch).data
         if (found := layout.sha256(data)) == digest:
-            guard.prove(len(data))
             return data
     raise CorruptError(f"{name}: its SHA-256 is {found}")
 
@@ -197,70 +203,111 @@ class FrameReader:
         self.sizes = sizes
         self._held = Held()
         self._ranges = guard.objects.has_ranges
+        self._lock = threading.Lock()
+        self._seen: set[str] = set()
+        self._right_bytes = 0
+        self._began_s = guard.stats.waited_s
         self.bad: set[str] = set()
         """Packs that are gone or damaged."""
         self.packs: set[str] = set()
         """Packs that something was read from."""
 
-    def read(self, wanted: Iterable[PackedFrame]) -> Iterator[tuple[PackedFrame, bytes]]:
+    def read(
+        self, wanted: Iterable[PackedFrame], *, worth: bool = False
+    ) -> Iterator[tuple[PackedFrame, bytes]]:
         """Yield frames and their bytes in the pack, verified, as they arrive.
 
         Frames that do not arrive are left out: because their pack is bad, or time is over.
+
+        Args:
+            wanted: the frames.
+            worth: they are what the build wants, so each that arrives is worth its waiting.
         """
-        for parts in self._windows(self._plan(wanted)):
-            yield from self._arriving(parts)
-
-    def _windows(self, parts: Iterable[Part]) -> Iterator[list[Part]]:
-        """Divide parts into what is read at the same time."""
-        window: list[Part] = []
-        taken = 0
-        for part in parts:
-            size = part.size or self.sizes[part.pack]
-            if window and (len(window) >= _WINDOW or taken + size > _WINDOW_BYTES):
-                yield window
-                window, taken = [], 0
-            window.append(part)
-            taken += size
-        if window:
-            yield window
-
-    def _arriving(self, parts: Sequence[Part]) -> Iterator[tuple[PackedFrame, bytes]]:
-        while parts:
-            reads: dict[Future[list[bytes]], Part] = {
-                self._guard.submit(lambda part=part: self._read(part)): part  # type: ignore[misc]
-                for part in parts
-            }
-            again: list[Part] = []
-            for future in self._guard.each(reads):
-                part = reads[future]
-                try:
-                    found = future.result()
-                except RemoteError as error:
-                    if error.failure is Failure.NO_RANGES and part.size:
-                        self._ranges = False
-                        again.append(Part(part.pack, 0, 0, part.frames))
-                    else:
-                        self._failed(part, error)
-                    continue
-                except CorruptError as error:
+        waiting = deque(self._plan(wanted))
+        reads: dict[Future[list[bytes]], tuple[Part, Arriving]] = {}
+        while waiting or reads:
+            while waiting and self._may_start(reads.values(), waiting[0]):
+                part = waiting.popleft()
+                arriving = Arriving(part.frames if worth else (), self._right)
+                reads[self._start(part, arriving)] = part, arriving
+            if (future := self._guard.first(reads)) is None:
+                break
+            part, _ = reads.pop(future)
+            try:
+                found = future.result()
+            except RemoteError as error:
+                if error.failure is Failure.NO_RANGES and part.size:
+                    self._ranges = False
+                    waiting.append(part._replace(start=0, size=0))
+                else:
                     self._failed(part, error)
-                    continue
-                self.packs.add(part.pack)
-                for frame, data in zip(part.frames, found, strict=True):
-                    yield PackedFrame(part.pack, frame), data
-            parts = again
+                continue
+            except CorruptError as error:
+                self._failed(part, error)
+                continue
+            self._right_bytes += self._size(part)
+            yield from self._found(part, zip(part.frames, found, strict=True))
+        for part, arriving in reads.values():  # time is over; a part of them may be here
+            yield from self._found(part, arriving.right())
+
+    def _start(self, part: Part, arriving: Arriving) -> Future[list[bytes]]:
+        """Begin to read a part; one that is held is read at once, as time may be over."""
+        if not self._held.has(part.pack):
+            return self._guard.submit(lambda: self._read(part, arriving))
+        future: Future[list[bytes]] = Future()
+        try:
+            future.set_result(self._read(part, arriving))
+        except (RemoteError, CorruptError) as error:
+            future.set_exception(error)
+        return future
+
+    def _found(
+        self, part: Part, frames: Iterable[tuple[Frame, bytes]]
+    ) -> Iterator[tuple[PackedFrame, bytes]]:
+        for frame, data in frames:
+            self.packs.add(part.pack)
+            yield PackedFrame(part.pack, frame), data
+
+    def is_worth(self, frames: Iterable[PackedFrame]) -> None:
+        """Note that the build wants these frames; those that are here were worth their waiting."""
+        for pack, frame in frames:
+            if self._held.has(pack):
+                self._right(frame)
+
+    def _may_start(self, reads: Collection[tuple[Part, Arriving]], part: Part) -> bool:
+        """Tell whether a part may be asked for beside those that are under way."""
+        if not reads or self._held.has(part.pack):
+            return True
+        room: float = _WINDOW_BYTES
+        if self._guard.limits.wait_s is not None:
+            waited_s = self._guard.stats.waited_s - self._began_s
+            room = min(room, max(_FIRST_BYTES, self._right_bytes * _AHEAD_S / (waited_s + 0.001)))
+        taken = sum(self._size(each) for each, _ in reads) + self._size(part)
+        return len(reads) < _WINDOW and taken <= room
+
+    def _size(self, part: Part) -> int:
+        return part.size or self.sizes[part.pack]
+
+    def _right(self, frame: Frame) -> None:
+        """Note that a frame that the build wants is here; each counts once."""
+        with self._lock:
+            if frame.digest in self._seen:
+                return
+            self._seen.add(frame.digest)
+        self._guard.prove(frame.size)
 
     def _failed(self, part: Part, error: RemoteError | CorruptError) -> None:
         if self._guard.failed is None:
             self.bad.add(part.pack)
             self._guard.wrong(f"pack {part.pack}: {error.message}")
 
-    def _plan(self, wanted: Iterable[PackedFrame]) -> list[Part]:
+    def _plan(self, wanted: Iterable[PackedFrame]) -> Iterator[Part]:
         by_pack: dict[str, list[Frame]] = {}
         for pack, frame in wanted:
-            if pack not in self.bad:
+            if pack not in self.bad and (self._guard.failed is None or self._held.has(pack)):
                 by_pack.setdefault(pack, []).append(frame)
-        return [part for pack, frames in by_pack.items() for part in self._parts(pack, frames)]
+        for pack, frames in by_pack.items():
+            yield from self._parts(pack, frames)
 
     def _parts(self, pack: str, frames: Sequence[Frame]) -> list[Part]:
         frames = sorted(set(frames))
@@ -279,19 +326,23 @@ class FrameReader:
             return whole
         return parts
 
-    def _read(self, part: Part) -> list[bytes]:
-        """Return the frames of a part, verified.
+    def _read(self, part: Part, arriving: Arriving) -> list[bytes]:
+        """Return the frames of a part, verified; `arriving` has them before that.
 
         Raises:
             CorruptError: they arrive damaged, twice.
             RemoteError: they do not arrive.
         """
         name = layout.pack_name(part.pack)
+
+        def watch() -> OnBytes:
+            return arriving.begin(part.start)
+
         if not part.size:
             data = self._held.get(part.pack)
             if data is None:
                 limit = min(self.sizes[part.pack], layout.MAX_PACK_BYTES)
-                data = read_named(self._guard, name, part.pack, limit)
+                data = read_named(self._guard, name, part.pack, limit, watch=watch)
                 if len(data) <= SMALL_BYTES or not self._ranges:
                     self._held.put(part.pack, data)
             found, fault = _cut(data, part, 0)
@@ -301,10 +352,9 @@ class FrameReader:
         if part.size > layout.MAX_PACK_BYTES:
             raise too_large(f"a part of {name}", part.size, layout.MAX_PACK_BYTES)
         for _ in range(2):
-            data = self._guard.get_part(name, part.start, part.size)
+            data = self._guard.get_part(name, part.start, part.size, watch=watch)
             found, fault = _cut(data, part, part.start)
             if not fault:
-                self._guard.prove(part.size)
                 return found
         raise CorruptError(fault)
 

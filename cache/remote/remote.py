@@ -21,6 +21,7 @@ from pallasc.cache.remote import layout
 from pallasc.cache.remote.failure import RemoteError
 from pallasc.cache.remote.fetching import Accept, Fetch
 from pallasc.cache.remote.guard import BUILD, Guard, Limits
+from pallasc.cache.remote.objects import OnBytes
 from pallasc.cache.remote.opening import open_guard, trust_of
 from pallasc.cache.remote.reading import FrameReader, Known, read_known, read_named
 from pallasc.cache.remote.settings import RemoteSettings
@@ -31,7 +32,7 @@ from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
 
 Tell = Callable[[str], None]
-_WORTH_OF_COSTS = 100
+_WORTH_OF_COSTS = 40
 """Waiting for a snapshot of costs may take as long as for so many variants."""
 _REQUEST_S = 10.0
 """A request of a build that takes longer is ended, long after the build has gone on without it."""
@@ -145,7 +146,7 @@ class Remote:
             name = layout.costs_name(self._namespace, digest)
             future = self._guard.submit(
                 lambda name=name, digest=digest: read_named(  # type: ignore[misc]
-                    self._guard, name, digest, layout.MAX_COSTS_BYTES
+                    self._guard, name, digest, layout.MAX_COSTS_BYTES, watch=self._worth
                 )
             )
             try:
@@ -156,6 +157,10 @@ class Remote:
                 self.stats.refuse(error.message)
         self._tell_once()
         return None
+
+    def _worth(self) -> OnBytes:
+        """Return what counts bytes as worth waiting for before they are known to be right."""
+        return lambda data: self._guard.prove(len(data))
 
     def finish(self) -> RemoteStats:
         """Send what is left, end all threads, and return what was done."""

@@ -21,6 +21,7 @@ class RemoteStats:
         bytes_read: of bodies that arrived.
         bytes_written: of bodies that were sent.
         waited_s: how long the build stood still for it.
+        lost_s: how much of that brought nothing, see `cache/remote/guard.py`.
         saved_s: compile time of the hits, as it was recorded.
         refused: entries and objects that were not used, with the reason; the first 20.
         refusals: how many there were.
@@ -35,6 +36,7 @@ class RemoteStats:
     bytes_read: int = 0
     bytes_written: int = 0
     waited_s: float = 0.0
+    lost_s: float = 0.0
     saved_s: float = 0.0
     refused: list[str] = field(default_factory=list)
     refusals: int = 0
@@ -72,6 +74,7 @@ class RemoteStats:
             "bytes_read": self.bytes_read,
             "bytes_written": self.bytes_written,
             "waited_s": round(self.waited_s, 3),
+            "lost_s": round(self.lost_s, 3),
             "saved_s": round(self.saved_s, 3),
             "refusals": self.refusals,
             "refused": list(self.refused),

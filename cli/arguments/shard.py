@@ -185,4 +185,5 @@ def send_times(
     from pallasc.compiler.toolchain.setup import prepare
 
     with prepare(ptxas) as setup:
-        send_costs(remote, store, setup, compile_times(report.results))
+        times = compile_times(report.results)
+        send_costs(remote, store, setup, times, lost_s=0.0 if sent is None else sent.lost_s)

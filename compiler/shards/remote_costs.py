@@ -101,6 +101,8 @@ def send_costs(
     store: Store,
     setup: Setup | RememberedToolchain,
     times: Mapping[str, float],
+    *,
+    lost_s: float = 0.0,
 ) -> bool:
     """Write a snapshot with new times, if they differ from those that the remote store has.
 
@@ -109,13 +111,14 @@ def send_costs(
         store: the local store.
         setup: the toolchain.
         times: compile times in seconds by id.
+        lost_s: how long the build has waited for this remote store in vain.
 
     Returns:
         Whether there was something to write.
     """
     if not settings.write or not times:
         return False
-    remote = _opened(settings, store, setup, tell=store.tell)
+    remote = _opened(settings, store, setup, tell=store.tell, lost_s=lost_s)
     try:
         data = remote.costs(_FOREVER_S)
         before = {} if data is None else _decode(data)
@@ -136,11 +139,13 @@ def _opened(
     setup: Setup | RememberedToolchain,
     *,
     tell: Callable[[str], None],
+    lost_s: float = 0.0,
 ) -> Remote:
+    from pallasc.cache.remote.guard import after
     from pallasc.cache.remote.remote import Remote
     from pallasc.compiler.builds.remote_tier import namespace
 
-    remote = Remote.open(settings, store, tell=tell)
+    remote = Remote.open(settings, store, tell=tell, limits=after(lost_s))
     remote.prepare(namespace(setup))
     return remote
 

@@ -17,6 +17,7 @@ import bazel_cache  # noqa: F401  (tests import these by their bare names)
 import fault_proxy  # noqa: F401
 import faulty  # noqa: F401
 import servers  # noqa: F401
+import slow  # noqa: F401
 import variants  # noqa: F401
 
 sys.path.pop(0)

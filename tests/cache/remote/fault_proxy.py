@@ -2,9 +2,11 @@
 
 What it can do to an answer: cut it off in the middle of the body, or give half of it as if that
 were all; flip a bit; replace it with noise, with a page of HTML, with nothing; give the answer to
-an earlier request; answer 401, 403, 404, 429, 500, 503, 507 instead; send it slowly, or never;
-reset the connection. What it can do to a write: say that it was done without doing it, do it
-without saying so, write half of it, write it with a flipped bit.
+an earlier request; answer 401, 403, 404, 429, 500, 503, 507 instead; send it or its header slowly,
+half of it, or never; reset the connection. What it can do to a write: say that it was done without
+doing it, do it without saying so, write half of it, write it with a flipped bit.
+
+`"700 kB/s"` gives all bodies over one line of that speed, and `"noise 700 kB/s"` other bytes.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import random
+import re
 import socket
 import struct
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,11 +26,13 @@ from typing import Any
 
 ANSWERS = (
     "cut", "half", "flip", "noise", "page", "empty", "earlier", "401", "403", "404", "429",
-    "429 later", "500", "503", "507", "slow", "stall", "reset",
+    "429 later", "500", "503", "507", "slow", "slow header", "stall", "stall in body", "reset",
 )  # fmt: skip
 WRITES = ("lost", "unsaid", "half written", "flip written")
 FAULTS = (*ANSWERS, *WRITES)
 _STALL_S = 20.0
+_RATE = re.compile(r"(\d+) kB/s")
+_STEP_BYTES = 8000
 Choose = Callable[[str, str], str | None]
 """Returns the fault for a method and path, None for none."""
 
@@ -61,6 +67,7 @@ class FaultProxy:
         self.earlier: deque[tuple[int, list[tuple[str, str]], bytes]] = deque(maxlen=8)
         self.lock = threading.Lock()
         self.ended = threading.Event()
+        self._free_s = 0.0
         proxy = self
 
         class Handler(_Handler):
@@ -74,6 +81,14 @@ class FaultProxy:
     def count(self) -> int:
         """Return the number of faults so far."""
         return sum(self.injected.values())
+
+    def pace(self, size: int, rate: float) -> bool:
+        """Wait until the line has room for so many bytes; tell whether the proxy ended before."""
+        with self.lock:
+            now = time.monotonic()
+            at = max(now, self._free_s)
+            self._free_s = at + size / rate
+        return self.ended.wait(at - now)
 
     def __enter__(self) -> FaultProxy:
         return self
@@ -127,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "reset":
             self._reset()
             return
-        if fault is not None and fault[:3].isdigit():
+        if fault is not None and fault[:3].isdigit() and not _RATE.search(fault):
             extra = [("Retry-After", "60" if "later" in fault else "1")] if "429" in fault else []
             self._send(int(fault[:3]), extra, b"<Error><Code>Broken</Code></Error>")
             return
@@ -150,7 +165,7 @@ class _Handler(BaseHTTPRequestHandler):
             status, headers, data = earlier
         elif fault == "flip":
             data = _flipped(data, rng)
-        elif fault == "noise":
+        elif fault is not None and fault.startswith("noise"):
             data = rng.randbytes(len(data))
         elif fault == "page":
             status, data = 200, b"<html><body>Please log in.</body></html>"
@@ -191,6 +206,8 @@ class _Handler(BaseHTTPRequestHandler):
         data: bytes,
         fault: str | None = None,
     ) -> None:
+        if fault == "slow header":
+            self._slowly(b"HTTP/1.1 200 OK\r\n" + b"X-Padding: yes\r\n" * 500, 4)
         self.send_response(status)
         for name, value in headers:
             self.send_header(name, value)
@@ -204,13 +221,30 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
             self._reset()
         elif fault == "slow":
-            for at in range(0, len(data), 64):
-                self.wfile.write(data[at : at + 64])
-                self.wfile.flush()
-                if self.owner.ended.wait(0.02):
-                    break
+            self._slowly(data, 64)
+        elif fault == "stall in body":
+            self.wfile.write(data[: len(data) // 2])
+            self.wfile.flush()
+            self.owner.ended.wait(_STALL_S)
+            self._reset()
+        elif fault is not None and (found := _RATE.search(fault)):
+            self._at_rate(data, 1000.0 * int(found[1]))
         else:
             self.wfile.write(data)
+            self.wfile.flush()
+
+    def _slowly(self, data: bytes, step: int) -> None:
+        for at in range(0, len(data), step):
+            self.wfile.write(data[at : at + step])
+            self.wfile.flush()
+            if self.owner.ended.wait(0.02):
+                break
+
+    def _at_rate(self, data: bytes, rate: float) -> None:
+        for at in range(0, len(data), _STEP_BYTES):
+            if self.owner.pace(_STEP_BYTES, rate):
+                break
+            self.wfile.write(data[at : at + _STEP_BYTES])
             self.wfile.flush()
 
     def _reset(self) -> None:

@@ -137,6 +137,6 @@ def _read(
 
 
 def _time(outcome: Outcome, verb: str, stats: RemoteStats, limits: Limits) -> None:
-    most = (limits.wait_s or 0) + stats.moved_bytes / 1e6 + _SLACK_S
-    if stats.waited_s > most:
-        outcome.late.append(f"{verb} waited {stats.waited_s:.2f} s of {most:.2f}")
+    most = (limits.wait_s or 0) + _SLACK_S
+    if stats.lost_s > most:
+        outcome.late.append(f"{verb} lost {stats.lost_s:.2f} s of {most:.2f}")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import faulty
 import pytest
 import servers
+import slow
 from bazel_cache import BazelCache
 from fault_proxy import FAULTS, FaultProxy
 from variants import NAMESPACE, check, download, fill, request_key, upload
 
 from pallasc.cache.remote.action_result import Result, encode_result
-from pallasc.cache.remote.guard import BUILD, Limits
+from pallasc.cache.remote.guard import BUILD, Guard
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
 from pallasc.cache.remote.stats import RemoteStats
 from pallasc.cache.remote.survey import verify
@@ -40,7 +42,7 @@ def _s3(monkeypatch: pytest.MonkeyPatch, place: str, prefix: str) -> RemoteSetti
     return _settings(f"s3://kernels/{prefix}")
 
 
-SLOW = ("stall", "slow")
+SLOW = ("stall", "stall in body", "slow", "slow header")
 """How far these get in a build's time depends on the machine."""
 PROMPT = [fault for fault in FAULTS if fault not in SLOW]
 PATIENT_BUILD = BUILD._replace(wait_s=600.0)
@@ -114,7 +116,8 @@ def test_a_dead_remote_is_told_once_with_what_to_do(filled: BazelCache, other: S
     (text,) = told
     assert re.sub(r"\d+\.\d s", "1.8 s", text) == (
         "the remote store is left alone for the rest of this build, which goes on without it: "
-        f"bazel+http://{proxy.place}: 1.8 s were waited for 0.0 MB. "
+        f"bazel+http://{proxy.place}: 1.8 s were waited for 0.0 MB, "
+        "1.8 s more than they are worth. "
         "Look at the network, or build without --remote."
     )
     assert stats.waited_s >= 1.8
@@ -175,19 +178,86 @@ def test_nothing_listens(other: Store, home: Path) -> None:
     assert "the connection is refused" in stats.tripped
 
 
-def test_a_slow_remote_may_go_on_as_long_as_something_arrives(
-    filled: BazelCache, other: Store, monkeypatch: pytest.MonkeyPatch
+_MANY, _SIZE = 60, 180_000
+_ALL = [request_key(number) for number in range(_MANY)]
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, slow.Upstream]]:
+    """Return servers with and without ranges that have some variants in three packs."""
+    folder = tmp_path_factory.mktemp("packed")
+    store = Store(folder / "store")
+    keys = fill(store, range(_MANY), size=_SIZE)
+    with BazelCache() as cache, servers.webdav_of_rclone(folder / "web") as web:
+        found = {"bazel": (cache.place, _bazel), "web": (web, _web)}
+        for place, settings_at in found.values():
+            upload(settings_at(place, "x"), store, keys)
+        yield found
+
+
+def _web(place: str, prefix: str) -> RemoteSettings:
+    return _settings(f"http://{servers.USER}:{servers.PASSWORD}@{place}/kernels")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "place"),
+    [
+        ("bazel", "slow", "packs"),
+        ("bazel", "stall in body", "packs"),
+        ("bazel", "noise 300 kB/s", "packs"),
+        ("web", "150 kB/s", "all"),
+    ],
+)
+def test_a_remote_that_sends_slowly_is_left_alone(
+    packed: dict[str, slow.Upstream], home: Path, tmp_path: Path, kind: str, fault: str, place: str
 ) -> None:
-    """The first bytes come after the time that is waited for nothing."""
+    upstream, settings_at = packed[kind]
+    loss = slow.lose(
+        tmp_path / "store", upstream, settings_at, _ALL, fault=fault, place=place, prefix="x"
+    )
+    assert loss.found == 0
+    assert "s more than they are worth" in loss.stats.tripped
+
+
+def test_what_has_arrived_when_time_is_over_is_used(
+    packed: dict[str, slow.Upstream], home: Path, tmp_path: Path
+) -> None:
+    upstream, settings_at = packed["bazel"]
+    limits = BUILD._replace(wait_s=4.0)
+    loss = slow.lose(
+        tmp_path / "store",
+        upstream,
+        settings_at,
+        _ALL,
+        fault="stall",
+        place="later packs",
+        prefix="x",
+        limits=limits,
+    )
+    assert 0 < loss.found < len(_ALL)
+    assert loss.stats.tripped
+    store = Store(tmp_path / "store")
+    found = [number for number in range(_MANY) if store.get_manifest(request_key(number))]
+    assert len(found) == loss.found
+    for number in found:
+        check(store, number, size=_SIZE)
+
+
+def test_a_remote_that_is_busy_with_much_is_not_left_alone(
+    packed: dict[str, slow.Upstream], home: Path, other: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each MB takes 0.4 s, on a clock that nothing else moves."""
     add = RemoteStats.add
 
     def add_late(stats: RemoteStats, **figures: int) -> None:
-        if figures.get("bytes_read") and not stats.bytes_read:
-            stats.waited_s += limits.wait_s or 0.0
+        seconds = 0.4 * figures.get("bytes_read", 0) / 1e6
+        stats.waited_s, stats.lost_s = stats.waited_s + seconds, stats.lost_s + seconds
         add(stats, **figures)
 
     monkeypatch.setattr(RemoteStats, "add", add_late)
-    limits = Limits(wait_s=300.0, s_per_mb=BUILD.s_per_mb * 1e9, s_per_variant=60.0)
-    with FaultProxy(filled.place, lambda method, path: "slow") as proxy:
-        found, stats = download(_bazel(proxy.place), other, KEYS, limits=limits)
-    assert (len(found), stats.tripped) == (4, "")
+    monkeypatch.setattr(Guard, "_note_wait", lambda guard, seconds: None)
+    upstream, settings_at = packed["bazel"]
+    settings = replace(settings_at(upstream, "x"), write=False)
+    found, stats = download(settings, other, _ALL, limits=BUILD)
+    assert (len(found), stats.tripped) == (_MANY, "")
+    assert stats.waited_s > 4.0

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 import pytest
 
 from pallasc.cache.remote.failure import Failure, RemoteError, of_status, translated
-from pallasc.cache.remote.guard import BUILD, COMMAND, Guard, Limits
+from pallasc.cache.remote.guard import BUILD, COMMAND, Guard, Limits, after
 from pallasc.cache.remote.objects import Got, Item, OnBytes
 from pallasc.cache.remote.stats import RemoteStats
 from pallasc.cache.remote.threads import Threads
@@ -32,7 +32,7 @@ class Scripted:
 
     def get(self, name: str, *, limit_bytes: int, on_bytes: OnBytes) -> Got:
         self._next()
-        on_bytes(4)
+        on_bytes(b"data")
         return Got(b"data", "1")
 
     def get_part(self, name: str, start: int, size: int, *, on_bytes: OnBytes) -> bytes:
@@ -135,7 +135,7 @@ def test_a_command_tries_three_times_and_never_runs_out_of_time() -> None:
     guard, slept = _guard(objects, COMMAND)
     assert guard.get("x", limit_bytes=9).data == b"data"
     assert slept == [1.0, 2.0]
-    guard.stats.waited_s = 1e6
+    _waiting(guard, 1e6)
     assert guard.left_s() > 1e6
 
 
@@ -150,40 +150,88 @@ class Clock:
         return self.now_s
 
 
-def test_waiting_is_over_after_two_seconds_and_one_for_each_megabyte() -> None:
+def _waiting(guard: Guard, seconds: float) -> None:
+    """Have a build wait for so long."""
+    stats = guard.stats
+    stats.waited_s, stats.lost_s = stats.waited_s + seconds, stats.lost_s + seconds
+
+
+def test_waiting_is_over_after_two_seconds_for_nothing() -> None:
     stats = RemoteStats(url="s3://bucket")
     guard = Guard(Scripted(), stats, clock=Clock())
     never: Future[None] = Future()
     assert list(guard.each([never])) == []
-    assert stats.waited_s == pytest.approx(2.0, abs=0.26)
+    assert stats.lost_s == stats.waited_s == pytest.approx(2.0, abs=0.26)
     assert guard.failed is not None
     assert guard.failed.failure is Failure.SLOW
-    stats.add(bytes_read=2_000_000, bytes_written=1_000_000)
-    guard.expect(40)
-    assert guard.left_s() == pytest.approx(3.0, abs=0.26)
 
 
-def test_what_keeps_arriving_and_is_not_known_to_be_right_does_not_count_for_ever() -> None:
+def test_each_megabyte_that_helped_or_was_taken_is_worth_a_second() -> None:
     guard, _ = _guard(Scripted())
     guard.expect(1000)
+    for _ in range(50):
+        _waiting(guard, 1.5)
+        guard.prove(1_000_000)
+        guard.put("x", b"0" * 500_000)
+        assert guard.left_s() == pytest.approx(1.8)
+    assert guard.stats.waited_s == pytest.approx(75)
+
+
+def test_what_came_fast_pays_for_no_later_silence() -> None:
+    guard, _ = _guard(Scripted())
+    guard.expect(1000)
+    _waiting(guard, 0.5)
+    guard.prove(100_000_000)
+    _waiting(guard, 1.0)
+    assert guard.left_s() == pytest.approx(0.8)
+
+
+class Body(Scripted):
+    """Objects of a megabyte each."""
+
+    def get(self, name: str, *, limit_bytes: int, on_bytes: OnBytes) -> Got:
+        for _ in range(10):
+            on_bytes(bytes(100_000))
+        return Got(b"", "1")
+
+
+@pytest.mark.parametrize(("variants", "most_s"), [(1, 0.0), (40, 0.01), (400, 0.1), (10_000, 2.5)])
+def test_what_is_not_known_to_help_is_worth_little(variants: int, most_s: float) -> None:
+    guard, _ = _guard(Body())
+    guard.expect(variants)
+    _waiting(guard, 50.0)
     for _ in range(100):
-        guard.stats.add(bytes_read=1_000_000)
-    assert guard.left_s() == pytest.approx(1.8 + 4)
-    guard.prove(50_000_000)
-    assert guard.left_s() == pytest.approx(1.8 + 50 + 4)
+        guard.get("x", limit_bytes=10**6)
+    assert 50.0 - guard.stats.lost_s == pytest.approx(most_s, abs=0.001)
 
 
 def test_a_build_of_few_variants_waits_no_longer_than_compiling_takes() -> None:
     guard, _ = _guard(Scripted())
-    guard.stats.add(bytes_written=100_000_000)
-    assert guard.left_s() == pytest.approx(1.8)
     guard.expect(3)
-    assert guard.left_s() == pytest.approx(1.8 + 0.3)
+    _waiting(guard, 1.0)
+    guard.prove(100_000_000)
+    assert guard.left_s() == pytest.approx(0.8 + 0.3)
+
+
+def test_reading_what_arrived_is_no_loss() -> None:
+    stats = RemoteStats(url="s3://bucket")
+    guard = Guard(Scripted(), stats, clock=Clock())
+    never: Future[None] = Future()
+    with guard.at_work():
+        threading.Timer(0.01, never.set_result, [None]).start()
+        assert guard.first([never]) is never
+    assert (stats.lost_s, guard.failed) == (0, None)
+    assert stats.waited_s > 0
+
+
+def test_what_a_build_has_lost_before_counts() -> None:
+    assert after(0.5).wait_s == pytest.approx(1.3)
+    assert after(7.0).wait_s == 0
 
 
 def test_what_is_done_already_costs_no_waiting() -> None:
     guard, _ = _guard(Scripted())
-    guard.stats.waited_s = 100.0
+    _waiting(guard, 100.0)
     done: Future[int] = Future()
     done.set_result(3)
     assert guard.result(done) == 3
