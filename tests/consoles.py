@@ -18,6 +18,18 @@ def without_heartbeats(output: str) -> str:
     return RUNNING.sub("", output)
 
 
+# Runs the command line, which waits for a remote store for as long as that takes: a busy machine
+# may need longer than a build waits, which then takes nothing from the remote.
+PATIENT = """
+import sys
+from pallasc.cache.remote import guard, remote
+guard.Guard.left_s = lambda self: 1e9
+remote._REQUEST_S = 3600.0
+from pallasc.cli.main import main
+sys.exit(main())
+"""
+
+
 def shown(text: str) -> Iterator[tuple[str, str]]:
     """Yield each command of a console block with the output that is shown below it."""
     for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:

@@ -34,7 +34,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from consoles import fits, shown
+from consoles import PATIENT, fits, shown
 
 import pallasc
 from pallasc.cache.store import Store
@@ -90,11 +90,12 @@ def blocks(page: str) -> Iterator[Block]:
         yield Block(page, line, match["kind"], match["text"])
 
 
-def shell_environment(folder: Path) -> dict[str, str]:
+def shell_environment(folder: Path, command: str) -> dict[str, str]:
     """Return an environment in which `pallasc` and `python` are those of the tests."""
     tools = folder.parent / f"{folder.name}-bin"
     tools.mkdir(exist_ok=True)
-    for name, arguments in (("pallasc", "-P -m pallasc"), ("python", "")):
+    ours = f"-P -c {shlex.quote(PATIENT)}" if " --remote " in command else "-P -m pallasc"
+    for name, arguments in (("pallasc", ours), ("python", "")):
         script = tools / name
         script.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
         script.chmod(0o755)
@@ -109,7 +110,7 @@ def run(command: str | list[str], folder: Path) -> subprocess.CompletedProcess[s
     return subprocess.run(
         words,
         cwd=folder,
-        env=shell_environment(folder),
+        env=shell_environment(folder, words[-1]),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

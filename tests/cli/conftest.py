@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from consoles import without_heartbeats
+from consoles import PATIENT, without_heartbeats
 
 from pallasc.cache.remote.guard import Guard
 from pallasc.cache.store import Store
@@ -226,17 +226,6 @@ class Machine:
     @property
     def url(self) -> str:
         return f"file://{self.remote}"
-
-
-# Runs the command line, which waits for a remote store for as long as that takes.
-PATIENT = """
-import sys
-from pallasc.cache.remote import guard, remote
-guard.Guard.left_s = lambda self: 1e9
-remote._REQUEST_S = 3600.0
-from pallasc.cli.main import main
-sys.exit(main())
-"""
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +53,9 @@ def build() -> ctypes.CDLL:
         library.parent.mkdir(parents=True, exist_ok=True)
         include = f"-I{native_build.SOURCES}"
         flags = [*native_build.FLAGS, "-D_POSIX_C_SOURCE=200809L", include, "-shared"]
-        subprocess.run(["cc", *flags, SOURCE, "-o", library], check=True)
+        scratch = library.with_suffix(f".{os.getpid()}")  # others may look for the library now
+        subprocess.run(["cc", *flags, SOURCE, "-o", scratch], check=True)
+        os.replace(scratch, library)
     loaded = ctypes.CDLL(str(library))
     for name in ("describe", "instantiate", "run"):
         getattr(loaded, f"fake_{name}").restype = ctypes.c_char_p
