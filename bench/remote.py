@@ -340,7 +340,8 @@ def _slow(folder: Path, options: argparse.Namespace) -> list[Figure]:
                     prefix=prefix,
                 )
                 shutil.rmtree(folder / "store", ignore_errors=True)
-                print(f"{kind}, {fault}, {where}, {misses}: {loss}", file=sys.stderr)
+                shown = f"{loss.found} found in {loss.took_s:.2f} s, {loss.lost_s:.2f} s lost"
+                print(f"{kind}, {fault}, {where}, {misses}: {shown}", file=sys.stderr)
                 if fault == slow.GOOD:
                     cut_off += loss.found < misses
                 else:

@@ -276,10 +276,10 @@ class FrameReader:
 
     def _may_start(self, reads: Collection[tuple[Part, Arriving]], part: Part) -> bool:
         """Tell whether a part may be asked for beside those that are under way."""
-        if not reads or self._held.has(part.pack):
+        if not reads:
             return True
         room: float = _WINDOW_BYTES
-        if self._guard.limits.wait_s is not None:
+        if self._guard.limits.wait_s is not None and not self._held.has(part.pack):
             waited_s = self._guard.stats.waited_s - self._began_s
             room = min(room, max(_FIRST_BYTES, self._right_bytes * _AHEAD_S / (waited_s + 0.001)))
         taken = sum(self._size(each) for each, _ in reads) + self._size(part)

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from clusters import Cluster, Proxy, cluster, is_alive, wait_for
 
+from pallasc.cache.remote.settings import read_settings
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
@@ -161,11 +162,17 @@ def test_a_cluster_gives_the_artifacts_of_home(
     assert {result.status for result in project.build(store).results} == {"hit"}
 
 
-def test_a_cluster_in_the_build_does_so_too(project: Project, at_home: Store) -> None:
+def test_a_cluster_in_the_build_does_so_too_and_a_remote_gets_one_pack(
+    project: Project, at_home: Store, tmp_path: Path
+) -> None:
     store = project.store()
-    report = project.build(store, executor="dask:")
+    remote = read_settings({}, url=f"file://{tmp_path}/remote", write=True)
+    report = project.build(store, executor="dask:", remote=remote)
     assert {result.status for result in report.results} == {"compiled"}
     assert content(store) == content(at_home)
+    assert report.remote is not None
+    assert report.remote.offered == len(report.results)
+    assert report.remote.requests <= 5
 
 
 def test_failures_read_as_at_home(project: Project, two: Cluster) -> None:
