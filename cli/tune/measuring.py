@@ -36,6 +36,7 @@ class Wishes:
     timeout_s: float
     cold: bool
     quiet: bool
+    retry_failed: bool = False
 
     def to_json(self) -> dict[str, object]:
         """Return what the results keep of it."""
@@ -45,12 +46,13 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was measured: on which GPU, what competed, and all results."""
+    """What was measured: on which GPU, what competed, all results; whether any is new."""
 
     device: Device
     matches: list[Match]
     results: Results
     resumed: bool
+    changed: bool
 
 
 def measure(job: Path, output: Path, wishes: Wishes) -> Report:
@@ -87,8 +89,11 @@ def measure(job: Path, output: Path, wishes: Wishes) -> Report:
                 progress.say(f"note: no clocks and temperatures: {conditions.missing}")
             setup = Setup(bundle, wishes.ordinal, wishes.timeout_s, wishes.repeats, wishes.cold)
             judge = Judge(bundle, wishes.rules.seed)
-            Run(file, setup, wishes.rules, conditions, judge, progress).all(matches)
-            return Report(device, matches, file.results, file.resumed)
+            run = Run(file, setup, wishes.rules, conditions, judge, progress)
+            if wishes.retry_failed:
+                run.retry_failed(matches)
+            run.all(matches)
+            return Report(device, matches, file.results, file.resumed, file.changed)
 
 
 def _picked_by_nobody(device: Device, matches: Iterable[Match]) -> str:

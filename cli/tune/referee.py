@@ -1,12 +1,13 @@
-"""Judge the outputs of points: by reference values of the job, or by what most points give."""
+"""Judge the outputs of points: by reference values of the job, and by what most points give.
+
+Reference values cover some elements; what the points of a key give is compared in all of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-
-from pallasc.runtime.tuning.points import NO_REFERENCE
 
 if TYPE_CHECKING:
     from pallasc.compiler.references.comparison import Comparison
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry
     from pallasc.specs.bundle.reference import Reference
-
-_BOTH_MAY_BE_OFF = 2.0
-"""Two results within a tolerance of the reference differ by at most twice that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +33,35 @@ class Judge:
 
     def __call__(self, match: Match) -> OutputReferee:
         """Return the referee of a contest."""
-        votes = not any(map(self.bundle.reference, match.entries.values()))
-        return OutputReferee(self.bundle, self.seed, votes=votes)
+        return OutputReferee(self.bundle, self.seed)
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Points that give the same, and the outputs of the first of them."""
+    """Points that give the same, and the outputs of the first of them.
+
+    Attributes:
+        ids: of the points.
+        bindings: the outputs.
+        outputs: their bytes.
+        tolerance: within which results are the same, None where there is no reference.
+    """
 
     ids: list[str]
+    bindings: tuple[Binding, ...]
     outputs: list[bytes]
+    tolerance: tuple[float, float] | None
+
+    def difference(self, outputs: Sequence[bytes], whose: str) -> str:
+        """Return the first difference of other outputs from these in words, "" for none."""
+        from pallasc.compiler.references.raw_outputs import compare_outputs
+
+        for binding, data, own in zip(self.bindings, outputs, self.outputs, strict=True):
+            if data != own:
+                compared = compare_outputs(binding, data, own, self.tolerance)
+                if why := _text(binding, compared, whose):
+                    return why
+        return ""
 
 
 @dataclass(slots=True)
@@ -53,17 +70,11 @@ class OutputReferee:
 
     Attributes:
         bundle, seed: as of `Judge`.
-        votes: no point of the contest has reference values.
-        first: the id of the first valid point.
-        outputs: its outputs.
-        groups: of a vote, who gives the same as whom, and what: the first of each with its outputs.
+        groups: who gives the same as whom, of the points that agree with the reference.
     """
 
     bundle: Bundle
     seed: int
-    votes: bool = False
-    first: str = ""
-    outputs: list[bytes] = field(default_factory=list)
     groups: list[_Group] = field(default_factory=list)
 
     def inputs(self, entry: Entry, signature: Signature) -> list[bytes]:
@@ -76,60 +87,61 @@ class OutputReferee:
         return [value.data for value in made]
 
     def disagreement(self, entry: Entry, signature: Signature, outputs: Sequence[bytes]) -> str:
-        """Return how outputs differ from what they must be, "" where they do not."""
-        if self.votes:
-            self._join(entry.id, signature, outputs)
-            return ""
+        """Return how outputs differ from the reference values, "" where they do not."""
         reference = self.bundle.reference(entry)
         for number, (binding, data) in enumerate(zip(signature.outputs, outputs, strict=True)):
-            why = _beside_reference(binding, data, reference, number)
-            if not why and self.outputs and data != self.outputs[number]:
-                why = self._beside_first(binding, data, reference, self.outputs[number])
-            if why:
-                return why
-        if not self.outputs:
-            self.first, self.outputs = entry.id, list(outputs)
+            if why := _beside_reference(binding, data, reference, number):
+                return f"wrong result: {why}"
+        self._join(entry.id, signature, outputs, reference)
         return ""
 
     def outvoted(self) -> dict[str, str]:
         """Return the points that are not of the largest group, all where two are the largest."""
         sizes = [len(group.ids) for group in self.groups]
         most, count = max(sizes, default=0), sum(sizes)
-        if sizes.count(most) > 1:
-            why = (
-                f"the {count} points give {len(sizes)} different results, none of them more often "
-                f"than all others, and {NO_REFERENCE}"
-            )
+        largest = [group for group in self.groups if len(group.ids) == most]
+        if len(largest) > 1:
+            why = self._tie(count, *largest[:2])
             return {name: why for group in self.groups for name in group.ids}
-        return {
-            name: f"wrong result: differs from {most} of {count} points, and {NO_REFERENCE}"
-            for group in self.groups
-            for name in group.ids
-            if len(group.ids) < most
-        }
+        lost: dict[str, str] = {}
+        for group in self.groups:
+            if group is not largest[0]:
+                who = f"{most} of {count} points"
+                why = largest[0].difference(group.outputs, f"{who} give") or f"differs from {who}"
+                lost |= dict.fromkeys(group.ids, f"wrong result: {why}")
+        return lost
 
-    def _join(self, name: str, signature: Signature, outputs: Sequence[bytes]) -> None:
+    def _tie(self, count: int, first: _Group, second: _Group) -> str:
+        known = "the job has no reference"
+        if first.tolerance is not None:
+            known = "the reference values do not tell which is right"
+        where = first.difference(second.outputs, f"{first.ids[0]} gives")
+        shown = f": of {second.ids[0]} {where}" if where else ""
+        return (
+            f"the {count} points give {len(self.groups)} different results, none of them more "
+            f"often than all others, and {known}{shown}"
+        )
+
+    def _join(
+        self,
+        name: str,
+        signature: Signature,
+        outputs: Sequence[bytes],
+        reference: Reference | None,
+    ) -> None:
         """Add a point to the first group whose first point gives the same, else to a new one."""
         for group in self.groups:
-            each = zip(signature.outputs, outputs, group.outputs, strict=True)
-            if not any(own != a and self._beside_first(b, own, None, a) for b, own, a in each):
+            if not group.difference(outputs, ""):
                 group.ids.append(name)
                 return
-        self.groups.append(_Group([name], list(outputs)))
+        tolerance = None if reference is None else _of_two(reference)
+        self.groups.append(_Group([name], tuple(signature.outputs), list(outputs), tolerance))
 
-    def _beside_first(
-        self, binding: Binding, data: bytes, reference: Reference | None, wanted: bytes
-    ) -> str:
-        from pallasc.compiler.references.raw_outputs import compare_outputs
 
-        tolerance = None
-        if reference is not None:
-            tolerance = _BOTH_MAY_BE_OFF * reference.rtol, _BOTH_MAY_BE_OFF * reference.atol
-        compared = compare_outputs(binding, data, wanted, tolerance)
-        text = _text(binding, compared, f"{self.first} gives")
-        if not text or reference is not None:
-            return text
-        return f"{text}; the job has no reference that says which is right"
+def _of_two(reference: Reference) -> tuple[float, float]:
+    """Return `rtol` and `atol` within which any two results are that agree with a reference."""
+    rtol = 2 * reference.rtol / max(0.5, 1 - reference.rtol)
+    return rtol, (2 + rtol) * reference.atol
 
 
 def _beside_reference(
@@ -165,7 +177,7 @@ def _text(
     place = ", ".join(map(str, index))
     share = f"{compared.mismatches:,} of {compared.count:,} elements"
     return (
-        f"wrong result: {binding.path}[{place}] is {compared.first.got}, and {whose} "
+        f"{binding.path}[{place}] is {compared.first.got}, and {whose} "
         f"{compared.first.wanted}; {share} differ by more than rtol {compared.rtol:g} and atol "
         f"{compared.atol:g}"
     )

@@ -69,6 +69,11 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     metavar="N",
     help="Choose the order of points in a round, and inputs where the job has no reference.",
 )
+@click.option(
+    "--retry-failed",
+    is_flag=True,
+    help="Launch points again that failed in an earlier run; what they failed with is kept.",
+)
 @quiet_option
 @json_option("a summary")
 def command(
@@ -83,16 +88,17 @@ def command(
     cold: bool,
     timeout_s: float,
     seed: int,
+    retry_failed: bool,
     quiet: bool,
     as_json: bool,
 ) -> int:
     """Measure the points of JOB, a bundle of pallasc tune plan, on the GPU of this machine.
 
     Neither JAX nor a compiler is needed. Each point runs in a process of its own: one that hangs or
-    fails is lost, and nothing else. Its outputs are compared with reference values of the job and
-    with those of the first point of its key; a point that differs is not measured. Where the job
-    has no reference, what most points of a key give is taken for right; without a most common
-    result the key has no winner.
+    fails is lost, and nothing else. All points of a key are launched before the first is measured.
+    Their outputs are compared with the reference values of the job, where it has some, and with
+    each other in all elements: what most points of a key give is taken for right, and a point that
+    differs is not measured. Without a most common result the key has no winner.
 
     The points of a key are measured in rounds, each once a round, in an order that changes. After
     each round, what is known to be slower is dropped; a key is done when its best point is known,
@@ -100,13 +106,17 @@ def command(
     may have a worse winner than that; see docs/tuning.md.
 
     Every line of the results is on the disk before the next round begins. A run that was stopped or
-    cut goes on where it was when the same command is given again. Results of another job or another
-    GPU, or with other --cold, --repeats or --seed, are refused and stay as they are. Conditions
-    such as clock and temperature are taken from NVML, where cuda-bindings has it.
+    cut goes on where it was when the same command is given again, and where every key is done it
+    changes nothing. Results of another job or another GPU, or with other --cold, --repeats or
+    --seed, are refused and stay as they are. A point that failed stays lost. --retry-failed
+    launches all of these again, as after a hang that was the machine's fault; their keys are open
+    again, and have --seconds anew. Conditions such as clock and temperature are taken from NVML,
+    where cuda-bindings has it.
 
     Examples:
       pallasc tune run job.pallasc -o results.jsonl
       pallasc tune run job.pallasc -o results.jsonl --within 3 --seconds 10
+      pallasc tune run job.pallasc -o results.jsonl --retry-failed --timeout 300
       pallasc tune run job.pallasc -o b200.jsonl --device 1 --cold --json > summary.json
 
     Exit codes:
@@ -123,16 +133,26 @@ def command(
       device   ordinal, name, arch, driver
       job      digest of the job's content
       resumed  whether the file had results before
+      changed  whether anything was added to it
       keys     a list; of each: kernel, key, at (parameters that are not in the key), winner (an id,
                or null), why, us (of the winner, median), rounds, spent_s, points (of each: id,
-               params, artifact, us or null, rounds, failed or null, dropped or null)
+               params, artifact, us or null, rounds, failed or null, failed_before (why, each time
+               before it was tried again), dropped or null)
     """
     from pallasc.cli.tune.measuring import Wishes, measure
     from pallasc.cli.tune.run_text import exit_code, summary_json, summary_text
     from pallasc.runtime.tuning.decisions import Rules
 
     rules = Rules(within_percent / 100, rounds, seconds, together, seed)
-    wishes = Wishes(ordinal, rules, repeats, timeout_s, cold=cold, quiet=quiet or as_json)
+    wishes = Wishes(
+        ordinal,
+        rules,
+        repeats,
+        timeout_s,
+        cold=cold,
+        quiet=quiet or as_json,
+        retry_failed=retry_failed,
+    )
     report = measure(job, output, wishes)
     if as_json:
         from pallasc.cli.terminal.output import json_text

@@ -28,7 +28,11 @@ def summary_text(report: Report) -> str:
     parts = [count(len(contests), "key"), count(points, "point")]
     parts += [f"{failed} failed"] if failed else []
     parts += [f"{count(without, 'key')} without a valid point"] if without else []
-    return f"{', '.join(parts)} on {report.device}: {report.results.file}"
+    total = f"{', '.join(parts)} on {report.device}: {report.results.file}"
+    if report.changed:
+        return total
+    again = "; --retry-failed tries the failed points again" if failed else ""
+    return f"{total}\nEvery key was done before, and the results are unchanged{again}."
 
 
 def summary_json(report: Report) -> dict[str, object]:
@@ -38,6 +42,7 @@ def summary_json(report: Report) -> dict[str, object]:
         "device": device_json(report.device),
         "job": report.results.start.job,
         "resumed": report.resumed,
+        "changed": report.changed,
         "keys": [_contest_json(own) for own in _contests(report)],
     }
 
@@ -69,5 +74,6 @@ def _point_json(point: PointResults) -> dict[str, object]:
         "us": point.median_us if point.times_us else None,
         "rounds": len(point.times_us),
         "failed": point.failed or None,
+        "failed_before": point.failed_before,
         "dropped": point.dropped or None,
     }

@@ -29,7 +29,7 @@ class Rules:
         within: points are tied where the leader is slower by no more than this: 0.01 for 1 percent.
         rounds: two points of which nothing is known after so many rounds are told apart by the
             median of their ratios.
-        seconds: how long the points of a key are measured.
+        seconds: how long the points of a key are measured; anew after a retry of failed ones.
         together: how many points take part in a round at most.
         seed: chooses the order of the points in each round.
     """
@@ -90,7 +90,7 @@ def decide(contest: Contest, order: Sequence[str], rules: Rules) -> Decision:
     drop = _slower(leader, pairs, rules)
     if drop is not None:
         return drop
-    if contest.spent_s >= rules.seconds:
+    if contest.spent_s - contest.retried_s >= rules.seconds:
         return _out_of_time(contest, leader, pairs, len(alive) - len(measured), rules)
     ties = [name for name, pair in pairs.items() if pair.close or pair.rounds >= rules.rounds]
     if len(ties) == len(alive) - 1:

@@ -15,8 +15,6 @@ from pallasc.specs.loading.tune_results import ContestKey, contest_key
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Tuning, key_text
 
-_LAST = 1 << 62
-
 
 @dataclass(frozen=True, slots=True)
 class Match:
@@ -59,18 +57,20 @@ def read_job(bundle: Bundle, device: Device) -> list[Match]:
     Of variants of one point for several models, the one for this model is taken, else the first.
 
     Raises:
-        SpecError: no kernel of the bundle is tuned.
+        SpecError: the bundle is not a job.
         SelectionError: no point is for this GPU.
     """
     tuned = [entry for entry in bundle.entries() if entry.tuning is not None]
-    if not tuned:
+    points = [own for own in tuned if own.tuning is not None and own.tuning.rank]
+    if not points:
+        why = "its variants were chosen already" if tuned else "none of its kernels is tuned"
         raise SpecError(
-            f"{bundle.name} is not a job: none of its kernels is tuned.",
+            f"{bundle.name} is not a job: {why}.",
             hint="pallasc tune plan SPECS -o job.pallasc makes one.",
         )
-    fitting = [own for own in tuned if not arch_refusal(own.arch, device.major, device.minor)]
+    fitting = [own for own in points if not arch_refusal(own.arch, device.major, device.minor)]
     if not fitting:
-        archs = ", ".join(sorted({entry.arch for entry in tuned}))
+        archs = ", ".join(sorted({entry.arch for entry in points}))
         raise SelectionError(
             f"{bundle.name} has nothing for {device}: its points are for {archs}.",
             hint="Plan it for this GPU: pallasc tune plan SPECS --target MODEL -o job.pallasc.",
@@ -122,5 +122,6 @@ def _in_order(match: Match) -> tuple[object, ...]:
 
 def _likeliest(entry: Entry) -> tuple[int, bool, str]:
     tuning = entry.tuning
-    rank = tuning.rank if tuning is not None else 0
-    return rank or _LAST, not (tuning is not None and tuning.is_default), entry.id
+    if tuning is None:
+        raise ValueError(f"{entry.id} is not a point")
+    return tuning.rank, not tuning.is_default, entry.id

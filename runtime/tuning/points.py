@@ -17,27 +17,18 @@ from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.untrusted_json import as_list, as_whole
 
-NO_REFERENCE = "the job has no reference"
-"""What the reasons of points say that lost a vote."""
-
 
 class Referee(Protocol):
-    """Knows what the points of a contest are launched on, and what must come out.
-
-    Attributes:
-        votes: nothing but what most points give tells what is right.
-    """
-
-    votes: bool
+    """Knows what the points of a contest are launched on, and what must come out."""
 
     def inputs(self, entry: Entry, signature: Signature) -> Sequence[bytes]:
         """Return the bytes of each input of a point."""
 
     def disagreement(self, entry: Entry, signature: Signature, outputs: Sequence[bytes]) -> str:
-        """Return how outputs differ from what they must be, "" where they do not."""
+        """Return how outputs differ from what is known of them, "" where they do not."""
 
     def outvoted(self) -> dict[str, str]:
-        """Return the points whose outputs do not count as right, of all judged, and why."""
+        """Return the points whose outputs are not those of most, of all judged, and why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,17 +31,26 @@ class ResultsFile:
         results: what it holds, always the same as reading it would give.
         resumed: it had results already.
         remark: what to know of the results that it had, "" for nothing.
+        changed: this run has written to it.
     """
 
     def __init__(
-        self, descriptor: int, results: Results, *, resumed: bool, remark: str = ""
+        self,
+        descriptor: int,
+        results: Results,
+        *,
+        resumed: bool,
+        remark: str = "",
+        start: Start | None = None,
     ) -> None:
         self._descriptor = descriptor
         self._size = os.fstat(descriptor).st_size
         self._is_broken = False
+        self._start = start
         self.results = results
         self.resumed = resumed
         self.remark = remark
+        self.changed = start is None
 
     def add(self, record: Mapping[str, object]) -> None:
         """Write a record, and note it; after an error nothing is written any more.
@@ -52,6 +61,8 @@ class ResultsFile:
         if self._is_broken:
             return
         line = line_of(record)
+        if self._start is not None:
+            line = line_of(self._start.to_json()) + line
         try:
             with _refusing(self.results.file):
                 _append(self._descriptor, line)
@@ -61,6 +72,9 @@ class ResultsFile:
                 os.ftruncate(self._descriptor, self._size)
             raise
         self._size += len(line)
+        self.changed = True
+        if self._start is not None:
+            self.results.start, self.results.ended, self._start = self._start, "", None
         add_record(record, self.results)
 
 
@@ -68,7 +82,8 @@ class ResultsFile:
 def open_results(path: Path, start: Start) -> Iterator[ResultsFile]:
     """Give the file that a run writes: a new one, or that of a run before of the same job and GPU.
 
-    What a cut left at its end is removed; a file that was cut within its first line starts anew.
+    What a cut left at its end is removed; a file that was cut within its first line starts anew. A
+    whole file gets its next start with the first record, and none where nothing is left to do.
 
     Raises:
         SpecError: the file has something else, and stays as it is; another run writes it, or it
@@ -88,6 +103,9 @@ def open_results(path: Path, start: Start) -> Iterator[ResultsFile]:
         if size and not torn:
             before = read_results(path)
             remark = check_start(before.start, start, str(path))
+        if before is not None and not before.torn:
+            yield ResultsFile(descriptor, before, resumed=True, remark=remark, start=start)
+            return
         with _refusing(path):
             os.ftruncate(descriptor, before.whole_bytes if before else 0)
             _append(descriptor, line)

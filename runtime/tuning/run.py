@@ -1,7 +1,8 @@
 """A run: each contest of a job, from its first process to its winner.
 
 All that is known is in the file of results, so a run that was cut goes on where it was. What is
-said of a round is written when the round is complete: a round that was cut never was.
+said of a round is written when the round is complete: a round that was cut never was. Before the
+first round all points are launched, and those lose that do not give what most of them give.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pallasc.errors import PallascError
 from pallasc.runtime.tuning.conditions import Conditions
 from pallasc.runtime.tuning.decisions import Done, Drop, Measure, Rules, decide
 from pallasc.runtime.tuning.job import Match
-from pallasc.runtime.tuning.points import NO_REFERENCE, Points, Referee, Setup
+from pallasc.runtime.tuning.points import Points, Referee, Setup
 from pallasc.runtime.tuning.processes import PointError
 from pallasc.runtime.tuning.results_file import ResultsFile
 from pallasc.specs.loading.tune_results import Contest
@@ -59,8 +60,20 @@ class Run:
     listener: Listener
     clock: Callable[[], float] = time.monotonic
 
+    def retry_failed(self, matches: Sequence[Match]) -> None:
+        """Open every contest again that has failed points; what they failed with stays in the file.
+
+        Raises:
+            SpecError: the results cannot be written.
+        """
+        for match in matches:
+            points = self._contest(match).points
+            failed = [name for name in match.entries if name in points and points[name].failed]
+            if failed:
+                self._add(match, "retry", ids=failed)
+
     def all(self, matches: Sequence[Match]) -> None:
-        """Run every contest that is not done.
+        """Run every contest that is not done; where there is none, nothing is written.
 
         Raises:
             DeviceError: the GPU cannot be used any more.
@@ -81,7 +94,8 @@ class Run:
             why = error.message
             raise
         finally:
-            self.file.add({"kind": "end", "why": why})
+            if self.file.changed or self.file.results.ended != why:
+                self.file.add({"kind": "end", "why": why})
 
     def _contest(self, match: Match) -> Contest:
         empty = Contest(match.kernel, match.key, match.at)
@@ -91,8 +105,7 @@ class Run:
         referee = self.referee(match)
         points = Points(match, self.setup, referee, self.rules.together)
         try:
-            if referee.votes:
-                self._vote(match, points, referee)
+            self._vote(match, points, referee)
             while True:
                 decision = decide(self._contest(match), [*match.entries], self.rules)
                 if isinstance(decision, Done):
@@ -110,31 +123,40 @@ class Run:
     def _vote(self, match: Match, points: Points, referee: Referee) -> None:
         """Launch all points before any is measured, and lose those that differ from most.
 
-        A vote that was cut is taken again, with the points that it had lost.
+        A vote that was cut is taken again, and so is one of which a point is tried again; those
+        take part that were outvoted before.
         """
         known = dict(self._contest(match).points)
-        if match.entries.keys() <= known.keys():
+        if all(name in known and not known[name].again for name in match.entries):
             return
         voters = [
             name
             for name in match.entries
-            if name not in known or NO_REFERENCE in known[name].failed or not known[name].failed
+            if name not in known or known[name].outvoted or not known[name].failed
         ]
-        points.start(voters)
+        launched = self._launched(match, points, voters)
+        outvoted = referee.outvoted()
+        for name in launched:
+            if name in outvoted:
+                points.end(name)
+                self._lose(match, name, PointError(outvoted[name]), outvoted=True)
+            elif name not in known or known[name].again or known[name].failed:
+                self._note(match, name, "ok", "")
+
+    def _launched(self, match: Match, points: Points, voters: Sequence[str]) -> list[str]:
+        """Launch points for a vote; return those that were not lost."""
         launched = []
-        for name in voters:
+        points.start(voters)
+        for number, name in enumerate(voters, 1):
             try:
                 points.launch(name)
                 launched.append(name)
             except PointError as error:
                 self._lose(match, name, error)
-        outvoted = referee.outvoted()
-        for name in launched:
-            if name in outvoted:
+            if len(voters) > self.rules.together:  # they cannot stay, so the next may start
                 points.end(name)
-                self._lose(match, name, PointError(outvoted[name]))
-            elif name not in known:
-                self._note(match, name, "ok", "")
+                points.start(voters[number:])
+        return launched
 
     def _round(self, match: Match, points: Points, decision: Measure) -> None:
         """Measure each point once; those that are lost are noted, and the others count."""
@@ -160,7 +182,7 @@ class Run:
         self.listener.measured(match, self._contest(match))
 
     def _prepared(self, match: Match, points: Points, name: str) -> bool:
-        """Launch a point for the first time; return whether it may be measured."""
+        """Launch a point that this run has not launched; return whether it may be measured."""
         if points.was_launched(name):
             return True
         try:
@@ -168,22 +190,22 @@ class Run:
         except PointError as error:
             self._lose(match, name, error)
             return False
-        if name not in self._contest(match).points:
-            self._note(match, name, "ok", "")
         return True
 
-    def _lose(self, match: Match, name: str, error: PointError) -> None:
+    def _lose(self, match: Match, name: str, error: PointError, *, outvoted: bool = False) -> None:
         """Note a point that is lost; the run ends if its process cannot be ended.
 
         Raises:
             DeviceError: it does not end; the next run does not meet the point again.
         """
-        self._note(match, name, "failed", error.why)
+        self._note(match, name, "failed", error.why, outvoted=outvoted)
         self.listener.failed(match, name, error.why)
         if error.stuck is not None:
             raise error.stuck
 
-    def _note(self, match: Match, name: str, state: str, why: str) -> None:
+    def _note(
+        self, match: Match, name: str, state: str, why: str, *, outvoted: bool = False
+    ) -> None:
         entry = match.entries[name]
         self._add(
             match,
@@ -194,6 +216,7 @@ class Run:
             artifact=entry.digest,
             state=state,
             why=why,
+            **({"outvoted": True} if outvoted else {}),
         )
 
     def _add(self, match: Match, kind: str, **fields: object) -> None:

@@ -3,16 +3,17 @@
 Schema 1, ASCII, only appended to; each line is canonical JSON (`specs/canonical.py`) and is synced
 to the disk before the next thing is measured:
 
-    results = start { start | point | times | dropped | done | end }
+    results = start { start | point | times | dropped | done | retry | end }
     line    = object with "kind" and "check" LF
     start   = {schema: 1, job: digest, device: text, model: text | null, arch: text, driver: text,
                date: "2026-11-23", settings: object}
     point   = subject {id, params: object, target: text, artifact: digest, state: "ok" | "failed",
-               why: text}
+               why: text, [outvoted: true]}
     times   = subject {round: n, times_us: {id: us}, spent_s: seconds,
                [clock_mhz: n], [temperature_c: n], [throttled: [text]]}
     dropped = subject {id, by: id, why: text}
     done    = subject {winner: id | null, why: text}
+    retry   = subject {ids: [id]}
     end     = {why: text}
     subject = {kernel: text, key: [scalar], [at: {parameter: scalar}]}
 
@@ -23,6 +24,9 @@ to the disk before the next thing is measured:
   exact; `at` those of the matrix's parameters that are not in `by`, where there are any
 * of several points with one id the last counts: one that was launched may fail in a later round.
   Then the points that were dropped by comparison with it, `by`, take part again
+* `outvoted` has a point whose results are not those of most points of its key
+* a retry opens a contest again, done or not: its points, all of which failed, are launched anew,
+  and their times before count. What they failed with stays in the lines before
 * rounds of a contest ascend from 1 without a gap; a line has the times of all that were alive
 * `driver` is NVIDIA's version, `580.95.05`, empty where it is not known
 * a last line without a line feed is what a cut left: it does not count, and is said
@@ -44,6 +48,7 @@ from pallasc.specs.canonical import canonical_json
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Measured, as_number
 from pallasc.specs.untrusted_json import (
+    as_flag,
     as_list,
     as_object,
     as_text,
@@ -71,6 +76,9 @@ class PointResults:
         dropped: why it was not measured to the end, "" where it was.
         dropped_by: the id of the point that it was compared with.
         times_us: its time in each round that it took part in, in microseconds.
+        outvoted: it failed as its results are not those of most points.
+        again: it is to be launched again, and was not yet.
+        failed_before: why it failed each time before it was tried again.
     """
 
     id: str
@@ -81,6 +89,9 @@ class PointResults:
     dropped: str = ""
     dropped_by: str = ""
     times_us: dict[int, float] = field(default_factory=dict)
+    outvoted: bool = False
+    again: bool = False
+    failed_before: list[str] = field(default_factory=list)
 
     @property
     def median_us(self) -> float:
@@ -110,6 +121,7 @@ class Contest:
         leaders: the points that others were compared with when they were dropped, in this order.
         rounds: conditions of each round, by its number.
         spent_s: how long it was measured.
+        retried_s: how long it had been when failed points were last tried again.
         winner: the id of the best point; None where none is valid, or it is not done.
         done: why it ended, "" where it has not.
         start: of the run that measured its last round, None before there is one.
@@ -122,6 +134,7 @@ class Contest:
     leaders: list[str] = field(default_factory=list)
     rounds: dict[int, Round] = field(default_factory=dict)
     spent_s: float = 0.0
+    retried_s: float = 0.0
     winner: str | None = None
     done: str = ""
     start: Start | None = None
@@ -347,15 +360,17 @@ def add_record(record: Mapping[str, object], results: Results) -> None:
     if kind == "end":
         results.ended = as_text(record["why"])
         return
-    if kind not in ("point", "times", "dropped", "done"):
+    if kind not in ("point", "times", "dropped", "done", "retry"):
         raise ValueError(f"{kind!r} is not a kind of record")
     kernel = as_text(record["kernel"])
     key = tuple(map(_scalar, as_list(record["key"])))
     at = {name: _scalar(own) for name, own in as_object(record.get("at", {})).items()}
     known = results.contests.setdefault(contest_key(kernel, key, at), Contest(kernel, key, at))
-    if known.done:
+    if kind == "retry":
+        _retry(record, known)
+    elif known.done:
         raise ValueError("the contest of this line is done already")
-    if kind == "point":
+    elif kind == "point":
         _add_point(record, known)
     elif kind == "times":
         _add_times(record, known)
@@ -378,13 +393,14 @@ def _add_point(record: Mapping[str, object], contest: Contest) -> None:
         target=as_text(record["target"]),
         artifact=as_text(record["artifact"]),
         failed=as_text(record["why"]) if state == "failed" else "",
+        outvoted=as_flag(record.get("outvoted", False)),
     )
     before = contest.points.get(name)
     if before is not None:
         if (before.params, before.artifact) != (point.params, point.artifact):
             raise ValueError(f"{name} was another point before")
         point.times_us, point.dropped = before.times_us, before.dropped
-        point.dropped_by = before.dropped_by
+        point.dropped_by, point.failed_before = before.dropped_by, before.failed_before
     contest.points[name] = point
     for other in contest.points.values() if point.failed else ():
         if other.dropped_by == name:
@@ -413,6 +429,16 @@ def _drop(record: Mapping[str, object], contest: Contest) -> None:
     point, other = (_point(contest, record[name]) for name in ("id", "by"))
     point.dropped, point.dropped_by = as_text(record["why"]), other.id
     contest.leaders.append(other.id)
+
+
+def _retry(record: Mapping[str, object], contest: Contest) -> None:
+    for name in as_list(record["ids"]):
+        point = _point(contest, name)
+        if not point.failed:
+            raise ValueError(f"{point.id} did not fail")
+        point.failed_before.append(point.failed)
+        point.failed, point.outvoted, point.again = "", False, True
+    contest.winner, contest.done, contest.retried_s = None, "", contest.spent_s
 
 
 def _point(contest: Contest, name: object) -> PointResults:

@@ -24,7 +24,7 @@ from pallasc.runtime.tuning import results_file
 from pallasc.runtime.tuning.conditions import Conditions, ask_nvml, pci_address
 from pallasc.runtime.tuning.decisions import Rules
 from pallasc.runtime.tuning.job import Match, read_job
-from pallasc.runtime.tuning.points import NO_REFERENCE, Points, Setup
+from pallasc.runtime.tuning.points import Points, Setup
 from pallasc.runtime.tuning.processes import PointError, PointProcess
 from pallasc.runtime.tuning.results_file import check_start, open_results
 from pallasc.runtime.tuning.run import Run
@@ -99,6 +99,8 @@ class World:
         room: how many processes have a context at a time.
         us: what a point takes.
         faults: what is answered instead of a time in a round, by point and how often it was asked.
+        wrong: points with wrong outputs.
+        hangs: points whose first launch does not end.
         broken: no process can open the GPU.
         exclusive: only one may.
         live: the processes that have a context, the one that was launched last at the end.
@@ -116,6 +118,7 @@ class World:
     asked: dict[str, int] = field(default_factory=dict)
     most: int = 0
     wrong: frozenset[str] = frozenset()
+    hangs: frozenset[str] = frozenset()
 
 
 class FakeProcess:
@@ -140,6 +143,8 @@ class FakeProcess:
             if len(world.live) > world.room:
                 raise PointError("no memory", 2)
             world.launches += 1
+            if self.name in world.hangs:
+                raise PointError("it hangs")
             return {"sizes": [1]}
         world.asked[self.name] = number = world.asked.get(self.name, 0) + 1
         if fault := world.faults.get((self.name, number)):
@@ -173,19 +178,15 @@ class Whatever:
     def inputs(self, entry: Any, signature: Any) -> list[bytes]:
         return [bytes(256)]
 
-    votes = False
-
     def disagreement(self, entry: Any, signature: Any, outputs: Sequence[bytes]) -> str:
         return "" if outputs == [b"right"] else "wrong result"
 
     def outvoted(self) -> dict[str, str]:
-        raise NotImplementedError
+        return {}
 
 
 class Voting(Whatever):
     """A referee that takes what most points give for right."""
-
-    votes = True
 
     def __init__(self) -> None:
         self.given: dict[str, bytes] = {}
@@ -198,8 +199,9 @@ class Voting(Whatever):
         counts = Counter(self.given.values())
         most = max(counts.values())
         right = {data for data, count in counts.items() if count == most}
-        why = f"outvoted, and {NO_REFERENCE}"
-        return {n: why for n, data in self.given.items() if len(right) > 1 or data not in right}
+        return {
+            n: "outvoted" for n, data in self.given.items() if len(right) > 1 or data not in right
+        }
 
 
 Play = Callable[..., tuple[Contest, list[tuple[str, str]]]]
@@ -211,7 +213,12 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     monkeypatch.setattr(points_module, "PointProcess", FakeProcess)
 
     def run(
-        world: World, rules: Rules, name: str = "results.jsonl", referee: type = Whatever
+        world: World,
+        rules: Rules,
+        name: str = "results.jsonl",
+        referee: type = Whatever,
+        *,
+        retry: bool = False,
     ) -> Any:
         FakeProcess.world = world
         job = tuned_jobs.write_job(tmp_path / "job.pallasc", points=len(world.us))
@@ -220,7 +227,10 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
             matches = read_job(bundle, DEVICE)
             setup = Setup(bundle, 0, 60.0, 1, cold=False)
             now = Conditions()
-            Run(file, setup, rules, now, lambda _: referee(), listener).all(matches)
+            whole = Run(file, setup, rules, now, lambda _: referee(), listener)
+            if retry:
+                whole.retry_failed(matches)
+            whole.all(matches)
             assert not world.live
             (contest,) = read_results(tmp_path / name).contests.values()
             assert contest == next(iter(file.results.contests.values()))
@@ -303,20 +313,65 @@ def test_a_wrong_first_point_is_outvoted_before_anything_is_measured(play: Play)
     wrong = frozenset([point_id(1, 0)])
     world = World(room=9, us=us(5, 10, 11, 12), wrong=wrong)
     contest, lost = play(world, Rules(together=2), referee=Voting)
-    assert lost == [(point_id(1, 0), "outvoted, and the job has no reference")]
+    assert lost == [(point_id(1, 0), "outvoted")]
     assert (contest.winner, point_id(1, 0) in world.asked) == (point_id(1, 1), False)
 
 
 def test_a_tied_vote_leaves_no_winner_also_where_it_was_cut(play: Play, tmp_path: Path) -> None:
-    why = "outvoted, and the job has no reference"
     world = World(room=9, us=us(5, 10), wrong=frozenset([point_id(1, 0)]))
     contest, lost = play(world, Rules(), referee=Voting)
-    assert (contest.winner, contest.done) == (None, f"no point is valid: {why}")
+    assert (contest.winner, contest.done) == (None, "no point is valid: outvoted")
     assert len(lost) == 2
     lines = (tmp_path / "results.jsonl").read_bytes().splitlines(keepends=True)
     (tmp_path / "cut.jsonl").write_bytes(b"".join(lines[:2]))
     again, _ = play(world, Rules(), "cut.jsonl", referee=Voting)
     assert (again.winner, again.done, world.asked) == (None, contest.done, {})
+
+
+def test_a_point_that_failed_is_tried_again_where_that_is_asked_for(
+    play: Play, tmp_path: Path
+) -> None:
+    path, (fast, slow) = tmp_path / "results.jsonl", us(9, 10)
+    faults = {(fast, 3): PointError("no answer in 60 s: it hangs")}
+    assert play(World(room=9, us=us(9, 10), faults=faults), Rules())[0].winner == slow
+    before = path.read_bytes()
+    same = World(room=9, us=us(9, 10))
+    assert (play(same, Rules())[0].winner, same.launches, path.read_bytes()) == (slow, 0, before)
+    contest, _ = play(World(room=9, us=us(9, 10)), Rules(), retry=True)
+    assert (contest.winner, contest.points[fast].failed_before) == (
+        fast,
+        ["no answer in 60 s: it hangs"],
+    )
+    assert [*contest.points[fast].times_us][:3] == [1, 2, 6]
+    assert path.read_bytes().startswith(before)
+
+
+def test_a_retry_that_was_cut_goes_on_and_has_its_seconds_anew(play: Play, tmp_path: Path) -> None:
+    (fast, slow) = us(9, 10)
+    faults = {(fast, 3): PointError("it hangs")}
+    play(World(room=9, us=us(9, 10), faults=faults), Rules(seconds=1e-9))
+    path = tmp_path / "results.jsonl"
+    lines = path.read_bytes().count(b"\n")
+    play(World(room=9, us=us(9, 10)), Rules(), retry=True)
+    records = path.read_bytes().splitlines(keepends=True)
+    assert [json.loads(line)["kind"] for line in records[lines:][:4]] == [
+        "start", "retry", "point", "times",
+    ]  # fmt: skip
+    for cut in (records[lines + 1][:20], b""):
+        (tmp_path / "cut.jsonl").write_bytes(b"".join(records[: lines + 2 - bool(cut)]) + cut)
+        contest, _ = play(World(room=9, us=us(9, 10)), Rules(), "cut.jsonl")
+        assert contest.winner == (slow if cut else fast)
+
+
+def test_a_point_without_a_vote_is_voted_on_again_with_all_others(play: Play) -> None:
+    wrong, hangs, right = us(8, 9, 10)
+    world = World(room=9, us=us(8, 9, 10), wrong=frozenset([wrong]), hangs=frozenset([hangs]))
+    contest, _ = play(world, Rules(), referee=Voting)
+    assert contest.done == "no point is valid"
+    world = World(room=9, us=us(8, 9, 10), wrong=frozenset([wrong]))
+    contest, lost = play(world, Rules(), referee=Voting, retry=True)
+    assert (contest.winner, lost) == (hangs, [(wrong, "outvoted")])
+    assert contest.points[right].failed_before == ["outvoted"]
 
 
 def test_a_gpu_that_is_lost_ends_the_run_and_no_point(play: Play, tmp_path: Path) -> None:

@@ -121,18 +121,37 @@ def test_a_killed_run_goes_on_where_it_was(run_job: RunJob, tmp_path: Path) -> N
     before = output.read_bytes()
     again = run_job(output, "-q", keys=1)
     assert (again.returncode, again.stdout, again.stderr.count("\n")) == (0, "", 2)
-    assert output.read_bytes().startswith(before)
+    assert output.read_bytes() == before
     deadline = time.monotonic() + DEADLINE_S
     while left := children_of_runs():  # they are killed with the run, which does not wait for them
         assert time.monotonic() < deadline, left
         time.sleep(0.02)
 
 
-def test_a_key_without_a_valid_point_ends_with_1(run_job: RunJob, tmp_path: Path) -> None:
+def test_a_key_without_a_valid_point_ends_with_1_and_may_be_tried_again(
+    run_job: RunJob, tmp_path: Path
+) -> None:
     lost = {f"v{number}": {"end_at": 1} for number in range(3)}
-    done = run_job(tmp_path / "results.jsonl", keys=1, **lost)
+    output = tmp_path / "results.jsonl"
+    done = run_job(output, keys=1, **lost)
     assert done.returncode == 1
     assert "1 key, 3 points, 3 failed, 1 key without a valid point on GPU 0" in done.stdout
+    before = output.read_bytes()
+    done = run_job(output, keys=1)
+    assert (done.returncode, output.read_bytes()) == (1, before)
+    assert done.stdout.splitlines()[1] == (
+        "Every key was done before, and the results are unchanged; --retry-failed tries the "
+        "failed points again."
+    )
+    wrong = {"v0": {"wrong_at": 7}}  # an element that the reference values do not cover
+    done = run_job(output, "--retry-failed", "--json", keys=1, **wrong)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    first, second, third = report["keys"][0]["points"]
+    assert (report["changed"], report["keys"][0]["winner"]) == (True, second["id"])
+    assert first["failed"].startswith("wrong result: out[7] is 0.0, and 2 of 3 points give ")
+    assert third["failed_before"] == ["its process ended with exit status 3"]
+    assert output.read_bytes().startswith(before)
 
 
 # ---- what is refused, before anything is launched
@@ -207,3 +226,9 @@ def test_a_bundle_that_is_no_job_is_refused(refused: Any, tmp_path: Path) -> Non
     code, text = refused(tmp_path / "results.jsonl", job)
     assert code == 2
     assert "is not a job: none of its kernels is tuned" in text
+    tuned_jobs.write_job(job, points=2, ranked=False)
+    code, text = refused(tmp_path / "results.jsonl", job)
+    assert code == 2
+    assert "is not a job: its variants were chosen already" in text
+    assert "pallasc tune plan SPECS -o job.pallasc makes one" in text
+    assert not (tmp_path / "results.jsonl").exists()

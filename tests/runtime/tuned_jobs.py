@@ -50,12 +50,14 @@ def write_job(
     points: int = 4,
     reference: bool = True,
     target: str = "h100-sxm",
+    ranked: bool = True,
 ) -> Path:
     """Write a job of a kernel `scale_add`: the points of a key n have blocks of 512, 1024, …
 
     They launch v0, v1, …, kernels that double the elements of an array.
 
-    Points of the second key launch the kernels after those of the first, and so on.
+    Points of the second key launch the kernels after those of the first, and so on. With `ranked`
+    False it is a bundle of tuned kernels, and no job.
     """
     array = {"inputs": {"a": "f32[64]"}, "outputs": ["f32[64]"], "target": target}
     items = []
@@ -64,7 +66,7 @@ def write_job(
             artifact = made.artifact(
                 made.launch(f"v{place * points + number}", 0, 1), code=cubin(), **array
             )
-            tuning = Tuning(by=("n",), over=("block",), rank=number + 1)
+            tuning = Tuning(by=("n",), over=("block",), rank=(number + 1) * ranked)
             values = pack_reference(_reference(n)) if reference else None
             params = {"n": n, "block": 512 << number}
             items.append(item_of("scale_add", params, artifact, tuning=tuning, reference=values))

@@ -73,6 +73,22 @@ def test_a_point_that_fails_later_has_no_valid_times() -> None:
     assert [own.failed for own in results.failures] == ["an illegal address"]
 
 
+def test_a_retry_opens_a_contest_and_keeps_what_its_points_failed_with() -> None:
+    failed = point(1, state="failed", why="it hangs", outvoted=True)
+    retry = {"kind": "retry", **SUBJECT, "ids": [IDS[1]]}
+    lines = [*BOTH, times(1, 10.0, 14.0), failed, DONE, {"kind": "end", "why": "done"}]
+    (contest,) = parse_results(content(*lines, START.to_json(), retry), "r").contests.values()
+    own = contest.points[IDS[1]]
+    assert (contest.done, contest.winner, contest.retried_s) == ("", None, 0.5)
+    assert (own.failed, own.outvoted, own.again, own.failed_before) == (
+        "", False, True, ["it hangs"],
+    )  # fmt: skip
+    more = [retry, point(1), times(2, 10.0, 14.0)]
+    (contest,) = parse_results(content(*lines, *more), "r").contests.values()
+    own = contest.points[IDS[1]]
+    assert (own.again, own.failed_before, own.times_us) == (False, ["it hangs"], {1: 14, 2: 14})
+
+
 def test_what_a_failed_point_had_beaten_takes_part_again() -> None:
     failed = point(0, state="failed", why="an illegal address")
     results = parse_results(content(*BOTH, times(1, 10.0, 14.0), DROPPED, failed), "r")
@@ -141,6 +157,7 @@ FLIPPED = content(*BOTH, times(1, 10.0, 14.0), DONE).replace(b"14.0", b"13.0")
         (content(BOTH[0], times(1, 1.0)), CorruptError, "r:2: .* is not a point of this contest"),
         (content(*BOTH, DONE, times(1, 1.0)), CorruptError, "r:5: .* is done already"),
         (content(*BOTH, point(1, artifact="f" * 64)), CorruptError, "was another point before"),
+        (content(*BOTH, {"kind": "retry", **SUBJECT, "ids": [IDS[0]]}), CorruptError, "not fail"),
         (content(*BOTH, {"kind": "tunes", **SUBJECT}), CorruptError, "'tunes' is not a kind"),
         (content(*BOTH, {"kind": "done", **SUBJECT}), CorruptError, "'winner' is missing"),
         (

@@ -2,9 +2,9 @@
 
 The file is JSON, of each kernel by name: `us`, what a launch takes on the clock of events; `noise`,
 its relative spread, drawn from `seed` and the number of the launch; and, all from the launch of a
-number on, `hang_at`, `fail_at` with the driver's `code`, `end_at`. `wrong` makes its output wrong;
-`starts` names a file for the number of a process that the first launch starts, which sleeps.
-Without any of it, `out = 2 * a`, both `f32[64]`.
+number on, `hang_at`, `fail_at` with the driver's `code`, `end_at`. `wrong` makes its output wrong,
+`wrong_at` only the element of that number; `starts` names a file for the number of a process that
+the first launch starts, which sleeps. Without any of it, `out = 2 * a`, both `f32[64]`.
 
 MADE_UP_END=SIGKILL:7 lets the run, which syncs a file for each line of its results, get this signal
 at the seventh; with SIGKILL:7:5 the last five bytes of the file are lost, too.
@@ -47,6 +47,8 @@ def _install(file: str) -> None:
         driver.configure(kernel_ns=max(1, round(1000 * us)))
         taken, given = (launch.array(index, "float32", (64,)) for index in range(2))
         given[...] = 0 if own.get("wrong") else 2 * taken
+        if "wrong_at" in own:
+            given[own["wrong_at"]] = 0
         return int(own["code"]) if number >= own.get("fail_at", number + 1) else 0
 
     driver.kernel("*")(launched)
