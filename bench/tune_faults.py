@@ -38,7 +38,7 @@ from pallasc.specs.loading.tune_results import read_results
 
 RUNS = 20
 _POINTS = 5
-_TIMEOUT_S = 10
+TIMEOUT_S = 10.0
 """A process that needs longer hangs; a busy machine must not take so long to start one."""
 _MOST_KILLS = 4
 _FAULTY = 0.3
@@ -75,6 +75,9 @@ class Outcome:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add how many runs there are."""
     parser.add_argument("--fault-runs", type=int, default=RUNS, help="runs with faults and kills")
+    parser.add_argument(
+        "--fault-timeout", type=float, default=TIMEOUT_S, help="seconds after which a point hangs"
+    )
 
 
 def figures(options: argparse.Namespace) -> list[Figure]:
@@ -87,7 +90,7 @@ def figures(options: argparse.Namespace) -> list[Figure]:
             plan = drawn(number)
             folder = Path(name) / str(number)
             folder.mkdir()
-            outcome = play(job, folder, plan)
+            outcome = play(job, folder, plan, options.fault_timeout)
             for text in (*outcome.lost, *outcome.wrong):
                 print(f"run {number}: {text}", file=sys.stderr)
             lost, wrong = lost + len(outcome.lost), wrong + len(outcome.wrong)
@@ -148,13 +151,13 @@ def _end(source: random.Random) -> str:
     return f"SIGKILL:{source.randint(2, 30)}{torn}"
 
 
-def play(job: Path, folder: Path, plan: Plan) -> Outcome:
+def play(job: Path, folder: Path, plan: Plan, timeout_s: float) -> Outcome:
     """Run a job with a plan, to its end; return what went wrong."""
     output, outcome = folder / "results.jsonl", Outcome()
     environment = tuned_jobs.environment(folder, plan.kernels)
     kept = b""
     for end in (*plan.ends, ""):
-        options = ("--timeout", str(_TIMEOUT_S))
+        options = ("--timeout", str(timeout_s))
         done = subprocess.run(
             tuned_jobs.command(job, output, *options),
             env={**environment, "MADE_UP_END": end},
