@@ -4,7 +4,8 @@ Mosaic lays out dynamic shared memory by the traced kernel alone, before it lowe
 (`_estimate_resources` in `jax/_src/pallas/mosaic_gpu/lowering.py`): arrays of nested `run_scoped`s
 lie one after the other, each aligned to 1024 bytes; those of branches that follow each other share
 their place; then come barriers of 8 bytes and the address of tensor memory. This walks the same
-equations, and remembers name, type and place of each allocation.
+equations, and remembers name, type and place of each allocation: the line that declares it, else
+that of the equation.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pallasc.compiler.lowering.declared_memory import Declarations, recorded_declarations
 from pallasc.compiler.lowering.diagnose import user_stack
 from pallasc.compiler.lowering.memory_parts import KernelMemory, Part
 from pallasc.compiler.lowering.patches import patched
@@ -81,11 +83,14 @@ def recorded_memory() -> Iterator[list[KernelMemory]]:
             inside[0] = False
         # What is only shown must not fail a compilation.
         with contextlib.suppress(Exception):
-            needs = _Walk(mosaic, context).needs(jaxpr)
+            needs = _Walk(mosaic, context, declarations).needs(jaxpr)
             recorded.append(_laid_out(jaxpr, needs, resources.smem_scratch_bytes))
         return resources
 
-    with patched(mosaic, {"_estimate_resources": estimated}):
+    with (
+        recorded_declarations() as declarations,
+        patched(mosaic, {"_estimate_resources": estimated}),
+    ):
         yield recorded
 
 
@@ -113,10 +118,11 @@ class _Walk:
     Args:
         mosaic: JAX's module that lowers kernels.
         context: what it estimates resources with.
+        declarations: where its memory is declared.
     """
 
-    def __init__(self, mosaic: Any, context: Any) -> None:
-        self._mosaic, self._context = mosaic, context
+    def __init__(self, mosaic: Any, context: Any, declarations: Declarations) -> None:
+        self._mosaic, self._context, self._declarations = mosaic, context, declarations
         reduces = getattr(mosaic, "_reduce_resource_estimator", None)
         rules = mosaic._resource_estimators
         self._reductions = {kind for kind, rule in rules.items() if rule is reduces}
@@ -146,6 +152,7 @@ class _Walk:
 
     def _allocation(self, name: str, aval: Any, stack: tuple[Location, ...]) -> _Needs:
         core = self._mosaic.gpu_core
+        stack = self._declarations.stack(aval) or stack
         if isinstance(aval.dtype, core.BarrierType | core.ClusterBarrierType):
             count = math.prod(aval.shape)
             size = count * _BARRIER_BYTES
@@ -209,10 +216,13 @@ def who_takes_memory(lower: Callable[[], object], message: str) -> str:
     """
     if not _TOO_MUCH.search(message):
         return ""
-    with recorded_memory() as recorded, contextlib.suppress(Exception):
-        lower()
-    # The last one that was looked at is the one that failed.
-    return "".join(f"\n  {line}" for line in _listed(recorded[-1])) if recorded else ""
+    # Whatever fails here must not take the place of the message.
+    with contextlib.suppress(Exception):
+        with recorded_memory() as recorded, contextlib.suppress(Exception):
+            lower()
+        # The last one that was looked at is the one that failed.
+        return "".join(f"\n  {line}" for line in _listed(recorded[-1])) if recorded else ""
+    return ""
 
 
 def _listed(memory: KernelMemory) -> Iterator[str]:

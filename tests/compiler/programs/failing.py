@@ -73,11 +73,22 @@ def copy_of_three(x: Any) -> Any:
     return kernel(body, scratch_types=scratch)(x)
 
 
+DECLARED_BEFORE = plgpu.SMEM((128, 8), jnp.float32)
+
+
+@jax.jit
 def too_much_smem(x: Any) -> Any:
-    def body(x_ref: Any, o_ref: Any, tile: Any) -> None:
+    def body(x_ref: Any, o_ref: Any, tile: Any, row: Any, before: Any, barrier: Any) -> None:
         o_ref[...] = x_ref[...] + tile[0, 0]
 
-    scratch = [plgpu.SMEM((400, 1024), jnp.float32)]
+    scratch = {
+        "tile": plgpu.SMEM((400, 1024), jnp.float32),  # HERE tile
+        "row": plgpu.SMEM(  # HERE row
+            (64, 64), jnp.float16, transforms=(plgpu.TilingTransform((8, 64)),)
+        ),
+        "before": DECLARED_BEFORE,
+        "barrier": plgpu.Barrier(num_barriers=2),  # HERE barrier
+    }
     return kernel(body, scratch_types=scratch)(x)  # HERE too_much_smem
 
 
