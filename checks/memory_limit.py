@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pallasc.cache.sizes import size
 from pallasc.checks.subject import Options, Subject
-from pallasc.compiler.workers.failures import size
 from pallasc.errors import CompileError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.artifacts.plan import Binding

@@ -34,6 +34,7 @@ from pallasc.cache.remote.failure import Failure, RemoteError
 from pallasc.cache.remote.objects import Got, Item, Objects, OnBytes
 from pallasc.cache.remote.stats import RemoteStats
 from pallasc.cache.remote.threads import Threads
+from pallasc.cache.sizes import size
 
 _MB = 1e6
 _LOOK_S = 0.05
@@ -178,7 +179,7 @@ class Guard:
                     self.trip(
                         RemoteError(
                             f"{self.stats.url}: {self.stats.waited_s:.1f} s were waited for "
-                            f"{self.stats.moved_bytes / _MB:.1f} MB, {self.stats.lost_s:.1f} s "
+                            f"{size(self.stats.moved_bytes)}, {self.stats.lost_s:.1f} s "
                             "more than they are worth",
                             Failure.SLOW,
                             hint="Look at the network, or build without --remote.",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
+from pallasc.cache.sizes import size
+
 _MOST_REASONS = 20
-_MB = 1e6
 
 
 @dataclass(slots=True)
@@ -87,9 +88,9 @@ class RemoteStats:
         parts = [f"{self.hits:,} {'hit' if self.hits == 1 else 'hits'}"]
         if self.offered:
             parts.append(f"{self.offered:,} {'offered' if self.tripped else 'written'}")
-        parts.append(f"{self.bytes_read / _MB:.1f} MB read")
+        parts.append(f"{size(self.bytes_read)} read")
         if self.bytes_written:
-            parts.append(f"{self.bytes_written / _MB:.1f} MB sent")
+            parts.append(f"{size(self.bytes_written)} sent")
         parts.append(f"{self.requests:,} {'request' if self.requests == 1 else 'requests'}")
         parts.append(f"waited {self.waited_s:.1f} s")
         if self.saved_s:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pallasc.cache.sizes import size
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import json_option, store_option
 from pallasc.cli.arguments.remote import every_option, remote_option
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.cache.remote.survey import NamespaceStats
 
-_MB = 1e6
 _DAY_S = 86_400.0
 
 
@@ -81,13 +81,13 @@ def _text(url: str, found: list[NamespaceStats], now_s: float) -> str:
             f"{each.variants:,}",
             f"{each.artifacts:,}",
             f"{each.packs:,}",
-            f"{each.bytes / _MB:,.1f}",
+            size(each.bytes),
             _age(each.newest_use_s, now_s),
             _age(each.oldest_use_s, now_s),
         ]
         for each in found
     ]
-    head = ["NAMESPACE", "VARIANTS", "ARTIFACTS", "PACKS", "MB", "USED", "OLDEST"]
+    head = ["NAMESPACE", "VARIANTS", "ARTIFACTS", "PACKS", "SIZE", "USED", "OLDEST"]
     return f"{url}\n{table(head, rows, right=head[1:])}"
 
 

@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Sequence
 
+from pallasc.cache.sizes import size
 from pallasc.errors import CompileError, Location, PallascError
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in .+$')
@@ -13,8 +14,6 @@ _STACK = re.compile(r"^(Current t|T)hread 0x[0-9a-f]+ .*\(most recent call first
 _SAYS_WHY = re.compile(r"ERROR|rror:|bad_alloc|KeyboardInterrupt")
 _SAYS_NOTHING = re.compile(r"^(Fatal Python error|Extension modules): ")
 _MOST_FRAMES = 8
-_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-_BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def exit_in_words(code: int) -> str:
@@ -79,21 +78,6 @@ def garbled(doing: str) -> CompileError:
         "not open",
         kind="garbled",
     )
-
-
-def size(count: int, limit: int | None = None) -> str:
-    """Return a number of bytes for people: `2.1 GB`.
-
-    Args:
-        count: the number.
-        limit: what it is compared with. A limit of whole MiB was given as such, and both are
-            told in binary units then.
-    """
-    binary = (count if limit is None else limit) % (1 << 20) == 0
-    for unit, name in _BINARY_UNITS if binary else _UNITS:
-        if count >= unit:
-            return f"{count / unit:.1f}".removesuffix(".0") + f" {name}"
-    return f"{count} bytes"
 
 
 def place(output: str, folders: Sequence[str]) -> Location | None:

@@ -67,20 +67,6 @@ def test_a_long_stack_is_shortened_at_its_far_end() -> None:
     assert lines[11:] == ['  File "/jax/4.py", line 4 in call', "  …", "after"]
 
 
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (999, "999 bytes"),
-        (1000, "1 kB"),
-        (2_150_000, "2.1 MB"),
-        (2_000_000_000, "2 GB"),
-        (3 << 30, "3 GiB"),
-    ],
-)
-def test_sizes_are_for_people(count: int, text: str) -> None:
-    assert failures.size(count) == text
-
-
 def test_a_limit_is_named_with_what_to_do() -> None:
     slow = failures.too_slow("the compiling process", 30.0)
     assert slow.message == (

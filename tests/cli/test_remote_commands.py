@@ -13,6 +13,7 @@ import pytest
 
 from pallasc.cache.remote.settings import read_settings
 from pallasc.cache.remote.transfer import push
+from pallasc.cache.sizes import size
 from pallasc.cache.store import Store
 
 RunCommand = Callable[..., Any]
@@ -76,8 +77,8 @@ def test_figures_of_a_remote_and_what_is_wrong_with_it(machine: Machine, run: Ru
     text = run("cache", "remote-stats", *common, "--all", "--verify")
     url, head, row = text.out.splitlines()
     assert (text.code, url, text.err) == (0, machine.url, "")
-    assert head.split() == ["NAMESPACE", "VARIANTS", "ARTIFACTS", "PACKS", "MB", "USED", "OLDEST"]
-    assert row.split()[1:] == ["2", "2", "1", "0.0", "today", "today"]
+    assert head.split() == ["NAMESPACE", "VARIANTS", "ARTIFACTS", "PACKS", "SIZE", "USED", "OLDEST"]
+    assert row.split()[1:] == ["2", "2", "1", *size(figures["bytes"]).split(), "today", "today"]
     (pack,) = machine.remote.rglob("packs/*")
     pack.write_bytes(pack.read_bytes()[:-100])
     wrong = run("cache", "remote-stats", *common, "--verify")

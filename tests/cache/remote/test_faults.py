@@ -116,7 +116,7 @@ def test_a_dead_remote_is_told_once_with_what_to_do(filled: BazelCache, other: S
     (text,) = told
     assert re.sub(r"\d+\.\d s", "1.8 s", text) == (
         "the remote store is left alone for the rest of this build, which goes on without it: "
-        f"bazel+http://{proxy.place}: 1.8 s were waited for 0.0 MB, "
+        f"bazel+http://{proxy.place}: 1.8 s were waited for 0 bytes, "
         "1.8 s more than they are worth. "
         "Look at the network, or build without --remote."
     )
