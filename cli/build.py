@@ -185,7 +185,9 @@ def command(
                    saved_s, reason (why it was a miss), explanation (with --explain: reason, key,
                    nearest, fields, sources, over_budget), remote (whether it is a hit of the
                    remote store), action_key, digest (of the artifact), cubin_bytes, kernels
-                   (resources), pallas_kernels (how many are Mosaic's),
+                   (each with what it takes), resources (what the variant takes, as its lock and its
+                   budget have it: registers, spill_bytes, stack_bytes, smem_bytes, occupancy in
+                   warps of a multiprocessor, cubin_bytes), pallas_kernels (how many are Mosaic's),
                    xla_kernels (names of those that XLA added), warnings (stage, kind, source, text,
                    count),
                    error (message, hint, file, line, column, exit_code), output (its last lines)

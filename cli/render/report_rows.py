@@ -6,13 +6,17 @@ build --json` describes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from pallasc.cli.render.remarks import warning_count, xla_kernels
 from pallasc.cli.render.result_text import spill_bytes
 from pallasc.cli.terminal.screen import STATUS_COLOURS
+from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import kernel_to_json
+from pallasc.specs.artifacts.resources import resources_of
 
 if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report, VariantResult
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.shards.shard import Share
     from pallasc.errors import PallascError
     from pallasc.specs.artifacts.artifact import Artifact, KernelResources
+    from pallasc.specs.gpus import Target
     from pallasc.specs.templates import Scalar
 
 _TOP = 5
@@ -123,6 +128,7 @@ class VariantRow(TypedDict):
     digest: str | None
     cubin_bytes: int | None
     kernels: list[object]
+    resources: dict[str, int | None] | None
     pallas_kernels: int
     xla_kernels: list[str]
     warnings: list[object]
@@ -150,12 +156,28 @@ def variant_row(result: VariantResult) -> VariantRow:
         "digest": artifact.digest if artifact else None,
         "cubin_bytes": artifact.cubin_bytes if artifact else None,
         "kernels": [kernel_to_json(kernel) for kernel in kernels],
+        "resources": _resources(result),
         "pallas_kernels": _pallas_kernels(kernels),
         "xla_kernels": xla_kernels(artifact),
         "warnings": [diagnostic.to_json() for diagnostic in result.diagnostics],
         "error": error_row(result.error) if result.error else None,
         "output": result.output,
     }
+
+
+def _resources(result: VariantResult) -> dict[str, int | None] | None:
+    """Return what a variant takes, as a lock has it; None without an artifact."""
+    if result.artifact is None:
+        return None
+    # The artifact's own figures, which are equal, are in its record, and that is not in memory.
+    with suppress(CorruptError):
+        return resources_of(result.artifact, _figures_of(result.variant.target))._asdict()
+    return None
+
+
+@cache
+def _figures_of(target: Target) -> Mapping[str, Any]:
+    return target.figures()
 
 
 def junit_properties(result: VariantResult) -> dict[str, str]:
@@ -167,6 +189,7 @@ def junit_properties(result: VariantResult) -> dict[str, str]:
         "arch": result.variant.target.arch,
         "action_key": result.action_key or "",
         **(_figures(result.artifact) if result.artifact else {}),
+        "occupancy": str((_resources(result) or {}).get("occupancy") or ""),
         "warnings": str(warning_count([result]) or ""),
     }
     return {name: value for name, value in properties.items() if value}

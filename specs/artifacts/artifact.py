@@ -15,9 +15,10 @@ Neither names, folders nor times are in it: the same compilation gives the same 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict, cast
 
 from pallasc.errors import CorruptError
 from pallasc.specs.canonical import canonical_json, digest
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pallasc.specs.artifacts.source_lines import SourceLines
 
 ARTIFACT_SCHEMA = 1
+_DYNAMIC_SMEM = "dynamic_smem_bytes"
 
 
 class ArtifactRecord(TypedDict):
@@ -85,6 +87,22 @@ class KernelResources:
         return self.spill_store_bytes + self.spill_load_bytes
 
 
+class LaunchSize(NamedTuple):
+    """What a launch takes of a multiprocessor, beside its kernel's resources.
+
+    Attributes:
+        kernel: the kernel in its cubin.
+        cubin: digest of the cubin.
+        block: threads of a block.
+        dynamic_smem_bytes: dynamic shared memory of a block.
+    """
+
+    kernel: str
+    cubin: str
+    block: tuple[int, ...]
+    dynamic_smem_bytes: int
+
+
 class Artifact:
     """A compiled variant: its record, and a function that reads its blobs.
 
@@ -116,7 +134,7 @@ class Artifact:
     def deferred(
         self, load: Callable[[], Mapping[str, object]], *, digest: str | None = None
     ) -> Artifact:
-        """Return the same artifact without its record in memory; kernels, sizes and digest stay.
+        """Return the same artifact without its record in memory; kernels, sizes, digest stay.
 
         Args:
             load: returns the record again where somebody asks for it.
@@ -131,6 +149,8 @@ class Artifact:
         other.__dict__["kernels"] = self.kernels
         other.__dict__["cubin_bytes"] = self.cubin_bytes
         other.__dict__["digest"] = digest or self.digest
+        with contextlib.suppress(CorruptError):  # whoever asks for them is told
+            other.__dict__["launch_sizes"] = self.launch_sizes
         return other
 
     @property
@@ -161,6 +181,22 @@ class Artifact:
         for key in (*named, *(launch.cubin for launch in plan.launches)):
             self.blob_bytes(key)
         return plan
+
+    @cached_property
+    def launch_sizes(self) -> tuple[LaunchSize, ...]:
+        """What each launch of the plan takes; the rest of the plan is neither read nor checked."""
+        plan: Any = self.record["plan"]
+        try:
+            sizes = tuple(
+                LaunchSize(step["kernel"], step["cubin"], (*step["block"],), step[_DYNAMIC_SMEM])
+                for step in plan["steps"]
+                if step["kind"] == "launch"
+            )
+        except (LookupError, TypeError) as error:
+            raise CorruptError(f"the launches of the plan are damaged: {error}") from error
+        if not all(type(n) is int and n >= 0 for size in sizes for n in (*size.block, size[-1])):
+            raise CorruptError("the launches of the plan are damaged: a size is no whole number")
+        return sizes
 
     @cached_property
     def kernels(self) -> tuple[KernelResources, ...]:

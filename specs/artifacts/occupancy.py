@@ -15,7 +15,7 @@ from pallasc.errors import CorruptError
 from pallasc.specs.gpus import ARCH, ARCHITECTURES, MOST_BLOCKS_PER_SM
 
 if TYPE_CHECKING:
-    from pallasc.specs.artifacts.artifact import KernelResources
+    from pallasc.specs.artifacts.artifact import KernelResources, LaunchSize
     from pallasc.specs.artifacts.plan import Launch
 
 REGISTERS_PER_SM = 65536
@@ -26,7 +26,7 @@ _RESERVED_SMEM_BYTES = 1024
 
 
 def blocks_by_limit(
-    launch: Launch,
+    launch: Launch | LaunchSize,
     kernel: KernelResources,
     *,
     arch: str,
@@ -67,7 +67,9 @@ def model_figure(target: Mapping[str, Any], name: str) -> int:
     return figure
 
 
-def blocks_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> int:
+def blocks_per_sm(
+    launch: Launch | LaunchSize, kernel: KernelResources, target: Mapping[str, Any]
+) -> int:
     """Return how many blocks of a launch one multiprocessor of a model holds.
 
     Raises:
@@ -83,7 +85,9 @@ def blocks_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, 
     return max(1, min(limits.values()))
 
 
-def warps_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> int:
+def warps_per_sm(
+    launch: Launch | LaunchSize, kernel: KernelResources, target: Mapping[str, Any]
+) -> int:
     """Return how many warps of a launch one multiprocessor of a model holds.
 
     Raises:
@@ -92,12 +96,12 @@ def warps_per_sm(launch: Launch, kernel: KernelResources, target: Mapping[str, A
     return blocks_per_sm(launch, kernel, target) * warps_of_block(launch)
 
 
-def registers_of_block(launch: Launch, kernel: KernelResources) -> int:
+def registers_of_block(launch: Launch | LaunchSize, kernel: KernelResources) -> int:
     """Return how many registers a block of a launch takes."""
     return warps_of_block(launch) * _registers_of_warp(kernel)
 
 
-def warps_of_block(launch: Launch) -> int:
+def warps_of_block(launch: Launch | LaunchSize) -> int:
     """Return how many warps a block of a launch has."""
     return -(-math.prod(launch.block) // _WARP_THREADS)
 

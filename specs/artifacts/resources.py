@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from pallasc.errors import CorruptError
@@ -10,27 +11,48 @@ from pallasc.specs.artifacts.occupancy import warps_per_sm
 from pallasc.specs.resources import Resources
 
 
-def resources_of(artifact: Artifact) -> Resources:
+def resources_of(artifact: Artifact, target: Mapping[str, Any] | None = None) -> Resources:
     """Return what an artifact takes of each resource.
+
+    Args:
+        artifact: the artifact.
+        target: the figures of its model where they are known; None reads them from its record.
 
     Raises:
         CorruptError: its plan or its target is damaged.
     """
-    return Resources(*(number_of(artifact, field) for field in Resources._fields))
+    return Resources(*(number_of(artifact, field, target) for field in Resources._fields))
 
 
-def number_of(artifact: Artifact, field: str) -> int | None:
+def number_of(
+    artifact: Artifact, field: str, target: Mapping[str, Any] | None = None
+) -> int | None:
     """Return one number of an artifact's `Resources`; that of the worst kernel, None if unknown.
 
     Raises:
         CorruptError: its plan or its target is damaged.
     """
     if field == "occupancy":
-        return min((warps for _, warps in _residents(artifact)), default=None)
+        return min((warps for _, warps in _residents(artifact, target)), default=None)
     if field == "cubin_bytes":
         return artifact.cubin_bytes
     numbers: list[Any] = [getattr(kernel, field) for kernel in artifact.kernels]
     return None if None in numbers else max(numbers, default=0)
+
+
+def kernels_of(artifact: Artifact) -> tuple[tuple[str, Resources], ...]:
+    """Return the name of each kernel of an artifact, and what it takes; no cubin is its own.
+
+    Raises:
+        CorruptError: the artifact's plan or target is damaged.
+    """
+    residents = _residents(artifact)
+    found = []
+    for kernel in artifact.kernels:
+        warps = [number for name, number in residents if name == kernel.name]
+        taken = (kernel.registers, kernel.spill_bytes, kernel.stack_bytes, kernel.smem_bytes)
+        found.append((kernel.name, Resources(*taken, min(warps, default=None))))
+    return tuple(found)
 
 
 def worst_kernel(artifact: Artifact, field: str) -> str:
@@ -47,13 +69,16 @@ def worst_kernel(artifact: Artifact, field: str) -> str:
     return max(artifact.kernels, key=number).name
 
 
-def _residents(artifact: Artifact) -> list[tuple[str, int]]:
+def _residents(
+    artifact: Artifact, target: Mapping[str, Any] | None = None
+) -> list[tuple[str, int]]:
     """Return each launch's kernel, and how many of its warps a multiprocessor holds."""
     kernels = {(kernel.name, kernel.cubin): kernel for kernel in artifact.kernels}
-    residents = []
-    for launch in artifact.plan.launches:
+    residents: list[tuple[str, int]] = []
+    for launch in artifact.launch_sizes:
         kernel = kernels.get((launch.kernel, launch.cubin))
         if kernel is None:
             raise CorruptError(f"the plan launches {launch.kernel}, which the artifact lacks")
-        residents.append((launch.kernel, warps_per_sm(launch, kernel, artifact.target)))
+        target = artifact.target if target is None else target
+        residents.append((launch.kernel, warps_per_sm(launch, kernel, target)))
     return residents

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache import format
+from pallasc.specs.resources import Resources
 
 RunCommand = Callable[..., Any]
 
@@ -178,7 +179,16 @@ def test_the_report_is_json(run: RunCommand, built: Any) -> None:
     assert re.fullmatch("[0-9a-f]{64}", variant["digest"])
     assert re.fullmatch("[0-9a-f]{64}", variant["action_key"])
     assert variant["cubin_bytes"] > 0
-    assert variant["kernels"][0]["registers"] > 0
+    (kernel,) = variant["kernels"]
+    assert kernel["registers"] > 0
+    taken = variant["resources"]
+    assert {*taken} == {*Resources._fields}
+    assert (taken["registers"], taken["cubin_bytes"]) == (
+        kernel["registers"],
+        variant["cubin_bytes"],
+    )
+    assert taken["spill_bytes"] == 0
+    assert taken["occupancy"] in range(4, 65, 4)
 
 
 def test_a_kernel_that_fails_shows_its_own_line_and_the_others_go_on(
@@ -237,6 +247,7 @@ WARNING_KERNELS = """\
 import warnings
 
 import jax.numpy as jnp
+from pallasc.specs.resources import Resources
 from pallasc.specs.library.elementwise import add
 
 

@@ -118,3 +118,19 @@ def test_damaged_kernels_are_refused(kernels: Any) -> None:
 def test_a_damaged_plan_is_refused() -> None:
     with pytest.raises(CorruptError, match="the launch plan is damaged"):
         _ = _artifact(plan={"buffers": 3}).plan
+
+
+def test_what_launches_take_needs_neither_the_whole_plan_nor_a_deferred_record() -> None:
+    launched = _artifact().deferred(lambda: pytest.fail("the record was read again"))
+    (size,) = launched.launch_sizes
+    assert (size.kernel, size.block, size.dynamic_smem_bytes) == ("k", (128, 1, 1), 0)
+
+
+@pytest.mark.parametrize("block", [[128, "1", 1], [128, -1, 1], 128, None])
+def test_a_damaged_launch_is_refused_where_it_is_asked_for(block: object) -> None:
+    plan = copy.deepcopy(RECORD["plan"])
+    plan["steps"][1]["block"] = block
+    damaged = _artifact(plan=plan)
+    for artifact in (damaged, damaged.deferred(lambda: damaged.record)):
+        with pytest.raises(CorruptError, match="the launches of the plan are damaged"):
+            artifact.launch_sizes  # noqa: B018
