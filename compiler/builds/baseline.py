@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pallasc.errors import BudgetError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.budgets import check_budget
+from pallasc.specs.artifacts.budgets import Kernels, check_budget
 from pallasc.specs.resources import Resources
 from pallasc.specs.spec import Variant
 
@@ -28,11 +28,13 @@ class Baseline:
     Attributes:
         name: the file, for messages.
         find: returns the resources of a variant by its id, None if the file lacks it.
+        kernels: returns those of each of its kernels, where the file has them: a bundle does.
         absent: ids of variants with rules that `check` did not find.
     """
 
     name: str
     find: Callable[[str], Resources | None]
+    kernels: Callable[[str], Kernels] = lambda variant: ()
     absent: list[str] = field(default_factory=list)
 
     def check(self, artifact: Artifact, variant: Variant) -> BudgetError | None:
@@ -43,7 +45,10 @@ class Baseline:
         before = self.find(variant.id) or _NOTHING
         if any(getattr(before, name) is None for name in rules):
             self.absent.append(variant.id)
-        return check_budget(artifact, variant.budget, before=before, baseline=self.name)
+        kernels = self.kernels(variant.id)
+        return check_budget(
+            artifact, variant.budget, before=before, kernels=kernels, baseline=self.name
+        )
 
     def notes(self) -> list[str]:
         """Return a note on the variants whose rules could not be checked."""
@@ -106,7 +111,7 @@ def open_baseline(path: Path) -> Baseline:
     from pallasc.specs.bundle.source import is_bundle
 
     if is_bundle(path):
-        return Baseline(str(path), _in_bundle(path))
+        return _in_bundle(path)
     from pallasc.specs.loading.lock_file import read_lock
     from pallasc.specs.lock import update_command
 
@@ -124,8 +129,8 @@ def open_baseline(path: Path) -> Baseline:
     return Baseline(str(path), lock.resources.get)
 
 
-def _in_bundle(path: Path) -> Callable[[str], Resources | None]:
-    from pallasc.specs.artifacts.resources import resources_of
+def _in_bundle(path: Path) -> Baseline:
+    from pallasc.specs.artifacts.resources import kernels_of, resources_of
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.trust import read_policy
 
@@ -133,11 +138,17 @@ def _in_bundle(path: Path) -> Callable[[str], Resources | None]:
     read_policy().check(bundle)
     entries = {entry.id: entry for entry in bundle.entries()}
 
-    def find(variant: str) -> Resources | None:
+    def artifact(variant: str) -> Artifact | None:
         entry = entries.get(variant)
-        if entry is None:
-            return None
         # As it was compiled: what ships may lack debug sections, and be smaller.
-        return resources_of(Artifact(bundle.record(entry), lambda key: b""))
+        return Artifact(bundle.record(entry), lambda key: b"") if entry is not None else None
 
-    return find
+    def find(variant: str) -> Resources | None:
+        found = artifact(variant)
+        return None if found is None else resources_of(found)
+
+    def kernels(variant: str) -> Kernels:
+        found = artifact(variant)
+        return () if found is None else kernels_of(found)
+
+    return Baseline(str(path), find, kernels)
