@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from typing import Literal
 
+from pallasc.analysis.compare.pairing import paired
 from pallasc.analysis.sass.classes import CLASSES, classify
 from pallasc.analysis.sass.instructions import Code, Instruction
 from pallasc.analysis.sass.loops import Loop, loops
@@ -34,7 +35,8 @@ class LoopChange:
     """A loop whose mix differs; counts of a side that has no such loop are empty.
 
     Attributes:
-        number: of the loops of the kernel in their order, from 0.
+        number: of the loops of the second side in their order, from 0; where that has no such
+            loop, of the first's.
         depth: 1 of an outermost loop.
         before, after: how many instructions of each class.
     """
@@ -105,15 +107,16 @@ def _mix_changes(
 
 
 def _loop_changes(first: Sequence[Loop], second: Sequence[Loop]) -> tuple[LoopChange, ...]:
-    """Compare loops by their position; those that only wait for a barrier are left out."""
+    """Compare loops that are alike; those that only wait for a barrier are left out."""
     sides = [[loop for loop in each if not loop.is_wait] for each in (first, second)]
+    mixes = [[mix(loop.body) for loop in side] for side in sides]
     found = []
-    for number in range(max(map(len, sides))):
-        pair = [side[number] if number < len(side) else None for side in sides]
-        before, after = (mix(loop.body) if loop else {} for loop in pair)
+    for i, j in paired(*(list(map(Counter, side)) for side in mixes)):
+        before = {} if i is None else mixes[0][i]
+        after = {} if j is None else mixes[1][j]
         if before != after:
-            depth = next(loop.depth for loop in pair if loop)
-            found.append(LoopChange(number, depth, before, after))
+            number, side = (i or 0, 0) if j is None else (j, 1)
+            found.append(LoopChange(number, sides[side][number].depth, before, after))
     return tuple(found)
 
 
