@@ -4,11 +4,14 @@ Each kernel of tests/coverage is built and compiled once more with locations, fo
 architectures, or with `--all` for each of them. Machine code has to be the same byte for byte: else
 there are no lines, and the variant is counted as different. XLA's own kernels have no user's line,
 and are counted apart.
+
+All of them take an hour or two: with `--progress FILE` a run that was ended goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import tempfile
 from collections import Counter
@@ -78,16 +81,19 @@ def _count_kernel(kernel: LocatedKernel, counts: Counter[str]) -> None:
 
 def measure(options: argparse.Namespace) -> list[Figure]:
     """Build, find the lines, count."""
-    counts: Counter[str] = Counter()
+    variants = chosen(every=options.all)[:: options.step]
+    first, counts = _counted(options.progress, len(variants))
     with tempfile.TemporaryDirectory(prefix="pallasc-lines-") as folder:
         store = Store(options.store or Path(folder) / "store")
-        variants = chosen(every=options.all)[:: options.step]
-        for start in range(0, len(variants), _AT_ONCE):
+        for start in range(first, len(variants), _AT_ONCE):
             compiled = compiled_of(variants[start : start + _AT_ONCE], store, options.jobs)
             found = obtain_source_lines(compiled, store, jobs=options.jobs, timeout_s=300)
             count(compiled, found, counts)
             done = min(start + _AT_ONCE, len(variants))
             print(f"{done} of {len(variants)}: {dict(counts)}", file=sys.stderr)
+            if options.progress is not None:
+                state = {"of": len(variants), "done": done, "counts": counts}
+                options.progress.write_text(json.dumps(state))
     mosaic = counts["mosaic instructions"]
     return [
         Figure("variants with Mosaic kernels", counts["variants"]),
@@ -105,9 +111,20 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     ]
 
 
+def _counted(progress: Path | None, of: int) -> tuple[int, Counter[str]]:
+    """Return how many variants an earlier run has counted, and its counts."""
+    if progress is None or not progress.exists():
+        return 0, Counter()
+    state = json.loads(progress.read_text())
+    if state["of"] != of:
+        sys.exit(f"{progress} is of {state['of']} variants, not of {of}: remove it to begin anew")
+    return state["done"], Counter(state["counts"])
+
+
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="each case for all its architectures")
     parser.add_argument("--store", type=Path, help="a store to keep, which may have them already")
+    parser.add_argument("--progress", type=Path, help="a file with what was counted: go on there")
     parser.add_argument("--jobs", type=int, help="how many are compiled at the same time")
     parser.add_argument("--step", type=int, default=1, help="take one of so many variants")
 
