@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.collect import Selection
 
+_LISTED = 3
+"""Different errors of a key that are named; all of them are told as they come."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
@@ -60,17 +63,43 @@ class PlanOptions:
     build: Options = DEFAULTS
 
 
+class LostKey(NamedTuple):
+    """A key of which no point is left.
+
+    Attributes:
+        variant: its first point.
+        rules: how many points each rule dropped, in words.
+        reasons: the first lines of their errors, each once.
+    """
+
+    variant: Variant
+    rules: str
+    reasons: tuple[str, ...]
+
+    def error(self) -> CompileError:
+        """Return what is said of it."""
+        key = _key_text(self.variant)
+        place = f"{self.variant.name} {key}".rstrip()
+        return CompileError(
+            f"{place} on {self.variant.target.name}: no point is left: {self.rules}; "
+            f"{_listed(self.reasons)}.",
+            location=self.variant.location,
+            hint="Declare points that compile there, or leave that key out.",
+        )
+
+
 class Planned(NamedTuple):
     """A job that was planned.
 
     Attributes:
-        report: of the build; nothing is written where it was interrupted.
+        report: of the build; nothing is written where it was interrupted, or no key is left.
         facts: what is known of each point, None of those that did not compile; in the order of the
             report's results, as the numbers of `pruned` count.
         pruned: which points are kept and dropped.
         samples: the reference values of the points that are kept.
         untuned: names of kernels that were left out, as they have no `tune`.
-        written: the job, None where nothing is written.
+        lost: the keys of which no point is left, in the order of the specs.
+        written: the job of all other keys, None where nothing is written.
     """
 
     report: Report
@@ -78,7 +107,13 @@ class Planned(NamedTuple):
     pruned: Pruned = Pruned((), ())
     samples: tuple[Samples, ...] = ()
     untuned: tuple[str, ...] = ()
+    lost: tuple[LostKey, ...] = ()
     written: WrittenJob | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """130 where the build was interrupted, 1 where a key is lost, else 0."""
+        return self.report.exit_code if self.report.interrupted else int(bool(self.lost))
 
 
 def plan_job(
@@ -100,7 +135,6 @@ def plan_job(
 
     Raises:
         SpecError: no kernel is tuned, or the file cannot be written.
-        CompileError: of a key no point is left.
         ToolError: the toolchain is incomplete.
         NotCachedError: something has to be compiled, and must not be.
         CorruptError: an artifact is damaged.
@@ -122,8 +156,10 @@ def plan_job(
     facts = _facts(report)
     points = [_point(result, own) for result, own in zip(report.results, facts, strict=True)]
     pruned = prune(points, share=options.share, most=options.most)
-    _check_keys(report.results, points, pruned)
+    lost = tuple(_lost_keys(report.results, points, pruned))
     kept = [report.results[each.number] for each in pruned.kept]
+    if not kept:
+        return Planned(report, tuple(facts), pruned, (), tuple(untuned), lost)
     samples = sample_references(
         [(r.variant, r.artifact.plan) for r in kept if r.artifact is not None],
         memory_bytes=options.build.memory_bytes,
@@ -136,7 +172,7 @@ def plan_job(
         store=store,
         level=options.level,
     )
-    return Planned(report, tuple(facts), pruned, tuple(samples), tuple(untuned), written)
+    return Planned(report, tuple(facts), pruned, tuple(samples), tuple(untuned), lost, written)
 
 
 def counts(pruned: Pruned) -> Mapping[Kind, int]:
@@ -187,29 +223,28 @@ def _failure(error: PallascError | None) -> tuple[Kind, str]:
     return ("shared memory" if "shared memory" in text.lower() else "failed"), text
 
 
-def _check_keys(results: Sequence[VariantResult], points: Sequence[Point], pruned: Pruned) -> None:
-    """Check that something is left of each key.
-
-    Raises:
-        CompileError: nothing is.
-    """
+def _lost_keys(
+    results: Sequence[VariantResult], points: Sequence[Point], pruned: Pruned
+) -> Iterator[LostKey]:
     alive = {points[each.number].key for each in pruned.kept}
-    for number, point in enumerate(points):
-        if point.key in alive:
-            continue
-        why = [each for each in pruned.dropped if points[each.number].key == point.key]
-        variant = results[number].variant
-        raise CompileError(
-            f"{variant.name}: no point is left for {_key_text(variant)} on {variant.target.name}: "
-            f"{_totals(why)}; {points[why[0].number].id}: {why[0].why}",
-            location=variant.location,
-            hint="Declare points that compile there, or leave that key out.",
-        )
+    keys: dict[Key, list[Dropped]] = {}
+    for each in pruned.dropped:
+        if points[each.number].key not in alive:
+            keys.setdefault(points[each.number].key, []).append(each)
+    for dropped in keys.values():
+        reasons = tuple(dict.fromkeys(each.why for each in dropped))
+        yield LostKey(results[dropped[0].number].variant, _totals(dropped), reasons)
+
+
+def _listed(reasons: Sequence[str]) -> str:
+    """Return the first reasons, and how many more there are."""
+    more = [f"and {len(reasons) - _LISTED:,} more"] if len(reasons) > _LISTED else []
+    return "; ".join([*(reason.rstrip(".") for reason in reasons[:_LISTED]), *more])
 
 
 def _key_text(variant: Variant) -> str:
-    if variant.tuning is None or not variant.tuning.by:
-        return "its only key"
+    if variant.tuning is None:
+        return ""
     return key_text(variant.tuning.by, variant.tuning.key_of(dict(variant.params)))
 
 

@@ -151,6 +151,17 @@ def _complete_expression(ctx: click.Context, _: click.Parameter, incomplete: str
     return complete_expression(_given(ctx), incomplete)
 
 
+def expression_option(text: str) -> Callable[[F], F]:
+    """Return the option `-k`, described as `text` says."""
+    return click.option(
+        "-k",
+        "expression",
+        metavar="EXPR",
+        shell_complete=_complete_expression,
+        help=text,
+    )
+
+
 def select_by(*, target: str, expression: str) -> Callable[[F], F]:
     """Return the options `--target` and `-k`, described as `target` and `expression` say."""
     return together(
@@ -162,13 +173,7 @@ def select_by(*, target: str, expression: str) -> Callable[[F], F]:
             shell_complete=_complete_target,
             help=f"{target}; repeatable.",
         ),
-        click.option(
-            "-k",
-            "expression",
-            metavar="EXPR",
-            shell_complete=_complete_expression,
-            help=f"Take only the variants that match EXPR{expression}.",
-        ),
+        expression_option(f"Take only the variants that match EXPR{expression}."),
     )
 
 

@@ -125,7 +125,7 @@ class Opener:
             if not views:
                 raise SpecError(f"{side.name} has no variant for {', '.join(self.targets)}.")
         if expression is not None:
-            views = select(views, expression)  # type: ignore[arg-type, assignment]
+            views = select(views, expression)
         return replace(side, variants={view.id: side.variants[view.id] for view in views})
 
     def _at_revision(self, path: str, revision: str, expression: str | None) -> tuple[Side, int]:

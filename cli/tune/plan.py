@@ -98,12 +98,16 @@ def command(
     spec's default, and what its table uses, stay where they compile; one more stays in any case.
 
     The job is a bundle for `pallasc tune run`. With the points go up to 4,096 elements of each
-    result of the spec's reference, where it has one and two minutes suffice.
+    result of the spec's reference, where it has one and two minutes suffice. A key of which nothing
+    is left is an error; the job has all others.
 
     Examples:
       pallasc tune plan kernels.yaml -o job.pallasc
       pallasc tune plan kernels.yaml -o job.pallasc --keep 25% --most 16
       pallasc tune plan specs/ -o job.pallasc --target h100-sxm -k matmul
+
+    Exit code 1 means that of some keys no point is left; where none is left of any, no job is
+    written.
 
     --json prints one object:
       schema    1
@@ -114,10 +118,13 @@ def command(
                 "shared memory", equal, spills, rank), why, facts or null
       facts     spill_bytes, smem_bytes, warps_per_sm, waves, instructions, tile_flops, mbarriers,
                 load_bytes, store_bytes, bound_s; null where one is not known
+      lost      keys of which no point is left, a list; of each: kernel, key (by parameter),
+                target, why
       untuned   names of kernels that have no `tune`, and are left out
     """
     from pallasc.analysis.tuning.plan import PlanOptions, plan_job
     from pallasc.cli.arguments.selection import open_store
+    from pallasc.cli.render.failures import error_text
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.summary import print_notes, summary
@@ -143,10 +150,12 @@ def command(
             on_event=progress,
         )
     print_notes(planned.report, store)
-    if planned.written is None:
+    for key in planned.lost:
+        echo(f"error: {error_text(key.error())}", err=True)
+    if planned.report.interrupted:
         progress.screen.write(f"{summary(planned.report, progress.screen, quiet=quiet)}\n")
         echo(f"{output} is not written.", err=True)
-        return planned.report.exit_code
+        return planned.exit_code
     if as_json:
         from pallasc.cli.terminal.output import json_text
 
@@ -155,4 +164,4 @@ def command(
         echo(planned_text(planned))
     if not quiet:
         echo(totals_text(planned), err=True)
-    return 0
+    return planned.exit_code

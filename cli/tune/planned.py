@@ -11,7 +11,7 @@ from pallasc.specs.canonical import plain
 
 if TYPE_CHECKING:
     from pallasc.analysis.tuning.facts import Facts
-    from pallasc.analysis.tuning.plan import Planned
+    from pallasc.analysis.tuning.plan import LostKey, Planned
     from pallasc.specs.spec import Variant
 
 
@@ -53,6 +53,8 @@ def totals_text(planned: Planned) -> str:
         bundle = planned.written.bundle
         points = count(len(bundle.variants), "point")
         lines.append(f"wrote {bundle.path}: {points}, {bundle.size:,} bytes")
+    else:
+        lines.append("no job is written")
     return "\n".join(lines)
 
 
@@ -94,7 +96,24 @@ def planned_json(planned: Planned) -> dict[str, object]:
         }
         for each in planned.pruned.dropped
     ]
-    return {"job": job, "points": points, "dropped": dropped, "untuned": list(planned.untuned)}
+    return {
+        "job": job,
+        "points": points,
+        "dropped": dropped,
+        "lost": [_lost_json(key) for key in planned.lost],
+        "untuned": list(planned.untuned),
+    }
+
+
+def _lost_json(key: LostKey) -> dict[str, object]:
+    variant = key.variant
+    by = variant.tuning.by if variant.tuning is not None else ()
+    return {
+        "kernel": variant.name,
+        "key": {name: value for name, value in variant.params if name in by},
+        "target": variant.target.name,
+        "why": list(key.reasons),
+    }
 
 
 def _point_json(variant: Variant, facts: Facts | None) -> dict[str, object]:

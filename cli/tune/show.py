@@ -11,6 +11,7 @@ import click
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     ProcessLimits,
+    expression_option,
     json_option,
     reading_options,
     specs_argument,
@@ -28,11 +29,16 @@ _HEADS = ["KERNEL", "GPU", "KEY", "USE", "TIME", "SPREAD", "ROUNDS", "DATE", "FR
 
 @click.command("show", cls=Command, short_help="Show the rows of the tables of tuned kernels.")
 @specs_argument()
+@expression_option(
+    "Take only the rows that match EXPR, as in pallasc build: a kernel's name, a value of a key or "
+    "of what is used, target=MODEL."
+)
 @reading_options
 @store_option
 @json_option("the rows")
 def command(
     specs: tuple[str, ...],
+    expression: str | None,
     store_root: Path | None,
     as_json: bool,
     **limits: Unpack[ProcessLimits],
@@ -46,6 +52,7 @@ def command(
 
     Examples:
       pallasc tune show kernels.yaml
+      pallasc tune show kernels.yaml -k "target=h100-sxm and m=1024"
       pallasc tune show specs/ --json | jq ".rows[].us"
 
     --json prints one object:
@@ -57,7 +64,9 @@ def command(
     from pallasc.cli.arguments.selection import open_store
     from pallasc.cli.terminal.output import json_text, table
     from pallasc.compiler.builds.collect import SpecReader
+    from pallasc.specs.loading.select import select
     from pallasc.specs.loading.tuned_points import Tables
+    from pallasc.specs.tuned.listed import KernelRow
 
     reader = SpecReader(store=open_store(store_root), **limits)
     known = reader.select(specs).specs
@@ -67,11 +76,13 @@ def command(
         for spec in known
         if spec.tune is not None and (own := tables.of(spec, spec.tune)) is not None
     }
-    rows = [(name, own.by, row) for name, own in tuned.values() for row in own.rows]
+    rows = [KernelRow(name, own.by, row) for name, own in tuned.values() for row in own.rows]
+    if rows and expression is not None:
+        rows = select(rows, expression, noun="rows")
     if as_json:
-        echo(json_text({"rows": [row_json(*each) for each in rows]}))
+        echo(json_text({"rows": [row_json(each.name, each.by, each.row) for each in rows]}))
     elif rows:
-        echo(table(_HEADS, [_line(*each) for each in rows]))
+        echo(table(_HEADS, [_line(each.name, each.by, each.row) for each in rows]))
     else:
         echo(no_rows_text(known), err=True)
 

@@ -27,7 +27,7 @@ It contains no paths.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -147,9 +147,12 @@ class LockedLookup:
         locked: the constraint.
         lookup: the look-up without it.
         store: the store.
+        variants: the variants of the build.
     """
 
-    def __init__(self, locked: Locked, lookup: Lookup, store: Store) -> None:
+    def __init__(
+        self, locked: Locked, lookup: Lookup, store: Store, variants: Sequence[Variant]
+    ) -> None:
         self._file = locked.file
         self._lock = locked.lock
         self._frozen = locked.frozen
@@ -158,7 +161,8 @@ class LockedLookup:
         self.requests = lookup.requests
         self._store = store
         self._reasons: dict[str, str] = {}
-        self._tables: dict[str, str | None] = {}
+        self._variants = variants
+        self._tables: dict[str, str] | None = None
         self._manifests: dict[str, list[Manifest]] | None = None
         self.unchecked = 0
         """Variants that were taken by the lock's action key alone."""
@@ -209,21 +213,29 @@ class LockedLookup:
 
     def _other_table(self, variant: Variant) -> NotCachedError | None:
         """Return the error of a variant whose kernel is not tuned as in the lock."""
-        if self._lock is None or variant.tuning is None:
+        if self._lock is None:
             return None
         name = table_key(variant.name, variant.target.name)
-        if name not in self._tables:
-            from pallasc.compiler.builds.tuned_rows import tables_of
-
-            self._tables[name] = tables_of([variant]).get(name)
-        now, locked = self._tables[name], self._lock.tables.get(name)
-        if now == locked:
+        locked = self._lock.tables.get(name)
+        if variant.tuning is None and locked is None:
             return None
-        clause = f"tuned, and was not when {self._file} was written"
-        if locked is not None:
-            clause = f"tuned by another table or tune than {self._file} has"
+        now = self._tuned_now().get(name)
+        # Of one kernel some variants may be tuned and others not: then the first are held to it.
+        if now == locked or (variant.tuning is None and now is not None):
+            return None
+        clause = f"tuned by another table or tune than {self._file} has"
+        if now is None or locked is None:
+            clause = "tuned, and was not" if locked is None else "not tuned, and was"
+            clause = f"{clause} when {self._file} was written"
         message = f"{variant.id} is {clause}."
         return NotCachedError(message, hint=self._hint(), reason=clause, kind="not as tuned")
+
+    def _tuned_now(self) -> dict[str, str]:
+        if self._tables is None:
+            from pallasc.compiler.builds.tuned_rows import tables_of
+
+            self._tables = tables_of(self._variants)
+        return self._tables
 
     def difference(self, result: VariantResult) -> str | None:
         """Return in words how a result differs from the lock, None if it matches."""

@@ -105,7 +105,7 @@ def check_lock(
         context = setup.context(store)
         require_toolchain(locked, setup, context)
         lookup = Lookup(context, store)
-        frozen = LockedLookup(replace(locked, frozen=True), lookup, store)
+        frozen = LockedLookup(replace(locked, frozen=True), lookup, store, variants)
         checked = [_check(v, entries.get(v.id), lookup.requests.of(v), frozen) for v in variants]
         notes = (*frozen.notes(), *setup.notes(context))
         context.digests.save()

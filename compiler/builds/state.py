@@ -144,7 +144,7 @@ class Run:
             from pallasc.compiler.builds.locked import LockedLookup, require_toolchain
 
             require_toolchain(self.options.locked, setup, lookup.context)
-            self.locked = LockedLookup(self.options.locked, lookup, self.store)
+            self.locked = LockedLookup(self.options.locked, lookup, self.store, self.variants)
 
     def settle(self, index: int, result: VariantResult) -> None:
         """Record a result; an artifact over its budget, or not as locked or tuned, fails."""

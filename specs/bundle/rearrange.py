@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.items import Item
@@ -13,7 +13,6 @@ from pallasc.specs.bundle.provenance import Provenance
 from pallasc.specs.bundle.signature import pack_signatures, sign
 from pallasc.specs.bundle.source import MemorySource
 from pallasc.specs.loading.select import select
-from pallasc.specs.spec import Variant
 from pallasc.specs.templates import Scalar
 
 if TYPE_CHECKING:
@@ -99,8 +98,7 @@ def select_entries(entries: Iterable[Entry], expression: str) -> list[Entry]:
         _Selectable(entry, entry.id, entry.name, entry.params, _Model(entry.target, entry.arch))
         for entry in entries
     ]
-    chosen: Sequence[Any] = select(cast("list[Variant]", views), expression)
-    return [view.entry for view in chosen]
+    return [view.entry for view in select(views, expression)]
 
 
 def signed(data: bytes, private_key: Ed25519PrivateKey, name: str = "the bundle") -> bytes:

@@ -20,15 +20,51 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Protocol, TypeVar
 
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import plain
 from pallasc.specs.spec import Spec, Variant
 from pallasc.specs.spelling import nearest, shortened, values_text
 from pallasc.specs.targets import resolve_target
+from pallasc.specs.templates import Scalar
 
-Predicate = Callable[[Variant], bool]
-"""Tells whether a variant is selected."""
+
+class NamedTarget(Protocol):
+    """A target, as an expression sees it."""
+
+    @property
+    def name(self) -> str:
+        """The model or architecture."""
+
+    @property
+    def arch(self) -> str:
+        """The architecture."""
+
+
+class Selectable(Protocol):
+    """What an expression selects: a variant, an entry of a bundle, a row of a table."""
+
+    @property
+    def id(self) -> str:
+        """What it is called in full."""
+
+    @property
+    def name(self) -> str:
+        """The kernel."""
+
+    @property
+    def params(self) -> Sequence[tuple[str, Scalar]]:
+        """Its parameters with their values."""
+
+    @property
+    def target(self) -> NamedTarget:
+        """What it is for."""
+
+
+S = TypeVar("S", bound=Selectable)
+Predicate = Callable[[Selectable], bool]
+"""Tells whether something is selected."""
 
 _TOKEN = re.compile(r'[()]|(?:[^\s()"]|"[^"]*")+|"')
 _ASSIGNMENT = re.compile(r"(?P<key>[A-Za-z_]\w*)=(?P<value>.*)", re.DOTALL)
@@ -40,8 +76,13 @@ _DEEPEST = 100
 _LISTED = 12
 
 
-def select(variants: Iterable[Variant], expression: str) -> list[Variant]:
+def select(variants: Iterable[S], expression: str, *, noun: str = "variants") -> list[S]:
     """Return the variants that an expression selects, in their order.
+
+    Args:
+        variants: variants, or what is like them.
+        expression: see the grammar.
+        noun: what they are, for messages.
 
     Raises:
         SpecError: the expression is wrong, or selects none of them.
@@ -52,7 +93,7 @@ def select(variants: Iterable[Variant], expression: str) -> list[Variant]:
     chosen = [variant for variant in everything if predicate(variant)]
     if not chosen:
         raise SpecError(
-            f"-k {expression!r} selects none of {len(everything)} variants.",
+            f"-k {expression!r} selects none of {len(everything)} {noun}.",
             hint=_no_match_hint(parser.terms, everything),
         )
     return chosen
@@ -90,7 +131,7 @@ def _archs(spec: Spec, names: Iterable[str]) -> set[str]:
     return {resolve_target(name, spec.models).arch for name in names}
 
 
-def matches(term: str, variant: Variant) -> bool:
+def matches(term: str, variant: Selectable) -> bool:
     """Return whether one term selects a variant."""
     if term == variant.id:
         return True
@@ -101,7 +142,7 @@ def matches(term: str, variant: Variant) -> bool:
     return any(_fits(known, value) for known in _values(variant, assignment["key"]))
 
 
-def _matches_name(term: str, variant: Variant) -> bool:
+def _matches_name(term: str, variant: Selectable) -> bool:
     if not _GLOB.search(term):
         return term.lower() in variant.name.lower()
     point = variant.id.rpartition("@")[0]
@@ -113,7 +154,7 @@ def _fits(text: str, pattern: str) -> bool:
     return text == pattern or fnmatchcase(text, pattern.replace("[", "[[]"))
 
 
-def _values(variant: Variant, key: str) -> list[str]:
+def _values(variant: Selectable, key: str) -> list[str]:
     if key == "target":
         return [variant.target.name, variant.target.arch]
     params = dict(variant.params)
@@ -122,14 +163,14 @@ def _values(variant: Variant, key: str) -> list[str]:
     return [variant.name] if key == "name" else []
 
 
-def _no_match_hint(terms: list[str], variants: list[Variant]) -> str | None:
+def _no_match_hint(terms: list[str], variants: Sequence[Selectable]) -> str | None:
     for term in terms:
         if not any(matches(term, variant) for variant in variants):
             return _array_hint(term, variants) or _term_hint(term, variants)
     return "Each term selects some variant, but no variant fits all of them." if variants else None
 
 
-def _term_hint(term: str, variants: list[Variant]) -> str:
+def _term_hint(term: str, variants: Sequence[Selectable]) -> str:
     """Return what may have been meant by a term that selects nothing."""
     assignment = _ASSIGNMENT.fullmatch(term)
     if assignment is not None and not _GLOB.search(assignment["key"]):
@@ -146,7 +187,7 @@ def _term_hint(term: str, variants: list[Variant]) -> str:
     return f"Did you mean {_quoted(near)!r}?" if near else f"Kernels: {listed}."
 
 
-def _value_hint(key: str, value: str, variants: list[Variant]) -> str:
+def _value_hint(key: str, value: str, variants: Sequence[Selectable]) -> str:
     """Return what may have been meant by `key=value`, and the values that the parameter has."""
     params = sorted({name for variant in variants for name, _ in variant.params})
     keys = [*params, "target", "name"]
@@ -174,7 +215,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _array_hint(term: str, variants: list[Variant]) -> str | None:
+def _array_hint(term: str, variants: Sequence[Selectable]) -> str | None:
     """Return the hint for a term that names an array in place of a parameter, None for others."""
     key = term.partition("=")[0] if "=" in term else ""
     params = {name for variant in variants for name, _ in variant.params}

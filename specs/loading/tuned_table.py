@@ -283,12 +283,12 @@ def table_text(tables: Mapping[str, Table]) -> str:
 
 
 def write_table(path: str | os.PathLike[str], tables: Mapping[str, Table]) -> None:
-    """Write a table in one step.
+    """Write a table in one step, and the folder that it is in where there is none.
 
     Raises:
         SpecError: it cannot be written; the old one is still there.
     """
-    replace_file(Path(path), table_text(tables).encode(), make_folder=False)
+    replace_file(Path(path), table_text(tables).encode())
 
 
 def _line(row: Row) -> str:

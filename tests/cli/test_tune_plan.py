@@ -156,7 +156,30 @@ def test_text_has_a_line_for_each_point_by_rank(
     assert last[1].startswith(f"wrote {tmp_path / 'job'}: 2 points, ")
 
 
-def test_a_key_without_points_is_an_error_and_nothing_is_written(
+def test_a_key_without_points_is_an_error_and_the_others_are_planned(
+    run: RunCommand, planned: Planned, tmp_path: Path
+) -> None:
+    spec = tmp_path / "kernels.yaml"
+    shutil.copy(planned.spec.with_name("references.py"), tmp_path)
+    gone = ", ".join(f"{{m: 512, block: {block}}}" for block in (512, 1024, 2048))
+    text = SPEC.replace("{m: 512, block: 3000}", gone)
+    spec.write_text(text.replace("      default: {block: 1024, times: 1}\n", ""))
+    job = tmp_path / "made" / "job.pallasc"
+    result = run("tune", "plan", spec, "-o", job, "--store", planned.store, "--json")
+    assert result.code == 1
+    said = json.loads(result.out)
+    why = ["ValueError: block_size=3000 must be a multiple of 128."]
+    assert said["lost"][0]["why"][:1] == why
+    del said["lost"][0]["why"]
+    assert said["lost"] == [{"kernel": "add", "key": {"m": 512}, "target": "h100-sxm"}]
+    assert result.err.count("error: ") == 1
+    assert "kernels.yaml:4:5: add m=512 on h100-sxm: no point is left: 2 did not comp" in result.err
+    with open_bundle(job) as bundle:
+        assert {dict(entry.params)["m"] for entry in bundle.entries()} == {256}
+        assert len(said["points"]) == len([*bundle.entries()]) == 4
+
+
+def test_where_no_key_has_points_nothing_is_written(
     run: RunCommand, planned: Planned, tmp_path: Path
 ) -> None:
     result = run(
@@ -164,8 +187,8 @@ def test_a_key_without_points_is_an_error_and_nothing_is_written(
         "-k", "block=3000",
     )  # fmt: skip
     assert result.code == 1
-    assert "add: no point is left for m=256 on h100-sxm: 2 did not compile; " in result.err
-    assert "ValueError" in result.err
+    assert "add m=256 on h100-sxm: no point is left: 2 did not compile; ValueError" in result.err
+    assert result.err.endswith("no job is written\n")
     assert not (tmp_path / "job").exists()
 
 

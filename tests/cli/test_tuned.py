@@ -147,6 +147,25 @@ def test_a_lock_names_a_table_that_changed(
     assert "the table or tune of add@h100-sxm has changed\n" in run("lock", *place).err
 
 
+def test_a_lock_names_a_kernel_that_is_not_tuned_any_more(
+    run: RunCommand, built: Any, spec: Path, digests: dict[str, str]
+) -> None:
+    place = (spec, "--store", built.store)
+    write_rows(digests)
+    assert run("lock", *place, "--update").code == 0
+    whole, tune, _ = SPEC.partition("    tune:\n")
+    assert tune
+    spec.write_text(whole.replace("dtype: [f32, bf16]", "dtype: [f32, bf16], block: [2048]"))
+    for option in ("--locked", "--frozen"):
+        result = run("build", *place, option)
+        assert result.code == 3
+        assert f"{F32} is not tuned, and was when pallasc.lock was written." in result.err
+    assert run("lock", *place, "--update").code == 0
+    assert run("build", *place, "--locked").code == 0
+    spec.write_text(SPEC)
+    assert f"{F32} is tuned, and was not when pallasc.lock" in run("build", *place, "--locked").err
+
+
 def test_a_table_is_shown(run: RunCommand, built: Any, spec: Path, digests: dict[str, str]) -> None:
     for command in ("show", "renew"):
         said = run("tune", command, spec, "--store", built.store).err
@@ -160,6 +179,13 @@ def test_a_table_is_shown(run: RunCommand, built: Any, spec: Path, digests: dict
         "add", "h100-sxm", "m=1024, dtype=bf16", "block=2048", "4.5 us", "0.5 %", "31",
         "2026-11-23", digests["bf16"][:12],
     ]  # fmt: skip
+    chosen = run("tune", "show", spec, "-k", "name=add and dtype=f32 and block=2048")
+    assert [line.split()[3] for line in chosen.out.splitlines()[1:]] == ["dtype=f32"]
+    assert len(run("tune", "show", spec, "-k", "target=sm_90a").out.splitlines()) == 3
+    refused = run("tune", "show", spec, "-k", "block=512")
+    assert refused.code == 2
+    assert "-k 'block=512' selects none of 2 rows" in refused.err
+    assert "Values of block: 2048" in refused.err
     rows = json.loads(run("tune", "show", spec, "--json").out)["rows"]
     assert rows[0]["key"] == {"m": 1024, "dtype": "bf16"}
     assert rows[0]["artifact"] == digests["bf16"]
