@@ -99,6 +99,8 @@ class Row:
         measured: its figures, None where nothing was measured.
         measured_as: digest of the artifact that was measured, where another toolchain has made
             `artifact` of the same variant since.
+        check: tells whether the row was edited since it was written (`tuned/row_check`); None where
+            it was not written by pallasc.
         place: where it stands in its table, None where it is not from one.
     """
 
@@ -109,6 +111,7 @@ class Row:
     source: str = ""
     measured: Measured | None = None
     measured_as: str | None = None
+    check: str | None = field(default=None, compare=False)
     place: Location | None = field(default=None, compare=False, repr=False)
 
 

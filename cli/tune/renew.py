@@ -70,8 +70,8 @@ def command(
     the same variant is compiled to another artifact, and a build says so. Where the times still
     hold, this command takes the new digest; the row keeps the digest of what was measured as
     measured_as. A row that has none, of a table from elsewhere, gets one. Where a variant fails to
-    compile, nothing is written; nor where a row has the artifact of another point of its kernel, as
-    the store or pallasc.lock knows it: its times are of that point, and somebody edited the row.
+    compile, nothing is written; nor where somebody edited a row, as its check tells, or the store
+    or pallasc.lock, which know its artifact as that of another point: its times are of that point.
 
     Examples:
       pallasc tune renew kernels.yaml

@@ -8,12 +8,13 @@ Schema 1, UTF-8, YAML; this is what is written, byte for byte, kernels and rows 
     row      = "      - {gpu: " scalar ", key: " list ", use: {" [ scalar ": " scalar
                { ", " scalar ": " scalar } ] "}" { ", " figure } "}" LF
     list     = "[" [ scalar { ", " scalar } ] "]"
-    figure   = "artifact: " digest | "source: " text | "measured_as: " digest | "us: " number
-             | "spread_percent: " number | "rounds: " n | "device: " text | "driver: " text
-             | "clock_mhz: " n | "date: " text, in this order, each once at most
+    figure   = "artifact: " digest | "source: " text | "measured_as: " digest | "check: " hex
+             | "us: " number | "spread_percent: " number | "rounds: " n | "device: " text
+             | "driver: " text | "clock_mhz: " n | "date: " text, in this order, each once at most
     scalar   = null | true | false | number | plain text of letters, digits and _ . - that YAML
                reads as text | text
     text     = text in double quotes, YAML's escapes for what cannot be printed
+    hex      = 8 lower-case hexadecimal digits, in double quotes where YAML reads a number
     digest   = 64 lower-case hexadecimal digits, in double quotes where YAML reads a number
 
 * `key` has a value of each parameter of `by`, in its order: of one with buckets the value that its
@@ -24,6 +25,8 @@ Schema 1, UTF-8, YAML; this is what is written, byte for byte, kernels and rows 
   bucket that of one of them; it may be left out where `source` says where the row is from
 * `measured_as` is the digest of what was measured, where another toolchain has made `artifact` of
   the same variant since
+* `check` tells `pallasc tune renew` whether the row was edited (`specs/tuned/row_check.py`); rows
+  that people write need none
 * the figures are those of `specs/tuning.Measured`; what is not known is left out
 
 One row is one line, so that changes are small and can be reviewed. There is no checksum over the
@@ -133,6 +136,7 @@ _ROW = Record(
         Field("artifact", _DIGEST_TEXT, "Digest of the variant that the row chooses."),
         Field("source", _WORDS, "Where the row is from."),
         Field("measured_as", _DIGEST_TEXT, "Digest of what was measured."),
+        Field("check", Text("a check of 8 hexadecimal digits", r"[0-9a-f]{8}"), "Of the row."),
         Field("us", _AMOUNT, "Microseconds."),
         Field("spread_percent", _AMOUNT, "Interquartile range."),
         Field("rounds", _COUNT, "Rounds."),
@@ -268,6 +272,7 @@ def _row(fields: Mapping[str, Any], by: Sequence[str], at: Place) -> Row:
         source=fields.get("source", ""),
         measured=make(**{**figures, "us": float(figures["us"])}) if figures else None,
         measured_as=fields.get("measured_as"),
+        check=fields.get("check"),
         place=at.location,
     )
 
@@ -304,6 +309,8 @@ def _figures(row: Row) -> Iterator[str]:
         yield f"source: {quoted(row.source)}"
     if row.measured_as is not None:
         yield f"measured_as: {_digest(row.measured_as)}"
+    if row.check is not None:
+        yield f"check: {_digest(row.check)}"
     for name, value in row.measured.to_json().items() if row.measured is not None else ():
         yield f"{name}: {quoted(value) if isinstance(value, str) else _scalar(value)}"
 

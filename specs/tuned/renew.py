@@ -9,6 +9,7 @@ from pallasc.errors import SpecError
 from pallasc.specs.fields import typed
 from pallasc.specs.loading.tuned_table import Table
 from pallasc.specs.spec import Variant
+from pallasc.specs.tuned.row_check import checked, is_edited
 from pallasc.specs.tuning import Row, key_text, use_text
 
 RowKey = tuple[str, str]
@@ -31,6 +32,8 @@ def renewed(row: Row, digests: Sequence[str]) -> Row:
     if row.artifact in digests:
         return row
     measured_as = row.measured_as or row.artifact
+    if measured_as is None:
+        return checked(replace(row, artifact=digests[0]))
     if measured_as in digests:
         return replace(row, artifact=measured_as, measured_as=None)
     return replace(row, artifact=digests[0], measured_as=measured_as)
@@ -41,12 +44,22 @@ def edited_row(
 ) -> SpecError | None:
     """Return the error of a row that was measured of another point than it chooses, else None.
 
+    Its own check tells; where it has none, or it was written again, what is known of its digests.
+
     Args:
         kernel: its kernel.
         by: the parameters of its key.
         row: a row whose digest is not that of a variant that it chooses today.
         known: variants by the digests of their artifacts, all points of the kernel among them.
     """
+    if is_edited(row):
+        return SpecError(
+            f"{kernel}: the row for {row.gpu}, {key_text(by, row.key)} was edited: its check "
+            f"{row.check} is not that of its gpu, key, use and artifact; no table is written.",
+            location=row.place,
+            hint="Its times are of what it was: restore the row, or tune this key again. If they "
+            "hold, remove check from the row.",
+        )
     for digest in filter(None, (row.artifact, row.measured_as)):
         points = [each for each in known.get(digest, ()) if each.name == kernel]
         if not points or any(_is_chosen(each, row) for each in points):

@@ -81,7 +81,7 @@ def test_pick_writes_a_table_that_builds_follow(
     row, _ = [line for line in table.read_text().splitlines() if "gpu:" in line]
     digest = "5122048".zfill(64)
     assert row.startswith(
-        f'      - {{gpu: h100-sxm, key: [512], use: {{tile: 2048}}, artifact: "{digest}", us: '
+        f'      - {{gpu: h100-sxm, key: [512], use: {{tile: 2048}}, artifact: "{digest}", check: '
     )
     listed = run("list", tuned, "--store", tmp_path / "store").out
     assert "matmul[m=512,tile=2048]@h100-sxm" in listed

@@ -32,14 +32,23 @@ kernels:
 us: 12.31, spread_percent: 0.4, rounds: 31, device: "NVIDIA H100 80GB HBM3", driver: "580.95.05", \
 clock_mhz: 1755, date: "2026-11-23"}}
       - {{gpu: h100-sxm, key: [1024, 4096, bf16], use: {{tile_m: 128}}, artifact: {DIGEST}, \
-measured_as: {OTHER}, us: 1.0e-05}}
+measured_as: {OTHER}, check: 0a1b2c3d, us: 1.0e-05}}
   "no":
     by: []
     rows: []
 """
 USE = {"tile_m": 64}
 ROWS = (
-    Row("h100-sxm", (1024, 4096, "bf16"), {"tile_m": 128}, DIGEST, "", Measured(1e-05), OTHER),
+    Row(
+        "h100-sxm",
+        (1024, 4096, "bf16"),
+        {"tile_m": 128},
+        DIGEST,
+        "",
+        Measured(1e-05),
+        OTHER,
+        "0a1b2c3d",
+    ),
     Row("h100-sxm", (64, 4096, "bf16"), USE, DIGEST, "", FULL),
     Row("b200", (64, 4096, "bf16"), USE, None, "tokamax 0.0.17"),
 )
@@ -80,8 +89,9 @@ def test_every_value_of_a_parameter_comes_back_as_it_was() -> None:
 
 def test_a_digest_that_reads_as_a_number_is_quoted() -> None:
     for digest in ("1" * 64, "1" * 60 + "e123"):
-        rows = (Row("b200", (), {"a": 1}, digest),)
-        assert parse_table(table_text({"k": Table((), rows)}), "t")["k"].rows[0].artifact == digest
+        rows = (Row("b200", (), {"a": 1}, digest, check=digest[-8:]),)
+        (found,) = parse_table(table_text({"k": Table((), rows)}), "t")["k"].rows
+        assert (found.artifact, found.check) == (digest, digest[-8:])
 
 
 def test_a_table_that_is_not_there_has_no_rows(tmp_path: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pallasc.specs.loading.matrix import expand
-from pallasc.specs.loading.tuned_table import Table, write_table
+from pallasc.specs.loading.tuned_table import Table, table_text, write_table
 from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.tuned.renew import edited_row, renewed, row_key, with_rows
-from pallasc.specs.tuning import Row
+from pallasc.specs.tuned.row_check import checked, is_edited
+from pallasc.specs.tuning import Measured, Row
 
 
 def row(artifact: str | None, measured_as: str | None = None) -> Row:
@@ -75,6 +78,41 @@ def test_a_row_with_the_artifact_of_a_point_that_it_does_not_choose_was_edited(
     else:
         assert error is not None
         assert error.message.endswith(f"is that of {other}; no table is written.")
+
+
+MEASURED = checked(Row("b200", (1024,), {"tile": 64}, "a" * 64))
+
+
+@pytest.mark.parametrize(
+    ("edit", "is_told"),
+    [
+        ({"use": {"tile": 128}}, True),
+        ({"key": (2048,)}, True),
+        ({"key": (True,)}, True),
+        ({"gpu": "h100-sxm"}, True),
+        ({"artifact": "b" * 64}, True),
+        ({"artifact": "b" * 64, "measured_as": "a" * 64}, False),
+        ({"use": {"tile_m": 64}, "source": "measured by us", "measured": Measured(4.5)}, False),
+        ({"use": {"tile": 128}, "check": None}, False),
+    ],
+)
+def test_the_check_of_a_row_tells_what_was_edited(edit: dict[str, Any], is_told: bool) -> None:
+    error = edited_row("k", ("m",), replace(MEASURED, **edit), {})
+    assert (error is not None) is is_told
+    if error is not None:
+        assert f"was edited: its check {MEASURED.check} is not that of its gpu" in error.message
+        assert error.hint is not None
+        assert "remove check from the row" in error.hint
+
+
+def test_a_row_that_gets_a_digest_gets_a_check_and_no_row_loses_it() -> None:
+    first = renewed(row(None), ["b"])
+    assert (first.check, is_edited(first)) == (checked(row("b")).check, False)
+    second = renewed(first, ["c"])
+    assert (second.measured_as, second.check, is_edited(second)) == ("b", first.check, False)
+    assert renewed(row("a"), ["b"]).check is None
+    table = table_text({"k": Table(("m",), (second,))})
+    assert f"measured_as: b, check: {first.check}" in table.replace('"', "")
 
 
 def test_rows_are_replaced_by_model_and_key() -> None:
