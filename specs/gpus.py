@@ -106,7 +106,8 @@ class Target:
         l2_bytes: size of the L2 cache.
         clock_ghz: boost clock.
         memory_bytes: size of the device memory.
-        description: the device's name, as XLA knows it; `device_names` has all of them.
+        description: the device's name: of a built-in model as OpenXLA's specs have it, of one
+            that a spec adds as the driver gives it. `device_names` has all names.
     """
 
     name: str
@@ -390,7 +391,7 @@ _OTHER_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """What drivers call models that OpenXLA's target specs call otherwise, as the files have it that
 vLLM and SGLang name after devices (`device_name=NVIDIA_H200.json`). The memory that GH200's names
-tell is the CPU's. Max-Q editions have another clock, and are models of their own."""
+tell is the CPU's. Max-Q editions, which have another clock, and H200 NVL are not these models."""
 
 FIGURES: tuple[str, ...] = tuple(
     field.name for field in fields(Target) if field.name not in ("name", "arch", "description")

@@ -37,6 +37,7 @@ from pallasc.cache.remote.threads import Threads
 from pallasc.cache.sizes import size
 
 _MB = 1e6
+_LEAST_S = 0.2
 _LOOK_S = 0.05
 """How often a wait looks whether more has arrived."""
 _ONCE_MORE = (Failure.BUSY, Failure.BROKEN, Failure.TORN)
@@ -80,6 +81,11 @@ COMMAND = Limits(wait_s=None, attempts=3, pause_s=1.0, wrong=1000)
 def after(lost_s: float) -> Limits:
     """Return the limits of a build that has lost so many seconds already."""
     return BUILD._replace(wait_s=max(0.0, (BUILD.wait_s or 0.0) - lost_s))
+
+
+def is_spent(lost_s: float) -> bool:
+    """Tell whether a build that has lost so many seconds has too few left for another request."""
+    return (BUILD.wait_s or 0.0) - lost_s < _LEAST_S
 
 
 class Guard:
@@ -178,9 +184,9 @@ class Guard:
                 if left <= 0:
                     self.trip(
                         RemoteError(
-                            f"{self.stats.url}: {self.stats.waited_s:.1f} s were waited for "
-                            f"{size(self.stats.moved_bytes)}, {self.stats.lost_s:.1f} s "
-                            "more than they are worth",
+                            f"{self.stats.url}: {size(self.stats.moved_bytes)} were moved in "
+                            f"{self.stats.waited_s:.1f} s of waiting, of which "
+                            f"{self.stats.lost_s:.1f} s were lost",
                             Failure.SLOW,
                             hint="Look at the network, or build without --remote.",
                         )

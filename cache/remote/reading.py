@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from pallasc.cache.packs.arriving import Arriving
 from pallasc.cache.packs.format import Frame
 from pallasc.cache.remote import layout
-from pallasc.cache.remote.arriving import Arriving
 from pallasc.cache.remote.catalog import Catalog, decode_catalog
 from pallasc.cache.remote.failure import Failure, RemoteError
 from pallasc.cache.remote.guard import Guard, Watch
@@ -232,7 +232,7 @@ class FrameReader:
                 reads[self._start(part, arriving)] = part, arriving
             if (future := self._guard.first(reads)) is None:
                 break
-            part, _ = reads.pop(future)
+            part, arriving = reads.pop(future)
             try:
                 found = future.result()
             except RemoteError as error:
@@ -240,6 +240,7 @@ class FrameReader:
                     self._ranges = False
                     waiting.append(part._replace(start=0, size=0))
                 else:
+                    yield from self._found(part, arriving.right())
                     self._failed(part, error)
                 continue
             except CorruptError as error:

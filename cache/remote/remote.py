@@ -132,13 +132,15 @@ class Remote:
         if self.settings.write:
             self._costs[layout.sha256(data)] = data
 
-    def costs(self, before_s: float) -> bytes | None:
+    def costs(self, before_s: float, *, is_needed: bool = False) -> bytes | None:
         """Return the newest snapshot of costs that was written before a time; None without one.
 
         Args:
             before_s: seconds since 1970.
+            is_needed: it is worth waiting for before it is known to be right: up to 4 s more.
         """
         self._guard.expect(_WORTH_OF_COSTS)
+        watch = self._worth if is_needed else None
         known = self._load()
         table = {} if known is None else known.catalog.costs
         older = [digest for digest, (_, time) in table.items() if time < before_s]
@@ -146,7 +148,7 @@ class Remote:
             name = layout.costs_name(self._namespace, digest)
             future = self._guard.submit(
                 lambda name=name, digest=digest: read_named(  # type: ignore[misc]
-                    self._guard, name, digest, layout.MAX_COSTS_BYTES, watch=self._worth
+                    self._guard, name, digest, layout.MAX_COSTS_BYTES, watch=watch
                 )
             )
             try:

@@ -121,8 +121,9 @@ def _unfinished(stacks: Iterable[Iterable[FrameType]]) -> int:
     count = 0
     for names in (frame.f_locals for frame in _joining(stacks)):
         ended = sum(future.done() for future in names.get("threads", ()))
+        left = int(names["num_threads"]) - ended
         is_inner = int(names["token"]) == thread_map.NESTED_TOKEN_VALUE
-        count += int(names["num_threads"]) - ended - is_inner
+        count += left - (is_inner and left > 0)
     return count
 
 

@@ -92,8 +92,10 @@ class _First:
                 report(dropped)
                 return
             self._reports, self._is_dropped, self._came_s = True, True, None
-            threading.Thread(target=self._send_again, daemon=True).start()
-            self._reports = False
+            try:
+                threading.Thread(target=self._send_again, daemon=True).start()
+            finally:
+                self._reports = False
 
         sys.unraisablehook = hook
         try:

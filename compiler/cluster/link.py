@@ -213,7 +213,7 @@ class Link:
                 return await Client(url, asynchronous=True, timeout=timeout_s, set_as_default=False)
             except OSError as error:
                 gone_s = time.monotonic() - self._seen_s
-                # Without more words it is a scheduler that is there and too busy to answer in time.
+                # A time-out is of a scheduler that is there, and too busy to answer in time.
                 is_there = self._connected or isinstance(error, TimeoutError)
                 if not is_there or gone_s > self._patience_s:
                     self.events.put(Closed(self._unreachable(error, gone_s)))

@@ -59,7 +59,7 @@ def remote_costs(
     # That the build goes on without the remote store would not be true; the error below says why.
     remote = _opened(settings, store, setup, tell=lambda _: None)
     try:
-        data = remote.costs(before_s)
+        data = remote.costs(before_s, is_needed=True)
     finally:
         stats = remote.finish()
     why = stats.tripped or next(iter(stats.refused), "")
@@ -114,9 +114,11 @@ def send_costs(
         lost_s: how long the build has waited for this remote store in vain.
 
     Returns:
-        Whether there was something to write.
+        Whether there was something to write, and time left for it.
     """
-    if not settings.write or not times:
+    from pallasc.cache.remote.guard import is_spent
+
+    if not settings.write or not times or is_spent(lost_s):
         return False
     remote = _opened(settings, store, setup, tell=store.tell, lost_s=lost_s)
     try:

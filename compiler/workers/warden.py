@@ -119,9 +119,10 @@ def _limit(kind: int, value: int) -> None:
 
 
 def _end_with(run: Callable[[], int]) -> NoReturn:
-    """End as Python would after `run`, but at once.
+    """End with the code that `run` returns, 1 if it raises.
 
-    Python would first wait for threads, which code of the user may have left, perhaps for ever.
+    Python itself would first wait for threads, which code of the user may have left, perhaps for
+    ever; so neither those nor `atexit` have a turn.
     """
     code, fatal = 1, None
     try:

@@ -134,7 +134,7 @@ class Artifact:
     def deferred(
         self, load: Callable[[], Mapping[str, object]], *, digest: str | None = None
     ) -> Artifact:
-        """Return the same artifact without its record in memory; kernels, sizes, digest stay.
+        """Return the same artifact without its record in memory; kernels, sizes and digest stay.
 
         Args:
             load: returns the record again where somebody asks for it.
@@ -194,8 +194,8 @@ class Artifact:
             )
         except (LookupError, TypeError) as error:
             raise CorruptError(f"the launches of the plan are damaged: {error}") from error
-        if not all(type(n) is int and n >= 0 for size in sizes for n in (*size.block, size[-1])):
-            raise CorruptError("the launches of the plan are damaged: a size is no whole number")
+        if not all(map(_is_launch, sizes)):
+            raise CorruptError("the launches of the plan are damaged: a field is wrong")
         return sizes
 
     @cached_property
@@ -303,6 +303,12 @@ def _checked(record: object) -> ArtifactRecord:
     if type(record["target"].get("name")) is not str:
         raise CorruptError("the artifact's target has no name")
     return cast(ArtifactRecord, record)
+
+
+def _is_launch(size: LaunchSize) -> bool:
+    threads = all(type(n) is int and n >= 1 for n in size.block) and len(size.block) == 3
+    smem = type(size.dynamic_smem_bytes) is int and size.dynamic_smem_bytes >= 0
+    return threads and smem and type(size.kernel) is type(size.cubin) is str
 
 
 def _has_types(kernel: KernelResources) -> bool:

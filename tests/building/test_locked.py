@@ -81,8 +81,9 @@ def held_to(
 ) -> tuple[LockedLookup, Variant]:
     """Return a lookup that is held to a lock, and the project's variant."""
     locked = Locked("pallasc.lock", lock, frozen)
-    lookup = LockedLookup(locked, Lookup(project.context(), project.store), project.store)
-    (variant,) = project.variants()
+    plain, variants = Lookup(project.context(), project.store), project.variants()
+    lookup = LockedLookup(locked, plain, project.store, variants)
+    (variant,) = variants
     return lookup, variant
 
 

@@ -247,7 +247,6 @@ WARNING_KERNELS = """\
 import warnings
 
 import jax.numpy as jnp
-from pallasc.specs.resources import Resources
 from pallasc.specs.library.elementwise import add
 
 

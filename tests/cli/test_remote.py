@@ -295,7 +295,7 @@ def test_a_remote_that_fails_costs_a_warning_and_few_requests(
     assert (result.code, found["totals"]["compiled"]) == (0, 1)
     assert server.asked.wait(DEADLINE_S)
     assert len(server.seen) <= most
-    assert ("s were waited for" in found["remote"]["tripped"]) == (answer is stall)
+    assert ("s of waiting" in found["remote"]["tripped"]) == (answer is stall)
     (warning,) = (line for line in result.err.splitlines() if line.startswith("warning: "))
     assert "the remote store is left alone for the rest of this build" in warning
     assert "given up" in result.err.splitlines()[-2]

@@ -126,10 +126,14 @@ def test_what_launches_take_needs_neither_the_whole_plan_nor_a_deferred_record()
     assert (size.kernel, size.block, size.dynamic_smem_bytes) == ("k", (128, 1, 1), 0)
 
 
-@pytest.mark.parametrize("block", [[128, "1", 1], [128, -1, 1], 128, None])
-def test_a_damaged_launch_is_refused_where_it_is_asked_for(block: object) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("block", each) for each in ([128, "1", 1], [128, -1, 1], [0, 1, 1], [128], 128, None)]
+    + [("kernel", []), ("cubin", 1)],
+)
+def test_a_damaged_launch_is_refused_where_it_is_asked_for(field: str, value: object) -> None:
     plan = copy.deepcopy(RECORD["plan"])
-    plan["steps"][1]["block"] = block
+    plan["steps"][1][field] = value
     damaged = _artifact(plan=plan)
     for artifact in (damaged, damaged.deferred(lambda: damaged.record)):
         with pytest.raises(CorruptError, match="the launches of the plan are damaged"):

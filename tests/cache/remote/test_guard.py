@@ -242,7 +242,7 @@ def test_a_thread_that_hangs_is_left_behind() -> None:
     release = threading.Event()
     guard, _ = _guard(Scripted(), Limits(wait_s=0.1))
     hanging = guard.submit(release.wait)
-    with pytest.raises(RemoteError, match=r"^s3://bucket: \d+\.\d s were waited for 0 bytes"):
+    with pytest.raises(RemoteError, match=r"^s3://bucket: 0 bytes were moved in \d+\.\d s of"):
         guard.result(hanging)
     guard.close()
     release.set()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 
 import pytest
 
+from pallasc.cache.packs.arriving import Arriving
 from pallasc.cache.packs.format import Frame
-from pallasc.cache.remote.arriving import Arriving
-from pallasc.cache.remote.layout import sha256
 
 DATA = random.Random(5).randbytes(1000)
 
 
 def _frame(start: int, end: int) -> Frame:
-    return Frame(start, end - start, end - start, sha256(DATA[start:end]))
+    return Frame(start, end - start, end - start, hashlib.sha256(DATA[start:end]).hexdigest())
 
 
 def _arrived(frames: list[Frame], data: bytes, *, start: int = 0, step: int) -> list[Frame]:

@@ -6,12 +6,11 @@ last byte is there: from then on it can be used, and was worth the time that it 
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Sequence
 
 from pallasc.cache.packs.format import Frame
-from pallasc.cache.remote import layout
-from pallasc.cache.remote.objects import OnBytes
 
 
 class Arriving:
@@ -33,7 +32,7 @@ class Arriving:
         with self._lock:
             return list(self._right.items())
 
-    def begin(self, start: int) -> OnBytes:
+    def begin(self, start: int) -> Callable[[bytes], None]:
         """Return what is called with the bytes of one answer in their order.
 
         Args:
@@ -61,7 +60,7 @@ class Arriving:
         return arrived
 
     def _add(self, frame: Frame, data: bytes) -> None:
-        if layout.sha256(data) == frame.digest:
+        if hashlib.sha256(data).hexdigest() == frame.digest:
             with self._lock:
                 self._right[frame] = data
             self._on_right(frame)
