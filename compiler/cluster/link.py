@@ -210,7 +210,14 @@ class Link:
         while self._ending is None:
             try:
                 timeout_s = min(_CONNECT_S, self._patience_s)
-                return await Client(url, asynchronous=True, timeout=timeout_s, set_as_default=False)
+                client = Client(url, asynchronous=True, timeout=timeout_s, set_as_default=False)
+                try:
+                    # Once a port has accepted, dask would wait for its greeting without a limit.
+                    return await asyncio.wait_for(client, self._patience_s)
+                except TimeoutError:
+                    with contextlib.suppress(Exception):
+                        await client.close(timeout=1)
+                    raise
             except OSError as error:
                 gone_s = time.monotonic() - self._seen_s
                 # A time-out is of a scheduler that is there, and too busy to answer in time.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,3 +79,12 @@ def test_a_scheduler_that_is_too_busy_to_answer_is_asked_again(
     assert asyncio.run(link._connect("tcp://head:1")) is None
     told = link.events.get_nowait().error.message
     assert told == "there is no scheduler that answers at dask://head:1: TimeoutError"
+
+
+def test_a_port_that_accepts_and_says_nothing_is_no_scheduler() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        link: Any = Link(parse_address(f"dask://{place}"), 1, patience_s=0.5)
+        assert asyncio.run(link._connect(f"tcp://{place}")) is None
+    told = link.events.get_nowait().error.message
+    assert told.startswith(f"there is no scheduler that answers at dask://{place}: ")
