@@ -317,7 +317,6 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("page", [page for page in PAGES if "```" in read(page)])
 def test_every_block_of_a_page_does_what_it_says(
     page: str, tmp_path: Path, warm_store: Store, library_store: Store

@@ -203,7 +203,6 @@ def _violations(module: Module) -> list[str]:
     return wrong
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("part", [*PARTS, "errors", "version", *_SUBFOLDERS.values()])
 def test_each_part_imports_only_what_its_folder_may(part: str) -> None:
     wrong = [line for module in _modules() if module.part == part for line in _violations(module)]

@@ -139,7 +139,6 @@ def test_a_file_deleted_since_the_last_build_does_not_ship(wheel: Path) -> None:
     assert "pallasc/cache/deleted.py" not in _shipped_files(wheel)
 
 
-@pytest.mark.once
 def test_the_wheel_built_from_the_source_archive_holds_the_same_files(
     wheel: Path, tmp_path: Path
 ) -> None:
@@ -160,7 +159,6 @@ def test_the_wheel_with_the_c_library_is_for_this_platform_and_every_python(whee
         assert sys.base_prefix.encode() not in library
 
 
-@pytest.mark.once
 def test_the_wheel_that_make_builds_runs_with_an_old_glibc(tmp_path: Path) -> None:
     if importlib.util.find_spec("ziglang") is None:
         pytest.skip("ziglang, the compiler for old glibc, is not installed")
@@ -184,7 +182,6 @@ def test_the_wheel_that_make_builds_runs_with_an_old_glibc(tmp_path: Path) -> No
         assert len(data) <= 200_000, name
 
 
-@pytest.mark.once
 def test_without_a_c_compiler_the_wheel_is_pure_and_says_so_once(tmp_path: Path) -> None:
     sources = _copy_sources(tmp_path / "sources")
     wheel, said = _build_saying(sources, tmp_path / "dist", "--wheel", CC="/nowhere/cc")
@@ -194,7 +191,6 @@ def test_without_a_c_compiler_the_wheel_is_pure_and_says_so_once(tmp_path: Path)
     assert "library: /nowhere/cc does not compile C. Kernels are launched by Python" in said
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("variable", ["CC", "CFLAGS", "LDFLAGS", "ARFLAGS"])
 def test_a_variable_with_an_open_quote_is_told_and_nothing_is_compiled(
     variable: str, tmp_path: Path
@@ -208,7 +204,6 @@ def test_a_variable_with_an_open_quote_is_told_and_nothing_is_compiled(
     ) in said
 
 
-@pytest.mark.once
 @needs_compiler
 @pytest.mark.parametrize("change", [{"PALLASC_NATIVE": "0"}, {"CFLAGS": "-no-such-flag"}])
 def test_an_editable_install_without_the_library_leaves_no_earlier_one(

@@ -25,8 +25,6 @@ sys.modules["jax"] = sys.modules["jaxlib"] = None
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
-pytestmark = pytest.mark.once
-
 
 class Page(HTMLParser):
     """The links of a page, and the places that links can lead to."""

@@ -106,7 +106,6 @@ def test_a_damaged_cubin_among_good_ones_is_named(cubins: Mapping[str, bytes]) -
     assert "\n" not in caught.value.message
 
 
-@pytest.mark.once
 def test_a_cubin_that_ends_early_is_refused_wherever_it_ends(cubins: Mapping[str, bytes]) -> None:
     cubin = cubins["add"]
     for size in range(0, len(cubin), len(cubin) // 20):

@@ -160,7 +160,6 @@ def test_a_new_process_finds_in_the_store_what_another_compiled(
     assert precise[0] == ["triple"]
 
 
-@pytest.mark.once
 def test_a_store_that_must_be_signed_holds_for_the_caller_s_process_too(
     run_program: Callable[..., Any],
     tripled: tuple[Any, list[Any]],

@@ -72,7 +72,6 @@ def test_a_package_beside_the_spec_is_an_entry_and_its_files_count(project: Any)
     assert again.reason == "mypkg was missing and can be imported now"
 
 
-@pytest.mark.once
 def test_fail_fast_skips_what_was_not_begun(project: Any, results: Any) -> None:
     project.write("bad.py", "def run(x): raise ValueError('bad')\n")
     kernels = [{"name": "bad", "entry": "bad.py:run"}, *write_kernels(project, good=41, fine=42)]
@@ -86,7 +85,6 @@ def test_fail_fast_skips_what_was_not_begun(project: Any, results: Any) -> None:
     assert going.exit_code == 1
 
 
-@pytest.mark.once
 def test_a_budget_that_is_exceeded_fails_hits_too(project: Any, results: Any) -> None:
     kernels = write_kernels(project, small=43, large=44)
     kernels[1]["budget"] = {"registers": 1}
@@ -124,7 +122,6 @@ def test_nothing_to_build_is_a_report_of_nothing(project: Any) -> None:
     assert (report.results, report.exit_code, report.notes) == ((), 0, ())
 
 
-@pytest.mark.once
 def test_two_builds_at_once_compile_each_variant_once(
     project: Any, start_program: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -179,7 +176,6 @@ def _check_uncached(project: Any, store: Store, note: str) -> None:
     assert [result.status for result in again.results] == ["missing"] * 2
 
 
-@pytest.mark.once
 def test_a_full_store_fails_no_build(
     project: Any, mount: Callable[[Path, str], None], tmp_path: Path
 ) -> None:
@@ -190,7 +186,6 @@ def test_a_full_store_fails_no_build(
     _check_uncached(project, Store(tmp_path / "full"), "No space left on device")
 
 
-@pytest.mark.once
 def test_a_read_only_store_fails_no_build(
     project: Any, mount: Callable[[Path, str], None], warm_store: Store, tmp_path: Path
 ) -> None:
@@ -202,7 +197,6 @@ def test_a_read_only_store_fails_no_build(
     _check_uncached(project, Store(place), "Read-only file system")
 
 
-@pytest.mark.once
 def test_a_store_that_is_required_must_be_writable(
     project: Any, mount: Callable[[Path, str], None], tmp_path: Path
 ) -> None:
@@ -228,7 +222,6 @@ def test_a_store_that_is_required_must_be_writable(
     assert "--no-require-store" in str(refused.value)
 
 
-@pytest.mark.once
 def test_a_required_store_that_fills_up_fails_its_variants(
     project: Any, mount: Callable[[Path, str], None], tmp_path: Path
 ) -> None:
@@ -243,7 +236,6 @@ def test_a_required_store_that_fills_up_fails_its_variants(
         assert "No space left on device" in str(result.error)
 
 
-@pytest.mark.once
 def test_a_store_that_cannot_be_made_fails_no_build(project: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     _check_uncached(project, Store(tmp_path / "file" / "store"), "Not a directory")

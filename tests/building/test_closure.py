@@ -173,7 +173,6 @@ def test_each_kernel_has_exactly_the_files_that_it_reaches(project: Any, edited:
     assert again.compiled[0].reason.endswith("has changed")
 
 
-@pytest.mark.once
 def test_folders_with_files_of_the_same_names_do_not_mix(project: Any, results: Any) -> None:
     for number, folder in enumerate(("one", "two"), start=2):
         project.write(f"{folder}/kernel.py", "import same\ndef run(x): return same.scale(x)\n")
@@ -189,7 +188,6 @@ def test_folders_with_files_of_the_same_names_do_not_mix(project: Any, results: 
     assert {n: r.artifact.digest for n, r in results(again).items()} == digests
 
 
-@pytest.mark.once
 def test_subfolders_of_one_spec_do_not_mix_either_in_any_order(project: Any, results: Any) -> None:
     digests = []
     for order in (("one", "two"), ("two", "one")):

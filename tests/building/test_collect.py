@@ -83,7 +83,6 @@ def test_another_jax_or_another_path_is_asked_again(
     assert counted() == 3
 
 
-@pytest.mark.once
 def test_a_link_that_is_turned_elsewhere_is_noticed(
     project: Any, counted: Callable[[], int]
 ) -> None:
@@ -148,7 +147,6 @@ def test_this_process_imports_nothing_of_what_the_file_imports(
     assert counted() == 2, "to read it once, and to compile once"
 
 
-@pytest.mark.once
 def test_a_store_that_cannot_be_written_only_costs_time(
     project: Any, counted: Callable[[], int]
 ) -> None:
@@ -202,7 +200,6 @@ DEADLY = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", DEADLY)
 def test_a_file_whose_process_dies_is_told_and_the_others_go_on(
     project: Any, name: str, monkeypatch: pytest.MonkeyPatch
@@ -377,7 +374,6 @@ def scale(x, *, mode, tiles):
 """
 
 
-@pytest.mark.once
 def test_a_table_of_a_python_spec_is_read_again_when_it_changes(project: Any) -> None:
     path = project.write("spec.py", TABLE_SPEC)
     (path.parent / "tuned").mkdir()

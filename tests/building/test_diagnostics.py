@@ -128,7 +128,6 @@ def test_each_variant_keeps_what_was_said_for_it(
     assert said(hits["second"]) == sorted(SAID)
 
 
-@pytest.mark.once
 def test_a_variant_that_is_lowered_again_keeps_what_xla_said(
     first_build: tuple[Any, Any], built: Any, results: Any
 ) -> None:
@@ -143,7 +142,6 @@ def test_a_variant_that_is_lowered_again_keeps_what_xla_said(
     assert said(again) == sorted([*SAID, str(of_xla)])
 
 
-@pytest.mark.once
 def test_an_artifact_does_not_depend_on_what_was_said(project: Any, results: Any) -> None:
     project.write("silent.py", "def run(x):\n    return x * 7\n")
     loud = "import warnings\ndef run(x):\n    warnings.warn('a')\n    return x * 7\n"
@@ -158,7 +156,6 @@ def test_an_artifact_does_not_depend_on_what_was_said(project: Any, results: Any
     assert said(found["loud"]) == ["loud.py:3: UserWarning: a"]
 
 
-@pytest.mark.once
 def test_what_a_child_process_says_is_heard(talking: Any, results: Any) -> None:
     talking.spec({"name": "parent", "entry": "kernels.py:has_a_child"})
     for status in ("compiled", "lowered"):  # what the child has read is not known
@@ -185,7 +182,6 @@ def test_a_frozen_build_says_it_too_without_manifests(built: Any, results: Any) 
     assert found["quiet"].diagnostics == ()
 
 
-@pytest.mark.once
 def test_a_pattern_fails_what_says_it_now_or_then(talking: Any, results: Any) -> None:
     pattern = re.compile("cache MISS", re.IGNORECASE)
     for status in ("compiled", "hit"):

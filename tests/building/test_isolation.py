@@ -187,7 +187,6 @@ def test_a_misspelt_argument_is_shown_at_its_line(project: Any) -> None:
     assert (second.error.location.line, second.error.hint) == (17, "Did you mean 'columns'?")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("files", "place"),
     [
@@ -216,7 +215,6 @@ def test_a_build_names_the_variable_without_which_a_kernel_fails(
     assert note.startswith(f"asking asks for KERNEL_TILE ({place}), which is set here but not let")
 
 
-@pytest.mark.once
 def test_a_pattern_fails_a_variant_that_asks_for_a_variable_that_is_withheld(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +267,6 @@ def test_a_variable_may_be_declared_for_all_kernels(
     assert variant.env == expected.env != ()
 
 
-@pytest.mark.once
 def test_a_variable_that_is_declared_is_seen_and_counts(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,7 +285,6 @@ def test_a_variable_that_is_declared_is_seen_and_counts(
     assert unset == same != other
 
 
-@pytest.mark.once
 def test_kernels_with_other_declarations_do_not_share_a_process(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,7 +312,6 @@ def test_a_kernel_that_changes_path_does_not_choose_the_assembler(project: Any) 
     assert changing.artifact.digest == plain.artifact.digest
 
 
-@pytest.mark.once
 def test_flags_in_a_file_are_relative_to_where_the_build_runs(
     project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,7 +324,6 @@ def test_flags_in_a_file_are_relative_to_where_the_build_runs(
     assert result.error is None
 
 
-@pytest.mark.once
 def test_what_lies_in_the_home_folder_is_not_seen_and_the_build_says_so(
     project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,8 +13,6 @@ from pallasc.compiler.builds.locked import (
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.lock import Entry, Lock, write_lock
 
-pytestmark = pytest.mark.once
-
 ENTRY = Entry("a" * 64, "b" * 64, "c" * 64)
 
 

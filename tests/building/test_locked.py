@@ -28,7 +28,6 @@ from pallasc.errors import NotCachedError
 from pallasc.specs.lock import Component, Entry, Lock
 from pallasc.specs.spec import Variant
 
-pytestmark = pytest.mark.once
 KERNEL = """\
 from helper import twice
 

@@ -56,7 +56,6 @@ def built(template: Any, tmp_path: Path) -> Any:
     return template.copy(tmp_path)
 
 
-@pytest.mark.once
 def test_every_change_is_a_miss_that_says_why_and_nothing_is_compiled_twice(
     built: Any, tmp_path: Path
 ) -> None:
@@ -156,7 +155,6 @@ def _flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("area", ["art", "cas", "man"])
 def test_a_corrupt_file_of_the_store_is_compiled_again_and_healed(built: Any, area: str) -> None:
     places = {
@@ -174,7 +172,6 @@ def test_a_corrupt_file_of_the_store_is_compiled_again_and_healed(built: Any, ar
     assert [(r.status, r.reason) for r in healed.results] == [("hit", "")]
 
 
-@pytest.mark.once
 def test_a_missing_record_is_named_as_the_reason(built: Any) -> None:
     built.store.path("ac", built.key).unlink()
     result = built.build().results[0]

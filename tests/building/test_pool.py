@@ -25,8 +25,6 @@ from pallasc.errors import SpecError, ToolError
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 from fakes import PATIENCE_S, WHO, Do, Prepare, answers, code, fakes, value, values
 
-pytestmark = pytest.mark.once
-
 SPEC = """
 import pallasc
 

@@ -144,7 +144,6 @@ def test_two_machines_have_the_same_keys_and_artifacts(tmp_path: Path, warm_stor
     assert other.toolchain == first.toolchain
 
 
-@pytest.mark.once
 def test_what_a_kernel_sees_of_a_machine_is_no_reason_to_stay(
     tmp_path: Path, warm_store: Store
 ) -> None:

@@ -140,7 +140,6 @@ def test_a_spec_calls_for_a_node(project: Any, results: dict[str, Any]) -> None:
     assert [result.status for result in again.results] == ["hit", "hit"]
 
 
-@pytest.mark.once
 def test_a_call_of_another_module_counts_as_a_source(project: Any) -> None:
     project.write("pytrees.py", PROGRAM.read_text())
     project.write("nodes.py", "from pytrees import QArray\n\ndef make(**parts):\n"

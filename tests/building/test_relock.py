@@ -17,8 +17,6 @@ from pallasc.compiler.builds.relock import LockUpdate, check_lock, update_lock
 from pallasc.errors import NotCachedError
 from pallasc.specs.lock import Change, Component, Entry, Lock, settled_cost
 
-pytestmark = pytest.mark.once
-
 FILE = Path("pallasc.lock")
 FIRST, SECOND = "scaled[n=128]@h100-sxm", "scaled[n=256]@h100-sxm"
 OTHER = Entry("a" * 64, "b" * 64, "c" * 64)

@@ -19,8 +19,6 @@ from pallasc.compiler.toolchain import installed
 from pallasc.errors import NotCachedError, ToolError
 from pallasc.specs.lock import Lock
 
-pytestmark = pytest.mark.once
-
 COMPILER = ("jax", "jaxlib", "jax-cuda", "jax_cuda", "nvidia-", "llvmlite", "numpy", "ml_dtypes")
 
 

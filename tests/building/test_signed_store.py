@@ -21,8 +21,6 @@ from pallasc.compiler.inputs.request import folder_key, request_key
 from pallasc.errors import CheckError, CorruptError
 from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 
-pytestmark = pytest.mark.once
-
 KERNEL = """\
 import jax
 from jax.experimental import pallas as pl

@@ -21,11 +21,9 @@ from pallasc.compiler.workers.messages import Collect, Failed, Listen
 from pallasc.compiler.workers.pool import Answer, Pool, Task
 from pallasc.errors import Location
 
-pytestmark = pytest.mark.once
-
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
-from fakes import BEGUN, PATIENCE_S, WHO, Prepare, code, fakes, pass_time, value  # noqa: E402
-from fakes import answers as answers_of  # noqa: E402
+from fakes import BEGUN, PATIENCE_S, WHO, Prepare, code, fakes, pass_time, value
+from fakes import answers as answers_of
 
 LIMIT_BYTES = 300_000_000
 

@@ -16,8 +16,6 @@ from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.spec import Variant
 from pallasc.specs.tuning import Row
 
-pytestmark = pytest.mark.once
-
 SPEC = """\
 schema: 1
 targets: [h100-sxm, b200]

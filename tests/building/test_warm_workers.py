@@ -6,14 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.warm_workers import WarmWorkers
 from pallasc.compiler.workers.pool import Pool
-
-pytestmark = pytest.mark.once
 
 KERNEL = """
 from pallasc.specs.library.elementwise import add

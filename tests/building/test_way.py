@@ -19,8 +19,6 @@ from pallasc import compiler
 from pallasc.compiler.builds import build as builds
 from pallasc.compiler.builds.options import Options
 
-pytestmark = pytest.mark.once
-
 ROOT = Path(compiler.__file__).resolve().parent
 
 # In the order in which a variant enters them. `identity` and `reads` are entered where its last

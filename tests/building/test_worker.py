@@ -61,7 +61,6 @@ def hostile(project: Any) -> Any:
     return project
 
 
-@pytest.mark.once
 def test_a_kernel_that_kills_its_process_fails_alone(hostile: Any, results: Any) -> None:
     report = hostile.build(jobs=2)
     found = results(report)
@@ -121,7 +120,6 @@ def test_settings_that_a_kernel_changes_do_not_reach_the_next(project: Any, resu
     assert alone.action_key == found["plain"].action_key
 
 
-@pytest.mark.once
 def test_a_source_that_changes_while_it_is_compiled_is_not_remembered(project: Any) -> None:
     text = "import pathlib\npathlib.Path(__file__).touch()\ndef run(x): return x * 6\n"
     project.write("restless.py", text)
@@ -199,7 +197,6 @@ NOT_REMEMBERED = {
 }
 
 
-@pytest.mark.once
 def test_a_fault_in_recording_fails_no_build(project: Any, results: Any) -> None:
     for name, text in {**ODD, **HELPERS}.items():
         project.write(f"{name}.py", text)
@@ -245,7 +242,6 @@ def run(x):
 """
 
 
-@pytest.mark.once
 def test_workers_end_with_a_killed_build_and_what_was_finished_stays(
     project: Any, start_program: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:

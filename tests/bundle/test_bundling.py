@@ -246,7 +246,6 @@ def test_what_the_store_lacks_leaves_the_old_file_as_it_is(
         assert output.read_text() == "old"
 
 
-@pytest.mark.once
 def test_a_lock_file_is_held_to(project: Project, tmp_path: Path) -> None:
     from pallasc.compiler.builds.relock import update_lock
     from pallasc.specs.lock import write_lock

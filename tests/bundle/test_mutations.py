@@ -15,8 +15,6 @@ from mutations import damage, forge, judge, make_bundle, read_all
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.reader import Reader
 
-pytestmark = pytest.mark.once
-
 PROGRAM = Path(__file__).parent / "programs" / "mutations.py"
 
 

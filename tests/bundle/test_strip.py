@@ -115,7 +115,6 @@ def test_sections_stay_aligned(compiled: Callable[[str], bytes], arch: str) -> N
             assert row[4] % max(1, row[8]) == 0
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("arch", ARCHES)
 def test_the_disassembler_sees_the_same_code(
     compiled: Callable[[str], bytes], arch: str, tmp_path: Path

@@ -26,7 +26,6 @@ def test_a_bundle_put_together_again_is_verified(rebuilt: Callable[..., Bundle])
     rebuilt(lambda parts: parts.contents() and None).verify()
 
 
-@pytest.mark.once
 def test_every_changed_byte_of_the_body_is_seen(small: bytes) -> None:
     for at in range(HEAD_BYTES, len(small), 7):
         data = bytearray(small)

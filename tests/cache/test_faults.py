@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.once
-
 PROGRAMS = Path(__file__).parent / "programs"
 
 

@@ -283,7 +283,6 @@ def test_a_store_with_a_file_in_its_place_is_an_error(make: Make, tmp_path: Path
         merge(Store(tmp_path / "target"), make("one", [0]))
 
 
-@pytest.mark.once
 def test_merges_that_are_killed_leave_both_stores_sound(
     run_program: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -32,7 +31,6 @@ import content
 
 sys.path.pop(0)
 
-pytestmark = pytest.mark.once
 
 ALL = (1, 2, 11, 12)  # 1 and 11 share a blob, 2 and 12 another one
 NUMBERS = st.sampled_from(ALL)

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -37,7 +36,6 @@ import content
 
 sys.path.pop(0)
 
-pytestmark = pytest.mark.once
 
 ALL = (1, 2, 3, 11, 12)  # 1 and 11 share a blob, 2 and 12 another one
 NUMBERS = st.sampled_from(ALL)

@@ -118,7 +118,6 @@ def _without_line(case: Case) -> str:
     return f"{case.subject.name}/{case.mutant.function}:{case.mutant.operator}"
 
 
-@pytest.mark.once
 @needs_new
 def test_mutants_are_found_and_kernels_are_not(tmp_path: Path) -> None:
     own = sorted(chosen(), key=lambda case: case.mutant is not None)

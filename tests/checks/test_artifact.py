@@ -308,7 +308,6 @@ def softmax(x, **static):
 """
 
 
-@pytest.mark.once
 def test_kernels_of_the_library_pass_in_several_schedules(tmp_path: Path, checking: Any) -> None:
     (tmp_path / "references.py").write_text(LIBRARY)
     shipped = "pallasc.specs.library"

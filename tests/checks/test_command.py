@@ -22,7 +22,6 @@ from pallasc.cli.arguments.keys import whole_key
 from pallasc.cli.main import root
 from pallasc.errors import SpecError, ToolError
 
-pytestmark = pytest.mark.once
 OWN_FILES = ("kernels.py", "spec.yaml")
 
 

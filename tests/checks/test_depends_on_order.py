@@ -16,7 +16,6 @@ from pallasc.checks.artifact.order import differences
 from pallasc.specs.artifacts.plan import Binding, LaunchPlan
 from pallasc.specs.spec import Tolerance
 
-pytestmark = pytest.mark.once
 PAGE = Path(__file__).parents[2] / "docs" / "check.md"
 WRONG, RIGHT = (
     textwrap.indent(code, "    ")

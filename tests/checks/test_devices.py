@@ -148,7 +148,6 @@ def test_a_reference_of_one_device_is_refused(results: Any) -> None:
     assert "the first dimension is the 2 devices" in reason
 
 
-@pytest.mark.once
 def test_inputs_of_a_file_have_the_devices_in_front(folder: Path, checking: Any) -> None:
     x = np.arange(256, dtype="f").reshape(2, 128)
     np.savez(folder / "inputs.npz", x=x)
@@ -175,7 +174,6 @@ def emulate(folder: Path, *words: str) -> Any:
     return subprocess.run(start, cwd=folder, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.once
 def test_a_run_has_the_devices_in_front_of_each_array(folder: Path, results: Any) -> None:
     x = np.arange(256, dtype="f").reshape(2, 128)
     np.save(folder / "x.npy", x)
@@ -188,7 +186,6 @@ def test_a_run_has_the_devices_in_front_of_each_array(folder: Path, results: Any
     np.testing.assert_array_equal(np.load(folder / "out" / "out.npy"), x[::-1])
 
 
-@pytest.mark.once
 def test_a_run_draws_the_inputs_of_a_check(folder: Path, results: Any) -> None:
     from pallasc.compiler.references.input_values import random_bytes
 
@@ -204,7 +201,6 @@ def test_a_run_draws_the_inputs_of_a_check(folder: Path, results: Any) -> None:
     np.testing.assert_array_equal(np.load(folder / "out" / "out.npy"), [gathered] * 4)
 
 
-@pytest.mark.once
 def test_a_run_refuses_the_array_of_one_device(folder: Path, results: Any) -> None:
     np.save(folder / "one.npy", np.zeros(128, "f"))
     ran = emulate(folder, "spec.yaml", "-k", "swapped", "--input", "x=one.npy")
@@ -216,7 +212,6 @@ def test_a_run_refuses_the_array_of_one_device(folder: Path, results: Any) -> No
     ]
 
 
-@pytest.mark.once
 def test_a_run_tells_devices_that_wait_for_each_other(folder: Path, results: Any) -> None:
     ran = emulate(folder, "spec.yaml", "-k", "unsignalled")
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -225,14 +220,12 @@ def test_a_run_tells_devices_that_wait_for_each_other(folder: Path, results: Any
     assert "[deadlock]" in ran.stderr
 
 
-@pytest.mark.once
 def test_a_run_compares_all_devices(folder: Path, results: Any) -> None:
     ran = emulate(folder, "spec.yaml", "-k", "kept")
     assert ran.returncode == 1
     assert "differs in 256 of 256 elements, first at [0, 0]: " in ran.stdout
 
 
-@pytest.mark.once
 def test_a_run_of_a_bundle_takes_all_devices(folder: Path, results: Any) -> None:
     words = ["bundle", "create", "spec.yaml", "-k", "swapped", "--keep-ptx", "-o", "b.pallasc"]
     command = [sys.executable, "-P", "-m", "pallasc", *words, "--store", "store"]

@@ -112,7 +112,6 @@ def test_a_kernel_of_the_library_agrees_with_its_reference(project: Project) -> 
     assert re.match(r"  out  f32\[16\] +matches the reference: largest absolute error ", out)
 
 
-@pytest.mark.once
 def test_the_report_has_no_device(project: Project, tmp_path: Path) -> None:
     x = np.random.default_rng(1).uniform(-2, 2, (8, 512)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)
@@ -131,7 +130,6 @@ def test_the_report_has_no_device(project: Project, tmp_path: Path) -> None:
     np.testing.assert_allclose(found, powers / powers.sum(1, keepdims=True), rtol=1e-5)
 
 
-@pytest.mark.once
 def test_another_target_is_chosen_by_its_name(project: Project) -> None:
     ran = project.emulate("softmax", "--target", "sm_100a", "--all")
     heads = [line for line in ran.stdout.splitlines() if line.startswith("softmax")]
@@ -139,7 +137,6 @@ def test_another_target_is_chosen_by_its_name(project: Project) -> None:
     assert (ran.returncode, ran.stdout.count("matches the reference")) == (0, 2)
 
 
-@pytest.mark.once
 def test_several_points_are_for_the_user_to_choose_from(project: Project) -> None:
     ran = project.emulate("softmax")
     assert (ran.returncode, ran.stdout) == (2, "")
@@ -153,7 +150,6 @@ def test_what_xla_makes_around_a_kernel_runs_too(project: Project) -> None:
     assert "matches the reference: largest absolute error 0, " in ran.stdout
 
 
-@pytest.mark.once
 def test_other_numbers_than_the_reference_end_with_1(project: Project) -> None:
     ran = project.emulate("doubled")
     assert ran.returncode == 1
@@ -161,7 +157,6 @@ def test_other_numbers_than_the_reference_end_with_1(project: Project) -> None:
     assert ran.stderr == "error: doubled@h100-sxm differs from its reference.\n"
 
 
-@pytest.mark.once
 def test_a_deadlock_ends_with_the_users_line(project: Project) -> None:
     ran = project.emulate("waits_twice")
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -184,14 +179,12 @@ def test_an_access_outside_of_memory_ends_with_the_users_line(project: Project) 
     assert re.search(r"warp \d of block \(0, 0, 0\): .*\[out-of-bounds\]", ran.stderr)
 
 
-@pytest.mark.once
 def test_what_a_kernel_prints_goes_to_the_error_output(project: Project) -> None:
     ran = project.emulate("says", "--json")
     assert json.loads(ran.stdout)["results"][0]["same"] is True
     assert "element 7" in ran.stderr
 
 
-@pytest.mark.once
 def test_a_limit_stops_the_worker(project: Project) -> None:
     ran = project.emulate("lasting", "--timeout", "2")
     assert (ran.returncode, ran.stdout) == (1, "")
@@ -201,7 +194,6 @@ def test_a_limit_stops_the_worker(project: Project) -> None:
     )
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("words", "text"),
     [
@@ -215,7 +207,6 @@ def test_what_is_about_a_gpu_is_refused(words: list[str], text: str, project: Pr
     assert ran.stderr.startswith(f"error: {text}\n")
 
 
-@pytest.mark.once
 def test_a_bundle_is_emulated_where_it_has_the_ptx(project: Project) -> None:
     create = ["bundle", "create", "spec.yaml", "-k", "name=sound or name=beside"]
     for options in ([], ["--keep-ptx"]):

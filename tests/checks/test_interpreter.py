@@ -177,14 +177,12 @@ def mutants(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Any:
 
 
 @needs_new
-@pytest.mark.once
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_the_matmuls_of_the_library_pass(name: str, mutants: Any) -> None:
     assert (mutants.results[name]["status"], mutants.results[name]["reason"]) == ("passed", "")
 
 
 @needs_new
-@pytest.mark.once
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found_as_far_as_the_interpreter_sees(name: str, mutants: Any) -> None:
     result, rule = mutants.results[name], MUTANTS[name][2]

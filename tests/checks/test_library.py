@@ -134,7 +134,6 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str],
     }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("spec", ONLY_ON)
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_a_kernel_that_is_not_offered_says_what_the_gpu_lacks(

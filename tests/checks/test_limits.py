@@ -23,8 +23,6 @@ from pallasc.compiler.workers.messages import Failed
 from pallasc.errors import CheckError, CompileError
 from pallasc.specs.artifacts.plan import Binding
 
-pytestmark = pytest.mark.once
-
 MORE = """
 
 def a_row(x):

@@ -33,8 +33,6 @@ from pallasc.cli.render.sarif import sarif
 from pallasc.cli.terminal.screen import Screen
 from pallasc.errors import Location, SpecError
 
-pytestmark = pytest.mark.once
-
 
 def test_the_terminal_shows_places_rules_and_what_to_do(checked: Any, checking: Any) -> None:
     ran = checking.check(checked.folder, "spec.yaml")

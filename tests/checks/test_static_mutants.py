@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,15 +80,8 @@ ENTRIES = {
     "blackwell_matmul": ("matmul", MATMUL, "sm_100a"),
 }
 
-ONCE = {"short_matmul", "short_product_not_waited_for", "last_product_not_waited_for",
-        "weights_overwritten"}  # fmt: skip
-"""Further kernels in which a rule is found that is found in others, too."""
 OF_A_BUNDLE = {"no_fence": 1, "hopper_matmul": 0}
 """What is checked from a bundle and by its key, and how that ends."""
-
-
-def _cases(names: Iterable[str]) -> list[Any]:
-    return [pytest.param(n, marks=pytest.mark.once if n in ONCE else (), id=n) for n in names]
 
 
 def source_of(name: str) -> str:
@@ -139,7 +131,7 @@ def results(checked_mutants: tuple[Path, Any]) -> tuple[Path, dict[str, Any]]:
     return folder, ran.results
 
 
-@pytest.mark.parametrize("name", _cases(ENTRIES))
+@pytest.mark.parametrize("name", ENTRIES)
 def test_a_kernel_of_the_library_has_no_findings(
     name: str, results: tuple[Path, dict[str, Any]]
 ) -> None:
@@ -147,7 +139,7 @@ def test_a_kernel_of_the_library_has_no_findings(
     assert (found["status"], found["findings"]) == ("passed", [])
 
 
-@pytest.mark.parametrize("name", _cases(MUTANTS))
+@pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_is_found_with_its_rule_and_the_users_line(
     name: str, results: tuple[Path, dict[str, Any]]
 ) -> None:
@@ -161,7 +153,6 @@ def test_a_mutant_is_found_with_its_rule_and_the_users_line(
     assert MUTANTS[name].line in "".join(lines[place["line"] - 1 : place["line"] + 1])
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("kind", ["bundle", "key"])
 def test_a_bundle_and_a_key_are_checked_without_source(
     kind: str, checked_mutants: tuple[Path, Any], checking: Any

@@ -42,7 +42,6 @@ def line_of(file: Path) -> int:
     return next(n for n, line in enumerate(lines, 1) if "nothing has waited" in line)
 
 
-@pytest.mark.once
 def test_a_second_check_has_the_lines_and_compiles_nothing(project: Path, checking: Any) -> None:
     source = project / "kernels.py"
     source.write_text(source.read_text() + UNAWAITED)

@@ -40,7 +40,6 @@ def test_a_changed_reference_is_checked_again_and_a_copy_of_the_folder_is_not(
     assert not any(result["from_store"] for result in ran.results.values())
 
 
-@pytest.mark.once
 def test_levels_that_read_different_files_keep_their_results_beside_each_other(
     project: Path, checking: Any
 ) -> None:
@@ -71,7 +70,6 @@ def test_levels_that_read_different_files_keep_their_results_beside_each_other(
     assert from_store() == dict.fromkeys(levels, True)
 
 
-@pytest.mark.once
 def test_a_damaged_result_is_a_miss(again: Path, checking: Any) -> None:
     store = again / "store" / "v1" / "man"
     for file in store.rglob("*"):
@@ -81,7 +79,6 @@ def test_a_damaged_result_is_a_miss(again: Path, checking: Any) -> None:
     assert (ran.code, ran.results["sound"]["from_store"]) == (0, False)
 
 
-@pytest.mark.once
 def test_the_store_verifies_counts_and_clears_results(again: Path, checking: Any) -> None:
     def cache(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -96,7 +93,6 @@ def test_the_store_verifies_counts_and_clears_results(again: Path, checking: Any
     assert not [*(again / "store" / "v1" / "man").rglob("?" * 64)]
 
 
-@pytest.mark.once
 def test_a_store_that_demands_signatures_believes_only_signed_results(
     project: Path, checking: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

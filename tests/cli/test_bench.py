@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.once
-
 RunCommand = Callable[..., Any]
 
 F32 = "add[m=1024,dtype=f32]@h100-sxm"

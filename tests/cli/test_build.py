@@ -57,7 +57,6 @@ def test_a_first_build_compiles_each_variant_and_says_so_in_one_line(built: Any)
     assert re.fullmatch(r"2 variants in \d+\.\d s: 2 compiled", lines[-1])
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(("ci", "code"), [("true", 4), ("false", 0)])
 def test_a_store_that_cannot_be_written_fails_a_build_in_ci(
     ci: str,
@@ -125,7 +124,6 @@ def test_an_amount_of_memory_that_nobody_means_is_refused(
     assert why in result.err
 
 
-@pytest.mark.once
 def test_a_reproduction_says_what_is_wrong_with_what_the_store_has(
     run: RunCommand, built: Any, tmp_path: Path
 ) -> None:

@@ -134,7 +134,6 @@ def test_a_dirty_tree_is_said(run: RunCommand, built: Any, tmp_path: Path) -> No
     ]
 
 
-@pytest.mark.once
 def test_what_kernels_import_and_open_must_be_in_the_commit(
     run: RunCommand, tmp_path: Path
 ) -> None:

@@ -63,7 +63,6 @@ def test_why_says_hit_and_names_the_field_that_differs(
     )
 
 
-@pytest.mark.once
 def test_a_salt_disowns_what_a_store_has(
     run: RunCommand, own: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +102,6 @@ def test_a_build_says_once_why_a_variant_is_missing(
     ]
 
 
-@pytest.mark.once
 def test_why_names_the_source_file_that_changed(run: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "kernels.py").write_text("from helper import add\n")
     helper = tmp_path / "helper.py"
@@ -133,7 +131,6 @@ def test_why_shows_the_part_of_a_long_value_that_differs() -> None:
     assert excerpts(None, "short") == ("(absent)", "short")
 
 
-@pytest.mark.once
 def test_verify_finds_damage_and_repair_lets_it_heal(
     run: RunCommand, own: tuple[Path, Path]
 ) -> None:
@@ -182,7 +179,6 @@ def test_pin_names_the_nearest_kernel_for_a_typo(run: RunCommand, own: tuple[Pat
     assert result.err == "error: the store has no artifact 'ad'.\n  Did you mean 'add'?\n"
 
 
-@pytest.mark.once
 def test_audit_compiles_again_and_compares(run: RunCommand, own: tuple[Path, Path]) -> None:
     spec, store = own
     result = run("cache", "audit", spec, "--sample", "1", "--store", store)
@@ -323,7 +319,6 @@ def test_a_store_of_another_version_is_named_and_left_alone(
     assert [path.name for path in store.iterdir()] == ["v2"]
 
 
-@pytest.mark.once
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 def test_a_store_of_another_user_gives_hits_and_cannot_be_pruned(
     run: RunCommand, built: Any
@@ -377,7 +372,6 @@ def _make_old(store: Path) -> None:
         os.utime(path, (1000, 1000))
 
 
-@pytest.mark.once
 def test_merge_takes_a_store_and_every_command_finds_what_came(
     run: RunCommand, own: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -430,7 +424,6 @@ def test_merge_names_what_is_damaged_and_what_is_no_store(
     assert [merged["ok"] for merged in answer["merged"]] == [False]
 
 
-@pytest.mark.once
 def test_verify_repairs_a_damaged_pack_and_a_build_heals_the_rest(
     run: RunCommand, own: tuple[Path, Path], tmp_path: Path
 ) -> None:

@@ -51,7 +51,6 @@ def test_two_variants_are_compared_with_each_other(here: Path, run: Any) -> None
     assert run(*arguments, "--exit-code", "-q").code == 1
 
 
-@pytest.mark.once
 def test_lines_of_bundles_are_compared_where_they_have_them(
     here: Path, run: Any, built: Any
 ) -> None:
@@ -100,7 +99,6 @@ def test_a_lock_whose_artifacts_are_gone_is_compared_by_its_numbers(here: Path, 
     assert [line.split()[0] for line in result.out.splitlines()[1::2]] == ["registers"] * 2
 
 
-@pytest.mark.once
 def test_a_spec_is_compared_with_what_it_was_at_a_revision(
     here: Path, run: Any, built: Any
 ) -> None:

@@ -30,7 +30,6 @@ from pallasc.cache.uses import Session
 from pallasc.errors import PallascError
 
 # Two hundred processes, and no store knows of JAX.
-pytestmark = pytest.mark.once
 
 RunCommand = Callable[..., Any]
 

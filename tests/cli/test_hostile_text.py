@@ -15,7 +15,6 @@ import yaml
 
 RunCommand = Callable[..., Any]
 
-pytestmark = pytest.mark.once
 HOSTILE = (
     "\x1b[2J\x1b]0;title\x07\r\n::error file=x::owned\n##[add-mask]x "
     "\u202egnp.exe\u2066 \x9b31m\u2028::debug::y\u200f##vso[task]z"

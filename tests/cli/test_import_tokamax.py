@@ -130,7 +130,6 @@ def test_what_cannot_be_imported_is_an_error(
     assert message in result.err
 
 
-@pytest.mark.once
 def test_what_is_imported_compiles_as_its_table_says(
     run: RunCommand, site: Path, tmp_path: Path
 ) -> None:
@@ -145,7 +144,6 @@ def test_what_is_imported_compiles_as_its_table_says(
     assert "NotImplementedError: 100 rows are not supported." in json.dumps(built)
 
 
-@pytest.mark.once
 def test_the_commands_of_the_page_do_what_it_shows(site: Path, tmp_path: Path) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "tokamax.md").read_text()
     text = page.partition("```console\n")[2].partition("```")[0]

@@ -134,7 +134,6 @@ def test_several_variants_get_a_heading_each(run: RunCommand, built: Any) -> Non
     assert run("inspect", *built.arguments, "--ptx").out.startswith(f"// {F32}\n")
 
 
-@pytest.mark.once
 def test_several_views_come_in_the_order_of_the_command_line(inspect: RunCommand) -> None:
     ptx, plan = inspect("--ptx").out, inspect("--plan").out
     assert inspect("--ptx", "--plan").out == f"// {F32}: ptx\n{ptx}\n{F32}: plan\n{plan}"
@@ -160,14 +159,12 @@ def test_json_does_not_go_with_a_view(inspect: RunCommand, view: str) -> None:
         )
 
 
-@pytest.mark.once
 def test_several_views_into_a_folder_are_a_file_each(inspect: RunCommand, tmp_path: Path) -> None:
     assert inspect("--plan", "--ptx", "--output", f"{tmp_path}/").code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{F32}.plan.txt", f"{F32}.ptx"]
     assert (tmp_path / f"{F32}.ptx").read_text() == inspect("--ptx").out
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("view", VIEWS)
 def test_output_writes_what_would_have_been_printed(
     inspect: RunCommand, tmp_path: Path, view: str
@@ -201,7 +198,6 @@ def test_inspect_of_a_miss_compiles_it_and_says_so(
     assert result.out.startswith("KERNEL ")
 
 
-@pytest.mark.once
 def test_two_values_never_share_a_file(run: RunCommand, tmp_path: Path) -> None:
     """Ids that differ in what no file name can have would overwrite each other."""
     spec = tmp_path / "kernels.yaml"
@@ -238,7 +234,6 @@ def test_a_path_means_a_folder_where_it_is_one_or_ends_in_a_slash(tmp_path: Path
     assert not is_folder(str(tmp_path / "new"))
 
 
-@pytest.mark.once
 def test_an_artifact_is_found_by_its_action_key_and_its_digest(
     run: RunCommand, built: Any, inspect: RunCommand
 ) -> None:
@@ -256,7 +251,6 @@ def test_an_artifact_is_found_by_its_action_key_and_its_digest(
     assert again == {**record, "id": own_id}
 
 
-@pytest.mark.once
 def test_a_bundle_is_inspected(run: RunCommand, built: Any, tmp_path: Path) -> None:
     bundle, with_ptx = tmp_path / "kernels.pallasc", tmp_path / "ptx.pallasc"
     run("bundle", "create", *built.arguments, "-o", bundle)

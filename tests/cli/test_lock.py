@@ -148,7 +148,6 @@ def test_a_lock_of_another_toolchain_ends_with_3(
     )
 
 
-@pytest.mark.once
 def test_a_variant_that_fails_leaves_the_lock_as_it_is(
     run: RunCommand, built: Any, lock: Path
 ) -> None:
@@ -166,7 +165,6 @@ def test_a_variant_that_fails_leaves_the_lock_as_it_is(
     assert lock.read_text() == text
 
 
-@pytest.mark.once
 def test_an_update_takes_a_time_limit_for_each_variant(run: RunCommand, built: Any) -> None:
     Path("kernels.yaml").write_text(
         "schema: 1\ntargets: [sm_90a]\nkernels:\n"

@@ -55,7 +55,6 @@ def test_what_was_merged_is_what_one_machine_has(
     assert (again.code, "merged.lock is current" in again.err) == (0, True)
 
 
-@pytest.mark.once
 def test_the_report_is_that_of_one_build_with_the_shards(
     run: RunCommand, built: Any, parts: list[str]
 ) -> None:
@@ -88,7 +87,6 @@ def test_the_report_is_that_of_one_build_with_the_shards(
     )
 
 
-@pytest.mark.once
 def test_the_report_of_a_merge_divides_the_next_build(
     run: RunCommand, built: Any, parts: list[str]
 ) -> None:
@@ -97,7 +95,6 @@ def test_the_report_of_a_merge_divides_the_next_build(
     assert result.err.startswith("shard 1/2: 1 of 2 variants, about ")
 
 
-@pytest.mark.once
 def test_a_shard_without_a_part_ends_with_3_and_the_rest_is_merged(
     run: RunCommand, built: Any, parts: list[str]
 ) -> None:
@@ -118,7 +115,6 @@ def test_a_shard_without_a_part_ends_with_3_and_the_rest_is_merged(
     assert "1 hit (50 %), 1 missing" in there
 
 
-@pytest.mark.once
 def test_a_failure_in_a_shard_is_the_failure_of_the_merge(
     run: RunCommand, built: Any, parts: list[str]
 ) -> None:
@@ -139,7 +135,6 @@ def test_a_failure_in_a_shard_is_the_failure_of_the_merge(
     assert not Path("new.lock").exists()
 
 
-@pytest.mark.once
 def test_a_selection_keeps_other_entries_of_the_lock(
     run: RunCommand, built: Any, parts: list[str]
 ) -> None:
@@ -158,7 +153,6 @@ def test_a_selection_keeps_other_entries_of_the_lock(
     assert Path("pallasc.lock").read_text() == text
 
 
-@pytest.mark.once
 def test_the_part_of_an_earlier_run_is_gone_when_a_build_fails(
     run: RunCommand, built: Any, parts: list[str]
 ) -> None:
@@ -168,7 +162,6 @@ def test_the_part_of_an_earlier_run_is_gone_when_a_build_fails(
     assert not Path(parts[0]).exists()
 
 
-@pytest.mark.once
 def test_parts_that_do_not_fit_are_refused_in_every_output(
     run: RunCommand, built: Any, parts: list[str]
 ) -> None:
@@ -184,7 +177,6 @@ def test_parts_that_do_not_fit_are_refused_in_every_output(
     assert not Path("merged").exists()
 
 
-@pytest.mark.once
 def test_damage_and_foreign_files_end_with_5(run: RunCommand, parts: list[str]) -> None:
     data = Path(parts[0]).read_bytes()
     for content, message in (
@@ -200,7 +192,6 @@ def test_damage_and_foreign_files_end_with_5(run: RunCommand, parts: list[str]) 
     assert run("merge").code == 2
 
 
-@pytest.mark.once
 def test_a_store_that_cannot_be_written_ends_with_4(run: RunCommand, parts: list[str]) -> None:
     Path("file").write_text("")
     result = run("merge", *parts, "--store", "file")

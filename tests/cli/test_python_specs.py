@@ -88,7 +88,6 @@ kernels:
 """
 
 
-@pytest.mark.once
 def test_a_folder_means_both_kinds_and_an_added_variant_costs_only_itself(
     run: Callable[..., Any], tmp_path: Path
 ) -> None:

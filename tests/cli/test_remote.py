@@ -37,7 +37,6 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-@pytest.mark.once
 def test_what_is_compiled_is_sent_except_for_what_depends_on_the_machine(
     filled_remote: tuple[Path, str],
 ) -> None:
@@ -104,7 +103,6 @@ def test_a_bundle_is_made_of_hits_of_the_remote(machine: Machine, run: RunComman
     assert "compiled" not in made.err
 
 
-@pytest.mark.once
 def test_the_remote_is_named_by_the_environment_or_the_project(
     machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +161,6 @@ def test_wrong_options_are_refused(
     assert "hush" not in result.err
 
 
-@pytest.mark.once
 def test_writing_is_a_switch_of_its_own(
     machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +176,6 @@ def test_writing_is_a_switch_of_its_own(
     assert list(empty.rglob("packs/*"))
 
 
-@pytest.mark.once
 def test_wrong_bytes_are_refused_compiled_again_and_healed(
     machine: Machine, run: RunCommand, make_machine: Callable[..., Machine]
 ) -> None:
@@ -274,7 +270,6 @@ def build_with(run: RunCommand, machine: Machine, port: int) -> tuple[Any, Any]:
     return result, report(result)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("answer", "most"),
     [(refuse(403), 1), (refuse(429), 2), (refuse(500), 2), (stall, 1)],
@@ -302,7 +297,6 @@ def test_a_remote_that_fails_costs_a_warning_and_few_requests(
     assert "hush" not in result.err + result.out
 
 
-@pytest.mark.once
 def test_a_remote_that_is_not_there_costs_a_warning(machine: Machine, run: RunCommand) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens
@@ -322,7 +316,6 @@ def test_a_missing_package_is_named_with_its_command(
     assert "pip install 'pallasc[remote]'" in warning
 
 
-@pytest.mark.once
 def test_signatures_can_be_required_of_remotes_alone(
     machine: Machine,
     run: RunCommand,
@@ -348,7 +341,6 @@ def test_signatures_can_be_required_of_remotes_alone(
     assert (signed["totals"]["hit"], signed["remote"]["hits"]) == (1, 1)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("verb", ["build", "sync", "pull", "remote-stats"])
 def test_an_interrupt_ends_what_waits_for_a_remote(
     verb: str, machine: Machine, server: Server, patient_command: list[str]

@@ -14,7 +14,6 @@ import pytest
 
 RunCommand = Callable[..., Any]
 
-pytestmark = pytest.mark.once
 F32 = "add[m=1024,dtype=f32]@h100-sxm"
 BF16 = "add[m=1024,dtype=bf16]@h100-sxm"
 GPU = "GPU 0 (NVIDIA H100 80GB HBM3, sm_90)"

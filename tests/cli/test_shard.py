@@ -62,7 +62,6 @@ def test_each_variant_is_in_one_shard_and_the_report_says_which(
     assert json.loads(run("build", *built.arguments, "--json").out)["shard"] is None
 
 
-@pytest.mark.once
 @pytest.mark.usefixtures("lock")
 def test_the_share_is_said_before_anything_is_built(run: RunCommand, built: Any) -> None:
     first, *_, last = run("build", *built.arguments, "--shard", "1/2").err.splitlines()
@@ -72,7 +71,6 @@ def test_the_share_is_said_before_anything_is_built(run: RunCommand, built: Any)
     assert run("build", *built.arguments, "--shard", "1/2", "--quiet").err == ""
 
 
-@pytest.mark.once
 @pytest.mark.usefixtures("lock")
 def test_an_empty_shard_is_a_success_that_says_so(run: RunCommand, built: Any) -> None:
     result = run("build", *built.arguments, "--shard", "7/9", "--locked")
@@ -82,7 +80,6 @@ def test_an_empty_shard_is_a_success_that_says_so(run: RunCommand, built: Any) -
     assert taken(run, built, "9/9")["variants"] == []
 
 
-@pytest.mark.once
 def test_without_a_lock_a_digest_divides_and_that_is_said(
     run: RunCommand, built: Any, ids: list[str]
 ) -> None:
@@ -94,7 +91,6 @@ def test_without_a_lock_a_digest_divides_and_that_is_said(
     assert {report["shard"]["costs"] for report in reports} == {None}
 
 
-@pytest.mark.once
 def test_the_report_of_one_build_divides_the_next(
     run: RunCommand, built: Any, ids: list[str]
 ) -> None:
@@ -107,7 +103,6 @@ def test_the_report_of_one_build_divides_the_next(
     assert result.err.partition("\n")[0].endswith("by one.json; 1 of all have no time there")
 
 
-@pytest.mark.once
 def test_frozen_and_locked_hold_for_the_variants_of_the_shard(
     run: RunCommand, built: Any, lock: Path, ids: list[str]
 ) -> None:
@@ -124,7 +119,6 @@ def test_frozen_and_locked_hold_for_the_variants_of_the_shard(
     assert run("build", *arguments, "--shard", "2/2").code == 3
 
 
-@pytest.mark.once
 @pytest.mark.usefixtures("lock")
 def test_suites_of_junit_are_named_after_the_shard(run: RunCommand, built: Any) -> None:
     assert run("build", *built.arguments, "--shard", "2/2", "--junit", "report.xml").code == 0
@@ -154,7 +148,6 @@ def test_wrong_values_end_with_2_and_one_sentence(
     assert "Traceback" not in result.err
 
 
-@pytest.mark.once
 @pytest.mark.usefixtures("lock")
 def test_checks_are_divided_as_builds_are(run: RunCommand, built: Any, ids: list[str]) -> None:
     arguments = ("check", *built.arguments, "--level", "static")
@@ -202,7 +195,6 @@ def repository(run: RunCommand, built: Any, tmp_path: Path) -> Callable[[int], P
     return commit
 
 
-@pytest.mark.once
 def test_the_remote_store_has_the_costs_that_are_older_than_the_commit(
     run: RunCommand,
     built: Any,

@@ -47,8 +47,6 @@ kernels:
 """
 DEADLINE_S = 900
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture
 def place(tmp_path: Path, warm_store: Store) -> Path:

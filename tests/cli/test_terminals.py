@@ -23,8 +23,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.once
-
 PROGRAM = Path(__file__).parent / "programs" / "pretended_build.py"
 DEADLINE_S = 600
 CUT = re.compile(r"\x1b(\[[\d;]*)?\Z")

@@ -119,7 +119,6 @@ def digest(run: RunCommand, spec: str, store: str, *more: str) -> str:
     return str(json.loads(result.out)["variants"][0]["digest"])
 
 
-@pytest.mark.once
 def test_edits_of_a_spec_and_of_every_module_are_compiled_as_a_plain_build_does(
     place: Path, run: RunCommand, warm_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +145,6 @@ def test_edits_of_a_spec_and_of_every_module_are_compiled_as_a_plain_build_does(
         assert watch.end() == 130
 
 
-@pytest.mark.once
 def test_mistakes_and_missing_files_are_told_and_the_watch_goes_on(
     place: Path, tmp_path: Path
 ) -> None:
@@ -171,7 +169,6 @@ def test_mistakes_and_missing_files_are_told_and_the_watch_goes_on(
         assert watch.end() == 130
 
 
-@pytest.mark.once
 def test_a_python_spec_is_executed_again_by_a_process_that_has_not_seen_it(
     place: Path, run: RunCommand, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -94,8 +94,6 @@ kernels:
     static: {{told: "{told}"}}
 """
 
-pytestmark = pytest.mark.once
-
 
 @dataclass
 class Project:

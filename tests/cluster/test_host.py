@@ -17,8 +17,6 @@ from pallasc.compiler.cluster.payloads import Result, Session, Work, name_of
 from pallasc.compiler.cluster.slots import Cancelled
 from pallasc.compiler.workers.worker_process import PROGRAM
 
-pytestmark = pytest.mark.once
-
 SESSION = Session(
     build="b", identity={}, variables={}, versions={}, environment={}, program="fake_worker"
 )

@@ -16,8 +16,6 @@ from clusters import answers_at, own_port, wait_for
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.once
-
 
 def blocks(heading: str) -> list[str]:
     """Return the blocks of commands below a heading."""

@@ -26,8 +26,6 @@ from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.workers.pool import Answer, Pool, Task
 from pallasc.errors import ToolError
 
-pytestmark = pytest.mark.once
-
 
 def opened(address: str, **options: Any) -> ClusterPool:
     """Return a pool whose processes execute the code that they are sent."""

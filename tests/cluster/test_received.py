@@ -38,8 +38,6 @@ def run(x, y):
     return add(x, y, block_size=size)
 """
 
-pytestmark = pytest.mark.once
-
 
 @dataclass
 class Case:

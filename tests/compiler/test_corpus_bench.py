@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 SCRIPT = Path(__file__).parents[2] / "bench" / "corpus.py"
 TESTS = """\
 import inspect
@@ -50,7 +48,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.once
 def test_kernels_of_a_test_file_are_counted_and_timed_both_ways(tmp_path: Path) -> None:
     """Of its three kernels the first warms up."""
     file = tmp_path / "small_test.py"

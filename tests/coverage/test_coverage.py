@@ -85,7 +85,6 @@ def test_a_kernel_gives_what_the_results_say(name: str, came_out: dict[str, Any]
     assert own == {**without, "targets": {arch: kept["targets"].get(arch) for arch in built}}
 
 
-@pytest.mark.once
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on the PATH")
 def test_c_launches_every_kernel_as_python_does(built: Path) -> None:
     runtime = ROOT / "tests" / "runtime"

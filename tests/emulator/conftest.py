@@ -1,11 +1,9 @@
-"""Modules that the tests of the emulator share, and which of them need one Python only."""
+"""Modules that the tests of the emulator share."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-
-import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -26,24 +24,3 @@ import tensor_map_boxes  # noqa: F401  (as blackwell)
 import wgmma_operands  # noqa: F401  (as blackwell)
 
 sys.path.pop(0)
-
-WITHOUT_JAX = (
-    "test_block_scales",
-    "test_deadlocks",
-    "test_instructions_",
-    "test_mma",
-    "test_numbers_",
-    "test_opcodes",
-    "test_tcgen05",
-    "test_tensor_",
-    "test_warp_matrices",
-    "test_wgmma",
-)
-"""Files that execute instructions which stand in the tests: they say the same with every JAX."""
-
-
-def pytest_collectstart(collector: pytest.Collector) -> None:
-    """Mark what one of the Pythons is enough for."""
-    here = isinstance(collector, pytest.Module) and collector.path.parent == Path(__file__).parent
-    if here and collector.path.name.startswith(WITHOUT_JAX):
-        collector.add_marker("once")

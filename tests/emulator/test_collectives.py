@@ -32,13 +32,6 @@ from pallasc.specs.spec import Variant
 VARIANTS = expand(load_yaml(Path(__file__).parent / "collectives.yaml"))
 
 
-def _case(variant: Variant) -> Any:
-    """Return the parameter for a variant; of some types and sizes, one Python is enough."""
-    params = dict(variant.params)
-    more = params.get("dtype") in ("bf16", "i32") or (params["devices"] == 4 and "dtype" in params)
-    return pytest.param(variant, id=variant.id, marks=pytest.mark.once if more else ())
-
-
 Compiled = Mapping[str, tuple[Artifact, Mapping[str, str]]]
 
 
@@ -93,7 +86,7 @@ EXPECTED: dict[str, Callable[[Mapping[str, Any], list[list[Any]]], list[Any]]] =
 }
 
 
-@pytest.mark.parametrize("variant", [_case(variant) for variant in VARIANTS])
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.id)
 def test_every_device_gets_its_numbers(variant: Variant, compiled: Compiled, store: Store) -> None:
     artifact, texts = compiled[variant.id]
     given = inputs(artifact)
@@ -174,7 +167,7 @@ class Late(Machine):
 
 
 @pytest.mark.parametrize(
-    "variant", [_case(variant) for variant in VARIANTS if variant.name == "all_gather_matmul"]
+    "variant", [v for v in VARIANTS if v.name == "all_gather_matmul"], ids=lambda v: v.id
 )
 def test_a_late_block_makes_jaxs_all_gather_matmul_wrong_on_more_than_two_devices(
     variant: Variant, compiled: Compiled

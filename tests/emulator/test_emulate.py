@@ -66,7 +66,6 @@ def test_what_xla_makes_around_a_kernel_is_found_once_and_executed(
     np.testing.assert_array_equal(pallasc.emulate(made, x), x * 3 + 1)
 
 
-@pytest.mark.once
 def test_source_that_has_changed_is_told(around: Any, x: np.ndarray, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     made = pallasc.compile(around.around, "f32[2, 1024]", isolated=True, store=store)
@@ -96,7 +95,6 @@ def test_a_closure_that_this_process_compiled_is_executed(
     subprocess.run([sys.executable, "-P", "-c", CLOSURE], check=True, env=environment)
 
 
-@pytest.mark.once
 def test_what_the_store_holds_lacks_the_ptx_of_xla(
     around: Any, x: np.ndarray, tmp_path: Path
 ) -> None:
@@ -124,7 +122,6 @@ def trees(x, pairs, nothing=None):
 """
 
 
-@pytest.mark.once
 def test_arguments_and_results_are_trees_as_in_the_function(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

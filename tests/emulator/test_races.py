@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -33,21 +33,7 @@ POLICIES = [
 ]
 
 
-KERNELS = [
-    "hopper",
-    # `pallasc check` runs these two with each JAX, races and all.
-    pytest.param("blackwell", marks=pytest.mark.once),
-    pytest.param("dequant", marks=pytest.mark.once),
-    "softmax",
-]
-
-
-def once_or_not(kinds: Iterable[tuple[str, str]]) -> list[Any]:
-    """Return mutants of kernels as parameters, those of all but Hopper's matmul for one JAX."""
-    return [
-        pytest.param(name, what, marks=() if name == "hopper" else pytest.mark.once)
-        for name, what in kinds
-    ]
+KERNELS = ["hopper", "blackwell", "dequant", "softmax"]
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +141,7 @@ FOUND = {
 }
 
 
-@pytest.mark.parametrize(("name", "what"), once_or_not(FOUND))
+@pytest.mark.parametrize(("name", "what"), FOUND)
 def test_every_mutant_of_a_kind_is_found(
     compiled: Callable[[str], Artifact], name: str, what: str
 ) -> None:
@@ -175,7 +161,7 @@ SOME = {
 }
 
 
-@pytest.mark.parametrize(("name", "what"), once_or_not(SOME))
+@pytest.mark.parametrize(("name", "what"), SOME)
 def test_a_mutant_of_a_kind_is_found_where_others_change_nothing(
     compiled: Callable[[str], Artifact], name: str, what: str
 ) -> None:
@@ -184,7 +170,6 @@ def test_a_mutant_of_a_kind_is_found_where_others_change_nothing(
     assert SOME[name, what] in set().union(*(rules(artifact, mutant.text) for mutant in made))
 
 
-@pytest.mark.once
 def test_each_warp_needs_a_fence_of_its_own_before_it_loads_from_tensor_memory(
     compiled: Callable[[str], Artifact],
 ) -> None:
@@ -196,7 +181,6 @@ def test_each_warp_needs_a_fence_of_its_own_before_it_loads_from_tensor_memory(
     assert "missing-tensor-fence" in rules(artifact, fences[-1].text)
 
 
-@pytest.mark.once
 def test_a_copy_that_outlives_its_block_is_found(compiled: Callable[[str], Artifact]) -> None:
     artifact = compiled("dequant")
     text = re.sub(r"mbarrier\.try_wait[^;]*;", "mov.pred P1, -1;", text_of(artifact))

@@ -24,12 +24,7 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.loading.decorator import spec_of
 from pallasc.specs.loading.matrix import expand
 
-TARGETS = (
-    "sm_90a",
-    # What XLA makes of the same functions elsewhere differs little; one of the JAX is enough.
-    pytest.param("sm_80", marks=pytest.mark.once),
-    pytest.param("sm_100a", marks=pytest.mark.once),
-)
+TARGETS = ("sm_90a", "sm_80", "sm_100a")
 
 
 @pytest.fixture(scope="module", params=TARGETS)

@@ -19,8 +19,6 @@ from pallasc.specs.artifacts.elf import parse_elf
 from pallasc.specs.artifacts.source_lines import Frame, KernelLines, SourceFile, SourceLines
 from pallasc.specs.canonical import digest
 
-pytestmark = pytest.mark.once
-
 WIDTHS = (1280, 360)
 VISIBLE = (
     "return [...document.querySelectorAll('.page.open tbody tr[data-slug]')]"

@@ -27,7 +27,6 @@ def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.once
 def test_results_of_checks_that_the_store_has_are_shown(folder: Path) -> None:
     chosen = ["kernels.yaml", "-k", "block=1024 and label=plain"]
     report = ["report", *chosen, "-o", "report.html", "-q"]

@@ -14,8 +14,6 @@ import standin_torch as torch_control
 from pallasc import errors
 from pallasc.cache.store import Store
 
-pytestmark = pytest.mark.once
-
 PAGE = page_programs.DOCS / "runtime.md"
 
 

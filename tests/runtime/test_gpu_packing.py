@@ -8,12 +8,9 @@ import os
 import zipfile
 from pathlib import Path, PurePath
 
-import pytest
 from gpu_scripts import SCRIPTS, run_script
 
 import pallasc
-
-pytestmark = pytest.mark.once
 
 
 def test_the_wheel_that_is_packed_has_every_package(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from gpu_scripts import HERE, SCRIPTS, run_script
 
 from pallasc.cache.store import Store
 
-pytestmark = pytest.mark.once
 CASES = (
     "sizes of memory",
     "clusters",

@@ -120,7 +120,6 @@ def test_a_flipped_byte_is_told(opened: Any) -> None:
     assert "the flat plan is damaged: its bytes do not match its digest" in opened["flipped"]
 
 
-@pytest.mark.once
 def test_every_flipped_bit_is_told_or_changes_no_number(bundle: Path, written: Any) -> None:
     found = run("jax_flips.py", bundle, bundle.parent / "bytes", "200", "1")
     plan, texts = found["plan"], found["texts"]
@@ -131,7 +130,6 @@ def test_every_flipped_bit_is_told_or_changes_no_number(bundle: Path, written: A
     assert "wrong" not in texts
 
 
-@pytest.mark.once
 def test_flipped_bits_whose_digest_fits_again_crash_nothing(bundle: Path, written: Any) -> None:
     found = run("jax_flips.py", bundle, bundle.parent / "bytes", "100", "2", "sealed")
     assert sum(found["plan"].values()) == 100

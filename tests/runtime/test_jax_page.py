@@ -13,8 +13,6 @@ import standin as control
 
 from pallasc.cache.store import Store
 
-pytestmark = pytest.mark.once
-
 PAGE = page_programs.DOCS / "jax.md"
 
 

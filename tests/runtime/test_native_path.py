@@ -696,7 +696,6 @@ def test_an_extension_that_is_missing_or_broken_is_told(
     assert loading.extension.__wrapped__() is None
 
 
-@pytest.mark.once
 def test_the_tests_of_launches_pass_without_the_extension() -> None:
     files = ("fast_path", "contexts", "retries", "routes")
     names = [f"tests/runtime/test_{name}.py" for name in files]

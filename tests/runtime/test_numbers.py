@@ -48,7 +48,6 @@ def _run(program: str, *arguments: Path | str) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_numbers_are_right_from_numpy_jax_and_views(
     name: str, saved: tuple[Path, dict[str, Any]]
@@ -64,7 +63,6 @@ def test_the_numbers_are_right_from_numpy_jax_and_views(
     }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", EXECUTED)
 def test_ptx_that_is_executed_gives_the_right_numbers_from_jax(
     name: str, saved: tuple[Path, dict[str, Any]]
@@ -72,7 +70,6 @@ def test_ptx_that_is_executed_gives_the_right_numbers_from_jax(
     assert saved[1][f"{name}, executed"] == {"jax inside jit": True, "jax outside jit": True}
 
 
-@pytest.mark.once
 def test_the_numbers_are_right_from_torch(
     saved: tuple[Path, dict[str, Any]], torch_process: Any
 ) -> None:

@@ -28,7 +28,6 @@ KERNELS = {
 TUNE = Tune(over={"block": (512, 1024, 2048)}, by=("n",))
 
 
-@pytest.mark.once
 @pytest.mark.usefixtures("_library")
 def test_measured_points_are_picked(tmp_path: Path) -> None:
     job = tuned_jobs.write_job(tmp_path / "job.pallasc", keys=(4096, 16384), points=3)

@@ -37,7 +37,6 @@ START = Start("5a" * 32, "Stand-in H100", None, "sm_90", "", "", {})
 DEVICE = Device(0, "Stand-in H100", 9, 0, 132, 232448)
 
 
-@pytest.mark.once
 @pytest.mark.usefixtures("_library")
 def test_a_process_that_hangs_is_killed_with_what_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

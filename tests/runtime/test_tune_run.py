@@ -18,8 +18,6 @@ from tuned_jobs import point_id
 from pallasc.cli.main import main
 from pallasc.specs.loading.tune_results import Start, line_of, read_results
 
-pytestmark = pytest.mark.once
-
 KERNELS: dict[str, dict[str, Any]] = {
     f"v{number}": {"us": 10 + number % 3, "noise": 0.01} for number in range(6)
 }

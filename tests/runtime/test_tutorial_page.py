@@ -18,8 +18,6 @@ import standin as control
 
 from pallasc.cache.store import Store
 
-pytestmark = pytest.mark.once
-
 PAGE = page_programs.DOCS / "tutorial.md"
 
 

@@ -193,7 +193,6 @@ def test_a_store_that_cannot_be_written_is_an_error(parts: Any, tmp_path: Path) 
         publish(join(three(parts)), Store(tmp_path / "file"))
 
 
-@pytest.mark.once
 def test_a_merge_that_is_killed_leaves_a_valid_store(tmp_path: Path) -> None:
     outcome = merge_kills.run(tmp_path, kills=40, seed=17)
     assert outcome.wrong == []

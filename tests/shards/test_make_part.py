@@ -11,8 +11,6 @@ import pytest
 from pallasc.cache.store import Store
 from pallasc.cli.main import main
 
-pytestmark = pytest.mark.once
-
 Run = Callable[..., str]
 KERNELS = "def scaled(x): return x * {factor}\n"
 YAML = """\

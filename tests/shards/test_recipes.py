@@ -26,8 +26,6 @@ import yaml
 from pallasc.cache.store import Store
 from pallasc.specs.loading.lock_file import read_lock
 
-pytestmark = pytest.mark.once
-
 PAGE = Path(__file__).parents[2] / "docs" / "shards.md"
 INSTALL = 'pip install "pallasc[cuda13]" -c constraints.txt'
 SHARDS, VARIANTS = 8, 16

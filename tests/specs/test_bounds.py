@@ -76,7 +76,6 @@ class Counting:
             yield event
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("text", "message", "events"),
     [
@@ -224,7 +223,6 @@ kernels:
 KERNELS = "\n".join(f"  - {{name: k{number}}}" for number in range(20_000))
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from environments import Environment, bundles_in, tree, wheel_in
 
-pytestmark = pytest.mark.once
-
 PLACE = "fused_ops/kernels.pallasc"
 BACKENDS = {
     "setuptools": "[build-system]\n"

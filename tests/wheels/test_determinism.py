@@ -17,10 +17,7 @@ from environments import EXAMPLES, NOT_SOURCES, Environment, bundles_in, wheel_i
 from pallasc.compiler.builds.recorded_commit import RECORD
 from pallasc.specs.bundle.bundle import open_bundle
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed"),
-]
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
 HATCHLING = """\
 [build-system]

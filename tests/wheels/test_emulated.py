@@ -11,8 +11,6 @@ import pytest
 from environments import ROOT, Environment, wheel_in
 from launching import run
 
-pytestmark = pytest.mark.once
-
 SPEC = ROOT / "tests" / "runtime" / "emulated.yaml"
 HOPPER = ("add", "softmax", "row_sum", "hopper_matmul")
 PROJECT = """

@@ -14,8 +14,6 @@ from launching import check_launched, launch
 
 from pallasc.specs.bundle.bundle import open_bundle
 
-pytestmark = pytest.mark.once
-
 PLACE = "fused_ops/kernels.pallasc"
 KERNELS = ["add_rms_norm", "bias_gelu", "linear_gelu"]
 

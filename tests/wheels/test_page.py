@@ -14,8 +14,6 @@ import pytest
 from consoles import fits, shown
 from environments import EXAMPLES, ROOT, Environment
 
-pytestmark = pytest.mark.once
-
 PAGE = ROOT / "docs" / "wheels.md"
 BLOCK = re.compile(r"^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -12,8 +12,6 @@ from launching import check_launched, launch, run
 
 from pallasc.specs.bundle.bundle import open_bundle
 
-pytestmark = pytest.mark.once
-
 GPUS = {"sm90": ("sm_90a", "9.0", "h100-sxm"), "sm100": ("sm_100a", "10.0", "b200")}
 
 

@@ -38,8 +38,6 @@ from pallasc.compiler.toolchain.setup import prepare
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 
-pytestmark = pytest.mark.once
-
 EXAMPLE = EXAMPLES / "tokamax"
 SPECS = ("tokamax-h100.yaml", "tokamax-b200.yaml", "forward.yaml")
 OTHER = (

@@ -15,8 +15,6 @@ from pallasc.analysis.compare.sides import Side, side_of, subject_of
 from pallasc.analysis.sass.disassembly import disassemble_all
 from pallasc.specs.artifacts.artifact import Artifact
 
-pytestmark = pytest.mark.once
-
 
 def side(artifacts: Mapping[str, Artifact]) -> Side:
     return side_of("side", [subject_of(each, name, ()) for name, each in artifacts.items()])

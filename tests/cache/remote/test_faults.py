@@ -23,8 +23,6 @@ from pallasc.cache.remote.stats import RemoteStats
 from pallasc.cache.remote.survey import verify
 from pallasc.cache.store import Store
 
-pytestmark = pytest.mark.once
-
 
 def _settings(url: str) -> RemoteSettings:
     settings = read_settings({}, url=url, write=True)

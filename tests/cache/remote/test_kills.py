@@ -7,10 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.once
-
 _PROGRAM = """
 import json, sys
 from pathlib import Path

@@ -20,8 +20,6 @@ from pallasc.cache.remote.survey import verify
 from pallasc.cache.remote.transfer import pull, push
 from pallasc.cache.store import Store
 
-pytestmark = pytest.mark.once
-
 Start = Callable[[str], RemoteSettings]
 LISTED = ["file", "s3 of rclone", "s3 of moto", "webdav of rclone", "azurite"]
 KINDS = [*LISTED, "nginx for bazel", "bazel"]

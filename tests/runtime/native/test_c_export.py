@@ -15,7 +15,6 @@ import pytest
 import standin as control
 from c_exports import Export, Tensor, tensor
 
-pytestmark = pytest.mark.once
 CUDA_SUCCESS, ARGUMENT, DEVICE = 0, 1, 3
 BUILDERS = {"cmake": c_exports.build_with_cmake, "cc": c_exports.build_with_cc}
 

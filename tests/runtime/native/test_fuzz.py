@@ -27,7 +27,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return native_fuzz.write_files(artifacts, tmp_path_factory.mktemp("plans"))
 
 
-@pytest.mark.once
 def test_changed_plans_are_opened_or_refused_and_launch_within_their_arrays(
     files: list[Path], tmp_path: Path
 ) -> None:
@@ -56,7 +55,6 @@ def test_changed_plans_are_opened_or_refused_and_launch_within_their_arrays(
         assert flat_rules.broken(sample.read_bytes(), blobs.get) is None, sample
 
 
-@pytest.mark.once
 def test_odd_calls_of_xla_are_refused_and_sound_ones_launch_within_their_arrays(
     files: list[Path],
 ) -> None:

@@ -18,8 +18,6 @@ from consoles import fits, shown
 import pallasc
 from pallasc.cache.store import Store
 
-pytestmark = pytest.mark.once
-
 PAGE = page_programs.DOCS / "native.md"
 EXAMPLE = page_programs.DOCS.parent / "examples" / "cpp"
 MADE = (EXAMPLE / ".gitignore").read_text().replace("/", "").split()

@@ -13,8 +13,6 @@ import page_programs
 import pytest
 import standin as control
 
-pytestmark = pytest.mark.once
-
 RELEASE = "0.1.15.post2"
 RUNTIME_TESTS = Path(__file__).parents[1]
 PAGE = page_programs.DOCS / "native.md"
