@@ -79,7 +79,8 @@ class Counting:
 @pytest.mark.parametrize(
     ("text", "message", "events"),
     [
-        ("[" * 4_000_000, "lists and mappings are nested too deeply", 110),
+        # PyYAML 6.0.4 stops before our bound.
+        ("[" * 4_000_000, "lists and mappings are nested too deeply|not YAML", 110),
         ("{a: " * 2_000_000, "lists and mappings are nested too deeply", 310),
         ("- " * 4_000_000, "lists and mappings are nested too deeply", 110),
         ("? " * 4_000_000, "lists and mappings are nested too deeply", 110),
