@@ -3,6 +3,9 @@
 A file counts as unchanged while size, modification time, change time and inode stay. Times have
 the grain of the kernel's clock, some milliseconds, so a file that changed shortly before it was
 hashed could change again unseen: this object uses its digest, but does not write it down.
+
+A path below a zip archive, `app.pyz/ops/add.py`, is read as Python's importer reads it. It counts
+as unchanged while the archive does.
 """
 
 from __future__ import annotations
@@ -76,7 +79,7 @@ class FileDigests:
         is_absolute = isinstance(path, str) and path.startswith(os.sep)
         place = str(path) if is_absolute else os.path.abspath(path)  # thousands in every build
         try:
-            signature = _signature(os.stat(place))
+            signature = _signature(_stat(place))
             held = self._hashed.get(place) or self._recall(place)
             if held is not None and held[0] == signature:
                 self._hashed[place] = held
@@ -180,6 +183,45 @@ class FileDigests:
             self._changed = True
 
 
+def file_holding(place: str) -> str:
+    """Return the file that holds a path: the path itself, or the archive above it."""
+    try:
+        os.stat(place)
+    except NotADirectoryError:
+        parents = (str(parent) for parent in Path(place).parents)
+        return next(filter(os.path.isfile, parents), place)
+    except (OSError, ValueError):
+        pass
+    return place
+
+
+def read_held(place: str) -> bytes:
+    """Return the contents of a file, which may be in an archive.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    archive = file_holding(place)
+    if archive == place:
+        return Path(place).read_bytes()
+    import zipimport
+    import zlib
+
+    try:
+        loader = zipimport.zipimporter(archive)
+        loader.invalidate_caches()  # the archive may have changed since this process read its index
+        return loader.get_data(place)
+    except (ImportError, EOFError, zlib.error) as error:
+        raise OSError(str(error)) from error
+
+
+def _stat(place: str) -> os.stat_result:
+    try:
+        return os.stat(place)
+    except NotADirectoryError:
+        return os.stat(file_holding(place))
+
+
 def _size(place: str) -> int:
     try:
         return os.stat(place).st_size
@@ -192,7 +234,12 @@ def _signature(status: os.stat_result) -> Signature:
 
 
 def _hash_file(place: str) -> tuple[Signature, str, Signature]:
-    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except NotADirectoryError:
+        before = _signature(_stat(place))
+        digest = hashlib.sha256(read_held(place)).hexdigest()
+        return before, digest, _signature(_stat(place))
     with open(descriptor, "rb", buffering=0) as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pallasc.cache.stat_digest import file_holding, read_held
 from pallasc.compiler.toolchain.modules import site_folders
 from pallasc.errors import CompileError
 from pallasc.specs.artifacts.source_lines import Frame, Place, SourceFile
@@ -53,8 +54,8 @@ class Files:
 
     def _open(self, path: str) -> _Source:
         try:
-            data = Path(path).read_bytes()
-            changed = os.stat(path).st_mtime_ns > self.since_ns
+            data = read_held(path)
+            changed = os.stat(file_holding(path)).st_mtime_ns > self.since_ns
         except OSError as error:
             raise CompileError(
                 "the source lines of its kernels cannot be found: "
@@ -131,7 +132,7 @@ def changed(files: Sequence[SourceFile], base_dir: str) -> str:
 def _is_same(file: SourceFile, base_dir: str) -> bool:
     for path in _candidates(file, base_dir):
         try:
-            return digest(path.read_bytes()) == file.digest
+            return digest(read_held(str(path))) == file.digest
         except OSError:
             continue
     return False

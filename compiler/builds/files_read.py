@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pallasc.cache.manifests import Manifest
+from pallasc.cache.stat_digest import file_holding
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.inputs.reads import FILE, path_of
@@ -75,7 +76,7 @@ def paths_read(manifest: Manifest, place: Place, base_dir: str) -> Iterator[Path
     for label in manifest.files:
         path = None if label.startswith(_OWN) else place.locate(label)
         if path is not None and not is_installed(str(path)):
-            yield path.resolve()
+            yield Path(file_holding(str(path))).resolve()
     for label, digest in manifest.opened.items():
         if label.startswith(FILE) and digest is not None:
             path = path_of(label, base_dir)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pallasc.cache.stat_digest import file_holding, read_held
 from pallasc.compiler.inputs.request import named_entries, place_of
 from pallasc.compiler.toolchain.modules import COVERED, is_installed, is_pythons, locate_module
 from pallasc.errors import ToolError
@@ -172,7 +173,10 @@ def _add_modules(
         outer = file.parents[len(parts) - (0 if is_package else 1)]
         if str(outer) not in (*folders, *result.path):
             result.path.append(str(outer))
-        if str(file) not in result.files:
+        archive = file_holding(str(file))
+        if archive != str(file):
+            result.add(archive)
+        elif str(file) not in result.files:
             if len(parts) > 1 or is_package:
                 _add_folder(result, str(outer / top), left_out)
             result.add(str(file))
@@ -190,7 +194,7 @@ def _located(name: str, folders: Sequence[str]) -> Path | None:
 def _imported(file: str, package: str) -> list[str]:
     """Return the names of the modules that a source file may import."""
     try:
-        tree = ast.parse(Path(file).read_bytes())
+        tree = ast.parse(read_held(file))
     except (OSError, SyntaxError, ValueError, RecursionError):
         return []
     return [name for node in ast.walk(tree) for name in _named(node, package)]

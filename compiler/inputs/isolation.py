@@ -97,13 +97,13 @@ def is_declared(name: str) -> bool:
 
 
 def enter(folder: str) -> None:
-    """Change to the folder of a spec.
+    """Change to the folder of a spec, or to the folder of the archive that a function is in.
 
     Raises:
         SpecError: it cannot be entered.
     """
     try:
-        _chdir(folder)
+        _chdir(os.path.dirname(folder) if os.path.isfile(folder) else folder)
     except OSError as error:
         raise SpecError(f"{folder} cannot be entered: {error.strerror}.") from error
 

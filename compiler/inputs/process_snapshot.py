@@ -76,11 +76,12 @@ class ProcessSnapshot:
         if any(name.endswith("_FLAGS") for name in self.variables):
             read_flags()
         enter(folder)
+        entered = _current_folder()
         try:
             yield
         finally:
             self.restore_functions()
-            self.tainted = self.tainted or _current_folder() != os.path.realpath(folder)
+            self.tainted = self.tainted or _current_folder() != entered
             with suppress(SpecError):  # the folder was removed
                 enter(self.folder)
 

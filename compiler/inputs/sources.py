@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from pallasc.cache.stat_digest import file_holding
 
 _READ = ("file:", "site:")
 """Prefixes of labels in `opened` whose contents were read."""
@@ -51,7 +54,7 @@ class Sources:
 def _touched_ns(path: Path) -> int:
     """Return when a file was last changed, `sys.maxsize` if unknown."""
     try:
-        status = path.stat()
+        status = os.stat(file_holding(str(path)))
     except (OSError, ValueError):
         return sys.maxsize
     return max(status.st_mtime_ns, status.st_ctime_ns)

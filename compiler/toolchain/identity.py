@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from itertools import islice
 from pathlib import Path
 
+from pallasc.cache.stat_digest import file_holding
 from pallasc.compiler.toolchain.modules import locate_module
 from pallasc.compiler.toolchain.own_modules import own_digest
 from pallasc.compiler.toolchain.toolchain import Toolchain, toolchain_files
@@ -179,8 +180,11 @@ def package_digest(
 def located_digest(place: Path, digest: Digest, *, without: Sequence[str] = ()) -> str:
     """Return the digest of the package or module whose source lies at `place`.
 
-    The shared libraries that a wheel keeps beside its package belong to it.
+    The shared libraries that a wheel keeps beside its package belong to it. A package in an
+    archive, such as a zipped egg, counts with the whole archive.
     """
+    if (archive := file_holding(str(place))) != str(place):
+        return _readable(archive, digest)
     if place.name.startswith("__init__."):
         libraries = place.parent.with_name(f"{place.parent.name}.libs")
         return tree_digest([place.parent, libraries], digest, without=without)

@@ -104,13 +104,20 @@ def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSp
         if finder is PathFinder:
             places = [*folders, *_workers_path()] if path is None else path
             # By its last part: for a namespace it would look for the parent in `sys.modules`.
-            spec = PathFinder.find_spec(name.rpartition(".")[2], places)
+            spec = _find_below(places, name.rpartition(".")[2])
         else:
             find = getattr(finder, "find_spec", None)
             spec = find(name, path) if find else None
         if spec is not None:
             return spec
     return None
+
+
+def _find_below(places: Sequence[str], name: str) -> ModuleSpec | None:
+    try:
+        return PathFinder.find_spec(name, list(places))
+    except (ImportError, SyntaxError):  # in an archive: Python compiles a module to find it there
+        return None
 
 
 def _workers_path() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -155,3 +156,20 @@ def test_a_source_that_is_no_python_is_sent_as_it_is(folder: Path) -> None:
     variants = expand(load_yaml(path))
     (folder / "kernel.py").write_text("def run(x: return x\n")
     assert "kernel.py" in names(shipped(variants), folder)
+
+
+def test_an_archive_of_modules_is_sent_whole(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "app.pyz"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("in_archive/__init__.py", "")
+        file.writestr(
+            "in_archive/kernels.py", "import beside\ndef run(x): return beside.twice(x)\n"
+        )
+    write(tmp_path / "more", beside="def twice(x): return x * 2\n")
+    for place in (archive, tmp_path / "more"):
+        monkeypatch.syspath_prepend(str(place))
+    result = sent(folder, "in_archive.kernels:run")
+    assert {str(archive), str(tmp_path / "more/beside.py")} <= {*result.files}
+    assert result.path == [str(archive), str(tmp_path / "more")]
