@@ -27,7 +27,7 @@ from pallasc.compiler.lowering.diagnose import (
     operation_place,
     user_place,
 )
-from pallasc.compiler.lowering.hints import hint
+from pallasc.compiler.lowering.hints import hint, message
 from pallasc.compiler.lowering.launch_limits import check_launches
 from pallasc.compiler.lowering.lower import Lowered, Signature, lower
 from pallasc.compiler.lowering.makers import check_makers
@@ -124,6 +124,7 @@ def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
         explained = explain(error, job.function)
         if is_mosaic(error):
             explained.location = _place_in_kernel(job) or explained.location
+        explained.message = message(error) or explained.message
         explained.hint = explained.hint or hint(error, job.mesh)
         explained.message += who_takes_memory(job.lower, explained.message)
         raise explained from error

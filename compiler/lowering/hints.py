@@ -6,21 +6,29 @@ words; `tests/wrong/` has a kernel for each, which shows that these are the word
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
-from types import ModuleType
+from collections.abc import Callable, Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 from pallasc.compiler.lowering.assertions import failed_line
+from pallasc.compiler.lowering.instructions import equations
 from pallasc.specs.spelling import nearest
 
 _AXIS = re.compile(r"unbound axis name: (?P<axis>\w+)")
 _RENAMED = {"out_shape": "out_type", "scratch_shapes": "scratch_types"}
-_ARGUMENT = re.compile(r"unexpected keyword argument '(?P<name>\w+)'")
+_RENAMED_IN_CALLS = {new: old for old, new in _RENAMED.items()}
+_ARGUMENT = re.compile(r"(?P<function>\w+)\(\) got an unexpected keyword argument '(?P<name>\w+)'")
+_REDUCED_LAYOUT = re.compile(r"(?P<layout>WGMMA|TCGEN05)_(?P<kept>ROW|COL)")
 _NO_RULE = "assert rule is not None"
-_NO_CALL_HINT = (
-    "JAX 0.11 took Mosaic GPU from pl.pallas_call: use plgpu.kernel or pl.kernel, and "
-    "plgpu.emit_pipeline for blocks."
+_NO_CALL = "JAX 0.11 and newer do not compile pl.pallas_call with Mosaic GPU"
+_NO_CALL_HINT = "Use plgpu.kernel or pl.kernel, and plgpu.emit_pipeline for blocks."
+_NO_DERIVATIVE_HINT = "JAX cannot differentiate a kernel: write its derivative with jax.custom_vjp."
+_SLICE_HINT = (
+    "The bounds of a Python slice must be numbers known while tracing: use pl.ds(start, size)."
 )
+_INDEX_MAP_HINT = "An index map must return one index for each dimension of its block shape."
 _SWIZZLES = (32, 64, 128)
 """Bytes that a swizzle can have."""
 
@@ -28,17 +36,79 @@ _SWIZZLES = (32, 64, 128)
 def hint(error: BaseException, mesh: object) -> str | None:
     """Return what to do about an error of JAX that does not say so itself, None for others."""
     if isinstance(error, AssertionError):
-        line = failed_line(error)
-        return _NO_CALL_HINT if line == _NO_RULE else _of_text(line)
+        return _of_assertion(error)
     if isinstance(error, TypeError) and (argument := _ARGUMENT.search(str(error))):
-        name = _RENAMED.get(argument["name"])
-        return f"This version of JAX calls it {name}." if name else None
-    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
-        near = nearest(error.name or "", dir(error.obj))
-        return f"Did you mean {near!r}?" if near else None
+        is_call = argument["function"] == "pallas_call"
+        name = (_RENAMED_IN_CALLS if is_call else _RENAMED).get(argument["name"])
+        owner = argument["function"] if is_call else "This version of JAX"
+        return f"{owner} calls it {name}." if name else None
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType | type):
+        return _of_attribute(error.name or "", error.obj)
     if isinstance(error, NameError) and (unbound := _AXIS.search(str(error))):
         return _of_axis(unbound["axis"], mesh)
+    functions = [frame.f_code.co_name for frame in _frames(error)]
+    if type(error).__name__ == "TracerBoolConversionError" and "from_slice" in functions:
+        return _SLICE_HINT
+    if "safe_map() argument" in str(error) and "compute_gmem_slice" in functions:
+        return _INDEX_MAP_HINT
+    if "Failed to infer a possible set of layouts" in str(error):
+        return _of_layouts(error)
     return _of_text(str(error))
+
+
+def message(error: BaseException) -> str | None:
+    """Return the message for an error whose own text is an internal assertion, else None."""
+    is_call = isinstance(error, AssertionError) and failed_line(error) == _NO_RULE
+    return _NO_CALL if is_call else None
+
+
+def _of_assertion(error: AssertionError) -> str | None:
+    line = failed_line(error)
+    if line == _NO_RULE:
+        return _NO_CALL_HINT
+    # JAX 0.10 ends this way where a derivative meets the primitive of a kernel.
+    if str(error) == "must override":
+        return _NO_DERIVATIVE_HINT
+    return _of_text(line)
+
+
+def _of_attribute(name: str, owner: ModuleType | type) -> str | None:
+    if owner.__name__ == "Layout" and (reduced := _REDUCED_LAYOUT.fullmatch(name)):
+        axis = 1 if reduced["kept"] == "ROW" else 0
+        return f"This version of JAX calls it plgpu.Layout.{reduced['layout']}.reduce({axis})."
+    near = nearest(name, dir(owner))
+    return f"Did you mean {near!r}?" if near else None
+
+
+def _of_layouts(error: BaseException) -> str:
+    """Return the hint for the likely cause, which the message of layout inference may lack."""
+    inside = [] if "cannot relayout" in str(error) else [*_lowered_equations(error)]
+    has_casts = any(equation.primitive.name == "layout_cast" for equation in inside)
+    for equation in (each for each in inside if each.outvars):
+        name, shape = equation.primitive.name, getattr(equation.outvars[0].aval, "shape", ())
+        size = math.prod(shape)
+        if name in ("get", "load") and size > 1 and size % 128:
+            return _uneven(size)
+        if "reduce_" in name and shape and not has_casts:
+            return _REDUCTION_HINT
+    return _CASTS_HINT
+
+
+def _lowered_equations(error: BaseException) -> Iterator[Any]:
+    """Yield the equations inside the innermost one that JAX was lowering."""
+    lowered = None
+    for frame in _frames(error):
+        lowered = frame.f_locals.get("eqn", lowered)
+    if lowered is not None:
+        yield from equations(SimpleNamespace(eqns=[lowered]))
+
+
+def _frames(error: BaseException) -> Iterator[Any]:
+    """Yield the frames that an error was raised through, the innermost last."""
+    trace = error.__traceback__
+    while trace is not None:
+        yield trace.tb_frame
+        trace = trace.tb_next
 
 
 def _of_axis(name: str, mesh: object) -> str:
@@ -85,10 +155,14 @@ def _tiling(match: re.Match[str]) -> str | None:
 
 def _threads(match: re.Match[str]) -> str | None:
     number = int(match["number"])
-    if number % 128 == 0:  # JAX 0.10 says so of 4-bit elements, too
-        return None
+    return _uneven(number) if number % 128 else None
+
+
+def _uneven(number: int) -> str:
     padded = -(-number // 128) * 128
-    return f"The 128 threads of a warpgroup share the elements evenly: pad them to {padded}."
+    return (
+        f"The 128 threads of a warpgroup share the elements evenly: pad the {number} to {padded}."
+    )
 
 
 def _sizes(text: str) -> list[int]:
@@ -104,6 +178,15 @@ def _primitive(match: re.Match[str]) -> str:
         )
     return f"Mosaic GPU has no {name} in kernels: do it before or after the kernel."
 
+
+_REDUCTION_HINT = (
+    "A reduction of one axis needs a tiled layout: cast its operand first, as in "
+    "plgpu.layout_cast(x, plgpu.Layout.WGMMA)."
+)
+_CASTS_HINT = (
+    "Both sides of an operation need one layout: leave out layout_casts that are not needed, or "
+    "cast both sides alike."
+)
 
 _KNOWN: dict[str, str | Callable[[re.Match[str]], str | None]] = {
     r"Swizzle (?P<swizzle>\d+) requires the trailing dimension to be of size (?P<elements>\d+), "
@@ -126,9 +209,37 @@ _KNOWN: dict[str, str | Callable[[re.Match[str]], str | None]] = {
         "Both sides need one layout: cast them alike with plgpu.layout_cast, or use "
         "plgpu.LoweringSemantics.Warpgroup, which chooses layouts."
     ),
-    r"Failed to infer a possible set of layouts": (
-        "A value in registers needs a multiple of 128 elements, and both sides of an operation "
-        "one layout: leave out layout_casts that are not needed, or cast both sides alike."
+    r"No support for axes yet": _REDUCTION_HINT,
+    r"Required reduction scratch size \((?P<bytes>\d+) bytes\)": (
+        lambda match: f"Use plgpu.CompilerParams(reduction_scratch_bytes={match['bytes']}) or more."
+    ),
+    r"scratch must be provided when cross-warp reduction is required": (
+        "Use plgpu.CompilerParams(reduction_scratch_bytes=2048), or more."
+    ),
+    r"does not access a whole number of complete 32 byte sectors": (
+        "Copy through shared memory, or accept slower accesses: optimized=False of plgpu.load and "
+        "plgpu.store."
+    ),
+    r"Only optimized transfers to SMEM supported": (
+        "Copy through shared memory, or accept slower accesses: plgpu.load(ref, (), layout=..., "
+        "optimized=False)."
+    ),
+    r"Cannot convert from WGStridedFragLayout": (
+        "Name the layout where the value is read: plgpu.load(..., layout=...)."
+    ),
+    r"Differentiation rule for '\w+' not implemented": _NO_DERIVATIVE_HINT,
+    r"\bload\(\) takes 1 positional argument but": (
+        "This version of JAX takes no index: plgpu.load(ref.at[index], layout=...)."
+    ),
+    r"\bload\(\) missing 1 required positional argument: 'idx'": (
+        "This version of JAX takes an index: plgpu.load(ref, (), layout=...) for all of it."
+    ),
+    r"memref<[\dx]+xi[124]> must have a number of elements": (
+        "This version of JAX reads no elements smaller than a byte this way: pass them as int8."
+    ),
+    r"Vector length should be a multiple of byte size": (
+        "Each of the 128 threads reads whole bytes: pass bool as int8, and a multiple of 256 4-bit "
+        "or 512 2-bit elements."
     ),
     r"must have a number of elements that is a multiple of 128 \(got (?P<number>\d+)\)": _threads,
     r"(?i)async_?\s?cop\w+ require\w* all GMEM strides except the last one": (

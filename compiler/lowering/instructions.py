@@ -74,7 +74,7 @@ def check_instructions(jaxpr: Any, target: Target) -> None:
         from jax.experimental.pallas import mosaic_gpu
 
         copies_use_tma = not hasattr(mosaic_gpu, "wait_gmem_to_smem")
-    for equation in _equations(jaxpr):
+    for equation in equations(jaxpr):
         need = need_of(equation.primitive.name, copies_use_tma=copies_use_tma)
         if need is None and _has_cluster(equation):
             need = Need("a cluster of blocks", "clusters")
@@ -91,11 +91,11 @@ def _has_cluster(equation: Any) -> bool:
     return any(getattr(mesh, "cluster", ()) for mesh in meshes)
 
 
-def _equations(value: Any) -> Iterator[Any]:
+def equations(value: Any) -> Iterator[Any]:
     """Yield the equations of a jaxpr and of those inside its parameters."""
     jaxpr = getattr(value, "jaxpr", value)
     for equation in getattr(jaxpr, "eqns", ()):
         yield equation
         for parameter in equation.params.values():
             for inner in parameter if isinstance(parameter, list | tuple) else (parameter,):
-                yield from _equations(inner)
+                yield from equations(inner)

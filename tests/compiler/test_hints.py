@@ -1,12 +1,14 @@
-"""What is said to do about errors of JAX; `tests/wrong/` has kernels that give these messages."""
+"""Hints about errors of JAX; `tests/wrong/` has kernels that give most of these messages."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallasc.compiler.lowering.hints import hint
+from pallasc.compiler.lowering.hints import hint, message
 
 SWIZZLE = "Swizzle 128 requires the trailing dimension to be of size 64, but got shape: {}"
 
@@ -54,15 +56,78 @@ def test_the_dimension_that_tiles_do_not_divide_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "wanted"),
+    ("memory", "number", "wanted"),
     [
-        (100, "The 128 threads of a warpgroup share the elements evenly: pad them to 128."),
-        (1024, None),
+        (
+            "memref<100xf32>",
+            100,
+            "The 128 threads of a warpgroup share the elements evenly: pad the 100 to 128.",
+        ),
+        (
+            "memref<8x128xi4>",
+            1024,
+            "This version of JAX reads no elements smaller than a byte this way: pass them as "
+            "int8.",
+        ),
+        ("memref<1024xi32>", 1024, None),
     ],
 )
-def test_elements_that_threads_cannot_share(number: int, wanted: str | None) -> None:
-    text = f"memref<{number}xi4> must have a number of elements that is a multiple of 128 (got"
-    assert hint(ValueError(f"{text} {number})"), {}) == wanted
+def test_elements_that_threads_cannot_share(memory: str, number: int, wanted: str | None) -> None:
+    text = f"{memory} must have a number of elements that is a multiple of 128 (got {number})"
+    assert hint(ValueError(text), {}) == wanted
+
+
+def test_a_reduction_across_warps_without_scratch_names_the_parameter() -> None:
+    text = "scratch must be provided when cross-warp reduction is required"
+    assert hint(ValueError(text), {}) == (
+        "Use plgpu.CompilerParams(reduction_scratch_bytes=2048), or more."
+    )
+
+
+def test_the_other_way_to_call_load_is_named() -> None:
+    arguments = ("x", ()) if hasattr(plgpu, "store") else ("x",)
+    with pytest.raises(TypeError) as caught:
+        plgpu.load(*arguments)
+    assert hint(caught.value, {}) == (
+        "This version of JAX takes no index: plgpu.load(ref.at[index], layout=...)."
+        if hasattr(plgpu, "store")
+        else "This version of JAX takes an index: plgpu.load(ref, (), layout=...) for all of it."
+    )
+
+
+def test_each_way_to_declare_a_kernel_has_its_own_argument_names() -> None:
+    with pytest.raises(TypeError) as caught:
+        pl.pallas_call(print, out_type=None)  # type: ignore[call-arg]
+    assert hint(caught.value, {}) == "pallas_call calls it out_shape."
+    new = TypeError("kernel() got an unexpected keyword argument 'out_shape'")
+    assert hint(new, {}) == "This version of JAX calls it out_type."
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("WGMMA_ROW", "This version of JAX calls it plgpu.Layout.WGMMA.reduce(1)."),
+        ("TCGEN05_COL", "This version of JAX calls it plgpu.Layout.TCGEN05.reduce(0)."),
+        ("WGMA", "Did you mean 'WGMMA'?"),
+    ],
+)
+def test_a_layout_that_this_version_lacks_is_named(name: str, wanted: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(plgpu.Layout, name)
+    assert hint(caught.value, {}) == wanted
+
+
+def test_the_assertion_of_a_pallas_call_is_replaced_by_its_meaning() -> None:
+    rule = None
+    with pytest.raises(AssertionError) as caught:
+        assert rule is not None
+    assert message(caught.value) == (
+        "JAX 0.11 and newer do not compile pl.pallas_call with Mosaic GPU"
+    )
+    assert hint(caught.value, {}) == (
+        "Use plgpu.kernel or pl.kernel, and plgpu.emit_pipeline for blocks."
+    )
+    assert message(AssertionError("tiles")) is None
 
 
 def test_a_name_that_a_module_lacks_is_compared_with_those_it_has() -> None:
