@@ -3,9 +3,8 @@
 Goals: at least 95 % of the mutants of `tests/check` are found by the artifact level, and with a
 line of the kernel's source that is near the change; no unchanged kernel is blamed, every deadlock
 ends within 10 s; JAX's `hopper_matmul`, 256 × 128 × 192, takes at most 30 s and a softmax of
-`f32[64, 4096]` at most 5 s on one core; the static level checks at least 200 variants of the
-library a second from the store; a second check of a thousand unchanged variants takes at most 1.5
-times a build of them.
+`f32[64, 4096]` at most 5 s on one core; a second check of a thousand unchanged variants takes at
+most 1.5 times a build of them.
 Of the kernels of `docs/coverage.md`, at least 95 % of those that compile for sm_90a and for sm_100a
 give the numbers of their reference when they are executed, and what JAX compiles wrongly is found:
 that is counted from the results that `make coverage` writes, and `--coverage-only` counts nothing
@@ -20,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,10 +36,7 @@ from kernel_mutants import NEAR, NOT_FOUND, NOT_RUN, Case, Outcome, cases, measu
 from mutated_kernels import SUBJECTS
 
 from pallasc.cache.store import Store
-from pallasc.checks.static import level as static
-from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.api import compile as compile_kernel
-from pallasc.compiler.inputs.lookup import blob_reader
 from pallasc.emulator.machine.machine import Machine, Policy
 from pallasc.emulator.races.observer import Races
 from pallasc.emulator.run_plan import PlanRun
@@ -51,7 +46,7 @@ from pallasc.specs.loading.decorator import Call
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = ROOT / "specs" / "library"
 COVERAGE = ROOT / "tests" / "coverage" / "results-0.12.json"
-FOUND, DEADLOCK_S, MATMUL_S, SOFTMAX_S, STATIC = 95.0, 10.0, 30.0, 5.0, 200.0
+FOUND, DEADLOCK_S, MATMUL_S, SOFTMAX_S = 95.0, 10.0, 30.0, 5.0
 BLAMELESS = ("nothing", "warning")
 AGREE, COVERED = 95.0, ("sm_90a", "sm_100a")
 
@@ -83,7 +78,6 @@ def measure_all(options: argparse.Namespace) -> Sequence[Figure]:
             return figures
         figures += _of_coverage(json.loads(COVERAGE.read_text(encoding="utf-8")))
         figures += _timed(Store(folder / "store"))
-        figures += _static(folder)
     warm = warm_check.measure(argparse.Namespace(rounds=5))
     return [*figures, *warm]
 
@@ -233,35 +227,6 @@ def _emulated(artifact: Artifact) -> float:
     began_s = time.process_time()
     PlanRun(artifact, machine).run([arrays])
     return time.process_time() - began_s
-
-
-def _static(folder: Path) -> list[Figure]:
-    """Time the static level for the library and JAX's kernels, and for the mutants."""
-    library = folder / "library"
-    build = [sys.executable, "-P", "-m", "pallasc", "build", *sorted(LIBRARY.glob("*.yaml"))]
-    subprocess.run([*build, "--store", library], check=True, stdout=subprocess.DEVNULL)
-    return [
-        Figure(
-            "static level, library and JAX's kernels, a core",
-            _rate(Store(library)),
-            "variants/s",
-            STATIC,
-            at_least=True,
-        ),
-        Figure("static level, mutants, a core", _rate(Store(folder / "store")), "variants/s"),
-    ]
-
-
-def _rate(store: Store) -> float:
-    """Return how many artifacts of a store a second of processor time checks."""
-    keys = [path.name for path in (store.folder / "ac").rglob("?" * 64)]
-    began_s = time.process_time()
-    for key in keys:
-        held = store.get_artifact(key)
-        if held is not None:
-            artifact = Artifact(held.artifact, blob_reader(store.get_blob))
-            static.run(Subject(key, artifact), Options())
-    return len(keys) / (time.process_time() - began_s)
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

@@ -28,20 +28,18 @@ Status = Literal["passed", "found", "not checked"]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A kind of mistake that a level finds, documented in `docs/check.md` or `check-rules.md`.
+    """A kind of mistake that a level finds, documented in `docs/check.md`.
 
     Attributes:
         name: lower-case words joined by "-": `deadlock`, `missing-wait`. One name for one kind of
             mistake, whichever level finds it.
         summary: what is wrong, one sentence.
         help: why it matters and what to do, a sentence or two.
-        has_example: `docs/check-rules.md` has a section with an example of it.
     """
 
     name: str
     summary: str
     help: str
-    has_example: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,6 @@ class Level:
 
 
 _LEVELS = (
-    Level(name="static", package="checks.static"),
     Level(name="interpreter", package="checks.interpreter", needs_source=True, executes=True),
     Level(
         name="artifact",

@@ -32,7 +32,6 @@ OUT_OF_BOUNDS = Rule(
     "out-of-bounds",
     "An access is out of bounds.",
     "On a GPU it reads or overwrites other memory, or fails. Clamp the index, or mask the access.",
-    has_example=True,
 )
 RACE = Rule(
     "race",
@@ -58,5 +57,4 @@ UNFINISHED_COPY = Rule(
     "The next block may get the shared memory while it is still in use. Before the kernel ends, "
     "wait for copies into it on their barrier (barrier_wait), for copies out of it with "
     "wait_smem_to_gmem, and for MMAs with wgmma_wait.",
-    has_example=True,
 )

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.options import Options as BuildOptions
     from pallasc.compiler.shards.shard import Shard, Share
 
-LEVELS = ("static", "interpreter", "artifact", "all")
+LEVELS = ("interpreter", "artifact", "all")
 """What `--level` takes; tests compare it with the levels that there are."""
 
 
@@ -78,7 +78,7 @@ class _Request(NamedTuple):
     multiple=True,
     default=("all",),
     show_default=True,
-    help="Read plan and PTX, run JAX's interpreter, execute the PTX, or all three.",
+    help="Run JAX's interpreter, execute the PTX, or both.",
 )
 @input_options
 @click.option(
@@ -129,10 +129,6 @@ def command(
     not checked again. docs/check.md has what each level finds, and what it does not find.
 
     If a spec names small sizes under "check", the levels that execute use them, and say so.
-
-    The static level reads the launch plan, the PTX and the machine code, and executes nothing. It
-    finds barriers whose bytes or arrivals do not add up, missing waits and fences, and accesses
-    out of bounds.
 
     The interpreter level runs the kernel in JAX's interpreter, on random inputs or those of
     --input and --inputs, and compares the results with the reference of the spec. It finds races,

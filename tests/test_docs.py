@@ -303,14 +303,13 @@ SHELL: dict[str, Check] = {
 
 # What needs more than is here: pallasc installed with its entry points (tests/wheels/test_page.py
 # runs it), the stand-in driver (test_docs_page.py, test_jax_page.py, native/test_page.py of
-# tests/runtime), a kernel around it (tests/checks/test_static.py, test_depends_on_order.py),
+# tests/runtime), a kernel around it (tests/checks/test_depends_on_order.py),
 # several machines (tests/shards/test_recipes.py), or Tokamax (tests/cli/test_import_tokamax.py).
 ELSEWHERE = {
     "docs/wheels.md": ("console", "python"),
     "docs/runtime.md": ("console", "python"),
     "docs/jax.md": ("console", "python"),
     "docs/native.md": ("console", "python"),
-    "docs/check-rules.md": ("ptx", "json"),
     "docs/check.md": ("python",),
     "docs/shards.md": ("yaml", "sh", "python"),
     "docs/tokamax.md": ("console",),

@@ -7,7 +7,14 @@ from itertools import takewhile
 from types import MappingProxyType
 
 from pallasc.checks.artifact.history import History
-from pallasc.checks.artifact.rules import FAILED_ASSERTION, INVALID_INSTRUCTION, MISALIGNED
+from pallasc.checks.artifact.rules import (
+    ACCUMULATOR_BEFORE_WAIT,
+    FAILED_ASSERTION,
+    INVALID_INSTRUCTION,
+    MEMORY_LIMIT,
+    MISALIGNED,
+    MISSING_PROXY_FENCE,
+)
 from pallasc.checks.findings import Finding, Place, Rule
 from pallasc.checks.rules import (
     BARRIER_MISUSE,
@@ -16,11 +23,6 @@ from pallasc.checks.rules import (
     RACE,
     UNFINISHED_COPY,
     UNINITIALIZED,
-)
-from pallasc.checks.static.rules import (
-    ACCUMULATOR_BEFORE_WAIT,
-    MEMORY_LIMIT,
-    MISSING_PROXY_FENCE,
 )
 from pallasc.emulator.machine.deadlocks import Deadlock
 from pallasc.emulator.machine.faults import Fault

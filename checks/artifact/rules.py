@@ -14,12 +14,23 @@ from pallasc.checks.rules import (
     UNINITIALIZED,
     WRONG_NUMBERS,
 )
-from pallasc.checks.static.rules import (
-    ACCUMULATOR_BEFORE_WAIT,
-    MEMORY_LIMIT,
-    MISSING_PROXY_FENCE,
-)
 
+ACCUMULATOR_BEFORE_WAIT = Rule(
+    "accumulator-before-wait",
+    "An accumulator is used before its MMA has completed.",
+    "Commit the MMA, and wait for it, before its accumulator is read.",
+)
+MISSING_PROXY_FENCE = Rule(
+    "missing-proxy-fence",
+    "A copy or an MMA reads shared memory without a fence after the stores to it.",
+    "Copies and tensor cores do not see the stores of threads without a fence. Call commit_smem() "
+    "after the stores.",
+)
+MEMORY_LIMIT = Rule(
+    "memory-limit",
+    "A kernel asks for more memory or registers than the device has, or for an invalid amount.",
+    "Use smaller tiles or fewer stages.",
+)
 COMPILED_WRONGLY = Rule(
     "compiled-wrongly",
     "The compiled kernel computes something else than its source says.",

@@ -34,7 +34,6 @@ VERSION = "2.1.0"
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _ROOT = "%SRCROOT%"
 _FINGERPRINT = "pallasc/v1"
-_EXAMPLES = "docs/check-rules.md"
 
 
 def sarif(
@@ -84,12 +83,11 @@ def sarif(
 
 def _rule(rule: Rule) -> dict[str, object]:
     """Return a rule; it has no `helpUri`, as the documentation has no public address."""
-    example = f" pallasc's {_EXAMPLES} has an example of {rule.name}." if rule.has_example else ""
     return {
         "id": rule.name,
         "shortDescription": {"text": rule.summary},
         "fullDescription": {"text": f"{rule.summary} {rule.help}"},
-        "help": {"text": f"{rule.help}{example}"},
+        "help": {"text": rule.help},
     }
 
 

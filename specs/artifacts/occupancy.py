@@ -96,11 +96,6 @@ def warps_per_sm(
     return blocks_per_sm(launch, kernel, target) * warps_of_block(launch)
 
 
-def registers_of_block(launch: Launch | LaunchSize, kernel: KernelResources) -> int:
-    """Return how many registers a block of a launch takes."""
-    return warps_of_block(launch) * _registers_of_warp(kernel)
-
-
 def warps_of_block(launch: Launch | LaunchSize) -> int:
     """Return how many warps a block of a launch has."""
     return -(-math.prod(launch.block) // _WARP_THREADS)

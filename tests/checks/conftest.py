@@ -14,7 +14,6 @@ from pallasc.cache.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import static_kernels  # noqa: F401  (tests import it by its bare name)
 
 sys.path.pop(0)
 

@@ -265,14 +265,14 @@ def test_a_variant_that_does_not_compile_is_told_and_the_others_are_checked(
 
 
 def test_where_one_of_several_variants_was_checked_the_others_change_no_exit_code() -> None:
-    checked = VariantCheck("a", None, None, None, (from_findings("static", ()),))
-    other = VariantCheck("b", None, None, None, (not_checked("static", "it is another"),))
-    assert Report((checked, other), 1.0, ("static",)).exit_code == 0
-    nothing = Report((other, other), 1.0, ("static",))
+    checked = VariantCheck("a", None, None, None, (from_findings("artifact", ()),))
+    other = VariantCheck("b", None, None, None, (not_checked("artifact", "it is another"),))
+    assert Report((checked, other), 1.0, ("artifact",)).exit_code == 0
+    nothing = Report((other, other), 1.0, ("artifact",))
     assert nothing.exit_code == 4
     assert nothing.unchecked is not None
     assert "any of the 2 variants" in nothing.unchecked.message
-    assert Report((), 1.0, ("static",)).exit_code == 0
+    assert Report((), 1.0, ("artifact",)).exit_code == 0
 
 
 def test_errors_of_small_sizes_name_them_and_where_they_come_from(
@@ -325,7 +325,7 @@ def test_without_jax_a_level_that_calls_the_users_code_says_what_to_install(
     [
         (("-k", "name=sound"), "-k chooses variants of specs and bundles"),
         (("--target", "h100"), "--target chooses variants of specs and bundles"),
-        (("--level", "static", "--level", "artifact"), "--level is given 2 times"),
+        (("--level", "artifact", "--level", "artifact"), "--level is given 2 times"),
     ],
 )
 def test_what_a_key_or_a_level_does_not_go_with_is_refused(

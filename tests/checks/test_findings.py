@@ -22,7 +22,7 @@ from pallasc.checks.findings import (
 from pallasc.errors import Location
 
 FOUND = from_findings(
-    "static",
+    "artifact",
     (
         Finding(
             rule="race",
@@ -33,8 +33,8 @@ FOUND = from_findings(
     ),
 )
 RESULTS = [
-    from_findings("static", ()),
-    replace(from_findings("static", ()), seconds=1.5, notes=("for m=4",)),
+    from_findings("artifact", ()),
+    replace(from_findings("artifact", ()), seconds=1.5, notes=("for m=4",)),
     not_checked("interpreter", "it needs the source"),
     not_checked("interpreter", "it took too long", stopped=True),
     FOUND,
@@ -86,4 +86,4 @@ def test_only_findings_and_stopped_checks_fail(result: LevelResult, fails: bool)
 
 def test_a_note_alone_does_not_fail() -> None:
     note = Finding(rule="banks", message="two ways", severity="note")
-    assert not from_findings("static", (note,)).fails
+    assert not from_findings("artifact", (note,)).fails

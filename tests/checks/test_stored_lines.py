@@ -46,7 +46,7 @@ def test_a_second_check_has_the_lines_and_compiles_nothing(project: Path, checki
     source = project / "kernels.py"
     source.write_text(source.read_text() + UNAWAITED)
     (project / "spec.yaml").write_text(checking.spec_of({"name": "unawaited"}))
-    options = ("spec.yaml", "--json", "--level", "static")
+    options = ("spec.yaml", "--json", "--level", "artifact")
 
     def finding(ran: Any, *, from_store: bool) -> Any:
         assert ran.code == 1, ran.err
@@ -93,7 +93,7 @@ def test_lines_that_cannot_be_had_are_told_once(
     monkeypatch.setattr("pallasc.compiler.toolchain.setup.prepare", nullcontext)
     store: Any = None
     findings = tuple(Finding(rule="race", message=f"{n}", ptx_line=n) for n in (3, 4))
-    result = from_findings("static", findings)
+    result = from_findings("artifact", findings)
     variant: Any = SimpleNamespace(id="k", base_dir="/")
     artifact: Any = SimpleNamespace(kernels=())
     locator = Locator(store, 5.0, 1)

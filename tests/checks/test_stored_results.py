@@ -58,7 +58,7 @@ def test_levels_that_read_different_files_keep_their_results_beside_each_other(
         (variant,) = ran.report["variants"]
         return {row["level"]: row["from_store"] for row in variant["results"]}
 
-    levels = ("static", "interpreter", "artifact")
+    levels = ("interpreter", "artifact")
     assert from_store() == dict.fromkeys(levels, False)
     assert from_store() == dict.fromkeys(levels, True)
     (project / "helper.py").write_text("SCALE = 1  # as before\n")

@@ -64,7 +64,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> dict[Any
     }
 
 
-LEVELS = ["static", "interpreter", "artifact"]
+LEVELS = ["interpreter", "artifact"]
 
 
 @pytest.mark.parametrize("level", LEVELS)

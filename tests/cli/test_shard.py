@@ -150,7 +150,7 @@ def test_wrong_values_end_with_2_and_one_sentence(
 
 @pytest.mark.usefixtures("lock")
 def test_checks_are_divided_as_builds_are(run: RunCommand, built: Any, ids: list[str]) -> None:
-    arguments = ("check", *built.arguments, "--level", "static")
+    arguments = ("check", *built.arguments, "--level", "artifact")
     reports = []
     for shard in ("1/3", "2/3", "3/3"):
         result = run(*arguments, "--shard", shard, "--junit", "checks.xml", "--json")

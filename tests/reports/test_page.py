@@ -56,7 +56,7 @@ def _of(*entries: Entry, **fields: Any) -> Content:
 
 
 def test_hostile_texts_add_no_elements() -> None:
-    finding = FindingRow("static", HOSTILE, "error", HOSTILE, HOSTILE, HOSTILE)
+    finding = FindingRow("artifact", HOSTILE, "error", HOSTILE, HOSTILE, HOSTILE)
     hostile = replace(
         ENTRY,
         id=HOSTILE,
@@ -67,7 +67,7 @@ def test_hostile_texts_add_no_elements() -> None:
         place=HOSTILE,
         warnings=(HOSTILE,),
         findings=(finding,),
-        levels=(LevelRow("static", "found", HOSTILE, (HOSTILE,)),),
+        levels=(LevelRow("artifact", "found", HOSTILE, (HOSTILE,)),),
     )
     content = _of(
         hostile, replace(hostile, slug="v-2"), title=HOSTILE, notes=(HOSTILE,), errors=(HOSTILE,)

@@ -74,7 +74,7 @@ def test_a_report_of_a_build_has_the_time_of_each_variant() -> None:
 
 
 def test_a_report_of_checks_has_what_the_levels_took() -> None:
-    results = [{"level": "static", "seconds": 0.25}, {"level": "artifact", "seconds": 2}]
+    results = [{"level": "interpreter", "seconds": 0.25}, {"level": "artifact", "seconds": 2}]
     file = report("checks.json", {"id": "a", "results": results}, {"id": "b", "results": []})
     assert find_costs(file).milliseconds == {"a": 2250}
 

@@ -1,1 +1,0 @@
-"""The static level: reads launch plan, PTX and machine code of a kernel, and executes nothing."""
