@@ -8,7 +8,7 @@ BENCH_ARGS ?=
 DEMO_SPEC ?= specs/library/jax_kernels.yaml
 
 TAG := $(shell $(PYTHON) -c 'import sys; sys.stdout.write("%d.%d" % sys.version_info[:2])' 2>/dev/null)
-VENV := .venv-$(TAG)$(if $(filter-out 13,$(CUDA)),-cuda$(CUDA))
+VENV := .venv-$(TAG)$(if $(filter-out 13,$(CUDA)),-cuda$(CUDA))$(if $(OLDEST),-oldest)
 BIN := $(VENV)/bin
 
 # An environment whose folder was moved, or whose interpreter is gone, is made again.
@@ -19,19 +19,20 @@ comma := ,
 
 # $(call install,EXTRAS): install this folder with these extras, saying nothing unless it fails.
 define install
-@$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(1)]' >$(VENV)/pip.log 2>&1 || { \
+@$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(1)]' \
+	$(if $(OLDEST),-c $(VENV)/oldest.txt) >$(VENV)/pip.log 2>&1 || { \
 	tail -n 15 $(VENV)/pip.log >&2; \
 	echo "make: pip could not install pallasc[$(1)] into $(VENV); the lines above say why," \
 		"$(VENV)/pip.log has them all. Check the network or the package index, then run make again." >&2; \
 	exit 1; }
 endef
 
-.PHONY: help demo test check lint types docs docs-check site coverage bench wheel clean preflight remake
+.PHONY: help demo test test-oldest check lint types docs docs-check site coverage bench wheel clean preflight remake
 .DEFAULT_GOAL := help
 
 help: ## list the targets
 	@echo "Usage: make TARGET [PYTHON=python3.12] [CUDA=12]"
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 15
 
 demo: export PALLASC_CACHE_DIR = build/demo-store
 demo: $(VENV)/installed ## build JAX's own kernels from YAML and show what came out
@@ -42,6 +43,9 @@ demo: $(VENV)/installed ## build JAX's own kernels from YAML and show what came 
 
 test: $(VENV)/installed-dev ## run the tests on all cores (PYTEST_ARGS="-n auto -k name" for some)
 	@$(BIN)/python -P -m pytest $(PYTEST_ARGS)
+
+test-oldest: ## run the tests with the oldest version of each dependency that pyproject.toml allows
+	@$(MAKE) --no-print-directory test OLDEST=1
 
 check: lint types docs-check test ## run everything that must pass: lint, types, docs, tests
 
@@ -91,6 +95,7 @@ $(VENV)/installed: pyproject.toml setup.py $(STALE) | preflight
 	@echo "Installing pallasc, JAX and NVIDIA's assembler into $(VENV) (1.6 GB, a minute or two)..."
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
+	$(if $(OLDEST),@sed -nE 's/^ +"([A-Za-z0-9_-]+)(\[[^]]*])?>=([0-9.]+).*/\1==\3/p' pyproject.toml >$(VENV)/oldest.txt)
 	$(call install,cuda$(CUDA))
 	@pwd -P >$(VENV)/made-in
 	@touch $@

@@ -45,6 +45,11 @@ settings.load_profile("pallasc")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# The tests use all cores already: with one core each, a build in a test starts one worker.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[int(os.environ["PYTEST_XDIST_WORKER"][2:]) % len(cores)]})
+
 
 @functools.cache
 def _why_no_gpu() -> str | None:
