@@ -116,28 +116,18 @@ MUTANTS: dict[str, tuple[str, str, str | None]] = {
     "hopper_wait": ("hopper_matmul", "plgpu.wgmma_wait(0)", None),
     "hopper_commit": ("hopper_matmul", "plgpu.commit_smem()", "race"),
     "hopper_copy": ("hopper_matmul", "plgpu.wait_smem_to_gmem(0)", "unfinished-copy"),
-    "dequant_wait": ("dequant_matmul", "plgpu.wgmma_wait(0)", None),
-    "dequant_commit": ("dequant_matmul", "plgpu.commit_smem()", "race"),
-    "dequant_scales": ("dequant_matmul", "plgpu.barrier_wait(scales_loaded)", "race"),
     # Here a race is found as well, unless the multiplying warp misuses the barrier before it.
     "blackwell_loaded": (
         "blackwell_matmul",
         "plgpu.barrier_wait(loaded.at[slot])",
         "barrier-misuse",
     ),
-    "blackwell_consumed": ("blackwell_matmul", "plgpu.barrier_wait(consumed.at[slot])", "race"),
 }
 FUNCTIONS: dict[str, dict[str, Any]] = {
     "hopper_matmul": {
         "entry": "matmul",
         "args": {"a": "bf16[128, 320]", "b": "bf16[320, 128]"},
         "static": {"tile_m": 128, "tile_n": 128, "tile_k": 64, "max_concurrent_steps": 2},
-        "targets": ["sm_90a"],
-    },
-    "dequant_matmul": {
-        "entry": "dequant_matmul",
-        "args": {"x": "bf16[128, 320]", "weights": "i8[320, 64]", "scales": "f32[64]"},
-        "static": {"tile_m": 128, "tile_n": 64, "tile_k": 64, "max_concurrent_steps": 2},
         "targets": ["sm_90a"],
     },
     "blackwell_matmul": {
@@ -167,19 +157,11 @@ def _kernel(name: str, module: str, file: str) -> dict[str, Any]:
 def mutants(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Any:
     folder = tmp_path_factory.mktemp("mutants")
     kernels = []
-    for module in FUNCTIONS:
-        kernels.append(_kernel(module, module, f"pallasc.specs.library.{module}"))
     for name, (module, taken, _) in MUTANTS.items():
         (folder / f"{name}.py").write_text(_mutated(module, taken))
         kernels.append(_kernel(name, module, f"{name}.py"))
     (folder / "spec.yaml").write_text(checking.spec_of(*kernels))
     return checking.check(folder, "spec.yaml", "--json")
-
-
-@needs_new
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_matmuls_of_the_library_pass(name: str, mutants: Any) -> None:
-    assert (mutants.results[name]["status"], mutants.results[name]["reason"]) == ("passed", "")
 
 
 @needs_new

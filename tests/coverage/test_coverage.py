@@ -1,7 +1,7 @@
 """Every entry of Pallas' reference has kernels, and they give what the checked-in results say.
 
-All kernels are built once a run of the tests, by whichever test process comes first: each for one
-of its architectures, or with `PALLASC_ALL_COVERAGE=1` each for all of them.
+The first test process that needs them builds every third kernel for one of its architectures, or
+with `PALLASC_ALL_COVERAGE=1` every kernel for all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -73,16 +73,19 @@ def came_out(built: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", KEPT["cases"])
-def test_a_kernel_gives_what_the_results_say(name: str, came_out: dict[str, Any]) -> None:
-    own, kept = dict(came_out["cases"][name]), KEPT["cases"][name]
-    built = kept["targets"] if ALL else own["targets"]
-    assert built
-    assert own.pop("emulated", {}) == {
-        arch: said for arch, said in kept.get("emulated", {}).items() if arch in built
-    }
-    without = {key: value for key, value in kept.items() if key != "emulated"}
-    assert own == {**without, "targets": {arch: kept["targets"].get(arch) for arch in built}}
+def test_kernels_give_what_the_results_say(came_out: dict[str, Any]) -> None:
+    cases = came_out["cases"]
+    assert len(cases) >= len(KEPT["cases"]) // (1 if ALL else 3)
+    assert cases == {name: _kept(name, case["targets"]) for name, case in cases.items()}
+
+
+def _kept(name: str, built: Mapping[str, str]) -> dict[str, Any]:
+    """Return the checked-in results of a kernel for the architectures that were built."""
+    kept = KEPT["cases"][name]
+    targets = kept["targets"] if ALL else built
+    emulated = {arch: said for arch, said in kept.get("emulated", {}).items() if arch in targets}
+    found = {**kept, "targets": {arch: kept["targets"].get(arch) for arch in targets}}
+    return {key: value for key, value in (found | {"emulated": emulated}).items() if value}
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on the PATH")
@@ -99,15 +102,15 @@ def test_c_launches_every_kernel_as_python_does(built: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["different"] == []
-    assert found["artifacts"] > 100
-    assert found["maps"] > 20
+    assert found["artifacts"] > 30
+    assert found["maps"] > 6
     assert found["extension"] + found["left"] in (0, found["artifacts"])
     assert found["left"] <= LEFT_TO_PYTHON
 
 
 def test_lines_of_the_source_fit_kernels_of_all_kinds(built: Path) -> None:
-    """`bench/lines.py` looks at all of them; here it is one of sixteen."""
-    command = [sys.executable, "-P", ROOT / "bench" / "lines.py", "--step", "16", "--check"]
+    """`bench/lines.py` looks at all of them; here it is one of 48."""
+    command = [sys.executable, "-P", ROOT / "bench" / "lines.py", "--step", "48", "--check"]
     done = subprocess.run(
         [*command, "--store", built / "store", "--jobs", "1"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "bench")},
@@ -120,7 +123,7 @@ def test_lines_of_the_source_fit_kernels_of_all_kinds(built: Path) -> None:
 
 
 def test_the_results_have_every_kernel(came_out: dict[str, Any]) -> None:
-    assert set(came_out["cases"]) == set(KEPT["cases"])
+    assert set(came_out["declared"]) == set(KEPT["cases"])
 
 
 def test_what_is_declared_of_each_kernel_is_checked_in(came_out: dict[str, Any]) -> None:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import opcode_cases_copies  # noqa: F401  (registers cases)
 import opcode_cases_lanes  # noqa: F401
@@ -17,17 +12,13 @@ import opcode_cases_memory  # noqa: F401
 import pytest
 from opcode_cases import case_of
 from opcode_patterns import Pattern
-from recorded_numbers import RECORD
 from small_kernels import run
 
 from pallasc.emulator.instructions.forms import FORMS, Form, form_of
 from pallasc.emulator.instructions.refused import REFUSED
 from pallasc.emulator.instructions.registry import BUILDERS
-from pallasc.emulator.numbers.table import known_opcodes
 from pallasc.errors import UnsupportedError
 
-OTHER_NUMBERS = ("test_numbers_table", "test_numbers_in_kernels")
-"""Tests that compare with no values of their own, or run whole kernels."""
 OPERANDS = ("%r1, %r2", "L")
 
 
@@ -86,28 +77,3 @@ def test_every_instruction_with_a_function_has_a_form_and_the_other_way_round() 
         for seed in range(20)
     }
     assert drawn == set(BUILDERS)
-
-
-def test_each_alternative_of_arithmetic_is_in_a_vector(tmp_path: Path) -> None:
-    """The tests of arithmetic run once more, and what they apply is taken down."""
-    here, record = Path(__file__).parent, tmp_path / "recorded.json"
-    modules = [path for path in here.glob("test_numbers_*.py") if path.stem not in OTHER_NUMBERS]
-    words = ["-P", "-m", "pytest", "-q", "-p", "recorded_numbers", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "PYTHONPATH": str(here), RECORD: str(record)}
-    done = subprocess.run(
-        [sys.executable, *words, "-p", "no:xdist", f"--basetemp={tmp_path / 'inner'}", *modules],
-        cwd=here.parents[1],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
-    applied = json.loads(record.read_text())
-    missing = {}
-    for text, _ in known_opcodes():
-        pattern = Pattern(text)
-        taken = set().union(*map(pattern.chosen, applied))
-        left = pattern.alternatives - taken
-        if left or (not any(map(pattern.chosen, applied)) and text not in applied):
-            missing[text] = left
-    assert not missing
