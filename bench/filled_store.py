@@ -98,7 +98,7 @@ def fill(store: Store, spec: Path, *, compiled: int = 1) -> list[Variant]:
 
 
 def _copy(store: Store, lookup: Lookup, variants: Sequence[Variant], compiled: int) -> None:
-    manifest = store.get_manifest(lookup.requests.of(variants[0]).folder_key)
+    _, manifest = next(store.sets(lookup.requests.of(variants[0]).key), ("", None))
     if manifest is None:
         raise SystemExit("the first variant has no manifest")
     stored = store.get_artifact(manifest.action, verify=True)
@@ -110,8 +110,7 @@ def _copy(store: Store, lookup: Lookup, variants: Sequence[Variant], compiled: i
         record, own = _changed(stored.artifact, blobs, number)
         put = store.put_artifact(key, record, own)
         copied = replace(manifest, action=key, record=put.digest, variant=variant.id)
-        for name in lookup.requests.of(variant).keys:
-            store.put_manifest(name, copied)
+        store.put_set(lookup.requests.of(variant).key, copied)
         if number % 1000 == 999:
             print(f"filled {number + 1}", file=sys.stderr)
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from pallasc.cache.store import Store
 
 
-def entries_of_variant(store: Store, request_key: str) -> list[Entry] | None:
-    """Return the manifest under a request key, the record it leads to, and that one's blobs.
+def entries_of_variant(store: Store, name: str) -> list[Entry] | None:
+    """Return the manifest under a name, the record it leads to, and the record's blobs.
 
     The manifest counts whether it is signed or not: whoever reads the copy judges that.
 
@@ -24,12 +24,12 @@ def entries_of_variant(store: Store, request_key: str) -> list[Entry] | None:
     """
     from pallasc.cache.packs.format import Entry
 
-    manifest = store.find_manifest(request_key)
-    data = None if manifest is None else store.get_file(MANIFESTS, request_key)
+    manifest = store.find_manifest(name)
+    data = None if manifest is None else store.get_file(MANIFESTS, name)
     if manifest is None or data is None or not manifest.action:
         return None
     entries = entries_of_action(store, manifest.action)
-    return None if entries is None else [Entry(MANIFESTS, request_key, data), *entries]
+    return None if entries is None else [Entry(MANIFESTS, name, data), *entries]
 
 
 def entries_of_action(store: Store, action_key: str) -> list[Entry] | None:

@@ -4,9 +4,12 @@
     v1         = { area "/" shard "/" name } packs tmp quarantine pins leases locks uses stat index
     area       = "cas"               blobs: raw bytes, `name` is their SHA-256
                | "ac"                records of kind `artifact`, `name` is the action key
-               | "man"               records of kind `manifest`, `name` is the request key
+               | "man"               records of kind `manifest`, `name` is a set-name, or the
+                                     key of something without sources
     shard      = the first two digits of `name`
     name       = 64 lower-case hexadecimal digits
+    set-name   = the first 32 digits of the request key, and the first 32 of the SHA-256 of
+                 request-key SP read; `read` is the digest over the sources that were read
     packs      = "packs/" name                    a pack (`cache/packs/format.py`) of files of the
                                                   areas; `name` is the SHA-256 of the pack
                | "packs/" name ".gone"            { area SP name LF }; what counts as missing there
@@ -62,6 +65,8 @@ History:
        read as before, and counts as missing where signatures are required. An older pallasc
        takes a manifest with "check" or "lines" for a damaged one and puts it away. One that
        does not know packs does not look into them, and compiles again what lies there.
+       A request key has one manifest per set of sources, each under its set-name; earlier versions
+       had one under the key and one per folder, which are no longer found.
 
 A store of another version is another folder beside `v1`; it is neither read nor changed.
 

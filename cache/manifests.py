@@ -12,11 +12,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import CorruptError
 
 MAX_SIGNATURES = 16
+MAX_SETS = 32
+"""Manifests that are kept of one request key; the least recently used goes first."""
+_KEY_DIGITS = 32
 _NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _LONGEST_SIGNATURE = 200
 _MOST = 2**53
@@ -90,6 +94,21 @@ class Manifest:
         """Return the JSON object for a store, without empty fields other than `hidden`."""
         fields = {name: getattr(self, name) for name in _FIELDS}
         return {n: v for n, v in fields.items() if v or (n == "hidden" and v is not None)}
+
+
+def set_name(key: str, read: str) -> str:
+    """Return the name of the manifest of a request key and a set of sources.
+
+    Args:
+        key: the request key.
+        read: the digest over the sources.
+    """
+    return key[:_KEY_DIGITS] + sha256(f"{key} {read}".encode("ascii")).hexdigest()[:_KEY_DIGITS]
+
+
+def set_prefix(key: str) -> str:
+    """Return the digits that the names of all manifests of a request key begin with."""
+    return key[:_KEY_DIGITS]
 
 
 def manifest_from_json(body: Mapping[str, Any]) -> Manifest:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -111,6 +112,24 @@ class Packed:
         """
         self._refresh()
         return {name for opened in self._open.values() for name in opened.listed(area)}
+
+    def beginning(self, area: str, prefix: str) -> set[str]:
+        """Return the names of an area's files in packs that begin with an even number of digits.
+
+        Raises:
+            OSError: they cannot be listed.
+        """
+        self._refresh()
+        start = packed_name(area, prefix.ljust(64, "0"))[: 1 + len(prefix) // 2]
+        found = set()
+        for opened in self._open.values():
+            names = opened.pack.packed_names()
+            for at in range(bisect_left(names, start), len(names)):
+                if not names[at].startswith(start):
+                    break
+                if names[at] not in opened.gone:
+                    found.add(names[at][1:].hex())
+        return found
 
     def read_all(self, digest: str, area: str) -> Iterator[tuple[str, bytes]]:
         """Yield name and bytes of each file of an area in a pack, as far as they can be read.

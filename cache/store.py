@@ -11,14 +11,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from pallasc.cache import files, format, single_flight
 from pallasc.cache.folders import Folders
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, StoredRecord
-from pallasc.cache.manifests import Manifest, check_manifest, manifest_from_json
+from pallasc.cache.manifests import (
+    MAX_SETS,
+    Manifest,
+    check_manifest,
+    manifest_from_json,
+    set_name,
+    set_prefix,
+)
 from pallasc.cache.stored import PutResult as PutResult
 from pallasc.cache.stored import StoredArtifact as StoredArtifact
 from pallasc.cache.stored import answer_second
@@ -156,7 +163,7 @@ class Store:
         return self._unless_unreadable(lambda: self._find_artifact(action_key, verify=verify))
 
     def get_manifest(self, request_key: str) -> Manifest | None:
-        """Return the newest manifest of a request key, or None; its fields are checked.
+        """Return the newest manifest under a name, or None; its fields are checked.
 
         Where signatures are required, a manifest that no trusted key signed counts as missing.
 
@@ -178,13 +185,88 @@ class Store:
         return False
 
     def find_manifest(self, request_key: str) -> Manifest | None:
-        """Return the newest manifest of a request key, signed or not, or None.
+        """Return the newest manifest under a name, signed or not, or None.
 
         Raises:
             CorruptError: if the key is not one.
         """
         record = self._unless_unreadable(lambda: self._read_record(MANIFESTS, request_key))
         return None if record is None else manifest_from_json(record[0])
+
+    def sets(self, request_key: str) -> Iterator[tuple[str, Manifest]]:
+        """Yield name and manifest of each set of sources of a request, signed or not.
+
+        The last stored come first. What cannot be listed is left out, with a warning.
+
+        Raises:
+            CorruptError: if the key is not one.
+        """
+        for name in self._set_names(request_key):
+            manifest = self.find_manifest(name)
+            if manifest is not None and name == set_name(request_key, manifest.read):
+                yield name, manifest
+
+    def put_set(self, request_key: str, manifest: Manifest) -> str:
+        """Publish a manifest as one of its request's sets of sources; return its name.
+
+        Beyond `MAX_SETS`, the set whose artifact was used longest ago goes.
+
+        Raises:
+            CorruptError: if the key is not one, or the manifest has a wrong field.
+            SpecError, ToolError: as of `trust`.
+        """
+        name = set_name(format.check_name(request_key), manifest.read)
+        if self.put_manifest(name, manifest).stored:
+            others = [other for other in self._set_names(request_key) if other != name]
+            if len(others) >= MAX_SETS:
+                for other in sorted(others, key=self._set_age)[: len(others) + 1 - MAX_SETS]:
+                    self._remove(MANIFESTS, other)
+        return name
+
+    def _set_names(self, request_key: str) -> list[str]:
+        """Return the names of the manifests of a request key, the last stored first."""
+        prefix = set_prefix(format.check_name(request_key))
+
+        def listed() -> set[str]:
+            folder = format.relative_path(MANIFESTS, request_key).rpartition("/")[0]
+            return {name for name in self.folders.names(folder) if format.is_name(name)}
+
+        names = self._unless_unreadable(listed) or set()
+        names = {name for name in names if name.startswith(prefix)}
+        packed = self._unless_unreadable(lambda: self.packed)
+        if packed is not None:
+            names |= self._unless_unreadable(lambda: packed.beginning(MANIFESTS, prefix)) or set()
+        if len(names) < 2:
+            return list(names)
+        return sorted(names, key=lambda name: (-self._used_ns(MANIFESTS, name), name))
+
+    def _set_age(self, name: str) -> tuple[int, int]:
+        """Return when the artifact of a manifest was last used, and when that was stored, in ns."""
+        manifest = self.find_manifest(name)
+        action = "" if manifest is None else manifest.action
+        return (
+            self._used_ns(ARTIFACTS, action) if action else 0,
+            self._used_ns(MANIFESTS, name),
+        )
+
+    def _used_ns(self, area: str, name: str) -> int:
+        """Return the time of a file, or of the pack that holds it; 0 if it is missing."""
+        places = [format.relative_path(area, name)]
+        times = [0]
+        with contextlib.suppress(OSError):
+            if self.packed is not None:
+                places += [f"{format.PACKS}/{pack}" for pack in self.packed.holders(area, name)]
+        for place in places:
+            with contextlib.suppress(OSError):
+                times.append(self.folders.status(place).st_mtime_ns)
+        return max(times)
+
+    def _remove(self, area: str, name: str) -> None:
+        """Remove a file that is not needed any more; never raises for the disk."""
+        if self.packed is not None:
+            self.packed.forget(area, name)
+        with contextlib.suppress(OSError):
+            self.folders.unlink(format.relative_path(area, name))
 
     def get_file(self, area: str, name: str) -> bytes | None:
         """Return a blob, record or manifest as it lies in the store, verified; None without one.

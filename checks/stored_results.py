@@ -11,9 +11,10 @@ fields:
 * `files`, `packages`, `package_versions`, `opened`, `absent`, `hidden`, `missed`, `read`: what the
   user's code read while it was checked, as in the manifest of a compilation
 
-It lies under a key over action key and digest of the artifact, seed, interleavings, inputs, request
-key, reference and tolerance. As every manifest, it is signed by who makes it, believed as the
-store's manifests are, verified and counted with them.
+Its key is over action key and digest of the artifact, seed, interleavings, inputs, request key,
+reference and tolerance; as a request, it has a manifest for each of the last sets of sources. As
+every manifest, it is signed by who makes it, believed as the store's manifests are, verified and
+counted with them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pallasc.cache.manifests import Manifest, check_manifest, manifest_from_json
 from pallasc.compiler.inputs.changes import CurrentSources
 from pallasc.compiler.inputs.manifest import joined
-from pallasc.compiler.inputs.request import Request, Requests, folder_key
+from pallasc.compiler.inputs.request import Request, Requests
 from pallasc.compiler.toolchain.own_modules import own_digest
 from pallasc.errors import PallascError
 from pallasc.specs.canonical import canonical_text, labelled_key
@@ -49,7 +50,7 @@ class Checkable(NamedTuple):
     """What results are stored for.
 
     Attributes:
-        key: the key of its manifest.
+        key: the key of its manifests.
         action: its action key, "" if unknown.
         variant: what it was compiled from, None without source.
         request: the request of that variant.
@@ -59,13 +60,6 @@ class Checkable(NamedTuple):
     action: str
     variant: Variant | None
     request: Request | None
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The keys that its manifest lies under: one for the folder, one for copies of it."""
-        if self.variant is None:
-            return (self.key,)
-        return folder_key(self.key, self.variant.base_dir), self.key
 
 
 class Stored(NamedTuple):
@@ -198,8 +192,7 @@ class StoredResults:
         stored = result if subject.variant is None else moved_from(result, subject.variant.base_dir)
         rows[level.name] = {"own": self._own_digest(level), "result": to_json(stored)}
         manifest = replace(read, action=subject.action, check=canonical_text(rows), signed=())
-        for name in subject.names:
-            self._store.put_manifest(name, manifest)
+        self._store.put_set(subject.key, manifest)
 
     def put_located(
         self, subject: Checkable, level: Level, result: LevelResult, located: LevelResult
@@ -234,8 +227,7 @@ class StoredResults:
             "result": to_json(moved_from(located, folder)),
         }
         manifest = replace(before, check=canonical_text(rows), signed=())
-        for name in subject.names:
-            self._store.put_manifest(name, manifest)
+        self._store.put_set(subject.key, manifest)
 
     def _locating_digest(self) -> str:
         if _LOCATING not in self._own:
@@ -243,8 +235,16 @@ class StoredResults:
         return self._own[_LOCATING]
 
     def _manifest(self, subject: Checkable) -> Manifest | None:
-        manifests = map(self._store.get_manifest, subject.names)
-        return next((held for held in manifests if held is not None and held.check), None)
+        """Return the manifest with the most results of those that hold, else the newest."""
+        held = [
+            manifest
+            for name, manifest in self._store.sets(subject.key)
+            if manifest.check and self._store.believes(name, manifest)
+        ]
+        fresh = [manifest for manifest in held if not self._has_changed(manifest, subject)]
+        if fresh:
+            return max(fresh, key=lambda manifest: len(_rows(manifest)))
+        return held[0] if held else None
 
     def _own_digest(self, level: Level) -> str:
         if level.name not in self._own:

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -57,6 +57,7 @@ class Pack:
         index = self._read(footer.offset, footer.size)
         frames, names, self._places = format.read_index(index, footer)
         self.frames: Sequence[Frame] = frames
+        self._names = names
         self._numbers = dict(zip(names, range(len(names)), strict=True))
         if len(self._numbers) != len(names):
             self.close()
@@ -103,9 +104,9 @@ class Pack:
             if packed[0] == code:
                 yield packed[1:].hex(), format.place(self._places, number).size
 
-    def packed_names(self) -> Iterable[bytes]:
+    def packed_names(self) -> Sequence[bytes]:
         """Return the packed names of all files, sorted."""
-        return self._numbers.keys()
+        return self._names
 
     def has(self, packed: bytes) -> bool:
         """Tell whether the pack holds a file, by its packed name."""

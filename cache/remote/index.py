@@ -4,7 +4,7 @@
                                         `index`, without zstd's magic number
     index     = { "packs": [ [ digest, bytes ] ],
                   "frames": [ [ pack, offset, bytes, raw, digest ] ],
-                  "requests": { request key: [ file digest, frame, action key ] },
+                  "requests": { manifest name: [ file digest, frame, action key ] },
                   "actions": { action key: [ record digest, [ frame ] ] } }
     pack      = number in "packs"; frame = number in "frames"; offset, bytes, raw as in a pack's
     file digest = the SHA-256 of the manifest's file; record digest = of the body of the record
@@ -16,10 +16,12 @@ look: frames say what they hold, and are verified by what they hold.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from pallasc.cache.manifests import MAX_SETS, set_prefix
 from pallasc.cache.packs.format import Frame, check_frame
 from pallasc.cache.remote import layout
 from pallasc.errors import CorruptError
@@ -66,7 +68,7 @@ class Index:
 
     Attributes:
         packs: bytes of each, by digest.
-        requests: rows by request key.
+        requests: rows by the name of the manifest.
         actions: rows by action key.
     """
 
@@ -119,12 +121,19 @@ class Index:
 
 
 def joined(indexes: Sequence[Index]) -> Index:
-    """Return one index for several, newest first: the newer row wins."""
+    """Return one index for several, newest first: the newer row wins.
+
+    Of the manifests of one request key, the newest `MAX_SETS` stay.
+    """
     result = Index()
-    for index in reversed(indexes):
-        result.packs |= index.packs
-        result.requests |= index.requests
-        result.actions |= index.actions
+    sets: Counter[str] = Counter()
+    for index in indexes:
+        result.packs = index.packs | result.packs
+        result.actions = index.actions | result.actions
+        for name, row in index.requests.items():
+            if name not in result.requests and sets[set_prefix(name)] < MAX_SETS:
+                result.requests[name] = row
+                sets[set_prefix(name)] += 1
     used = {row.frame.pack for row in result.requests.values()}
     used |= {frame.pack for row in result.actions.values() for frame in row.frames}
     result.packs = {digest: size for digest, size in result.packs.items() if digest in used}

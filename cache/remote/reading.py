@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from pallasc.cache.manifests import set_prefix
 from pallasc.cache.packs.arriving import Arriving
 from pallasc.cache.packs.format import Frame
 from pallasc.cache.remote import layout
@@ -63,6 +64,12 @@ class Known:
     version: str | None = None
     indexes: dict[str, Index] = field(default_factory=dict)
     lost: set[str] = field(default_factory=set)
+
+    def sets_of(self, requests: Iterable[str]) -> list[str]:
+        """Return the names of all manifests of these request keys, the newest index first."""
+        wanted = {set_prefix(key) for key in requests}
+        names = (name for index in self.indexes.values() for name in index.requests)
+        return list(dict.fromkeys(name for name in names if set_prefix(name) in wanted))
 
 
 class Part(NamedTuple):

@@ -100,11 +100,11 @@ class Remote:
 
         Args:
             wanted: request keys.
-            accept: tells whether a manifest is true here and now: nothing that the compilation
-                read has changed. It is called in this thread.
+            accept: given the name of a manifest and the manifest, returns True if it is true here
+                and now: nothing that the compilation read has changed. It is called in this thread.
 
         Returns:
-            The action keys of what the local store has now, by request key.
+            The action keys of variants that the local store has now, by the name of the manifest.
         """
         self._guard.expect(len(wanted))
         known = self._load()
@@ -112,18 +112,18 @@ class Remote:
             return {}
         fetch = Fetch(self._guard, self._store, known, self._trust, hold=True)
         self._readers.append(fetch.reader)
-        fetched = fetch.run(wanted, accept)
+        fetched = fetch.run(known.sets_of(wanted), accept)
         self._brought += fetched.actions
         self.stats.hits += len(fetched.actions)
         self.stats.saved_s += fetched.saved_s
         self._tell_once()
         return fetched.actions
 
-    def offer(self, request_key: str) -> None:
-        """Have a variant of the local store written to the remote, if writing is on."""
+    def offer(self, name: str) -> None:
+        """Have a variant be sent, given the name of its manifest here, if writing is on."""
         if self.settings.write and self._guard.failed is None:
             self._guard.expect(1)
-            self._waiting.append(request_key)
+            self._waiting.append(name)
             if self._loading is not None and self._loading.done():
                 self._write_waiting()
 

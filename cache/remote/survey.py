@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pallasc.cache import format
+from pallasc.cache.manifests import set_prefix
 from pallasc.cache.packs.reader import Pack, open_pack
 from pallasc.cache.remote import layout
 from pallasc.cache.remote.catalog import Catalog
@@ -71,7 +72,7 @@ def _figures(guard: Guard, namespace: str) -> NamespaceStats:
     sized = [*catalog.indexes.values(), *catalog.packs.values()]
     return NamespaceStats(
         namespace,
-        len({key for index in found for key in index.requests}),
+        len({set_prefix(name) for index in found for name in index.requests}),
         len({key for index in found for key in index.actions}),
         len(catalog.indexes),
         len(catalog.packs),

@@ -376,7 +376,7 @@ def _diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
 
 def _record_miss(run: Run, index: int, request: Request, result: LookupResult) -> None:
     new = Miss(request, result.reason, result.untrusted, [])
-    miss = run.misses.setdefault(request.folder_key, new)
+    miss = run.misses.setdefault(request, new)
     miss.indices.append(index)
     if not run.options.explain:  # which finds a better reason
         _settle_uncompiled(run, index, miss.reason, untrusted=miss.untrusted)
@@ -424,7 +424,7 @@ def _explain(run: Run, lookup: Lookup, setup: Setup | RememberedToolchain) -> No
     explanations = explain_variants(first, lookup.context, run.store, setup.versions_now)
     for miss, explanation in zip(run.misses.values(), explanations, strict=True):
         miss.reason = explanation.reason
-        run.explanations[miss.request.folder_key] = explanation
+        run.explanations[miss.request] = explanation
         for index in miss.indices:
             own = replace(explanation, variant=run.variants[index].id)
             _settle_uncompiled(run, index, miss.reason, untrusted=miss.untrusted, explanation=own)

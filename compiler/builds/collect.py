@@ -165,19 +165,19 @@ class SpecReader:
         key = _key(path, digests, of_project)
         why = "it has not been read with this store"
         for key_of_file, unchecked in self._known_keys(path, key, digests, of_project):
-            manifest = self.store.get_manifest(key_of_file)
-            if manifest is None:
-                continue
-            changed = _changed(manifest, folder, digests, unchecked)
-            specs = _remembered(manifest) if changed is None else None
-            if specs is not None:
-                self._tell(path, _diagnostics(manifest))
-                self._missed.append((Path(path).name, manifest.missed))
-                self.remembered.append(key_of_file)
-                return specs
-            if changed is None:
-                self.store.put_away(MANIFESTS, key_of_file, "it has no specs", None)
-            why = changed or "its manifest is damaged"
+            for name, manifest in self.store.sets(key_of_file):
+                if not self.store.believes(name, manifest):
+                    continue
+                changed = _changed(manifest, folder, digests, unchecked)
+                specs = _remembered(manifest) if changed is None else None
+                if specs is not None:
+                    self._tell(path, _diagnostics(manifest))
+                    self._missed.append((Path(path).name, manifest.missed))
+                    self.remembered.append(name)
+                    return specs
+                if changed is None:
+                    self.store.put_away(MANIFESTS, name, "it has no specs", None)
+                why = changed or "its manifest is damaged"
         if self.frozen:
             raise NotCachedError(
                 f"the specs of this file are not in the store: {why}.",
@@ -228,8 +228,7 @@ class SpecReader:
             env=declared_fields(sorted(declared)),
             diagnostics=[each.to_json() for each in collected.diagnostics],
         )
-        self.store.put_manifest(key, manifest)
-        self.remembered.append(key)
+        self.remembered.append(self.store.put_set(key, manifest))
         digests.save()
 
     def _tell(self, path: str, diagnostics: Iterable[Diagnostic]) -> None:

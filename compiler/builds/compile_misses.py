@@ -115,7 +115,7 @@ def _result(
     run: Run, session: Session, miss: Miss, index: int, answer: Answer, *, first: bool
 ) -> VariantResult:
     variant = run.variants[index]
-    explanation = run.explanations.get(miss.request.folder_key)
+    explanation = run.explanations.get(miss.request)
     if explanation is not None:
         explanation = replace(explanation, variant=variant.id)
     result = VariantResult(variant, "failed", reason=miss.reason, explanation=explanation)
@@ -136,8 +136,8 @@ def _result(
             run.store.tell_once(topic, warning)
         run.notes += _notes(variant, reply)
         _sign(run, miss, reply)
-        if run.remote is not None and reply.stored and not reply.uncached:
-            run.remote.offer(miss.request, variant.id)
+        if run.remote is not None and reply.stored and reply.manifest_key:
+            run.remote.offer(reply.manifest_key, variant.id)
     artifact = _artifact(run, reply)
     if artifact is None:
         return replace(result, error=CompileError("the store lost the new artifact"))
@@ -155,7 +155,7 @@ def _result(
         result, status=status, seconds=reply.seconds if first else 0.0,
         action_key=reply.action, artifact=artifact, printed=reply.printed,
         diagnostics=reply.diagnostics, missed=reply.missed,
-        manifest_key="" if reply.uncached else miss.request.folder_key,
+        manifest_key=reply.manifest_key,
     )  # fmt: skip
 
 
@@ -171,9 +171,8 @@ def _sign(run: Run, miss: Miss, reply: Compiled) -> None:
         )
         return
     try:
-        for key in miss.request.keys:
-            check_manifest(key, body)
-            run.store.put_manifest(key, manifest_from_json(body))
+        check_manifest(miss.request.key, body)
+        run.store.put_set(miss.request.key, manifest_from_json(body))
     except CorruptError as error:
         run.notes.append(f"{run.variants[miss.indices[0]].id} was not signed: {error.message}")
 

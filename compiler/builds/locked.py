@@ -278,7 +278,7 @@ class LockedLookup:
         return f"{purpose}: {update_command(self._file)}"
 
     def _has_manifest(self, request: Request) -> bool:
-        return any(self._store.get_manifest(key) for key in request.keys)
+        return any(self._store.believes(*held) for held in self._store.sets(request.key))
 
     def _by_action_key(self, variant: Variant, request: Request, entry: Entry) -> LookupResult:
         """Return the artifact of a lock's entry, unless it is known to be out of date."""
@@ -311,7 +311,7 @@ class LockedLookup:
         if variant.id in self._reasons:
             return f"{_SOURCES_CHANGED} ({self._reasons[variant.id]})"
         request = self.requests.of(variant)
-        now = next(filter(None, map(self._store.get_manifest, request.keys)), None)
+        now = self._store.get_manifest(result.manifest_key) if result.manifest_key else None
         for before in self._manifests_of(entry.action):
             same = before.variant == variant.id
             changed = _changes(before, now) if same and now is not None else []

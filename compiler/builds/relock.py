@@ -137,7 +137,9 @@ def _check(
     after = Entry(cached.action_key, cached.artifact.digest, request.key)
     if after == entry:
         return None
-    result = VariantResult(variant, "hit", 0.0, cached.action_key, cached.artifact)
+    result = VariantResult(
+        variant, "hit", 0.0, cached.action_key, cached.artifact, manifest_key=cached.manifest_key
+    )
     reason = lookup.difference(result) or _SAME_RESULT
     return Change("changed", variant.id, entry, after, reason)
 

@@ -19,7 +19,7 @@ class Sendable(NamedTuple):
 
     Attributes:
         namespace: of the toolchain.
-        keys: request keys of what the store has.
+        keys: names of the manifests of variants that the store has.
         absent: number of variants that the store lacks.
         bound: why variants depend on this machine and stay, by their ids.
     """
@@ -45,12 +45,12 @@ def sendable(variants: Sequence[Variant], store: Store) -> Sendable:
         for variant in variants:
             request = lookup.requests.of(variant)
             found = lookup.find(request)
-            if found.artifact is None or store.find_manifest(request.key) is None:
+            if found.artifact is None:
                 absent += 1
             elif why := why_not_portable(found.manifest):
                 bound[variant.id] = why
             else:
-                keys[request.key] = None
+                keys[found.manifest_key] = None
         context.digests.save()
         return Sendable(namespace(setup), tuple(keys), absent, bound)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pallasc.cache.manifests import Manifest
+from pallasc.cache.manifests import Manifest, set_prefix
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.portable import why_not_portable
 from pallasc.compiler.inputs.request import Request
@@ -71,30 +71,33 @@ class RemoteTier:
 
         remote = self.open()
 
-        def accept(key: str, manifest: Manifest) -> bool:
-            return is_portable(remote.stats, key, manifest) and any(
-                lookup.fits(manifest, request) for request in wanted[key]
+        by_prefix = {set_prefix(key): key for key in wanted}
+
+        def accept(name: str, manifest: Manifest) -> bool:
+            return is_portable(remote.stats, name, manifest) and any(
+                lookup.fits(name, manifest, request)
+                for request in wanted[by_prefix[set_prefix(name)]]
             )
 
-        return {*remote.fetch(list(wanted), accept)}
+        return {by_prefix[set_prefix(name)] for name in remote.fetch(list(wanted), accept)}
 
-    def offer(self, request: Request, variant: str) -> None:
-        """Send what was compiled for a request, unless it depends on this machine.
+    def offer(self, name: str, variant: str) -> None:
+        """Send a variant that was compiled, unless it depends on this machine.
 
         Args:
-            request: the request.
+            name: the name of its manifest.
             variant: the variant's id, for notes.
         """
         if not self._settings.write:
             return
-        manifest = self._store.find_manifest(request.key)
+        manifest = self._store.find_manifest(name)
         if manifest is None:
             return
         why = why_not_portable(manifest)
         if why:
             self.notes.append(f"{variant} is not sent to the remote store: {why}")
         else:
-            self.open().offer(request.key)
+            self.open().offer(name)
 
     def finish(self) -> RemoteStats:
         """Send what is left, and return what was done; an interrupt ends that."""

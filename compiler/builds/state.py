@@ -87,10 +87,10 @@ class Run:
         options: options of the build.
         warm: workers that stay between builds, None for workers of this build alone.
         results: finished results by position.
-        misses: misses by folder key.
+        misses: misses by request.
         notes: warnings about compilations.
         has_compiler: whether a compiler is installed.
-        explanations: explanations of misses by folder key, with `explain`.
+        explanations: explanations of misses by request, with `explain`.
         context: what identifies the toolchain, None until that is known.
         remote: the remote store, None if there is none.
     """
@@ -109,9 +109,9 @@ class Run:
         self.on_event = on_event
         self.warm = warm
         self.results: dict[int, VariantResult] = {}
-        self.misses: dict[str, Miss] = {}
+        self.misses: dict[Request, Miss] = {}
         self.notes: list[str] = []
-        self.explanations: dict[str, Explanation] = {}
+        self.explanations: dict[Request, Explanation] = {}
         self.locked: LockedLookup | None = None
         self.has_compiler = True
         self.context: Context | None = None

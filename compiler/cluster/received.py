@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pallasc.cache import format
 from pallasc.cache.format import ARTIFACTS, KINDS, sha256
-from pallasc.cache.manifests import Manifest, check_manifest, manifest_from_json
+from pallasc.cache.manifests import Manifest, check_manifest, manifest_from_json, set_name
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.manifest import fields_text
@@ -52,12 +52,14 @@ def received(
         manifest, wrong = _manifest(reply, asked, keys)
         if manifest is None:
             return wrong
-        change = lookup.first_change(manifest, keys.place)
+        change = next(iter(lookup.changes(manifest, keys.place)), None)
         if change is not None and not _changed_here(change.kind, change.label, keys.place, sent):
             return f"what it read there is not what is here: {change.sentences()[0]}"
         if change is not None:
             uncached = f"{change.sentences()[0]} during compilation"
-            reply = replace(reply, manifest=None, uncached=uncached)
+            reply = replace(reply, manifest=None, manifest_key="", uncached=uncached)
+        else:
+            reply = replace(reply, manifest_key=set_name(keys.key, manifest.read))
     return _published(reply, record, asked, store)
 
 

@@ -1,16 +1,19 @@
 """Look variants up in the store: request, manifest, record. Nothing is imported.
 
-Variants that read the same sources share one check of those sources per build.
+A request has a manifest for each of the last sets of sources that it was compiled from: several
+branches have one each. A manifest whose sources are all unchanged is a hit. Variants that read the
+same sources share one check of these sources per build, and the set that fit the last variant of a
+folder is tried first for the next one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS
-from pallasc.cache.manifests import Manifest
+from pallasc.cache.manifests import Manifest, set_name
 from pallasc.cache.signing import ANOTHER_RECORD, NOT_SIGNED
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs.changes import CurrentSources, SourceChange
@@ -34,24 +37,29 @@ class LookupResult(NamedTuple):
         action_key: key of the artifact.
         artifact: artifact with all blobs verified; None for a miss.
         why: reason of a miss, unless a source has changed.
-        change: the changed source that caused the miss.
+        changes: the changed sources that caused the miss, from the set with the fewest.
         manifest_key: key of the manifest that led to the artifact.
         manifest: that manifest.
-        untrusted: whether the store has an entry without a trusted signature.
+        untrusted: whether the store has only entries without a trusted signature.
     """
 
     action_key: str | None = None
     artifact: Artifact | None = None
     why: str = ""
-    change: SourceChange | None = None
+    changes: tuple[SourceChange, ...] = ()
     manifest_key: str = ""
     manifest: Manifest = _NO_MANIFEST
     untrusted: bool = False
 
     @property
+    def is_new(self) -> bool:
+        """True if the store has no entry of the request."""
+        return self.why == _NEVER
+
+    @property
     def reason(self) -> str:
         """The reason of a miss in words, "" for a hit."""
-        return self.change.sentences()[0] if self.change else self.why
+        return self.changes[0].sentences()[0] if self.changes else self.why
 
 
 class Lookup:
@@ -66,21 +74,31 @@ class Lookup:
         self.context = context
         self.requests = Requests(context)
         self._store = store
-        self._changes: dict[tuple[str, Place], SourceChange | None] = {}
+        self._changes: dict[tuple[str, Place], tuple[SourceChange, ...]] = {}
+        self._fitting: dict[Place, str] = {}
+        """The sources that fit the last variant found, by its folders."""
 
     def find(self, request: Request) -> LookupResult:
-        """Return the hit or miss of a request, from the first manifest that still matches."""
-        miss: LookupResult | None = None
-        for key in request.keys:
-            manifest = self._store.find_manifest(key)
-            if manifest is None:
-                continue
-            result = self._follow(key, manifest, request.place)
+        """Return the hit of a request, or the miss with the fewest changed sources."""
+        misses = []
+        for name, manifest in self._candidates(request):
+            result = self._follow(name, manifest, request.place)
             if result.artifact is not None:
+                self._fitting[request.place] = manifest.read
                 return result
-            miss = miss or result
-            miss = miss._replace(untrusted=miss.untrusted or result.untrusted)
-        return miss or LookupResult(why=_NEVER)
+            misses.append(result)
+        nearest = min(misses, key=lambda miss: (miss.untrusted, len(miss.changes)), default=None)
+        return nearest or LookupResult(why=_NEVER)
+
+    def _candidates(self, request: Request) -> Iterator[tuple[str, Manifest]]:
+        """Yield the manifests of a request, the most promising first, then the newest."""
+        read = self._fitting.get(request.place)
+        if read is not None:
+            name = set_name(request.key, read)
+            manifest = self._store.find_manifest(name)
+            if manifest is not None and manifest.read == read:
+                yield name, manifest
+        yield from self._store.sets(request.key)
 
     def find_variant(self, _: Variant, request: Request) -> LookupResult:
         """Return `find` of a request; a lock, which takes its place, also asks for the variant."""
@@ -93,23 +111,23 @@ class Lookup:
     def trusted_records(self, request: Request) -> dict[str, str] | None:
         """Return the records that trusted keys signed: digests by action key; None for all.
 
-        They are those of a request's manifests, whose sources may have changed since.
+        All manifests of the request count, although their sources may have changed since.
         """
         if not self._store.trust.strict:
             return None
         records: dict[str, str] = {}
-        for key in request.keys:
-            manifest = self._store.find_manifest(key) or Manifest()
+        for name, manifest in self._store.sets(request.key):
             is_complete = manifest.action and manifest.record
-            if is_complete and self._store.trust.vouches(KINDS[MANIFESTS], key, manifest.body):
-                records[manifest.action] = manifest.record
+            if is_complete and self._store.trust.vouches(KINDS[MANIFESTS], name, manifest.body):
+                records.setdefault(manifest.action, manifest.record)
         return records
 
-    def fits(self, manifest: Manifest, request: Request) -> bool:
-        """Tell whether a manifest of another store is true here: believed, and nothing changed."""
+    def fits(self, name: str, manifest: Manifest, request: Request) -> bool:
+        """Return True if a manifest of another store is true here: believed, nothing changed."""
         return (
-            self._store.believes(request.key, manifest)
-            and self.first_change(manifest, request.place) is None
+            name == set_name(request.key, manifest.read)
+            and self._store.believes(name, manifest)
+            and not self.changes(manifest, request.place)
         )
 
     def _follow(self, key: str, manifest: Manifest, place: Place) -> LookupResult:
@@ -118,22 +136,22 @@ class Lookup:
             return LookupResult(why=NOT_SIGNED, untrusted=True)
         if not manifest.action:
             return LookupResult(why=_NO_ACTION)  # compiling replaces the manifest
-        change = self.first_change(manifest, place)
-        if change is not None:
-            return LookupResult(change=change)
+        changes = self.changes(manifest, place)
+        if changes:
+            return LookupResult(changes=changes)
         record = manifest.record if self._store.trust.required else None
         artifact = stored_artifact(self._store, manifest.action, record=record)
         if artifact is not None:
-            return LookupResult(manifest.action, artifact, "", None, key, manifest)
+            return LookupResult(manifest.action, artifact, "", (), key, manifest)
         if record is not None and self._store.get_artifact(manifest.action):
             return LookupResult(why=ANOTHER_RECORD, untrusted=True)
         return LookupResult(why=_RECORD_GONE)
 
-    def first_change(self, manifest: Manifest, place: Place) -> SourceChange | None:
-        """Return the first source of a manifest that has changed, None if none has."""
+    def changes(self, manifest: Manifest, place: Place) -> tuple[SourceChange, ...]:
+        """Return the sources of a manifest that have changed."""
         sources = (manifest.read, place)
         if sources not in self._changes:
-            self._changes[sources] = self.current(place).first_change(manifest)
+            self._changes[sources] = tuple(self.current(place).changes(manifest))
         return self._changes[sources]
 
 

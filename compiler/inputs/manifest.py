@@ -1,10 +1,12 @@
-"""Manifests of compilations: what is stored under a request key, so that a hit needs no JAX.
+"""Manifests of compilations: what is stored for a request key, so that a hit needs no JAX.
 
-As in ccache's direct mode, a manifest lists the files and packages that the last compilation of a
-request read, with their digests, and the resulting action key. If all digests still match, the
-record under that action key is a hit (`lookup`).
+As in ccache's direct mode, a manifest lists the files and packages that a compilation of a request
+read, with their digests, and the resulting action key. If all digests match, the record under that
+action key is a hit (`lookup`). A request key keeps a manifest for each of the last sets of sources
+(`cache/manifests.MAX_SETS`), each named by the request key and `read`, so branches and folders
+that share a store do not replace each other's.
 
-Manifest, schema 3:
+Manifest, schema 4:
 
 * `action`: the action key, `record`: the digest of the record under it
 * `files`: label -> digest, `packages`: name -> digest, `package_versions`: name -> version
@@ -24,9 +26,10 @@ Manifest, schema 3:
 
 `cache/manifests` declares the fields and checks them; `signed` is added by `cache/signing`.
 
-Schema 2 had `variables` (digests of environment variables) and `current_folder`, as workers then
-inherited the environment of the build. Schema 1 had no `read`, and its request key covered each
-field of the toolchain separately.
+Schema 3 was the same, with one manifest per request key and one per folder. Schema 2 had
+`variables` (digests of environment variables) and `current_folder`, as workers then inherited the
+environment of the build. Schema 1 had no `read`, and its request key covered each field of the
+toolchain separately.
 """
 
 from __future__ import annotations

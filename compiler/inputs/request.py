@@ -22,35 +22,24 @@ from pallasc.specs.entries import Entry, parse_entry
 from pallasc.specs.gpus import Target
 from pallasc.specs.spec import Variant, plain_args
 
-MANIFEST_SCHEMA = 3
+MANIFEST_SCHEMA = 4
 """The schema of the manifests that request keys lead to: see `manifest`."""
 
 _PLAIN = (str, int, float, type(None), ArraySpec)
 
 
 class Request(NamedTuple):
-    """The lookup keys of a variant.
+    """The key of a variant, and the folders that its sources come from.
 
-    Equal specs in two folders may have different sources, so each folder has a manifest of its own
-    under `folder_key`. The manifest under `key` serves folders that were moved or copied.
+    Equal specs in two folders have the same key: what they read is compared (`lookup`).
 
     Attributes:
-        keys: the keys to look for a manifest under, in order: `folder_key`, `key`.
+        key: request key.
         place: folders in which modules and files are searched for.
     """
 
-    keys: tuple[str, str]
+    key: str
     place: Place
-
-    @property
-    def key(self) -> str:
-        """Request key."""
-        return self.keys[1]
-
-    @property
-    def folder_key(self) -> str:
-        """Request key combined with the spec's folder."""
-        return self.keys[0]
 
 
 class Requests:
@@ -77,7 +66,7 @@ class Requests:
             self._data[declared] = data_digests(variant, self._context.digests)
         fields = _variant_fields(variant, self._data[declared])
         key = labelled_key({**fields, "toolchain": self._toolchain})
-        return Request((folder_key(key, variant.base_dir), key), self._place(variant))
+        return Request(key, self._place(variant))
 
     def _place(self, variant: Variant) -> Place:
         entries = (variant.base_dir, tuple(_names_of_entries(variant)))
@@ -103,11 +92,6 @@ def request_fields(variant: Variant, context: Context) -> dict[str, str]:
     """
     data = data_digests(variant, context.digests)
     return _variant_fields(variant, data) | _toolchain_fields(context)
-
-
-def folder_key(request: str, base_dir: str) -> str:
-    """Return the key of a request's manifest for one folder."""
-    return labelled_key({"request": request, "folder": base_dir})
 
 
 def data_digests(variant: Variant, digests: FileDigests) -> dict[str, str]:

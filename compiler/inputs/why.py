@@ -40,7 +40,7 @@ class Explanation:
         key: request key.
         nearest: id of the variant of the nearest entry, None if there is none.
         fields: differences between the request and that entry's.
-        sources: files and packages that have changed since.
+        sources: files and packages that differ from the set of sources with the fewest changes.
         toolchain: differences between the toolchains, with versions, in words.
         over_budget: limit of the spec that the stored artifact exceeds, which fails a build.
     """
@@ -84,16 +84,11 @@ def explain_variants(
         if cached.artifact is not None:
             result.append(_hit(variant, key, cached.artifact))
             continue
-        manifest = next(filter(None, map(store.get_manifest, request.keys)), None)
-        if manifest is not None:
-            changes = lookup.current(request.place).changes(manifest)
-            sources = tuple(clause for change in changes for clause in change.sentences())
+        if not cached.is_new:
+            sources = tuple(clause for change in cached.changes for clause in change.sentences())
             result.append(
                 Explanation(variant.id, False, cached.reason, key, variant.id, (), sources)
             )
-            continue
-        if cached.untrusted:
-            result.append(Explanation(variant.id, False, cached.reason, key, variant.id))
             continue
         if manifests is None:
             manifests = all_manifests(store)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallasc.cache.entries import entries_of_action, entries_of_variant
 from pallasc.cache.format import MANIFESTS
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.relock import compile_times
 from pallasc.compiler.builds.report import Report, VariantResult
@@ -81,12 +81,12 @@ def make_part(
             if result.artifact is not None
         },
         costs_s=compile_times(report.results),
-        sources=_sources(done, requests, store),
+        sources=_sources(done, store),
         report=documents[0],
         junit=documents[1],
         tables=tables_of(share.listed),
     )
-    write_part(path, head, chain(_specs(specs, store), _files(done, requests, store)))
+    write_part(path, head, chain(_specs(specs, store), _files(done, store)))
 
 
 def _specs(keys: Sequence[str], store: Store) -> Iterator[Sequence[Entry]]:
@@ -120,36 +120,34 @@ def _toolchain(context: Context | None, store: Store, ptxas: Path | None) -> Too
     return Toolchain(context.components(versions), dict(context.identity), versions, jax)
 
 
-def _sources(
-    done: Sequence[VariantResult], requests: Mapping[str, Request], store: Store
-) -> dict[str, str]:
+def _sources(done: Sequence[VariantResult], store: Store) -> dict[str, str]:
     """Return the digests of the files that kernels were made from; none where two differ."""
     found: dict[str, set[str]] = {}
     for result in done:
-        for key in requests[result.variant.id].keys:
-            manifest = store.find_manifest(key)
-            if manifest is not None and manifest.action == result.action_key:
-                for label, value in manifest.files.items():
-                    found.setdefault(f"{result.variant.name} {label}", set()).add(value)
-                break
+        manifest = _manifest(result, store)
+        files = {} if manifest is None else manifest.files
+        for label, value in files.items():
+            found.setdefault(f"{result.variant.name} {label}", set()).add(value)
     return {label: min(values) for label, values in found.items() if len(values) == 1}
 
 
-def _files(
-    done: Sequence[VariantResult], requests: Mapping[str, Request], store: Store
-) -> Iterator[Sequence[Entry]]:
+def _manifest(result: VariantResult, store: Store) -> Manifest | None:
+    """Return the manifest of a result, None if the store has none that leads to its artifact."""
+    manifest = store.find_manifest(result.manifest_key) if result.manifest_key else None
+    is_own = manifest is not None and manifest.action == result.action_key
+    return manifest if is_own else None
+
+
+def _files(done: Sequence[VariantResult], store: Store) -> Iterator[Sequence[Entry]]:
     """Yield the files of each variant.
 
     Raises:
         ToolError: the store lacks one.
     """
     for result in done:
-        action = str(result.action_key)
-        request = requests[result.variant.id]
-        entries = None
-        if _has_portable_manifest(store, request, action):
-            entries = entries_of_variant(store, request.key)
-        entries = entries or entries_of_action(store, action)
+        has_manifest = _manifest(result, store) is not None
+        entries = entries_of_variant(store, result.manifest_key) if has_manifest else None
+        entries = entries or entries_of_action(store, str(result.action_key))
         if entries is None:
             why = store.not_stored or "it was removed meanwhile"
             raise ToolError(
@@ -157,17 +155,3 @@ def _files(
                 hint="A part takes artifacts from the store: name one with room by --store.",
             )
         yield entries
-
-
-def _has_portable_manifest(store: Store, request: Request, action: str) -> bool:
-    """Tell whether the manifest that serves every folder leads to an action key.
-
-    Another checkout with other sources may have replaced it; then it becomes that of this folder.
-    """
-    portable = store.find_manifest(request.key)
-    if portable is not None and portable.action == action:
-        return True
-    own = store.find_manifest(request.folder_key)
-    if own is None or own.action != action:
-        return False
-    return store.put_manifest(request.key, replace(own, signed=())).stored

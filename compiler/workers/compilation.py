@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from pallasc.cache.about import About
+from pallasc.cache.manifests import set_name
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs import closure
@@ -24,7 +25,6 @@ from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot
 from pallasc.compiler.inputs.reads import missed_so_far, name_of
 from pallasc.compiler.inputs.request import (
     data_digests,
-    folder_key,
     named_entries,
     place_of,
 )
@@ -223,15 +223,11 @@ class _Compilation:
         """Return how long compiling took: now, or earlier if it was only lowered again."""
         if made.status == "compiled":
             return made.seconds
-        for name in self._manifest_keys():
-            manifest = self.session.store.get_manifest(name)
-            if manifest is not None and manifest.about:
+        store = self.session.store
+        for name, manifest in store.sets(self.request.request):
+            if manifest.action == made.action and store.believes(name, manifest):
                 return max(made.seconds, manifest.cost_s)
         return made.seconds
-
-    def _manifest_keys(self) -> tuple[str, str]:
-        request = self.request.request
-        return folder_key(request, self.request.variant.base_dir), request
 
     def _remember(self, made: Compiled, read: Sources, fields: Mapping[str, str]) -> Compiled:
         """Publish the manifest, or have the build do it, or tell why there is none."""
@@ -252,10 +248,10 @@ class _Compilation:
             diagnostics=[each.to_json() for each in made.diagnostics],
             record=made.digest or "",
         )
+        made = replace(made, manifest_key=set_name(self.request.request, manifest.read))
         if session.signing:
             return replace(made, manifest=manifest.to_json())
-        for name in self._manifest_keys():
-            session.store.put_manifest(name, manifest)
+        session.store.put_set(self.request.request, manifest)
         return made
 
 

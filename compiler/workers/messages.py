@@ -162,6 +162,7 @@ class Compiled(Reply):
         blobs: what the record names, by digest.
         missed: withheld variables and files that were asked for, with the place of the question.
         manifest: what the build signs and publishes, None where the worker did.
+        manifest_key: the name of the manifest, "" if there is none.
     """
 
     action: str
@@ -178,10 +179,11 @@ class Compiled(Reply):
     blobs: Mapping[str, bytes] = field(default_factory=dict)
     missed: Mapping[str, str] = field(default_factory=dict)
     manifest: Mapping[str, object] | None = None
+    manifest_key: str = ""
 
     def __post_init__(self) -> None:
         Reply.__post_init__(self)
-        for key in (self.action, self.digest):
+        for key in (self.action, self.digest, self.manifest_key or None):
             if key is not None and not re.fullmatch("[0-9a-f]{64}", key):
                 raise ValueError(f"{key!r} is not a SHA-256 digest")
         if not 0 <= self.seconds < 1e9:

@@ -116,8 +116,8 @@ class Project:
     def manifests(self, variants: Sequence[Variant]) -> dict[str, Manifest]:
         """Return the manifest of each variant by its kernel's name."""
         context = self.context()
-        found = {v.name: self.store.get_manifest(request_key(v, context)) for v in variants}
-        return {name: manifest for name, manifest in found.items() if manifest is not None}
+        found = {v.name: list(self.store.sets(request_key(v, context))) for v in variants}
+        return {name: sets[0][1] for name, sets in found.items() if sets}
 
     def copy(self, place: Path) -> Project:
         """Return a project with copies of all files and of the store."""

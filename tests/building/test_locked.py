@@ -229,7 +229,7 @@ def test_a_spec_that_changed_is_refused_even_where_the_id_is_the_same(
 def test_a_store_without_manifests_gives_what_the_lock_names_and_says_so(
     project: Any, lock: Lock
 ) -> None:
-    assert remove(project.store, format.MANIFESTS) == 3  # two of the kernel, one of toolchains
+    assert remove(project.store, format.MANIFESTS) == 2  # the kernel's, and one of toolchains
     project.write("helper.py", "def twice(x): return 3 * x\n")
     lookup, variant = held_to(lock, project)
     result = result_of(lookup, variant)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache import format
+from pallasc.cache.manifests import set_name
 from pallasc.cache.signing import ANOTHER_RECORD, NOT_SIGNED
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep.verify import verify
@@ -17,7 +18,7 @@ from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import update_lock
 from pallasc.compiler.builds.reproduce import reproduce, with_reproduction
 from pallasc.compiler.inputs.lookup import artifact_of_action
-from pallasc.compiler.inputs.request import folder_key, request_key
+from pallasc.compiler.inputs.request import request_key
 from pallasc.errors import CheckError, CorruptError
 from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 
@@ -192,11 +193,10 @@ def test_a_signed_manifest_leads_no_other_request_anywhere(kernels: Any) -> None
     kernels.build(store=signed(kernels.store))
     context = kernels.context()
     double, triple = (request_key(variant, context) for variant in kernels.variants())
-    base = kernels.variants()[0].base_dir
-    for source, target in ((triple, double), (folder_key(triple, base), folder_key(double, base))):
-        manifest = kernels.store.find_manifest(source)
-        data, _ = format.encode("manifest", target, manifest.body)
-        kernels.store.path("man", target).write_bytes(data)
+    ((_, manifest),) = kernels.store.sets(triple)
+    target = set_name(double, manifest.read)
+    data, _ = format.encode("manifest", target, manifest.body)
+    kernels.store.path("man", target).write_bytes(data)
     wrong = kernels.build()
     assert wrong.results[0].action_key == wrong.results[1].action_key
     right = kernels.build(store=signed(kernels.store), frozen=True)

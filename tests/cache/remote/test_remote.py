@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -172,3 +173,25 @@ def test_only_what_is_signed_counts_where_the_settings_ask_for_it(
     signer = Store(store.root.parent / "signer", require_signed=True)
     upload(settings, signer, [put(signer, 0, 3)])
     assert list(download(signed, other, [request_key(0), request_key(1)])[0]) == [request_key(0)]
+
+
+def test_each_machine_finds_its_set_of_sources_also_after_indexes_were_joined(
+    settings: RemoteSettings, store: Store, other: Store
+) -> None:
+    def put_set(where: Store, version: int) -> str:
+        manifest = where.get_manifest(put(where, 7, version))
+        assert manifest is not None
+        return where.put_set(request_key(7), replace(manifest, read=f"{version:064x}"))
+
+    names = [put_set(store, version) for version in range(MOST_INDEXES + 3)]
+    for name in names:
+        upload(settings, store, [name])
+    own = put_set(other, 100)
+    for version in (0, MOST_INDEXES + 2):
+        remote = Remote.open(settings, other, tell=lambda text: None)
+        remote.prepare(variants.NAMESPACE)
+        fields = f"v{version}"
+        found = remote.fetch([request_key(7)], lambda _, m, fields=fields: m.fields == fields)
+        assert found == {names[version]: action_key(7, version)}
+        assert remote.finish().hits == 1
+    assert {name for name, _ in other.sets(request_key(7))} == {own, names[0], names[-1]}

@@ -1,0 +1,185 @@
+"""Branches, folders and edits that share a store: each finds its own artifacts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pallasc.cache.format import ARTIFACTS
+from pallasc.cache.manifests import set_name
+from pallasc.cache.signing import NOT_SIGNED
+from pallasc.cache.store import Store
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.collect import SpecReader
+from pallasc.compiler.builds.locked import Locked
+from pallasc.compiler.builds.options import Options
+from pallasc.compiler.builds.relock import check_lock, update_lock
+from pallasc.compiler.inputs.why import explain_variants
+from pallasc.specs.lock import Lock
+
+BRANCHES = 10
+KERNEL = """\
+from helper import scale
+
+# branch {branch}
+def scaled(x):
+    return x * scale({factor})
+"""
+HELPER = "def scale(factor): return factor\n"
+PYTHON_SPEC = """\
+import pallasc
+from sizes import N
+
+
+@pallasc.kernel(args=[f"f32[{N}]"], targets=["sm_90a"])
+def scaled(x):
+    return x
+"""
+SPEC = {"name": "scaled", "entry": "kernel.py:scaled", "args": {"x": "f32[8, 128]"}}
+
+
+class Branches(NamedTuple):
+    """A folder whose files change as branches are checked out, and what each branch locked."""
+
+    project: Any
+    actions: list[str]
+    locks: list[Lock]
+
+    def check_out(self, branch: int) -> None:
+        self.project.write("kernel.py", source(branch))
+
+
+def source(branch: int) -> str:
+    """Return the kernel of a branch; odd and even branches compile to different artifacts."""
+    return KERNEL.format(branch=branch, factor=2.0 + branch % 2)
+
+
+@pytest.fixture(scope="module")
+def first_round(make_project: Callable[[], Any]) -> Branches:
+    """Return a store in which each of ten branches was built once, each in a folder of its own."""
+    project = make_project()
+    names = [f"branch{branch}/spec.yaml" for branch in range(BRANCHES)]
+    for branch, name in enumerate(names):
+        project.spec(SPEC, name=name)
+        project.write(f"branch{branch}/kernel.py", source(branch))
+        project.write(f"branch{branch}/helper.py", HELPER)
+    variants = [variant for name in names for variant in project.variants(name)]
+    report = build(variants, store=project.store, options=Options(jobs=1))
+    assert {result.status for result in report.results} == {"compiled", "lowered"}
+    first = variants[:1]
+    lock = update_lock(first, None, file=Path("l"), whole=True, store=project.store).lock
+    ((name, entry),) = lock.variants.items()
+    entries = [
+        entry._replace(action=result.action_key, artifact=result.artifact.digest)
+        for result in report.results
+    ]
+    locks = [replace(lock, variants={name: each}) for each in entries]
+    project.spec(SPEC)
+    project.write("helper.py", HELPER)
+    return Branches(project, [str(result.action_key) for result in report.results], locks)
+
+
+@pytest.fixture
+def branches(first_round: Branches, tmp_path: Path) -> Branches:
+    """Return a copy of the folder and of the store."""
+    return first_round._replace(project=first_round.project.copy(tmp_path))
+
+
+def test_ten_branches_in_turn_are_hits_and_match_their_locks(branches: Branches) -> None:
+    project = branches.project
+    for _ in range(2):
+        for branch in range(BRANCHES):
+            branches.check_out(branch)
+            locked = Locked("pallasc.lock", branches.locks[branch], frozen=True)
+            for options in ({}, {"locked": locked, "frozen": True}):
+                (result,) = project.build(**options).results
+                assert (result.status, result.error) == ("hit", None)
+                assert result.action_key == branches.actions[branch]
+    check = check_lock(project.variants(), locked, whole=True, store=project.store)
+    assert check.changes == ()
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_branch_does_not_match_the_lock_of_another(branches: Branches, frozen: bool) -> None:
+    branches.check_out(3)
+    other = Locked("pallasc.lock", branches.locks[4], frozen=frozen)
+    (result,) = branches.project.build(locked=other, frozen=frozen).results
+    assert result.status == "failed"
+    assert "is not as locked: kernel.py has changed." in str(result.error)
+
+
+def test_an_explanation_compares_with_the_set_of_sources_with_the_fewest_changes(
+    branches: Branches,
+) -> None:
+    project = branches.project
+    branches.check_out(7)
+    project.write("helper.py", "def scale(factor): return -factor\n")
+    (found,) = explain_variants(project.variants(), project.context(), project.store)
+    assert (found.hit, found.sources) == (False, ("helper (helper.py) has changed",))
+    (result,) = project.build(frozen=True).results
+    assert result.reason == "helper (helper.py) has changed"
+    project.write("helper.py", HELPER)
+    assert [result.status for result in project.build(frozen=True).results] == ["hit"]
+
+
+def test_a_branch_whose_artifact_was_evicted_does_not_hide_the_others(branches: Branches) -> None:
+    project = branches.project
+    project.store.path(ARTIFACTS, branches.actions[1]).unlink()
+    branches.check_out(0)
+    assert [result.status for result in project.build().results] == ["hit"]
+    branches.check_out(1)
+    (result,) = project.build(frozen=True).results
+    assert result.reason == "the store no longer has its record"
+
+
+def test_an_unsigned_set_of_another_branch_does_not_hide_a_signed_one(
+    branches: Branches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    project = branches.project
+
+    def signed() -> Store:
+        return Store(project.store.root, require_signed=True)
+
+    branches.check_out(0)
+    (result,) = project.build(store=signed(), frozen=True).results
+    assert result.reason == NOT_SIGNED
+    assert [r.status for r in project.build(store=signed()).results] == ["compiled"]
+    assert [r.status for r in project.build(store=signed(), frozen=True).results] == ["hit"]
+    project.write("helper.py", "def scale(factor): return -factor\n")
+    (result,) = project.build(store=signed(), frozen=True).results
+    assert result.reason == "helper (helper.py) has changed"
+
+
+def test_a_manifest_under_the_name_of_another_set_is_ignored(branches: Branches) -> None:
+    project = branches.project
+    branches.check_out(0)
+    (result,) = project.build().results
+    found = dict(project.store.sets(result.request.key))
+    manifest = found[result.manifest_key]
+    shutil.rmtree(project.store.folder / "man")
+    project.store.put_manifest(set_name(result.request.key, "0" * 64), manifest)
+    assert not list(project.store.sets(result.request.key))
+    assert [r.status for r in project.build(compile=False).results] == ["missing"]
+
+
+def test_a_python_spec_is_not_executed_again_after_an_undone_edit(branches: Branches) -> None:
+    project = branches.project
+    project.write("spec.py", PYTHON_SPEC)
+
+    def size(*, frozen: bool) -> str:
+        reader = SpecReader(store=project.store, frozen=frozen)
+        (spec,) = reader.specs([str(project.folder / "spec.py")])
+        return str(spec.args)
+
+    project.write("sizes.py", "N = 128\n")
+    first = size(frozen=False)
+    project.write("sizes.py", "N = 256\n")
+    second = size(frozen=False)
+    project.write("sizes.py", "N = 128\n")
+    assert size(frozen=True) == first != second

@@ -1,0 +1,113 @@
+"""Sets of sources: the manifests that a store keeps of one request key."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pallasc.cache.format import ARTIFACTS, MANIFESTS, sha256
+from pallasc.cache.manifests import MAX_SETS, Manifest, set_name
+from pallasc.cache.store import Store
+from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.upkeep.merge_stores import merge_stores
+from pallasc.cache.upkeep.prune import prune
+from pallasc.cache.upkeep.verify import verify
+
+KEY = sha256(b"request")
+
+
+def read_of(number: int) -> str:
+    return sha256(f"sources {number}".encode())
+
+
+def put(store: Store, number: int) -> str:
+    """Store an artifact that was made from a set of sources; return the name of its manifest."""
+    action = sha256(f"action {number}".encode())
+    store.put_artifact(action, {"number": number}, {"cubin": f"cubin {number}".encode()})
+    return store.put_set(KEY, Manifest(action=action, read=read_of(number), name=str(number)))
+
+
+def held(store: Store) -> set[int]:
+    return {int(manifest.name) for _, manifest in store.sets(KEY)}
+
+
+def use(store: Store, number: int, time_s: float) -> None:
+    path = store.path(ARTIFACTS, sha256(f"action {number}".encode()))
+    os.utime(path, (time_s, time_s))
+
+
+def test_each_set_of_sources_has_a_manifest_and_the_same_set_replaces_its_own(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path / "store")
+    assert held(store) == set()
+    assert [put(store, number) for number in (1, 2, 1)] == [
+        set_name(KEY, read_of(number)) for number in (1, 2, 1)
+    ]
+    assert held(store) == {1, 2}
+    assert verify(store).ok
+
+
+def test_beyond_the_limit_the_set_whose_artifact_was_used_longest_ago_goes(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    for number in range(MAX_SETS):
+        put(store, number)
+        use(store, number, 1000.0 + number)
+    use(store, 0, 9000.0)  # by a build that found it
+    for number in range(MAX_SETS, MAX_SETS + 3):
+        put(store, number)
+    assert held(store) == {0, *range(4, MAX_SETS + 3)}
+    assert len(store.names(MANIFESTS)) == MAX_SETS
+
+
+def test_processes_that_store_sets_at_the_same_time_lose_none(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pallasc.cache.store import Store\n"
+        "from pallasc.cache.manifests import Manifest\n"
+        "store, key = Store(sys.argv[1]), sys.argv[2]\n"
+        "for read in sys.argv[3:]: store.put_set(key, Manifest(read=read, name='1'))\n"
+    )
+    reads = [read_of(number) for number in range(MAX_SETS)]
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "store"), KEY, *part])
+        for part in (reads[::2], reads[1::2])
+    ]
+    assert [process.wait(timeout=300) for process in processes] == [0, 0]
+    found = {manifest.read for _, manifest in Store(tmp_path / "store").sets(KEY)}
+    assert found == {*reads}
+
+
+def test_sets_of_several_stores_add_up_in_packs_and_the_limit_holds_there_too(
+    tmp_path: Path,
+) -> None:
+    one, two, both = (Store(tmp_path / name) for name in ("one", "two", "both"))
+    for number in range(MAX_SETS):
+        put(one if number % 2 else two, number)
+    assert all(merged.ok for merged in merge_stores(both, [one.root, two.root]))
+    assert held(both) == {*range(MAX_SETS)}
+    put(both, MAX_SETS)
+    assert len(held(both)) == len(held(Store(both.root))) == MAX_SETS
+    assert MAX_SETS in held(both)
+    assert verify(both).ok
+
+
+def test_a_set_goes_with_its_artifact_and_the_others_stay(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    for number in range(3):
+        put(store, number)
+    for number, time_s in ((0, 9000.0), (1, 1000.0), (2, 9000.0)):
+        use(store, number, time_s)
+    prune(store, limits=Limits(max_age_s=5000.0, grace_s=0.0), now_ns=round(10_000 * 1e9))
+    assert held(store) == {0, 2}
+    assert len(store.names(MANIFESTS)) == 2
+
+
+@pytest.mark.parametrize("other", [KEY[:32] + "0" * 32, "0" * 32 + KEY[32:]])
+def test_a_key_that_shares_digits_finds_nothing(tmp_path: Path, other: str) -> None:
+    store = Store(tmp_path / "store")
+    put(store, 1)
+    assert list(store.sets(other)) == []
