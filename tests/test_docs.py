@@ -165,6 +165,11 @@ def check_recipe(block: Block, folder: Path) -> Iterator[str]:
     else:
         commands = [line for job in recipe.values() for line in job["script"]]
     write_specs(folder)
+    # A page has recipes for several services, which share commands.
+    done = folder / ".commands"
+    already = done.read_text().splitlines() if done.exists() else []
+    commands = [command for command in commands if command not in already]
+    done.write_text("\n".join([*already, *commands]))
     for command in commands:
         installed = re.fullmatch(
             r'pip install "pallasc(\[[a-z0-9,]+\])" -c constraints.txt', command
