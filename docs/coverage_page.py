@@ -23,9 +23,9 @@ something other than the kernel asks for, and is checked to still do so.
 
 `pl` is `jax.experimental.pallas`, `plgpu` is `jax.experimental.pallas.mosaic_gpu`. The kernels are
 in `tests/coverage`; `make coverage` compiles all of them for all architectures and writes the
-results again. The tests run the interpreter on all, compile and emulate each kernel for one of its
-architectures and every second one for another, and compare with those results; with
-`PALLASC_ALL_COVERAGE=1` they compile and compare all."""
+results again. The tests interpret every third kernel, compile and emulate it for one of its
+architectures, and compare with those results; with `PALLASC_ALL_COVERAGE=1` they compile and
+compare all."""
 
 _EMULATED = """\
 By architecture: how many of the kernels that compile give the numbers of their reference when their

@@ -247,5 +247,5 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
 TestStoreAgainstModel = StoreAgainstModel.TestCase
 TestStoreAgainstModel.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, database=None
+    max_examples=30, stateful_step_count=25, deadline=None, database=None
 )

@@ -221,5 +221,5 @@ class PacksAgainstModel(RuleBasedStateMachine):
 
 TestPacksAgainstModel = PacksAgainstModel.TestCase
 TestPacksAgainstModel.settings = settings(
-    max_examples=40, stateful_step_count=20, deadline=None, database=None
+    max_examples=20, stateful_step_count=20, deadline=None, database=None
 )
