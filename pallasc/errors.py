@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_HEAD_CHARACTERS, _TAIL_CHARACTERS = 4_000, 2_000
+
 
 @dataclass(frozen=True, slots=True)
 class Location:
@@ -139,3 +141,27 @@ class BudgetError(PallascError):
     """A variant uses more of a resource than its spec allows."""
 
     exit_code = 5
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception of the user's code, which may be huge or unreadable."""
+    try:
+        text = str(error)
+    except Exception as failure:  # noqa: BLE001 - the exception's own `__str__` may raise anything
+        return f"its message cannot be read: {type(failure).__name__}"
+    return bounded(text)
+
+
+def summary_of(error: BaseException) -> str:
+    """Return the class and the message of an exception of the user's code."""
+    message = message_of(error)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def bounded(text: str) -> str:
+    """Return a text without its middle if it is too long to print."""
+    cut = len(text) - _HEAD_CHARACTERS - _TAIL_CHARACTERS
+    if cut <= 0:
+        return text
+    head, tail = text[:_HEAD_CHARACTERS], text[-_TAIL_CHARACTERS:]
+    return f"{head}… ({cut:,} characters cut) …{tail}"

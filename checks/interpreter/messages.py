@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pallasc.checks.findings import Finding, Place, Rule
 from pallasc.checks.rules import BARRIER_MISUSE, OUT_OF_BOUNDS, RACE, UNFINISHED_COPY
-from pallasc.errors import Location
+from pallasc.errors import Location, message_of
 
 _KEY = r"HostAllocationKey\((?P<{0}key>[^)]*)\)"
 _ACCESS = (
@@ -151,7 +151,7 @@ def missing_part(reason: str) -> str:
 
 def raised_text(error: BaseException) -> str:
     """Return what was raised; behind a callback that ends a stack in text."""
-    text = str(error)
+    text = message_of(error)
     raised = [*_RAISED.finditer(text)] if "CpuCallback error" in text else []
     return text[raised[-1].end() :].strip() if raised else text
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pallasc.compiler.lowering.trees import BuiltNode
-from pallasc.errors import Location, SpecError
+from pallasc.errors import Location, SpecError, summary_of
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.entries import parse_entry
 from pallasc.specs.loading.modules import load_module
@@ -48,7 +48,7 @@ def _import_module(name: str, base_dir: str, shown: str) -> Any:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         raise SpecError(
-            f"{shown} cannot be imported: {type(error).__name__}: {error}",
+            f"{shown} cannot be imported: {summary_of(error)}",
             location=_last_place(error),
             hint=_import_hint(error),
         ) from error
@@ -167,9 +167,7 @@ def static_value(value: Any, base_dir: str) -> Any:
     try:
         return function(**arguments)
     except Exception as error:
-        raise SpecError(
-            f"$call {value['$call']!r} failed: {type(error).__name__}: {error}"
-        ) from error
+        raise SpecError(f"$call {value['$call']!r} failed: {summary_of(error)}") from error
 
 
 def array_arguments(args: Args, base_dir: str) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pallasc.compiler.lowering.assertions import failed_line
 from pallasc.compiler.lowering.instructions import equations
+from pallasc.errors import message_of
 from pallasc.specs.spelling import nearest
 
 _AXIS = re.compile(r"unbound axis name: (?P<axis>\w+)")
@@ -37,23 +38,23 @@ def hint(error: BaseException, mesh: object) -> str | None:
     """Return what to do about an error of JAX that does not say so itself, None for others."""
     if isinstance(error, AssertionError):
         return _of_assertion(error)
-    if isinstance(error, TypeError) and (argument := _ARGUMENT.search(str(error))):
+    if isinstance(error, TypeError) and (argument := _ARGUMENT.search(message_of(error))):
         is_call = argument["function"] == "pallas_call"
         name = (_RENAMED_IN_CALLS if is_call else _RENAMED).get(argument["name"])
         owner = argument["function"] if is_call else "This version of JAX"
         return f"{owner} calls it {name}." if name else None
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType | type):
         return _of_attribute(error.name or "", error.obj)
-    if isinstance(error, NameError) and (unbound := _AXIS.search(str(error))):
+    if isinstance(error, NameError) and (unbound := _AXIS.search(message_of(error))):
         return _of_axis(unbound["axis"], mesh)
     functions = [frame.f_code.co_name for frame in _frames(error)]
     if type(error).__name__ == "TracerBoolConversionError" and "from_slice" in functions:
         return _SLICE_HINT
-    if "safe_map() argument" in str(error) and "compute_gmem_slice" in functions:
+    if "safe_map() argument" in message_of(error) and "compute_gmem_slice" in functions:
         return _INDEX_MAP_HINT
-    if "Failed to infer a possible set of layouts" in str(error):
+    if "Failed to infer a possible set of layouts" in message_of(error):
         return _of_layouts(error)
-    return _of_text(str(error))
+    return _of_text(message_of(error))
 
 
 def message(error: BaseException) -> str | None:
@@ -67,7 +68,7 @@ def _of_assertion(error: AssertionError) -> str | None:
     if line == _NO_RULE:
         return _NO_CALL_HINT
     # JAX 0.10 ends this way where a derivative meets the primitive of a kernel.
-    if str(error) == "must override":
+    if message_of(error) == "must override":
         return _NO_DERIVATIVE_HINT
     return _of_text(line)
 
@@ -82,7 +83,7 @@ def _of_attribute(name: str, owner: ModuleType | type) -> str | None:
 
 def _of_layouts(error: BaseException) -> str:
     """Return the hint for the likely cause, which the message of layout inference may lack."""
-    inside = [] if "cannot relayout" in str(error) else [*_lowered_equations(error)]
+    inside = [] if "cannot relayout" in message_of(error) else [*_lowered_equations(error)]
     has_casts = any(equation.primitive.name == "layout_cast" for equation in inside)
     for equation in (each for each in inside if each.outvars):
         name, shape = equation.primitive.name, getattr(equation.outvars[0].aval, "shape", ())

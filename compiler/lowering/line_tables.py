@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pallasc.compiler.lowering.memory_parts import KernelMemory, Part
-from pallasc.errors import CompileError, Location
+from pallasc.errors import CompileError, Location, summary_of
 from pallasc.specs.artifacts.elf import parse_elf
 from pallasc.specs.canonical import digest
 
@@ -96,7 +96,7 @@ def line_tables(
     except Exception as error:
         raise CompileError(
             "the source lines of its kernels cannot be found: compiling it again failed: "
-            f"{type(error).__name__}: {error}",
+            f"{summary_of(error)}",
             location=definition(job.function),
         ) from error
     printed = printed_kernels(text)

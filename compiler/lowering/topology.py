@@ -42,7 +42,7 @@ gpu_device_info {{
 }}
 platform_name: "CUDA"
 dnn_version_info {{ major: 9 minor: 10 }}
-device_description_str: "{description}"
+device_description_str: {description}
 """
 
 _PLATFORMS = {"gpu", "cuda"}
@@ -52,11 +52,18 @@ def target_config(target: Target) -> str:
     """Return the text proto that describes `target` to XLA."""
     figures = {key: value for key, value in target.figures().items() if key != "arch"}
     return _TEMPLATE.format(
-        **figures,
+        **{**figures, "description": _quoted(target.description)},
         major=target.major,
         minor=target.minor,
         extension=" feature_extension: ACCELERATED_FEATURES" if target.suffix == "a" else "",
     )
+
+
+def _quoted(text: str) -> str:
+    """Return a string of the text format, in ASCII: all but letters and the like as octal bytes."""
+    data = text.encode("utf-8", "replace")
+    plain = (chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03o}" for b in data)
+    return f'"{"".join(plain)}"'
 
 
 @cache

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pallasc.errors import SpecError
+from pallasc.errors import SpecError, summary_of
 from pallasc.specs.arrays import ArraySpec, settled_layout
 from pallasc.specs.artifacts.plan import Binding, tree_leaves
 from pallasc.specs.dtypes import DTYPES, parse_dtype
@@ -166,7 +166,7 @@ def _call(node: BuiltNode, arrays: Iterator[Any]) -> Any:
     except SpecError:
         raise
     except Exception as error:
-        raise SpecError(f"{node.called} failed: {type(error).__name__}: {error}") from error
+        raise SpecError(f"{node.called} failed: {summary_of(error)}") from error
 
 
 def is_node(value: Any) -> bool:

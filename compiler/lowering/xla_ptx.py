@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pallasc.compiler.lowering.compile import Job, Tools, compile_lowered
 from pallasc.compiler.lowering.diagnose import definition
-from pallasc.errors import CompileError
+from pallasc.errors import CompileError, summary_of
 from pallasc.specs.artifacts.plan import Launch
 
 _ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
@@ -35,9 +35,7 @@ def xla_ptx(job: Job, tools: Tools, cubins: Mapping[str, Sequence[str]]) -> dict
         try:
             translation = compile_lowered(job.lower(), job, tools, ptx_folder=Path(folder))
         except Exception as error:
-            raise _not_found(
-                job, f"recompiling it failed: {type(error).__name__}: {error}"
-            ) from error
+            raise _not_found(job, f"recompiling it failed: {summary_of(error)}") from error
         texts = written_kernels(Path(folder))
     now = {(s.kernel, s.cubin) for s in translation.steps if isinstance(s, Launch)}
     found = {}

@@ -8,9 +8,10 @@ from typing import Any
 
 from pallasc.compiler.lowering.diagnose import frames, user_place
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
+from pallasc.compiler.lowering.jax_versions import without_locations
 from pallasc.compiler.lowering.trees import abstract, bind
 from pallasc.compiler.references.compare import numpy_dtype
-from pallasc.errors import SpecError
+from pallasc.errors import SpecError, summary_of
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.spec import Variant
 
@@ -68,13 +69,13 @@ def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> Any:
         raise
     positional, named = _arguments(variant, inputs)
     try:
-        result = function(*positional, **named, **static)
-        return jax.block_until_ready(result)
+        with without_locations():
+            return jax.block_until_ready(function(*positional, **named, **static))
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
         place = user_place(frames(error)) or variant.location
         raise SpecError(
-            f"the reference {variant.reference} of {variant.name} failed: {reason}", location=place
+            f"the reference {variant.reference} of {variant.name} failed: {summary_of(error)}",
+            location=place,
         ) from error
 
 

@@ -7,7 +7,6 @@ there is no manifest, and the variant is lowered again next time.
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -49,7 +48,7 @@ from pallasc.compiler.workers.messages import (
     LinesFound,
     PtxFound,
 )
-from pallasc.errors import PallascError, SpecError
+from pallasc.errors import PallascError, SpecError, summary_of
 from pallasc.specs.canonical import labelled_key
 from pallasc.specs.entries import Entry
 from pallasc.specs.loading.modules import module_name
@@ -326,5 +325,4 @@ def why_uncached(read: Sources) -> str:
 
 def why_unknown_reads(error: Exception) -> str:
     """Return why there is no manifest: finding out what was read raised an error."""
-    cause = traceback.format_exception_only(error)[-1].strip()
-    return f"cannot determine which files it read: {cause}"
+    return f"cannot determine which files it read: {summary_of(error)}"

@@ -137,7 +137,7 @@ def stable(text: str, folders: Mapping[str, str]) -> str:
         text: the message.
         folders: path without a slash at the end -> what replaces it; "" removes the slash, too.
     """
-    text = _CONTROL.sub("", text).replace("\r\n", "\n").strip("\n")
+    text = _CONTROL.sub("", text[: 50 * LONGEST_TEXT]).replace("\r\n", "\n").strip("\n")
     text = _ABSL.sub(r"\1 ", text)
     for pattern in (_TIME, _CLOCK, _ADDRESS, _IDENTITY, _DURATION):
         text = pattern.sub("…", text)

@@ -15,7 +15,7 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pallasc import errors
-from pallasc.errors import CompileError, Location, PallascError, SpecError
+from pallasc.errors import CompileError, Location, PallascError, SpecError, bounded
 from pallasc.specs.spec import Spec, Variant
 from pallasc.specs.wire import spec_from_json, spec_to_json, variant_from_json, variant_to_json
 
@@ -36,7 +36,8 @@ class _ErrorText:
     def of(error: PallascError) -> _ErrorText:
         public = next(k.__name__ for k in type(error).__mro__ if hasattr(errors, k.__name__))
         place = error.field if isinstance(error, SpecError) else ""
-        told = (error.message, error.hint, error.location, error.exit_code)
+        hint = error.hint and bounded(error.hint)
+        told = (bounded(error.message), hint, error.location, error.exit_code)
         return _ErrorText(public, *told, place, error.kind)
 
     def error(self) -> PallascError:

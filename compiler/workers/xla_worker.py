@@ -22,6 +22,7 @@ from typing import IO, Any
 from pallasc.compiler.lowering import device_library
 from pallasc.compiler.lowering.diagnose import captured_output
 from pallasc.compiler.toolchain import nvjitlink
+from pallasc.errors import message_of
 from pallasc.specs.garbage import collector_past
 
 LENGTH = struct.Struct(">Q")
@@ -78,7 +79,7 @@ def _answer(what: str, *arguments: Any) -> tuple[Any, ...]:
         try:
             result = _isa() if what == "isa" else _compile(*arguments)
         except Exception as error:  # noqa: BLE001 - the parent raises it again
-            return False, type(error).__name__, str(error), output()
+            return False, type(error).__name__, message_of(error), output()
         written = output()
     os.write(2, written.encode())
     return True, result

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from pallasc.errors import Location, SpecError
+from pallasc.errors import Location, SpecError, message_of
 
 _PREFIX = "_pallasc_spec_"
 
@@ -72,7 +72,7 @@ def _execute(name: str, file: Path, shown: str) -> ModuleType:
 
 
 def _summary(error: BaseException) -> str:
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = error.msg if isinstance(error, SyntaxError) else message_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

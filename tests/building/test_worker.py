@@ -95,6 +95,38 @@ def test_a_kernel_that_kills_its_process_fails_alone(hostile: Any, results: Any)
     assert [r.status for r in hostile.build().results] == ["hit"] * len(stored)
 
 
+UNREADABLE = {
+    "raises": "def run(x): raise ValueError('a' * 10**7)\n",
+    "imports": "raise OSError('a' * 10**7)\ndef run(x): return x\n",
+    "ours": "import pallasc\ndef run(x): raise pallasc.SpecError('a' * 10**7)\n",
+    "silent": "class Silent(Exception):\n    def __str__(self): raise KeyError\n"
+    "def run(x): raise Silent\n",
+}
+
+
+def test_what_a_kernel_raises_is_cut_or_named_if_it_cannot_be_read(
+    project: Any, results: Any
+) -> None:
+    for name, text in UNREADABLE.items():
+        project.write(f"{name}.py", text)
+    entries = {name: f"{name}.py:run" for name in UNREADABLE} | {"package": "imports:run"}
+    project.spec(*({"name": name, "entry": entry} for name, entry in entries.items()))
+    found = {name: str(result.error) for name, result in results(project.build()).items()}
+    assert all("aaaaaaaa" in found[name] for name in entries if name != "silent")
+    assert all(len(message) < 10_000 for message in found.values())
+    for name in ("imports", "ours", "package"):
+        assert "characters cut" in found[name], name
+    assert "Silent: its message cannot be read: KeyError" in found["silent"]
+
+
+def test_a_models_description_may_hold_any_character(project: Any) -> None:
+    project.write("quoted.py", "def run(x): return x * 2\n")
+    models = {"mine": {"like": "h100-sxm", "description": 'A "big" \\ GPU {x} \u00e9'}}
+    project.spec({"name": "k", "entry": "quoted.py:run"}, models=models, targets=["mine"])
+    (result,) = project.build().results
+    assert (result.status, result.error) == ("compiled", None)
+
+
 def test_settings_that_a_kernel_changes_do_not_reach_the_next(project: Any, results: Any) -> None:
     project.write("plain.py", "import jax.numpy as jnp\ndef run(x): return x + jnp.arange(128)\n")
     for name, text in {

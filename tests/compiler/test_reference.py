@@ -39,6 +39,9 @@ def plain(a):
 def wide(a):
     return a + 2**40
 
+def shouting(a):
+    raise ValueError("a" * 10**7)
+
 def dying(a):
     os._exit(7)
 """
@@ -118,6 +121,14 @@ def test_a_process_that_dies_is_an_error(folder: Path, tmp_path: Path) -> None:
     arrays = [_array("a", _ones(1))]
     with pytest.raises(PallascError, match="the process that runs the reference of kernel@h100"):
         list(compare([variant], lambda _: _launched(tmp_path, arrays, arrays)))
+
+
+def test_a_huge_message_of_a_reference_is_cut(folder: Path, tmp_path: Path) -> None:
+    variant = _variant(folder, "shouting", {"a": resolve_array("f32[4]")})
+    arrays = [_array("a", _ones(1))]
+    with pytest.raises(SpecError, match=r"ValueError: aaa.*characters cut") as caught:
+        list(compare([variant], lambda _: _launched(tmp_path, arrays, arrays)))
+    assert len(str(caught.value)) < 10_000
 
 
 def test_a_launch_that_fails_ends_the_comparison(folder: Path) -> None:
