@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType, MethodType
 from typing import Any, TypeVar
 
 from pallasc.errors import Location, SpecError
@@ -23,7 +23,7 @@ from pallasc.specs.loading.declare import declare as checked_spec
 from pallasc.specs.loading.modules import load_module, module_name
 from pallasc.specs.loading.yaml_text import HALF, HALF_HINT, join_surrogates
 from pallasc.specs.spec import Spec
-from pallasc.specs.spelling import show, suggestion
+from pallasc.specs.spelling import an, show, suggestion
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -72,6 +72,9 @@ class _Collection:
 
 
 _collections: list[_Collection] = []
+
+_UNNAMED = "has no name that a worker process can import it by."
+_NAME_IT = "Define it with def at the top level of a file."
 
 _UNKNOWN_FIELD = re.compile(r"kernel\(\) got an unexpected keyword argument '(?P<field>\w+)'")
 
@@ -257,10 +260,7 @@ def spec_of(
     """
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
-        raise SpecError(
-            f"{type(function).__name__} cannot be found by name.",
-            hint="Define a function at the top level of a module.",
-        )
+        raise SpecError(f"{_described(function)} {_UNNAMED}", hint=_NAME_IT)
     file = Path(code.co_filename).resolve()
     fields: dict[str, object] = {"args": list(args), "static": dict(static), "targets": [target]}
     if mesh:
@@ -289,7 +289,7 @@ def _plain(value: object, at: Place, file: Path) -> object:
     if callable(value) and at.path == ("reference",):
         return _entry_of(value, file, at)
     raise at.error(
-        f"{type(value).__name__} is not plain data.",
+        f"{_described(value)} is not plain data.",
         'Write Call("package.module:function", …) or Ref("package.module:attribute").',
     )
 
@@ -318,10 +318,35 @@ def _target_of(target: str | Callable[..., Any], at: Place, file: Path) -> str:
 def _entry_of(function: Callable[..., Any], file: Path, at: Place) -> str:
     module = getattr(function, "__module__", None)
     qualname = getattr(function, "__qualname__", None)
-    if not module or not qualname or "<" in qualname:
-        raise at.error(
-            f"{qualname or type(function).__name__} cannot be found by name.",
-            "Define it at the top level of a file.",
-        )
+    if not module or not qualname or "<" in qualname or not _is_named(function, module, qualname):
+        raise at.error(f"{_described(function)} {_UNNAMED}", _NAME_IT)
     own = module in (module_name(file), "__main__")
     return f"{file.name if own else module}:{qualname}"
+
+
+def _is_named(function: Callable[..., Any], module: str, qualname: str) -> bool:
+    """Return False if the name of a function leads to another one.
+
+    A function is decorated before its name is bound. `jax.vmap(f)` is named like f.
+    """
+    if isinstance(function, MethodType) and not isinstance(function.__self__, type):
+        return False
+    held: object = sys.modules.get(module)
+    for part in qualname.split("."):
+        held = getattr(held, part, None)
+    return not (
+        isinstance(function, FunctionType) and function is not held is inspect.unwrap(function)
+    )
+
+
+def _described(value: Any) -> str:
+    """Return the kind and the name of an object, and its line where Python knows it."""
+    if isinstance(value, type):
+        return f"the class {value.__qualname__} of {value.__module__}"
+    code = getattr(inspect.unwrap(value) if callable(value) else value, "__code__", None)
+    if code is None:
+        return f"{an(type(value).__qualname__)} object"
+    name = getattr(value, "__qualname__", code.co_name)
+    kind = "method" if isinstance(value, MethodType) else "function"
+    wrapper = "a wrapper of " if hasattr(value, "__wrapped__") else ""
+    return f"{wrapper}the {kind} {name} ({Path(code.co_filename).name}:{code.co_firstlineno})"

@@ -118,9 +118,9 @@ def test_a_wrong_call_says_what_is_wrong(results: dict[str, Any], name: str) -> 
         ("bad dtype", "SpecError", "Did you mean 'f32'?"),
         ("bad target", "SpecError", "sm_90a"),
         ("does not trace", "CompileError", "must be a multiple of 128"),
-        ("closure isolated", "SpecError", "cannot be found by name"),
-        ("partial isolated", "SpecError", "partial cannot be found by name"),
-        ("object isolated", "SpecError", "Callable cannot be found by name"),
+        ("closure isolated", "SpecError", "has no name that a worker process can import it by"),
+        ("partial isolated", "SpecError", "a partial object has no name"),
+        ("object isolated", "SpecError", "a Callable object has no name"),
         ("static isolated", "SpecError", "object is not plain data"),
     ],
 )

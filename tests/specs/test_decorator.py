@@ -140,7 +140,7 @@ HEAD = "from pallasc.specs.loading.decorator import Call, Ref, kernel\n"
         ),
         (
             '@kernel(args={}, static={"d": float})\ndef f(x): ...\n',
-            "s.py:2: f.static.d: type is not plain data.\n"
+            "s.py:2: f.static.d: the class float of builtins is not plain data.\n"
             '  Write Call("package.module:function", …) or Ref("package.module:attribute").',
         ),
         (
@@ -153,12 +153,29 @@ HEAD = "from pallasc.specs.loading.decorator import Call, Ref, kernel\n"
         ),
         (
             "def outer():\n    @kernel(args={})\n    def f(x): ...\nouter()\n",
-            "s.py:3: outer.<locals>.f cannot be found by name.\n"
-            "  Define it at the top level of a file.",
+            "s.py:3: the function outer.<locals>.f (s.py:3) has no name that a worker process can "
+            "import it by.\n  Define it with def at the top level of a file.",
         ),
         (
             "kernel(args={})(lambda x: x)\n",
-            "s.py:2: <lambda> cannot be found by name.\n  Define it at the top level of a file.",
+            "s.py:2: the function <lambda> (s.py:2) has no name that a worker process can import "
+            "it by.\n  Define it with def at the top level of a file.",
+        ),
+        (
+            "class C:\n    def m(self, x): ...\nkernel(args={}, reference=C().m)(C)\n",
+            "s.py:4: C.reference: the method C.m (s.py:3) has no name that a worker process can "
+            "import it by.\n  Define it with def at the top level of a file.",
+        ),
+        (
+            "import functools\nkernel(args={}, reference=functools.partial(print))(print)\n",
+            "s.py:3: print.reference: a partial object has no name that a worker process can "
+            "import it by.\n  Define it with def at the top level of a file.",
+        ),
+        (
+            "import functools\ndef f(x): ...\n@functools.wraps(f)\ndef g(x): ...\n"
+            "kernel(args={}, reference=g)(f)\n",
+            "s.py:6: f.reference: a wrapper of the function f (s.py:3) has no name that a worker "
+            "process can import it by.\n  Define it with def at the top level of a file.",
         ),
         (
             '@kernel(args={}, targets=["sm_90"])\ndef f(x): ...\n',
