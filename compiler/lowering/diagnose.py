@@ -8,10 +8,12 @@ module. Only what fails below Python needs a second run with locations on.
 from __future__ import annotations
 
 import contextlib
+import errno
 import inspect
 import itertools
 import os
 import re
+import shutil
 import sys
 import sysconfig
 import tempfile
@@ -24,7 +26,14 @@ from typing import Any
 
 from pallasc.compiler.executable.unsupported import UNSUPPORTED_HINT
 from pallasc.compiler.lowering.assertions import failed_line
-from pallasc.errors import CompileError, Location, PallascError, UnsupportedError
+from pallasc.errors import (
+    CompileError,
+    Location,
+    PallascError,
+    ToolError,
+    UnsupportedError,
+    message_of,
+)
 
 _MLIR = "MLIRError"
 _MLIR_ERROR = re.compile(r"\berror:\s*(?P<text>.+)")
@@ -49,6 +58,9 @@ _CALLBACK = re.compile(r"_?(?P<name>\w*callback\w*?)_lowering")
 _MOSAIC = os.path.join("jax", "experimental", "mosaic", "")
 _OPERATION = re.compile(r"\s*\bop=\s*\n.*", re.DOTALL)
 _DUMP = re.compile(r"\{ lambda\b|^\s*Equation:|^\s*\w+\[$")
+_WORKERS_FOLDER = re.compile(r"/pallasc-(?:workers|xla)-.*")
+_FULL_BYTES, _MOST_FREED_BYTES = 64 << 10, 64 << 20
+"""Files that a compiler could not finish may be gone when it reports that."""
 _OF_XLA = ("XlaRuntimeError", "JaxRuntimeError")
 _MOST_LINES = 12
 _LONGEST_LINE = 400
@@ -76,7 +88,7 @@ def _unsupported(error: BaseException) -> str | None:
 
     JAX raises plain `RuntimeError` and `ValueError` for these: only their text tells them apart.
     """
-    text = str(error)
+    text = message_of(error)
     if "Unknown backend: 'gpu' requested" in text:
         names = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
         callback = next((m for name in names if (m := _CALLBACK.fullmatch(name))), None)
@@ -96,9 +108,23 @@ def explain_compilation(
     """
     if isinstance(error, PallascError):
         return error
+    if (full := _full_folder(output + message_of(error))) is not None:
+        return full
     message = _compiler_message(output) or _message(error)
     place = user_place(_places(output)) or definition(function)
     return CompileError(message, location=place, kind="compiler")
+
+
+def _full_folder(text: str) -> ToolError | None:
+    """Return the error for a full folder of temporary files if a compiler ran out of space."""
+    folder = _WORKERS_FOLDER.sub("", tempfile.gettempdir())
+    says_so = os.strerror(errno.ENOSPC) in text
+    if shutil.disk_usage(folder).free >= (_MOST_FREED_BYTES if says_so else _FULL_BYTES):
+        return None
+    return ToolError(
+        f"the folder for temporary files is full: {folder}",
+        hint="Free space there, or choose another folder with TMPDIR.",
+    )
 
 
 def _raised_place(error: BaseException) -> Location | None:
@@ -141,7 +167,7 @@ def operation_place(error: BaseException) -> Location | None:
             places = _places(str(getattr(operation, "location", "")))
             place = user_place(places) or place
         trace = trace.tb_next
-    return place or user_place(_places(str(error)))
+    return place or user_place(_places(message_of(error)))
 
 
 def is_mosaic(error: BaseException) -> bool:
@@ -256,7 +282,7 @@ def definition(function: Callable[..., Any]) -> Location | None:
 def _message(error: BaseException) -> str:
     """Return the error's message, without JAX's remarks on tracebacks."""
     kind = type(error).__name__
-    text = str(error).split("\nThe preceding stack trace")[0]
+    text = message_of(error).split("\nThe preceding stack trace")[0]
     text = _OWN_FUNCTION.sub("the function", _NOISE.sub("", text))
     text = _PLACE_IN_JAX.sub("", text)
     body = shorten(_STATUS.sub("", text.strip()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -307,3 +308,29 @@ def test_a_call_that_jax_has_no_back_end_for_is_told_what_to_use(tmp_path: Path)
     assert done.returncode == 1
     assert "called.py:7: AssertionError: assert rule is not None" in done.stderr
     assert "use plgpu.kernel or pl.kernel, and plgpu.emit_pipeline for blocks." in done.stderr
+
+
+def test_a_full_folder_of_temporary_files_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import pallasc\nfrom pallasc.specs.library.elementwise import add\n"
+        "try: pallasc.compile(add, 'f32[1024, 1024]', 'f32[1024, 1024]')\n"
+        "except pallasc.ToolError as error: print(error)\n"
+    )
+    mount = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    mount.append('mount -t tmpfs -o size=8k tmpfs "$TMPDIR" && exec "$@"')
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "full")}
+    (tmp_path / "full").mkdir()
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*mount, "", "true"], env=environment).returncode
+    ):
+        pytest.skip("mounting a small file system is not allowed here")
+    answer = subprocess.run(
+        [*mount, "", sys.executable, "-P", "-W", "ignore", program],
+        env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert answer.stdout == (
+        f"the folder for temporary files is full: {tmp_path / 'full'}\n"
+        "  Free space there, or choose another folder with TMPDIR.\n"
+    )
