@@ -22,6 +22,7 @@ MAX_SETS = 32
 """Manifests that are kept of one request key; the least recently used goes first."""
 _KEY_DIGITS = 32
 _NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 _LONGEST_SIGNATURE = 200
 _MOST = 2**53
 
@@ -139,10 +140,8 @@ def _is_name(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """Tell whether this is text that can be encoded as UTF-8: JSON allows lone surrogates."""
-    if type(value) is not str:
-        return False
-    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+    """Return True for Unicode text, in which Python's surrogates for bytes of paths may occur."""
+    return type(value) is str and (value.isascii() or not _SURROGATE.search(value))
 
 
 def _is_texts(value: object) -> bool:

@@ -88,7 +88,7 @@ def render(content: Content, extras: Extras) -> str:
             blocks=blocks,
             version=installed_version(),
             schema=SCHEMA,
-            style=_markup((_HERE / "templates" / "style.css").read_text()),
+            style=_markup((_HERE / "templates" / "style.css").read_text(encoding="utf-8")),
             early_script=_markup(early),
             script=_markup(script),
             hashes=" ".join(map(_source_hash, (early, script))),
@@ -144,7 +144,7 @@ def _markup(text: str) -> Any:
 
 
 def _script(name: str) -> str:
-    return (_HERE / "script" / f"{name}.js").read_text()
+    return (_HERE / "script" / f"{name}.js").read_text(encoding="utf-8")
 
 
 def _source_hash(script: str) -> str:

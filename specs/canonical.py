@@ -57,6 +57,7 @@ def labelled_key(fields: Mapping[str, bytes | str]) -> str:
 
 
 def _labelled(label: str, value: bytes | str) -> bytes:
-    raw = value.encode() if isinstance(value, str) else value
-    name = label.encode()
+    # The names of files need not be UTF-8: their bytes count, which Python decodes to surrogates.
+    raw = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
+    name = label.encode("utf-8", "surrogateescape")
     return b"%d:%s %d:%s\n" % (len(name), name, len(raw), raw)

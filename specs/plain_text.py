@@ -22,19 +22,23 @@ _MARKER = re.compile(r"##(?=\[|vso\[|teamcity\[)", re.IGNORECASE)
 _BIDIRECTIONAL = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _TAGS = range(0xE0000, 0xE0080)
 """Copies of ASCII that nothing shows."""
+UNDECODED = {0xDC00 + byte: f"\\x{byte:02x}" for byte in range(0x80, 0x100)}
+"""Bytes of a file's name that are not UTF-8, as Python decodes them and as they are shown."""
 _CHANGED: dict[int, str | None] = {
     **{code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"},
     **dict.fromkeys((*_BIDIRECTIONAL, *_TAGS)),
     **dict.fromkeys((0x2028, 0x2029), "\n"),
     **dict.fromkeys(range(0xD800, 0xE000), "\ufffd"),
+    **UNDECODED,
 }
 
 
 def printable(text: str) -> str:
-    """Return text with what a terminal or a CI service would obey removed.
+    r"""Return text with what a terminal or a CI service would obey removed.
 
-    Escape sequences, control characters and direction marks are removed, halves of surrogate pairs
-    replaced; lines end in a line feed. Commands of CI services get a space: `: :error` and `## [`.
+    Escape sequences, control characters and direction marks are removed, bytes of file names that
+    are not UTF-8 become `\xe9`, other halves of surrogate pairs are replaced; lines end in a line
+    feed. Commands of CI services get a space: `: :error` and `## [`.
     """
     if not text.isprintable():
         text = _ESCAPE.sub("", text).replace("\r\n", "\n").replace("\r", "\n").translate(_CHANGED)

@@ -46,9 +46,9 @@ class Annotation:
     def command(self) -> str:
         """Return it as a workflow command."""
         places = {"file": self.file, "line": self.line, "col": self.column} if self.file else {}
-        values = {**places, "title": one_line(self.title)}
+        values = {**places, "title": self.title}
         shown = ",".join(
-            f"{name}={str(value).translate(_IN_PROPERTY)}"
+            f"{name}={one_line(str(value)).translate(_IN_PROPERTY)}"
             for name, value in values.items()
             if value
         )

@@ -154,7 +154,7 @@ def _related(places: Iterable[Place], root: Path) -> Iterator[dict[str, object]]
 def _physical(location: Location, root: Path) -> dict[str, object]:
     inside = relative_file(location.file, root)
     if inside is not None:
-        file: dict[str, object] = {"uri": quote(inside), "uriBaseId": _ROOT}
+        file: dict[str, object] = {"uri": quote(os.fsencode(inside)), "uriBaseId": _ROOT}
     else:
         file = {"uri": Path(os.path.abspath(location.file)).as_uri()}
     region = {"startLine": location.line or 1}  # hosts refuse a file without a line: a bundle

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,11 @@ from pathlib import Path
 import click
 
 from pallasc.errors import SpecError
-from pallasc.specs.plain_text import one_line, printable
+from pallasc.specs.plain_text import UNDECODED, one_line, printable
 
 JSON_SCHEMA = 1
 """Version of what `--json` prints; a field that changes its meaning raises it."""
+_UNDECODED = {code: json.dumps(shown)[1:-1] for code, shown in UNDECODED.items()}
 
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
@@ -36,9 +38,14 @@ def echo_command(text: str) -> None:
 def json_text(data: Mapping[str, object]) -> str:
     """Return a JSON object with its schema version, keys sorted, in ASCII.
 
-    `##`, which CI services look for, is escaped.
+    `##`, which CI services look for, is escaped. Names of files that are not UTF-8 are written as
+    they are printed, since many readers reject halves of surrogate pairs.
     """
-    text = json.dumps({"schema": JSON_SCHEMA, **data}, indent=2, sort_keys=True)
+    whole = {"schema": JSON_SCHEMA, **data}
+    text = json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False)
+    if not text.isascii():
+        text = text.translate(_UNDECODED)
+        text = re.sub(r"[^\x00-\x7f]+", lambda other: json.dumps(other[0])[1:-1], text)
     return text.replace("##", r"#\u0023")
 
 

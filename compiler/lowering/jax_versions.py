@@ -37,15 +37,35 @@ def source_locations(*, enabled: bool) -> Iterator[None]:
 
     config: Any = jax.config
     frames: Any = source_info_util
-    limit, user_frame = config.jax_traceback_in_locations_limit, frames.user_frame
-    config.update("jax_traceback_in_locations_limit", _MOST_FRAMES if enabled else 0)
+    settings = {
+        "jax_traceback_in_locations_limit": _MOST_FRAMES if enabled else 0,
+        # Otherwise JAX reads the names of files, and fails at one that is not UTF-8.
+        "jax_include_full_tracebacks_in_locations": enabled,
+    }
+    before = {name: getattr(config, name) for name in settings}
+    user_frame = frames.user_frame
+    for name, value in settings.items():
+        config.update(name, value)
     if not enabled:
         frames.user_frame = lambda _: None
     try:
         yield
     finally:
         frames.user_frame = user_frame
-        config.update("jax_traceback_in_locations_limit", limit)
+        for name, value in before.items():
+            config.update(name, value)
+
+
+def without_locations() -> contextlib.AbstractContextManager[None]:
+    """Lower without source locations for JAX's own execution, where Python's frames suffice.
+
+    JAX fails to lower what comes from a file whose name is not UTF-8.
+    """
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    functions: Any = mlir
+    return patched(functions, {"source_info_to_location": lambda *_: ir.Location.unknown()})
 
 
 @contextlib.contextmanager

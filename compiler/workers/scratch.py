@@ -21,14 +21,14 @@ from pallasc.cache.leases import is_over
 from pallasc.errors import ToolError
 
 _PREFIX = "pallasc-workers-"
-_SPLIT = re.compile(r"[\s,{}]")
+_SPLIT = re.compile(r"[\s,{}\udc80-\udcff]")
 
 
 def temporary_folder() -> str:
     """Return the folder for temporary files, `/tmp` where Mosaic could not read its path.
 
     The device library lies there (`device_library`), and Mosaic names it in a line of options for
-    LLVM's passes, which is split at blanks, commas and braces.
+    LLVM's passes, which is split at blanks, commas and braces, and has to be UTF-8.
     """
     folder = os.path.realpath(tempfile.gettempdir())
     return "/tmp" if _SPLIT.search(folder) else folder
@@ -56,7 +56,10 @@ class Scratch:
             made = self._folder / str(self._count)
             made.mkdir(mode=0o700)
         except OSError as error:
-            raise ToolError(f"no folder for temporary files can be made: {error}") from error
+            raise ToolError(
+                f"no folder for temporary files can be made: {error}",
+                hint="Choose another folder with TMPDIR.",
+            ) from error
         return made
 
     def remove(self) -> None:
