@@ -14,7 +14,7 @@ Which entries of Pallas and Mosaic GPU compile ahead of time: each entry of the 
 each further name that `jax.experimental.pallas.mosaic_gpu` exports, with the kernels that use it.
 Every kernel is built from a spec for each architecture where it makes sense: all that pallasc
 compiles for, or those that have the feature. The last column lists what was then found in its PTX,
-SASS or launch plan on each of them; “all” stands for all eight. *Numbers* means that JAX's
+SASS or launch plan on each of them; “all” stands for all nine. *Numbers* means that JAX's
 interpreter ran the kernel and agreed with a reference in NumPy; otherwise the interpreter's reason
 is quoted. *Emulated* means that its PTX, executed without a GPU as `pallasc.emulate` does, agreed
 for each architecture that it compiles for; otherwise what the emulation finds or cannot tell is

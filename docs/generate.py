@@ -93,7 +93,10 @@ def targets_page() -> str:
         "A star marks the model that the bare name of an architecture stands for. "
         "`pallasc targets --json` prints all figures; a spec adds models of its own under "
         "`models`. DEVICE is what a driver calls the model; where drivers differ, `--json` has "
-        "all names."
+        "all names.\n\n"
+        "Mosaic GPU compiles for accelerated architectures only, from sm_90a on: such code runs on "
+        "exactly that compute capability. A DGX Spark (GB10, 12.1) needs sm_121a and an RTX PRO "
+        "6000 (12.0) sm_120a; XLA and ptxas know the family target sm_120f, Mosaic GPU does not."
     )
     return "\n\n".join(["# Targets", NOTE, text, _table(COLUMNS, rows(MODELS.values()))]) + "\n"
 

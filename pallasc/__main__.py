@@ -19,6 +19,13 @@ def main() -> int:
             with suppress(OSError, ValueError):
                 os.write(sys.stderr.fileno(), b"\ninterrupted\n")  # as the command line does
         return 130
+    except Exception as error:  # noqa: BLE001 - a fault of pallasc, whose text may be a stranger's
+        import traceback
+
+        from pallasc.cli.terminal.output import echo
+
+        echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        return 1
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Architectures, drivers and models of GPUs: one row for each, with all that pallasc knows of it.
 
 Figures of the models are those of OpenXLA's target specs where that folder has the model
-(`xla/backends/gpu/target_config/specs`, read in 2026); those of L40S, GH200 and Jetson Thor are
-from NVIDIA's data sheets and the table of compute capabilities in the CUDA programming guide, as
-are the figures of the architectures. What an architecture has is in the PTX ISA ("Target ISA
-Notes" of each instruction), and its driver in the table "CUDA Toolkit and Corresponding Driver
-Versions" of the CUDA release notes.
+(`xla/backends/gpu/target_config/specs`, read in 2026); those of L40S, GH200, Jetson Thor, and
+GB10 are from NVIDIA's data sheets, from deviceQuery, and from the table of compute capabilities in
+the CUDA programming guide, as are the figures of the architectures. What an architecture has is in
+the PTX ISA ("Target ISA Notes" of each instruction), and its driver in the table "CUDA Toolkit and
+Corresponding Driver Versions" of the CUDA release notes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-from pallasc.errors import SpecError
+from pallasc.errors import CorruptError, SpecError
 
 ARCH = re.compile(r"sm_(?P<major>\d+)(?P<minor>\d)(?P<suffix>[a-z]?)")
 
@@ -86,7 +86,7 @@ _ROWS = (
     Architecture("sm_103a", "b300", (12, 9), 32, _BLACKWELL | {"tcgen05"}, 1024, embedded=False),
     Architecture("sm_110a", "thor", (13, 0), 24, _BLACKWELL | {"tcgen05"}, 1024, embedded=True),
     Architecture("sm_120a", "rtx-pro-6000", (12, 8), 24, _BLACKWELL, 1024, embedded=False),
-    Architecture("sm_121a", "", (12, 9), 24, _BLACKWELL, 1024, embedded=False),
+    Architecture("sm_121a", "gb10", (12, 9), 24, _BLACKWELL, 1024, embedded=False),
 )
 
 
@@ -167,6 +167,25 @@ class Target:
             "features": sorted(row.features),
             "linux_drivers": [[*api, LINUX_DRIVERS[api]] for api in sorted(drivers)],
         }
+
+
+def target_of_record(record: Mapping[str, object]) -> Target:
+    """Return the model that a record was compiled for.
+
+    Raises:
+        CorruptError: a field is missing, unknown, or of another type.
+    """
+    expected = {field.name for field in fields(Target)}
+    for name in sorted(expected ^ record.keys()):
+        problem = "lacks" if name in expected else "has the unknown field"
+        raise CorruptError(f"the artifact's target {problem} {name[:80]!r}")
+    for name, value in record.items():
+        is_number = type(value) is int or (type(value) is float and name == "clock_ghz")
+        if not (is_number and value > 0 if name in FIGURES else type(value) is str):  # type: ignore[operator]
+            raise CorruptError(f"the artifact's target has {name} {str(value)[:80]!r}")
+    if ARCH.fullmatch(str(record["arch"])) is None:
+        raise CorruptError(f"the artifact's target has arch {str(record['arch'])[:80]!r}")
+    return Target(**record)  # type: ignore[arg-type]
 
 
 def _parts(arch: str) -> re.Match[str]:
@@ -359,6 +378,20 @@ _BUILT_IN = (
         clock_ghz=2.6,
         memory_bytes=103079215104,
         description="NVIDIA RTX PRO 6000 Blackwell",
+    ),
+    Target(
+        name="gb10",
+        arch="sm_121a",
+        sm_count=48,
+        smem_optin_bytes=101376,
+        smem_per_sm_bytes=102400,
+        threads_per_sm=1536,
+        fpus_per_sm=128,
+        memory_bandwidth_bytes_per_s=273_000_000_000,
+        l2_bytes=25165824,
+        clock_ghz=2.418,
+        memory_bytes=128_000_000_000,
+        description="NVIDIA GB10",
     ),
 )
 

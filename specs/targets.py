@@ -121,7 +121,7 @@ def _wrong_suffix(name: str, location: Location | None) -> SpecError | None:
         return None
     reason = {
         "": "Mosaic GPU needs the accelerated target.",
-        "f": "a family target is not enough; Mosaic GPU needs the accelerated target.",
+        "f": "Mosaic GPU does not compile for family targets, it needs the accelerated target.",
     }
     message = reason.get(match["suffix"], "there is no such architecture.")
     if match["suffix"] and not right.endswith("a"):

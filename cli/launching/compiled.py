@@ -67,7 +67,7 @@ def _stored(text: str, store: Store) -> Compiled:
     from pallasc.cache.upkeep.stats import artifacts
     from pallasc.cli.launching.request import carried_variant
     from pallasc.compiler.inputs.lookup import artifact_of_action
-    from pallasc.specs.gpus import Target
+    from pallasc.specs.gpus import target_of_record
 
     if not is_key(text):
         raise SpecError(
@@ -84,6 +84,6 @@ def _stored(text: str, store: Store) -> Compiled:
     listed = artifacts(store, key_prefix=key)
     about = next((about for each in listed for about in each.variants if about.name), None)
     name, params = (about.name, tuple(about.params.items())) if about else (key, ())
-    target = Target(**artifact.target)  # type: ignore[arg-type]
+    target = target_of_record(artifact.target)
     variant = carried_variant(name, params, target, Location(key))
     return Compiled(variant, artifact, key)

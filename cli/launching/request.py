@@ -153,7 +153,7 @@ def read_bundled(
     from pallasc.cli.bundle.options import selected_entries
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.trust import read_policy
-    from pallasc.specs.gpus import Target
+    from pallasc.specs.gpus import target_of_record
 
     policy = read_policy()
     pairs = []
@@ -162,7 +162,7 @@ def read_bundled(
         policy.check(bundle)
         for entry in selected_entries(bundle, targets=targets, expression=expression):
             artifact = bundle.artifact(entry)
-            target = Target(**artifact.target)  # type: ignore[arg-type]
+            target = target_of_record(artifact.target)
             variant = carried_variant(entry.name, entry.params, target, Location(str(file)))
             pairs.append((variant, artifact))
     return pairs

@@ -26,6 +26,7 @@ from pallasc.compiler.lowering.jax_versions import (
 from pallasc.compiler.lowering.profiling import recorded_regions
 from pallasc.compiler.lowering.topology import devices_for, devices_present
 from pallasc.compiler.lowering.trees import abstract, arrays_tell_order, bind, leaves
+from pallasc.compiler.lowering.wrong_in_jax import warn_of_wrong_constructs
 from pallasc.errors import CompileError, SpecError
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.dtypes import DTYPES
@@ -94,6 +95,8 @@ def lower(
         arrays = [abstract(value, sharding) for value in values]
         traced = jax.jit(callee, keep_unused=True).trace(*arrays)
         check_instructions(traced.jaxpr, target)
+        if not locations:  # once; with locations, it is compiled again for a message
+            warn_of_wrong_constructs(traced.jaxpr)
         with recorded_regions() as regions:
             stage = traced.lower(lowering_platforms=("cuda",))
         signature = _signature(names, arrays, stage)

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NotRequired, TypedDict, cast
 from pallasc.errors import CorruptError
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.lazy import cached_property
-from pallasc.specs.untrusted_json import as_object
 
 if TYPE_CHECKING:
     from pallasc.specs.artifacts.plan import LaunchPlan
@@ -235,7 +234,9 @@ class Artifact:
     @property
     def versions(self) -> dict[str, str]:
         """Versions of JAX's packages and of the assembler."""
-        packages = as_object(self.toolchain.get("versions", {}))
+        packages = self.toolchain.get("versions", {})
+        if not isinstance(packages, Mapping):
+            raise CorruptError("the artifact's toolchain has versions that are not an object")
         versions = {**packages, "ptxas": self.toolchain.get("ptxas")}
         return {name: str(version) for name, version in versions.items()}
 

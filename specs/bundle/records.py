@@ -15,7 +15,7 @@ from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, ArtifactRecord, KernelResources
 from pallasc.specs.bundle.blobs import Kind
 from pallasc.specs.bundle.manifest import Array, parse_array
-from pallasc.specs.gpus import FIGURES
+from pallasc.specs.gpus import target_of_record
 from pallasc.specs.untrusted_json import as_list, as_object, as_text, fault, parse_json
 
 Shipped = Mapping[str, tuple[str, int] | None]
@@ -43,12 +43,7 @@ def parse_record(data: bytes) -> ArtifactRecord:
 def _check(record: Mapping[str, object]) -> None:
     if record["schema"] != ARTIFACT_SCHEMA:
         raise ValueError(f"schema {record['schema']!r} instead of {ARTIFACT_SCHEMA}")
-    target = as_object(record["target"])
-    for key in ("name", "arch", "description"):
-        as_text(target[key])
-    for key in FIGURES:
-        figure = target[key]
-        _expect(isinstance(figure, int | float) and type(figure) is not bool and figure > 0, key)
+    target_of_record(as_object(record["target"]))
     as_object(record["toolchain"])
     for version in as_object(record.get("minimum_driver") or {}).values():
         as_text(version)

@@ -90,6 +90,7 @@ def test_a_long_list_is_cut() -> None:
     [
         (9, 0, "Compile for it: --target sm_90a."),
         (12, 0, "Compile for it: --target sm_120a."),
+        (12, 1, "Compile for it: --target sm_121a."),
         (8, 6, "Compile for it: --target sm_86."),
         (8, 9, "Compile for it: --target sm_89."),
         (8, 8, None),

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from architectures import EVERYWHERE, HOPPER
-from covering import compared, covers, no_ptx, plan, ptx, same_artifact, sass
+from covering import compared, covers, faulty, no_ptx, plan, ptx, same_artifact, sass
 from forms import (
     NEAR,
     NO_LAYOUTS,
@@ -27,6 +27,7 @@ from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
+from pallasc.compiler.lowering.wrong_in_jax import BOOLEANS
 
 
 @covers("plgpu.load", "plgpu.Layout", looks=[ptx(r"ld\.global")], uninterpreted=NO_LAYOUTS)
@@ -54,6 +55,25 @@ def plain_copy(x: jax.Array) -> jax.Array:
         out_gmem[...] = x_gmem[...]
 
     return plgpu.kernel(body, out_type=like(x))(x)
+
+
+def one_or_two(x: Any) -> Any:
+    return np.where(x, 1.0, 2.0).astype(np.float32)
+
+
+@covers(
+    "pl.load",
+    looks=[faulty(no_ptx(r"ld\.global\S*\.[bu]8"), does=BOOLEANS.does)],
+    gaps={"0.10": "memref<1024xi1> must have a number of elements that is a multiple of 128"},
+    emulated="result 0 differs by …",
+    note="a thread has eight booleans, which are eight bytes",
+)
+@pallasc.kernel(args={"x": "bool[1024]"}, targets=EVERYWHERE, reference=one_or_two)
+def booleans(x: jax.Array) -> jax.Array:
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = jnp.where(x_gmem[...], 1.0, 2.0)
+
+    return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, jnp.float32))(x)
 
 
 @covers(

@@ -213,7 +213,10 @@ def different_rows(rows: Any) -> Any:
     "plgpu.copy_smem_to_gmem",
     "plgpu.Layout",
     looks=[ptx(r"cp\.async\.bulk\.tensor\.2d\.\S*tile::scatter4")],
-    gaps={"sm_120a": "Feature '.tile::scatter4' not supported on .target 'sm_120a'"},
+    gaps={
+        arch: f"Feature '.tile::scatter4' not supported on .target '{arch}'"
+        for arch in ("sm_120a", "sm_121a")
+    },
     uninterpreted=NO_ROWS,
     note="rows that an array names",
     zeroed=True,

@@ -14,6 +14,7 @@ from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
+from pallasc.compiler.lowering.wrong_in_jax import COLLECTIVE_PREFETCH
 
 
 def added_to_three_times(x: Any) -> Any:
@@ -143,7 +144,7 @@ def prefetch_by_a_cluster(x: jax.Array) -> jax.Array:
     looks=[
         faulty(
             plan(HALVES, fetched_in_halves),
-            does="`collective_axes` is lost: each block fetches all of it",
+            does=COLLECTIVE_PREFETCH.does,
         ),
     ],
     uninterpreted={"0.10": "ref must be a reference"},

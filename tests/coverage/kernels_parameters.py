@@ -59,7 +59,7 @@ def blocks(x: jax.Array, **fields: Any) -> jax.Array:
     )(x)
 
 
-NO_CALL = {"0.12": "AssertionError: assert rule is not None"}
+NO_CALL = {"0.12": "JAX 0.11 and newer do not compile pl.pallas_call with Mosaic GPU"}
 NO_CALL_NOTE = (
     "`pl.pallas_call` takes no parameters of this back end since 0.11; `emit_pipeline` does"
 )

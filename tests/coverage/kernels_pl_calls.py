@@ -17,7 +17,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
 
-NO_CALL = {"0.12": "AssertionError: assert rule is not None"}
+NO_CALL = {"0.12": "JAX 0.11 and newer do not compile pl.pallas_call with Mosaic GPU"}
 NO_CALL_NOTE = "0.11 took this back end from `pl.pallas_call`; see `pipeline_of_plain_blocks`"
 
 

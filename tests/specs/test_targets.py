@@ -95,8 +95,14 @@ def test_an_architecture_splits_into_major_minor_and_suffix(
         ("sm_120", "sm_120: Mosaic GPU needs the accelerated target.\n  Write sm_120a."),
         (
             "sm_100f",
-            "sm_100f: a family target is not enough; Mosaic GPU needs the accelerated target."
-            "\n  Write sm_100a.",
+            "sm_100f: Mosaic GPU does not compile for family targets, it needs the accelerated "
+            "target.\n  Write sm_100a.",
+        ),
+        ("sm_121", "sm_121: Mosaic GPU needs the accelerated target.\n  Write sm_121a."),
+        (
+            "sm_121f",
+            "sm_121f: Mosaic GPU does not compile for family targets, it needs the accelerated "
+            "target.\n  Write sm_121a.",
         ),
         ("sm_80a", "sm_80a: this architecture has no suffix.\n  Write sm_80."),
         ("h100-smx", "unknown target 'h100-smx'.\n  Did you mean 'h100-sxm'?"),
