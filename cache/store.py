@@ -201,7 +201,10 @@ class Store:
         Raises:
             CorruptError: if the key is not one.
         """
-        for name in self._set_names(request_key):
+        names = self._set_names(request_key)
+        if len(names) > 1:
+            names.sort(key=lambda name: (-self._used_ns(MANIFESTS, name), name))
+        for name in names:
             manifest = self.find_manifest(name)
             if manifest is not None and name == set_name(request_key, manifest.read):
                 yield name, manifest
@@ -224,7 +227,7 @@ class Store:
         return name
 
     def _set_names(self, request_key: str) -> list[str]:
-        """Return the names of the manifests of a request key, the last stored first."""
+        """Return the names that the manifests of a request key have."""
         prefix = set_prefix(format.check_name(request_key))
 
         def listed() -> set[str]:
@@ -236,9 +239,7 @@ class Store:
         packed = self._unless_unreadable(lambda: self.packed)
         if packed is not None:
             names |= self._unless_unreadable(lambda: packed.beginning(MANIFESTS, prefix)) or set()
-        if len(names) < 2:
-            return list(names)
-        return sorted(names, key=lambda name: (-self._used_ns(MANIFESTS, name), name))
+        return list(names)
 
     def _set_age(self, name: str) -> tuple[int, int]:
         """Return when the artifact of a manifest was last used, and when that was stored, in ns."""

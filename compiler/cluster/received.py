@@ -52,7 +52,7 @@ def received(
         manifest, wrong = _manifest(reply, asked, keys)
         if manifest is None:
             return wrong
-        change = next(iter(lookup.changes(manifest, keys.place)), None)
+        change = lookup.first_change(manifest, keys.place)
         if change is not None and not _changed_here(change.kind, change.label, keys.place, sent):
             return f"what it read there is not what is here: {change.sentences()[0]}"
         if change is not None:

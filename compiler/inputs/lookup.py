@@ -74,6 +74,7 @@ class Lookup:
         self.context = context
         self.requests = Requests(context)
         self._store = store
+        self._first: dict[tuple[str, Place], SourceChange | None] = {}
         self._changes: dict[tuple[str, Place], tuple[SourceChange, ...]] = {}
         self._fitting: dict[Place, str] = {}
         """The sources that fit the last variant found, by its folders."""
@@ -86,8 +87,9 @@ class Lookup:
             if result.artifact is not None:
                 self._fitting[request.place] = manifest.read
                 return result
-            misses.append(result)
-        nearest = min(misses, key=lambda miss: (miss.untrusted, len(miss.changes)), default=None)
+            misses.append((result, manifest))
+        results = [self._with_all_changes(*miss, request.place) for miss in misses]
+        nearest = min(results, key=lambda miss: (miss.untrusted, len(miss.changes)), default=None)
         return nearest or LookupResult(why=_NEVER)
 
     def _candidates(self, request: Request) -> Iterator[tuple[str, Manifest]]:
@@ -127,7 +129,7 @@ class Lookup:
         return (
             name == set_name(request.key, manifest.read)
             and self._store.believes(name, manifest)
-            and not self.changes(manifest, request.place)
+            and self.first_change(manifest, request.place) is None
         )
 
     def _follow(self, key: str, manifest: Manifest, place: Place) -> LookupResult:
@@ -136,9 +138,9 @@ class Lookup:
             return LookupResult(why=NOT_SIGNED, untrusted=True)
         if not manifest.action:
             return LookupResult(why=_NO_ACTION)  # compiling replaces the manifest
-        changes = self.changes(manifest, place)
-        if changes:
-            return LookupResult(changes=changes)
+        change = self.first_change(manifest, place)
+        if change is not None:
+            return LookupResult(changes=(change,))
         record = manifest.record if self._store.trust.required else None
         artifact = stored_artifact(self._store, manifest.action, record=record)
         if artifact is not None:
@@ -147,12 +149,22 @@ class Lookup:
             return LookupResult(why=ANOTHER_RECORD, untrusted=True)
         return LookupResult(why=_RECORD_GONE)
 
-    def changes(self, manifest: Manifest, place: Place) -> tuple[SourceChange, ...]:
-        """Return the sources of a manifest that have changed."""
+    def first_change(self, manifest: Manifest, place: Place) -> SourceChange | None:
+        """Return the first source of a manifest that has changed, None if none has."""
+        sources = (manifest.read, place)
+        if sources not in self._first:
+            self._first[sources] = self.current(place).first_change(manifest)
+        return self._first[sources]
+
+    def _with_all_changes(
+        self, miss: LookupResult, manifest: Manifest, place: Place
+    ) -> LookupResult:
+        if not miss.changes:
+            return miss
         sources = (manifest.read, place)
         if sources not in self._changes:
             self._changes[sources] = tuple(self.current(place).changes(manifest))
-        return self._changes[sources]
+        return miss._replace(changes=self._changes[sources])
 
 
 def attempt(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pallasc.cache.format import ARTIFACTS
+from pallasc.cache.format import ARTIFACTS, sha256
 from pallasc.cache.manifests import set_name
 from pallasc.cache.signing import NOT_SIGNED
 from pallasc.cache.store import Store
@@ -19,6 +19,7 @@ from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.locked import Locked
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import check_lock, update_lock
+from pallasc.compiler.inputs.request import request_key
 from pallasc.compiler.inputs.why import explain_variants
 from pallasc.specs.lock import Lock
 
@@ -61,27 +62,40 @@ def source(branch: int) -> str:
 
 @pytest.fixture(scope="module")
 def first_round(make_project: Callable[[], Any]) -> Branches:
-    """Return a store in which each of ten branches was built once, each in a folder of its own."""
+    """Return a store that has ten branches.
+
+    Two are built, each in its own folder. The others have the manifests that building them would
+    give, as they differ in a comment.
+    """
     project = make_project()
-    names = [f"branch{branch}/spec.yaml" for branch in range(BRANCHES)]
+    names = ["branch0/spec.yaml", "branch1/spec.yaml"]
     for branch, name in enumerate(names):
         project.spec(SPEC, name=name)
         project.write(f"branch{branch}/kernel.py", source(branch))
         project.write(f"branch{branch}/helper.py", HELPER)
     variants = [variant for name in names for variant in project.variants(name)]
     report = build(variants, store=project.store, options=Options(jobs=1))
-    assert {result.status for result in report.results} == {"compiled", "lowered"}
+    assert [result.status for result in report.results] == ["compiled", "compiled"]
+    request = request_key(variants[0], project.context())
+    assert request == request_key(variants[1], project.context())
+    for branch in range(2, BRANCHES):
+        manifest = project.store.get_manifest(report.results[branch % 2].manifest_key)
+        before, after = (sha256(source(each).encode()) for each in (branch % 2, branch))
+        assert before in manifest.files.values()
+        files = {k: after if v == before else v for k, v in manifest.files.items()}
+        project.store.put_set(request, replace(manifest, files=files, read=after))
     first = variants[:1]
     lock = update_lock(first, None, file=Path("l"), whole=True, store=project.store).lock
     ((name, entry),) = lock.variants.items()
+    results = [report.results[branch % 2] for branch in range(BRANCHES)]
     entries = [
         entry._replace(action=result.action_key, artifact=result.artifact.digest)
-        for result in report.results
+        for result in results
     ]
     locks = [replace(lock, variants={name: each}) for each in entries]
     project.spec(SPEC)
     project.write("helper.py", HELPER)
-    return Branches(project, [str(result.action_key) for result in report.results], locks)
+    return Branches(project, [str(result.action_key) for result in results], locks)
 
 
 @pytest.fixture

@@ -89,8 +89,7 @@ def case(built: tuple[Path, Store], warm_store: Store, tmp_path: Path) -> Case:
     (variant,) = expand(load_yaml(tmp_path / "specs" / "spec.yaml"))
     with prepare() as setup:
         keys = Lookup(setup.context(full), full).requests.of(before)
-    manifest = full.get_manifest(keys.key)
-    assert manifest is not None
+    ((_, manifest),) = full.sets(keys.key)
     held = full.get_artifact(manifest.action)
     assert held is not None
     reply = Compiled(
