@@ -82,6 +82,7 @@ def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
         timeout_s=options.timeout_s,
         memory_bytes=memory or None,
         tick_s=_TICK_S,
+        alone=options.alone,
     )
 
 

@@ -36,6 +36,7 @@ class Options:
         executor: the scheduler of the cluster that compiles misses, as `cluster/address` reads it;
             None compiles here.
         hold_rows: whether a variant fails if a row of its table is of another artifact.
+        alone: whether each variant is compiled in a new process.
     """
 
     jobs: int | None = None
@@ -54,6 +55,7 @@ class Options:
     remote: RemoteSettings | None = None
     executor: str | None = None
     hold_rows: bool = False
+    alone: bool = False
 
     @property
     def compiles(self) -> bool:

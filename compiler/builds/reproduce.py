@@ -1,7 +1,8 @@
-"""Compile variants twice in fresh processes, and compare them byte for byte, and with the store.
+"""Compile variants twice, each alone in a process, and compare the bytes, and with the store.
 
-Both builds start with an empty store. The second compiles the variants in reverse order, so workers
-have compiled others before. The hash seed is the same: it is fixed for all workers.
+Both builds start with an empty store. No process has compiled anything before, so a variant that
+got another artifact in the build itself, after others, is found. The hash seed is the same: it is
+fixed for all workers.
 """
 
 from __future__ import annotations
@@ -95,7 +96,10 @@ def _fault(wrong: ReproduceResult, result: VariantResult) -> CheckError:
         message = f"it could not be compiled twice more: {wrong.error or wrong.outcome}"
     hint = None
     if wrong.first is not None and wrong.first == wrong.second:
-        hint = "The stored artifact was modified, or its key misses an input."
+        hint = (
+            "The stored artifact was modified, its key misses an input, or it was compiled after "
+            "a variant that changed its process."
+        )
     return CheckError(message, location=result.variant.location, hint=hint)
 
 
@@ -115,7 +119,7 @@ def reproduce(
     options: Options = DEFAULTS,
     on_event: OnEvent = lambda event: None,
 ) -> Reproduction:
-    """Compile `count` of the variants twice, each time in fresh processes, and compare all three.
+    """Compile `count` of the variants twice, each time alone in a process, and compare all three.
 
     Args:
         variants: the variants to choose from.
@@ -134,6 +138,7 @@ def reproduce(
         ptxas=options.ptxas,
         timeout_s=options.timeout_s,
         memory_bytes=options.memory_bytes,
+        alone=True,
     )
     with tempfile.TemporaryDirectory(prefix="pallasc-reproduce-") as folder:
         reports: list[Report] = []

@@ -13,7 +13,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -25,6 +25,9 @@ from pallasc.compiler.toolchain.modules import is_installed, is_pythons, is_stan
 _UNRECORDED = (
     "jax.", "jaxlib.", "numpy.", "importlib.", "pallasc.compiler.", "pallasc.specs.loading.modules",
 )  # fmt: skip
+
+after_import: list[Callable[[str], None]] = []
+"""Called after each recorded import, with the module that imports."""
 
 
 def record_imports() -> None:
@@ -89,6 +92,8 @@ def _record(importer: str, names: list[str]) -> None:
     if importer and not importer.startswith(_UNRECORDED):
         edges.setdefault(importer, set()).update(names)
         _keep(names)
+        for call in after_import:
+            call(importer)
 
 
 def _keep(names: Iterable[str]) -> None:

@@ -2,23 +2,46 @@
 
 The process that imports kernels also computes digests, writes to the store and compiles further
 variants. Replaced functions of Python and variables that the compiler reads are restored before
-pallasc goes on; a process that was changed in any other way compiles nothing more.
+pallasc goes on; a process that was changed in any other way compiles nothing more. The user's
+modules are loaded again for each variant, so what one changes in them does not reach the next.
 """
 
 from __future__ import annotations
 
 import builtins
+import decimal
+import gc
 import io
+import locale
+import logging
 import os
+import random
+import signal
 import sys
+import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, field
+from importlib.machinery import ExtensionFileLoader
+from functools import partial
+from operator import attrgetter
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
-from pallasc.compiler.inputs.closure import is_users
+from pallasc.compiler.inputs import imports, reads, recorders
+from pallasc.compiler.inputs.closure import edges, failed_imports, is_users, loaded
 from pallasc.compiler.inputs.isolation import enter, expose_variables, restore_path
 from pallasc.compiler.toolchain.environment import reaches_compiler
+from pallasc.compiler.toolchain.modules import (
+    COVERED,
+    is_installed,
+    is_pythons,
+    is_standard,
+    module_of,
+    namespace_of,
+)
 from pallasc.errors import SpecError
 
 _OURS = (builtins, io, os, os.path)
@@ -158,3 +181,254 @@ def _current_folder() -> str:
         return os.path.realpath(".")
     except OSError:
         return ""  # the folder was removed
+
+
+# ---- state that variants share
+
+_LIBRARY = "pallasc.specs.library"
+_NAMES, _OBJECT, _CONTAINER = "names", "object", "container"
+_CONTAINERS = (dict, list, set)
+_NESTED = 3
+"""How deep containers in containers are compared."""
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), *_CONTAINERS)
+_IMMUTABLE_CLASS = 1 << 8
+_ABSENT = object()
+_function_parts = attrgetter("__code__", "__defaults__", "__kwdefaults__")
+
+
+class SharedState:
+    """The state that the variants of a process share; all other modules are loaded for each.
+
+    That are the modules of Python, JAX, and the packages that JAX and pallasc need. Compared are
+    settings, namespaces, containers, attributes of objects and classes, and parts of functions.
+    JAX fills caches while it compiles; `_is_cache` tells them from changes by the user's code.
+    """
+
+    def __init__(self) -> None:
+        self._packages = frozenset(name.partition(".")[0] for name in sys.modules) | COVERED
+        self._modules: dict[str, Any] = {}
+        self._count = 0
+        self._places: list[tuple[str, str]] = []
+        self._live: list[Any] = []
+        self._before: list[Any] = []
+        self._functions: dict[int, tuple[FunctionType, Any]] = {}
+        self._seen = {id(sys.modules)}
+        self._records: list[dict[str, Any]] = [{} for _ in _records()]
+        self._unloaded: set[str] = set()
+        self._path = sys.path, [*sys.path]
+        self._add_modules()
+        self._settings = _settings()
+        imports.after_import.append(self._imported)
+
+    # ---- taking in what is shared
+
+    def _imported(self, importer: str) -> None:
+        """Take in modules that the user's code has just imported, before it can change them."""
+        if len(sys.modules) != self._count and not self._is_shared(importer):
+            self._add_modules()
+
+    def _add_modules(self) -> None:
+        names = [name for name in sys.modules if name not in self._modules]
+        names = [name for name in names if self._is_shared(name)]
+        for name in names:
+            self._modules[name] = sys.modules[name]
+            if name.partition(".")[0] != "pallasc":
+                self._add_module(name, namespace_of(sys.modules[name]))
+        for kept, now in zip(self._records, _records(), strict=True):
+            kept.update((name, _copied(now[name])) for name in names if name in now)
+        self._count = len(sys.modules)
+
+    def _is_shared(self, name: str) -> bool:
+        package = name.partition(".")[0]
+        if name in self._modules or package in COVERED:
+            return True
+        if name.startswith(_LIBRARY) or not (package in self._packages or is_standard(name)):
+            return False
+        file = namespace_of(sys.modules.get(name)).get("__file__")
+        outside = isinstance(file, str) and not (is_installed(file) or is_pythons(file))
+        return package == "pallasc" or not outside
+
+    def _add_module(self, name: str, namespace: Mapping[str, Any]) -> None:
+        self._add(_NAMES, name, namespace)
+        for attribute, value in list(namespace.items()):
+            place = f"{name}.{attribute}"
+            if attribute.startswith("__") or isinstance(value, ModuleType):
+                continue
+            if type(value) in _CONTAINERS:
+                self._add_container(place, value, _NESTED)
+            elif type(value) is FunctionType:
+                self._functions.setdefault(id(value), (value, _function_parts(value)))
+            elif not isinstance(value, type):
+                if has := namespace_of(value):
+                    self._add(_OBJECT, place, has)
+            elif value.__module__ == name and not value.__flags__ & _IMMUTABLE_CLASS:
+                self._add(_NAMES, place, vars(value))
+
+    def _add_container(self, place: str, container: Any, depth: int) -> None:
+        self._add(_CONTAINER, place, container)
+        if depth > 1 and type(container) is not set:
+            for item in [*(container.values() if type(container) is dict else container)]:
+                if type(item) in _CONTAINERS:
+                    self._add_container(place, item, depth - 1)
+
+    def _add(self, kind: str, place: str, live: Any) -> None:
+        if id(live) in self._seen:
+            return
+        if type(live) is not MappingProxyType:  # which exists only while it is looked at
+            self._seen.add(id(live))
+        self._places.append((kind, place))
+        self._live.append(live)
+        self._before.append(_copied(live))
+
+    # ---- after a variant
+
+    def reset(self) -> str:
+        """Remove the user's modules; return what else the last variant changed, "" for nothing."""
+        sys.path, entries = self._path
+        sys.path[:] = entries  # to which pallasc itself adds the folders of entries
+        changed = self._first_change()
+        for name in [n for n in {**loaded, **sys.modules} if not self._is_shared(n)]:
+            if name in sys.modules:
+                self._unloaded.add(name)
+            changed = self._unload(name) or changed
+        for kept, now in zip(self._records, _records(), strict=True):
+            now.clear()
+            now.update((name, _copied(value)) for name, value in kept.items())
+        recorders.forget_written()
+        self._add_modules()
+        return changed
+
+    def was_unloaded(self, error: BaseException | None) -> bool:
+        """Tell whether code of a module that an earlier variant had loaded raised an error."""
+        while error is not None:
+            trace = error.__traceback__
+            while trace is not None:
+                if module_of(trace.tb_frame.f_globals) in self._unloaded:
+                    return True
+                trace = trace.tb_next
+            error = error.__cause__
+        return False
+
+    def _unload(self, name: str) -> str:
+        """Remove a module; return its name if Python cannot load it a second time."""
+        module = sys.modules.pop(name, None)
+        parent, _, child = name.rpartition(".")
+        around = vars(self._modules[parent]) if parent in self._modules else {}
+        if module is not None and around.get(child) is module:
+            del around[child]
+        spec = namespace_of(module).get("__spec__")
+        return name if isinstance(getattr(spec, "loader", None), ExtensionFileLoader) else ""
+
+    def _first_change(self) -> str:
+        for name, module in self._modules.items():
+            if sys.modules.get(name) is not module:
+                return f"sys.modules[{name!r}]"
+        now = _settings()
+        for name, value in self._settings.items():
+            if now.get(name) != value:
+                return name
+        for function, parts in self._functions.values():
+            if _function_parts(function) != parts:
+                return f"{function.__module__}.{function.__qualname__}"
+        for number, (kind, place) in enumerate(self._places):
+            live, before = self._live[number], self._before[number]
+            if not _are_equal(live, before):
+                if change := self._change(kind, place, live, before):
+                    return change
+                self._before[number] = _copied(live)
+        return ""
+
+    def _change(self, kind: str, place: str, live: Any, before: Any) -> str:
+        """Return which part of something has changed, "" if JAX or Python filled a cache."""
+        if isinstance(before, list | set):
+            added = [item for item in live if not any(item is each for each in before)]
+            kept = [item for item in live if any(item is each for each in before)]
+            same = len(kept) == len(before) and (isinstance(before, set) or kept == before)
+            is_cache = same and _is_private(place) and not any(map(self._is_users, added))
+            return "" if is_cache else place
+        for name in {**before, **live}:
+            old, new = before.get(name, _ABSENT), live.get(name, _ABSENT)
+            if old is not new and not self._is_cache(kind, place, name, old, new):
+                return f"{place}.{name}" if isinstance(name, str) else place
+        return ""
+
+    def _is_cache(self, kind: str, place: str, name: object, old: Any, new: Any) -> bool:
+        """Tell whether an entry differs as a cache of JAX or Python does."""
+        if kind == _CONTAINER and self._is_users(name):
+            return True  # no other variant can name an object of a module that is gone
+        if self._is_users(new):
+            return False
+        if kind == _CONTAINER and _is_private(place):
+            return old is _ABSENT or new is _ABSENT
+        if kind == _CONTAINER:
+            return old is _ABSENT and not (isinstance(name, str) and isinstance(new, _PLAIN))
+        if old is _ABSENT and (kind == _OBJECT or str(name).startswith("__")):
+            return True  # as the registry of warnings that were shown
+        if old is _ABSENT:
+            return isinstance(new, ModuleType) and new.__name__.endswith(f".{name}")
+        return (old is None or old is False) and new is not _ABSENT and _is_private(place)
+
+    def _is_users(self, value: Any) -> bool:
+        if isinstance(value, tuple):
+            return any(map(self._is_users, value))
+        value = getattr(value, "func", value) if isinstance(value, partial) else value
+        of = value if isinstance(value, type | FunctionType) else type(value)
+        owner = of.__module__
+        is_loaded = isinstance(owner, str) and (owner in sys.modules or owner in loaded)
+        return is_loaded and not self._is_shared(owner)
+
+
+def _records() -> list[dict[str, Any]]:
+    """Return what is recorded of modules, by their names."""
+    return [edges, failed_imports, loaded, reads.by_module]
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, MappingProxyType):
+        return dict(value)
+    return copy(value) if isinstance(value, (*_CONTAINERS, reads.Reads)) else value
+
+
+def _are_equal(live: Any, before: Any) -> bool:
+    try:
+        return bool(live == before)
+    except Exception:  # noqa: BLE001 - arrays and objects of the user's compare as they like
+        return False
+
+
+def _is_private(place: str) -> bool:
+    """Tell whether a name is private, or one of Python's own."""
+    return is_standard(place) or any(part.startswith("_") for part in place.split("."))
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _settings() -> dict[str, object]:
+    """Return settings of Python and numpy that no module's namespace shows."""
+    import numpy as np
+    from jax._src import config
+
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    loggers = [logger for logger in loggers if isinstance(logger, logging.Logger)]
+    return {
+        "warnings": [*warnings.filters],
+        "numpy": (np.geterr(), np.geterrcall(), np.get_printoptions()),
+        "numpy.random": repr(np.random.get_state()),
+        "random": random.getstate(),
+        # Modules of JAX and Python add names when they are imported.
+        **dict(zip(config.trace_context_names(), config.trace_context(), strict=True)),
+        **{f"logger {each.name}": (each.level, each.disabled) for each in loggers},
+        "locale": locale.setlocale(locale.LC_ALL),
+        "decimal": str(decimal.getcontext()),
+        "gc": (gc.isenabled(), gc.get_threshold()),
+        "signals": [signal.getsignal(number) for number in signal.valid_signals()],
+        "traces": (sys.gettrace(), sys.getprofile(), threading.gettrace(), threading.getprofile()),
+        "threads": threading.active_count(),
+        "digits": sys.get_int_max_str_digits(),
+        "switching": sys.getswitchinterval(),
+        "umask": _umask(),
+    }

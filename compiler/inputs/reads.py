@@ -52,24 +52,27 @@ class Reads:
     missed: dict[str, str] = field(default_factory=dict)
     unseen: set[str] = field(default_factory=set)
 
+    def __copy__(self) -> Reads:
+        return Reads({**self.looks}, {**self.missed}, {*self.unseen})
+
     def look(self, kind: str, path: str) -> None:
         """Record a read, with the current state of the path."""
         if (kind, path) not in self.looks:
             self.looks[kind, path] = state(kind, path)
 
 
-_by_module: dict[str, Reads] = {}
+by_module: dict[str, Reads] = {}
 
 
 def of_module(module: str) -> Reads:
     """Return the reads of a module, which may be added to."""
-    return _by_module.setdefault(module, Reads())
+    return by_module.setdefault(module, Reads())
 
 
 def reads_of(modules: Iterable[str]) -> Reads:
     """Return what modules have read so far, combined."""
     total = Reads()
-    for read in filter(None, map(_by_module.get, modules)):
+    for read in filter(None, map(by_module.get, modules)):
         # A copy: another thread of the user's may add reads.
         for look, seen in read.looks.copy().items():
             if total.looks.setdefault(look, seen) != seen:
@@ -82,7 +85,7 @@ def reads_of(modules: Iterable[str]) -> Reads:
 def missed_so_far() -> dict[str, str]:
     """Return what any module requested and could not see, with the place of the request."""
     return {
-        name: place for read in _by_module.copy().values() for name, place in read.missed.items()
+        name: place for read in by_module.copy().values() for name, place in read.missed.items()
     }
 
 

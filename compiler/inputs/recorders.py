@@ -71,6 +71,11 @@ _written: set[tuple[str, str]] = set()
 """Modules and the files they wrote: reading them back is not an input."""
 
 
+def forget_written() -> None:
+    """Forget which files were written."""
+    _written.clear()
+
+
 def record_reads() -> None:
     """Record reads from now on; called once in a compiling process."""
     # Both open files at the first call and cache the answer; that must not be recorded.

@@ -20,7 +20,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler.inputs import closure
 from pallasc.compiler.inputs.lookup import stored_artifact
 from pallasc.compiler.inputs.manifest import fields_text, make_manifest
-from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot
+from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, SharedState
 from pallasc.compiler.inputs.reads import missed_so_far, name_of
 from pallasc.compiler.inputs.request import (
     data_digests,
@@ -75,6 +75,7 @@ class Session:
         store: the store.
         digests: of files.
         before: the state of the process before it ran any of the user's code.
+        shared: the state that variants share.
         signing: the parent publishes the manifests, because it signs them.
         listener: records diagnostics.
         traced: how many variants it has traced.
@@ -85,6 +86,7 @@ class Session:
     store: Store
     digests: FileDigests
     before: ProcessSnapshot
+    shared: SharedState
     signing: bool
     listener: Listener = field(default_factory=Listener)
     traced: int = 0
@@ -106,8 +108,11 @@ class Session:
             except PallascError as error:
                 variant = request.variant
                 missed = missed_of(_entry_modules(variant), variant.base_dir, earlier)
-                compiling = hearing.stage == "compile"
-                return replace(Failed.because_of(error, missed=missed), compiling=compiling)
+                return replace(
+                    Failed.because_of(error, missed=missed),
+                    compiling=hearing.stage == "compile",
+                    repeat=bool(hearing.importing) and self.shared.was_unloaded(error),
+                )
 
     def find_lines(self, request: FindLines) -> LinesFound:
         """Find the user's source lines of the PTX of a variant's kernels.

@@ -96,6 +96,7 @@ class Failed(Reply):
         out_of_memory: whether Python ran out of memory.
         missed: as in `Compiled`, as far as is known.
         compiling: whether XLA was compiling; what it prints then is in its error.
+        repeat: whether Python may be unable to execute a module a second time in one process.
     """
 
     ok: ClassVar[bool] = False
@@ -103,6 +104,7 @@ class Failed(Reply):
     out_of_memory: bool = False
     missed: Mapping[str, str] = field(default_factory=dict)
     compiling: bool = False
+    repeat: bool = False
 
     @staticmethod
     def because_of(

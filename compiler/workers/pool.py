@@ -47,6 +47,7 @@ class Pool:
         tick_s: how often `run` yields a tick, None for never.
         program: the module that the workers run.
         lasting: whether workers stay after `run`, for tasks of a later one.
+        alone: whether each task gets a new worker.
     """
 
     jobs: int
@@ -58,6 +59,7 @@ class Pool:
     tick_s: float | None = field(default=1.0, kw_only=True)
     program: str = field(default=PROGRAM, kw_only=True)
     lasting: bool = field(default=False, kw_only=True)
+    alone: bool = field(default=False, kw_only=True)
     _workers: list[Worker] = field(default_factory=list, init=False)
     _busy: list[Worker] = field(default_factory=list, init=False)
     _ending: list[Worker] = field(default_factory=list, init=False)
@@ -256,12 +258,12 @@ class Pool:
     def _is_kept(self, worker: Worker, answer: Answer) -> bool:
         """Tell whether a worker may go on: it lives, and its group may have more to do.
 
-        If the user's code has changed settings of its process, the next variant would be compiled
-        with them.
+        If the user's code has changed its process for good, the next variant would be compiled in
+        another state than alone.
         """
         usable = answer.reply is not None and not answer.reply.tainted
         has_more = self.lasting or worker.group in self._queue
-        return usable and has_more and not self._limits().are_near(worker)
+        return usable and has_more and not self.alone and not self._limits().are_near(worker)
 
     # ---- ending
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pallasc.compiler.workers import failures
+from pallasc.compiler.workers.messages import Failed
 from pallasc.compiler.workers.processes import (
     held_bytes,
     held_together_bytes,
@@ -157,7 +158,14 @@ def receive(worker: Worker) -> Answer | None:
     except ValueError:
         return _failure(worker, task, failures.garbled(task.doing))
     stray = worker.take_stray_bytes()
-    return Answer(task, reply, None, worker.written(TAIL_BYTES), stray_bytes=stray)
+    return Answer(
+        task,
+        reply,
+        None,
+        worker.written(TAIL_BYTES),
+        repeat=isinstance(reply, Failed) and reply.repeat,
+        stray_bytes=stray,
+    )
 
 
 def _failure(worker: Worker, task: Task, error: CompileError, *, repeat: bool = True) -> Answer:

@@ -21,7 +21,11 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs import closure, imports, reads
 from pallasc.compiler.inputs.isolation import enter, expose_variables
-from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, read_flags
+from pallasc.compiler.inputs.process_snapshot import (
+    ProcessSnapshot,
+    SharedState,
+    read_flags,
+)
 from pallasc.compiler.lowering import device_library
 from pallasc.compiler.lowering.compile import Tools
 from pallasc.compiler.lowering.ptxas_reports import Reports
@@ -34,7 +38,7 @@ from pallasc.compiler.workers.compilation import (
     why_uncached,
     why_unknown_reads,
 )
-from pallasc.compiler.workers.listening import Listener
+from pallasc.compiler.workers.listening import Listener, tracing_anew
 from pallasc.compiler.workers.messages import (
     Collect,
     Collected,
@@ -88,17 +92,19 @@ def _serve(source: BinaryIO, channel: Channel) -> None:
         tainted = False
         if session is not None:
             session.before.restore_functions()
-            tainted = session.before.is_tainted()
+            tainted = bool(session.shared.reset()) or session.before.is_tainted()
         channel.send(replace(reply, task=request.task, tainted=tainted).to_json())
 
 
 def _import_compiler() -> None:
     """Import what every compilation needs."""
     with collector_past():
+        import cramjam
+        import google.protobuf.text_format
         import jax
         import jax.experimental.pallas.mosaic_gpu
         import llvmlite.binding
-    del jax, llvmlite
+    del cramjam, google, jax, llvmlite
 
 
 def _session(request: Introduction) -> Session:
@@ -115,8 +121,16 @@ def _session(request: Introduction) -> Session:
     store = Store(request.store, trust=Trust())
     # Stored digests of files are signed, too, and only the parent can check them.
     digests = FileDigests(None if request.signing else store.root)
-    before = ProcessSnapshot.now()
-    return Session(tools, store, digests, before, request.signing, versions=request.versions)
+    tracing_anew(0)  # JAX's state differs from the first call on
+    return Session(
+        tools,
+        store,
+        digests,
+        ProcessSnapshot.now(),
+        SharedState(),
+        request.signing,
+        versions=request.versions,
+    )
 
 
 def _reports(ptxas: Path) -> Reports:

@@ -1,0 +1,180 @@
+"""What one variant changes in its process does not reach the next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+HELPER = """
+import functools, itertools
+DEFAULTS, ITEMS, SEEN, NESTED = {"scale": 2}, [2], set(), {"inner": {"scale": 2}}
+SCALE = 2
+class Holder:
+    scale = 2
+HELD = Holder()
+def chosen(scale=2): return scale
+COUNT = itertools.count(2)
+@functools.cache
+def first(): return next(COUNT)
+def counter():
+    calls = 1
+    def call():
+        nonlocal calls
+        calls += 1
+        return calls
+    return call
+COUNTED = counter()
+REGISTRY = {}
+def register(function): REGISTRY[function.__name__] = function
+"""
+
+STUB = "import types; stub = types.ModuleType('hidden'); stub.SCALE = 9"
+
+LEAKS = {
+    # In JAX and what it needs.
+    "patched_function": ["plain = jnp.arange\njnp.arange = lambda n: plain(n) + 1", "",
+                         "jnp.arange.__name__"],
+    "added_attribute": ["if not hasattr(jnp, 'mine'): jnp.mine = 9", "",
+                        "getattr(jnp, 'mine', 2)"],
+    "removed_attribute": ["del jnp.arccosh", "", "hasattr(jnp, 'arccosh')"],
+    "patched_late": ["", "jax.lax.add = jax.lax.sub", "jax.lax.add.__name__"],
+    "class_of_jax": ["jax.ShapeDtypeStruct.mine = 9", "",
+                     "getattr(jax.ShapeDtypeStruct, 'mine', 2)"],
+    "method_of_jax": ["jax.ShapeDtypeStruct.update = None", "",
+                      "jax.ShapeDtypeStruct.update is None"],
+    "defaults_of_jax": ["from jax import tree\ntree.leaves.__defaults__ = (lambda x: True,)", "",
+                        "jax.tree.leaves([1, 2])"],
+    "setting_of_jax": ["jax.config.update('jax_enable_x64', True)", "",
+                       "jax.config.jax_enable_x64"],
+    "context_of_jax": ["jax.default_matmul_precision('float32').__enter__()", "",
+                       "jax.config.jax_default_matmul_precision"],
+    "registry_of_jax": ["import types\njax.tree_util.register_pytree_node(types.SimpleNamespace, "
+                        "lambda x: ((), None), lambda a, c: None)", "",
+                        "len(jax.tree.leaves(__import__('types').SimpleNamespace()))"],
+    "module_of_jax": ["from jax.experimental.pallas.ops.gpu import softmax\n"
+                      "softmax.__dict__['_mine'] = 9", "",
+                      "hasattr(__import__('jax.experimental.pallas.ops.gpu.softmax', "
+                      "fromlist=['x']), '_mine')"],
+    # In Python and numpy.
+    "function_of_python": ["import math\nmath.sqrt = lambda x: 9", "",
+                           "__import__('math').sqrt(4)"],
+    "builtin": ["import builtins\nbuiltins.mine = 9", "",
+                "getattr(__import__('builtins'), 'mine', 2)"],
+    "environment": ["os.environ['MINE'] = '9'", "", "os.environ.get('MINE')"],
+    "folder": ["", "os.chdir('/')", "os.getcwd()"],
+    "errors_of_numpy": ["np.seterr(all='raise')", "", "np.geterr()"],
+    "printing_of_numpy": ["np.set_printoptions(precision=1)", "", "str(np.array([1 / 3]))"],
+    "random_of_numpy": ["np.random.seed(0)", "", "int(np.random.get_state()[1][0]) == 0"],
+    "random": ["import random\nrandom.seed(0)", "", "__import__('random').random() == 0.8444218515250481"],
+    "warnings": ["import warnings\nwarnings.simplefilter('error')", "",
+                 "[each[0] for each in __import__('warnings').filters]"],
+    "decimal": ["import decimal\ndecimal.getcontext().prec = 3", "",
+                "str(__import__('decimal').Decimal(1) / 3)"],
+    "garbage": ["import gc\ngc.disable()", "", "__import__('gc').isenabled()"],
+    "logging": ["import logging\nlogging.disable(50)\nlogging.root.setLevel(10)", "",
+                "__import__('logging').root.level"],
+    "signals": ["import signal\nsignal.signal(signal.SIGALRM, lambda *a: None)", "",
+                "callable(__import__('signal').getsignal(14))"],
+    "threads": ["import threading\nthreading.Thread(target=threading.Event().wait, "
+                "daemon=True).start()", "", "__import__('threading').active_count()"],
+    "tracing": ["", "sys.setprofile(lambda *a: None)", "sys.getprofile() is None"],
+    "encoding": ["import copyreg\nclass Mine: pass\ncopyreg.dispatch_table[complex] = lambda c: Mine",
+                 "", "__import__('copyreg').dispatch_table[complex].__name__"],
+    "umask": ["os.umask(0o777)", "", "os.umask(0)"],
+    # In the import system.
+    "path": ["sys.path.insert(0, os.path.join(os.path.dirname(__file__), 'elsewhere'))", "",
+             "__import__('hidden').SCALE"],
+    "path_replaced": ["sys.path = [os.path.join(os.path.dirname(__file__), 'elsewhere'), *sys.path]",
+                      "", "__import__('hidden').SCALE"],
+    "stub": [f"{STUB}\nsys.modules['hidden'] = stub", "", "__import__('hidden').SCALE"],
+    "stub_of_python": [f"{STUB}\nsys.modules['json'] = stub", "",
+                       "hasattr(__import__('json'), 'loads')"],
+    "stub_of_jax": [f"{STUB}\nsys.modules['jax.missing'] = stub", "",
+                    "hasattr(sys.modules.get('jax.missing'), 'SCALE')"],
+    "loaded": ["import other", "", "'other' in sys.modules"],
+    "submodule": ["import package.part", "", "hasattr(__import__('package'), 'part')"],
+    "finder": ["class Finder:\n    def find_spec(self, *a): return None\n"
+               "sys.meta_path.insert(0, Finder())", "", "len(sys.meta_path)"],
+    # In modules that both import.
+    "value": ["helper.SCALE = 9", "", "helper.SCALE"],
+    "dict": ["helper.DEFAULTS['scale'] = 9", "", "helper.DEFAULTS"],
+    "nested": ["", "helper.NESTED['inner']['scale'] = 9", "helper.NESTED"],
+    "list": ["", "helper.ITEMS.append(9)", "helper.ITEMS"],
+    "set": ["", "helper.SEEN.add(9)", "helper.SEEN"],
+    "class": ["helper.Holder.scale = 9", "", "helper.Holder().scale"],
+    "object": ["helper.HELD.scale = 9", "", "helper.HELD.scale"],
+    "defaults": ["helper.chosen.__defaults__ = (9,)", "", "helper.chosen()"],
+    "iterator": ["", "next(helper.COUNT)", "next(helper.COUNT)"],
+    "cache": ["next(helper.COUNT); helper.first()", "", "helper.first()"],
+    "closure": ["", "helper.COUNTED()", "helper.COUNTED()"],
+    "registry": ["@helper.register\ndef mine(): pass", "", "[*helper.REGISTRY]"],
+}  # fmt: skip
+
+
+def test_nothing_leaks_from_one_variant_into_the_next(
+    tmp_path: Path, run_program: Callable[..., Any]
+) -> None:
+    for name, text in {
+        "helper.py": HELPER, "other.py": "", "package/__init__.py": "", "package/part.py": "",
+        "hidden.py": "SCALE = 2\n", "elsewhere/hidden.py": "SCALE = 9\n",
+        "cases.json": json.dumps(LEAKS), "own/empty": "",
+    }.items():  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    seen = run_program("leaks.py", tmp_path)
+    assert [*seen] == [*LEAKS]
+    without_leak = [name for name, (alone, after, _) in seen.items() if alone == after]
+    assert without_leak == []
+    assert {n: each for n, each in seen.items() if each[2] not in (None, each[0])} == {}
+
+
+KERNEL = """
+import jax.numpy as jnp
+import helper
+def kernel(scale, x):
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+    def body(x_ref, o_ref): o_ref[...] = x_ref[...] * scale
+    return plgpu.kernel(body, out_type=x)(x)
+def plain(x): return kernel(2.0, x) + jnp.arange(x.shape[0])
+def default(x): return kernel(float(helper.DEFAULTS["scale"]), x)
+def added(x): return kernel(float(getattr(jnp, "mine", 2)), x)
+def late(x):
+    import hidden
+    return kernel(float(hidden.SCALE), x)
+"""
+AROUND = {
+    "plain": "import jax.numpy as jnp\nbefore = jnp.arange\njnp.arange = lambda n: before(n) + 1\n",
+    "default": "import helper\nhelper.DEFAULTS['scale'] = 9\n",
+    "added": "import jax.numpy as jnp\njnp.mine = 9\n",
+    "late": "import os, sys\nsys.path.insert(0, os.path.dirname(__file__) + '/elsewhere')\n",
+}
+
+
+def test_artifact_and_manifest_are_the_same_in_any_order(
+    make_project: Callable[[], Any], results: Any
+) -> None:
+    def built(kernels: list[dict[str, Any]], jobs: int) -> dict[str, Any]:
+        project = make_project()
+        for name, text in {
+            "helper.py": HELPER, "kernel.py": KERNEL,
+            "hidden.py": "SCALE = 2\n", "elsewhere/hidden.py": "SCALE = 9\n",
+            **{f"changes_{n}.py": f"{text}from kernel import {n}\n" for n, text in AROUND.items()},
+        }.items():  # fmt: skip
+            project.write(name, text)
+        project.spec(*({"args": {"x": "f32[128]"}, **kernel} for kernel in kernels))
+        found = results(project.build(jobs=jobs))
+        manifests: Mapping[str, Any] = project.manifests(project.variants())
+        return {
+            name: (result.artifact.digest, {**manifests[name].to_json(), "about": None})
+            for name, result in found.items()
+        }
+
+    plain = [{"name": name, "entry": f"kernel.py:{name}"} for name in AROUND]
+    changing = [{"name": f"with_{n}", "entry": f"changes_{n}.py:{n}"} for n in AROUND]
+    alone = built(plain, 1)
+    first = built([*changing, *plain], 1)
+    assert {name: first[name] for name in alone} == alone
+    assert all(first[f"with_{name}"][0] != alone[name][0] for name in alone)
+    assert built([*plain, *changing][::-1], 2) == first
