@@ -87,8 +87,8 @@ class _Options(BuildOptions):
 )
 @count_option(
     "--reproduce",
-    "Afterwards compile N variants twice in fresh processes, and compare their bytes with each "
-    "other and with the store's.",
+    "Afterwards compile N variants twice, each alone in a process, and compare their bytes with "
+    "each other and with the store's.",
 )
 @click.option("--explain", is_flag=True, help="Say why each miss was a miss, field by field.")
 @click.option(

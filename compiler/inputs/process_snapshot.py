@@ -20,18 +20,18 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
-from importlib.machinery import ExtensionFileLoader
 from functools import partial
+from importlib.machinery import ExtensionFileLoader
 from operator import attrgetter
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from pallasc.compiler.inputs import imports, reads, recorders
-from pallasc.compiler.inputs.closure import edges, failed_imports, is_users, loaded
+from pallasc.compiler.inputs.closure import edges, failed_imports, loaded
 from pallasc.compiler.inputs.isolation import enter, expose_variables, restore_path
 from pallasc.compiler.toolchain.environment import reaches_compiler
 from pallasc.compiler.toolchain.modules import (
@@ -43,6 +43,7 @@ from pallasc.compiler.toolchain.modules import (
     namespace_of,
 )
 from pallasc.errors import SpecError
+from pallasc.specs.garbage import collector_past
 
 _OURS = (builtins, io, os, os.path)
 """Modules whose functions pallasc needs to compute digests and write to the store."""
@@ -58,7 +59,6 @@ class ProcessSnapshot:
         folder: current folder, which paths in the compiler's flags are relative to.
         functions: namespaces of the modules in `_OURS`.
         recursion: recursion limit.
-        finders: finders and hooks of the import system.
         tainted: whether something had to be restored.
     """
 
@@ -67,7 +67,6 @@ class ProcessSnapshot:
     folder: str
     functions: list[dict[str, Any]] = field(repr=False)
     recursion: int
-    finders: list[Any]
     tainted: bool = False
 
     @classmethod
@@ -81,7 +80,6 @@ class ProcessSnapshot:
             folder=_current_folder(),
             functions=[vars(module).copy() for module in _OURS],
             recursion=sys.getrecursionlimit(),
-            finders=[*sys.meta_path, *sys.path_hooks],
         )
 
     def expose_variables(self, variables: Mapping[str, str | None]) -> None:
@@ -130,14 +128,7 @@ class ProcessSnapshot:
         now = jax.config.values
         same_settings = all(now.get(name) == value for name, value in self.settings.items())
         same_variables = dict(os.environ) == self.variables
-        return self.tainted or not (same_settings and same_variables) or self._has_users_finders()
-
-    def _has_users_finders(self) -> bool:
-        """Tell whether the user's code has added finders to the import system."""
-        now: list[Any] = [*sys.meta_path, *sys.path_hooks]
-        added = [finder for finder in now if finder not in self.finders]
-        makers = [str(getattr(finder, "__module__", "")) for finder in added]
-        return any(is_users(maker) for maker in makers)
+        return self.tainted or not (same_settings and same_variables)
 
     def changed_settings(self) -> dict[str, str]:
         """Return the settings of JAX that the user's code has changed; some act after lowering.
@@ -191,17 +182,24 @@ _CONTAINERS = (dict, list, set)
 _NESTED = 3
 """How deep containers in containers are compared."""
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), *_CONTAINERS)
+_BATCH = 64
+"""How many are compared at a time, which is faster."""
+_UNCHANGED = ("pallasc.", "jaxlib.mlir.", "google.", "llvmlite.")
+"""Modules of pallasc, and of its tools and JAX's, that are not compared."""
 _IMMUTABLE_CLASS = 1 << 8
 _ABSENT = object()
 _function_parts = attrgetter("__code__", "__defaults__", "__kwdefaults__")
 
 
 class SharedState:
-    """The state that the variants of a process share; all other modules are loaded for each.
+    """The modules that all variants of a process share; the others are loaded again for each.
 
-    That are the modules of Python, JAX, and the packages that JAX and pallasc need. Compared are
-    settings, namespaces, containers, attributes of objects and classes, and parts of functions.
-    JAX fills caches while it compiles; `_is_cache` tells them from changes by the user's code.
+    Shared are the modules of Python, of JAX, and of the packages that were imported before any of
+    the user's code. `reset` compares settings, namespaces, containers, attributes of objects and
+    classes, and parts of functions. JAX fills caches while it compiles, which do not count.
+
+    Not compared: state inside extension modules, and caches that Python cannot look into, such as
+    `functools.lru_cache`. Modules of Python and JAX stay imported. `--reproduce` finds the rest.
     """
 
     def __init__(self) -> None:
@@ -211,12 +209,14 @@ class SharedState:
         self._places: list[tuple[str, str]] = []
         self._live: list[Any] = []
         self._before: list[Any] = []
-        self._functions: dict[int, tuple[FunctionType, Any]] = {}
+        self._functions: list[FunctionType] = []
+        self._parts: list[Any] = []
         self._seen = {id(sys.modules)}
         self._records: list[dict[str, Any]] = [{} for _ in _records()]
         self._unloaded: set[str] = set()
         self._path = sys.path, [*sys.path]
-        self._add_modules()
+        with collector_past():
+            self._add_modules()
         self._settings = _settings()
         imports.after_import.append(self._imported)
 
@@ -232,7 +232,7 @@ class SharedState:
         names = [name for name in names if self._is_shared(name)]
         for name in names:
             self._modules[name] = sys.modules[name]
-            if name.partition(".")[0] != "pallasc":
+            if not name.startswith(_UNCHANGED):
                 self._add_module(name, namespace_of(sys.modules[name]))
         for kept, now in zip(self._records, _records(), strict=True):
             kept.update((name, _copied(now[name])) for name in names if name in now)
@@ -250,19 +250,23 @@ class SharedState:
 
     def _add_module(self, name: str, namespace: Mapping[str, Any]) -> None:
         self._add(_NAMES, name, namespace)
+        compares_functions = name.partition(".")[0] in COVERED and not _is_private(name)
         for attribute, value in list(namespace.items()):
-            place = f"{name}.{attribute}"
-            if attribute.startswith("__") or isinstance(value, ModuleType):
+            kind = type(value)
+            if kind is FunctionType:
+                if compares_functions and id(value) not in self._seen:
+                    self._seen.add(id(value))
+                    self._functions.append(value)
+                    self._parts.append(_function_parts(value))
+            elif attribute.startswith("__") or isinstance(value, ModuleType):
                 continue
-            if type(value) in _CONTAINERS:
-                self._add_container(place, value, _NESTED)
-            elif type(value) is FunctionType:
-                self._functions.setdefault(id(value), (value, _function_parts(value)))
-            elif not isinstance(value, type):
-                if has := namespace_of(value):
-                    self._add(_OBJECT, place, has)
-            elif value.__module__ == name and not value.__flags__ & _IMMUTABLE_CLASS:
-                self._add(_NAMES, place, vars(value))
+            elif kind in _CONTAINERS:
+                self._add_container(f"{name}.{attribute}", value, _NESTED)
+            elif isinstance(value, type):
+                if value.__module__ == name and not value.__flags__ & _IMMUTABLE_CLASS:
+                    self._add(_NAMES, f"{name}.{attribute}", vars(value))
+            elif kind.__dictoffset__ and (has := namespace_of(value)):
+                self._add(_OBJECT, f"{name}.{attribute}", has)
 
     def _add_container(self, place: str, container: Any, depth: int) -> None:
         self._add(_CONTAINER, place, container)
@@ -283,7 +287,11 @@ class SharedState:
     # ---- after a variant
 
     def reset(self) -> str:
-        """Remove the user's modules; return what else the last variant changed, "" for nothing."""
+        """Remove the user's modules, and name something else that the last variant has changed.
+
+        Returns:
+            "" if nothing has changed; otherwise the process must not compile another variant.
+        """
         sys.path, entries = self._path
         sys.path[:] = entries  # to which pallasc itself adds the folders of entries
         changed = self._first_change()
@@ -299,7 +307,7 @@ class SharedState:
         return changed
 
     def was_unloaded(self, error: BaseException | None) -> bool:
-        """Tell whether code of a module that an earlier variant had loaded raised an error."""
+        """Return True if an error came from a module that an earlier variant had loaded."""
         while error is not None:
             trace = error.__traceback__
             while trace is not None:
@@ -310,7 +318,7 @@ class SharedState:
         return False
 
     def _unload(self, name: str) -> str:
-        """Remove a module; return its name if Python cannot load it a second time."""
+        """Remove a module; return its name if it is an extension module, which stays loaded."""
         module = sys.modules.pop(name, None)
         parent, _, child = name.rpartition(".")
         around = vars(self._modules[parent]) if parent in self._modules else {}
@@ -327,19 +335,27 @@ class SharedState:
         for name, value in self._settings.items():
             if now.get(name) != value:
                 return name
-        for function, parts in self._functions.values():
-            if _function_parts(function) != parts:
-                return f"{function.__module__}.{function.__qualname__}"
-        for number, (kind, place) in enumerate(self._places):
+        if not _are_equal([*map(_function_parts, self._functions)], self._parts):
+            return "a function"
+        for start in range(0, len(self._places), _BATCH):
+            part = slice(start, start + _BATCH)
+            if _are_equal(self._live[part], self._before[part]):
+                continue
+            if change := self._change_among(range(len(self._places))[part]):
+                return change
+        return ""
+
+    def _change_among(self, numbers: Iterable[int]) -> str:
+        for number in numbers:
             live, before = self._live[number], self._before[number]
             if not _are_equal(live, before):
-                if change := self._change(kind, place, live, before):
+                if change := self._change(*self._places[number], live, before):
                     return change
                 self._before[number] = _copied(live)
         return ""
 
     def _change(self, kind: str, place: str, live: Any, before: Any) -> str:
-        """Return which part of something has changed, "" if JAX or Python filled a cache."""
+        """Return the part that has changed, "" if JAX or Python only filled a cache."""
         if isinstance(before, list | set):
             added = [item for item in live if not any(item is each for each in before)]
             kept = [item for item in live if any(item is each for each in before)]
@@ -353,9 +369,9 @@ class SharedState:
         return ""
 
     def _is_cache(self, kind: str, place: str, name: object, old: Any, new: Any) -> bool:
-        """Tell whether an entry differs as a cache of JAX or Python does."""
+        """Return True if JAX or Python changes such an entry while they compile."""
         if kind == _CONTAINER and self._is_users(name):
-            return True  # no other variant can name an object of a module that is gone
+            return True  # its module is gone: no other variant can look it up
         if self._is_users(new):
             return False
         if kind == _CONTAINER and _is_private(place):
@@ -379,7 +395,7 @@ class SharedState:
 
 
 def _records() -> list[dict[str, Any]]:
-    """Return what is recorded of modules, by their names."""
+    """Return the records of imports and reads, by module."""
     return [edges, failed_imports, loaded, reads.by_module]
 
 
@@ -397,7 +413,7 @@ def _are_equal(live: Any, before: Any) -> bool:
 
 
 def _is_private(place: str) -> bool:
-    """Tell whether a name is private, or one of Python's own."""
+    """Return True for a private name, and for all names of Python's library."""
     return is_standard(place) or any(part.startswith("_") for part in place.split("."))
 
 
@@ -408,7 +424,7 @@ def _umask() -> int:
 
 
 def _settings() -> dict[str, object]:
-    """Return settings of Python and numpy that no module's namespace shows."""
+    """Return the settings of Python, numpy and JAX that no namespace shows."""
     import numpy as np
     from jax._src import config
 
@@ -417,7 +433,7 @@ def _settings() -> dict[str, object]:
     return {
         "warnings": [*warnings.filters],
         "numpy": (np.geterr(), np.geterrcall(), np.get_printoptions()),
-        "numpy.random": repr(np.random.get_state()),
+        "numpy.random": np.random.get_state(legacy=False)["state"]["key"].tobytes(),
         "random": random.getstate(),
         # Modules of JAX and Python add names when they are imported.
         **dict(zip(config.trace_context_names(), config.trace_context(), strict=True)),

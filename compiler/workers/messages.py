@@ -70,7 +70,7 @@ class Reply(Message):
 
     Attributes:
         ok: whether it did what it was asked for.
-        tainted: whether the user's code changed settings of the process for good.
+        tainted: whether the user's code changed the process for good.
         diagnostics: warnings and output meanwhile.
     """
 
@@ -96,7 +96,8 @@ class Failed(Reply):
         out_of_memory: whether Python ran out of memory.
         missed: as in `Compiled`, as far as is known.
         compiling: whether XLA was compiling; what it prints then is in its error.
-        repeat: whether Python may be unable to execute a module a second time in one process.
+        repeat: whether a module failed that an earlier variant had loaded; it may be one that can
+            be executed only once in a process.
     """
 
     ok: ClassVar[bool] = False

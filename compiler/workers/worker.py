@@ -122,14 +122,9 @@ def _session(request: Introduction) -> Session:
     # Stored digests of files are signed, too, and only the parent can check them.
     digests = FileDigests(None if request.signing else store.root)
     tracing_anew(0)  # JAX's state differs from the first call on
+    before, shared = ProcessSnapshot.now(), SharedState()
     return Session(
-        tools,
-        store,
-        digests,
-        ProcessSnapshot.now(),
-        SharedState(),
-        request.signing,
-        versions=request.versions,
+        tools, store, digests, before, shared, request.signing, versions=request.versions
     )
 
 

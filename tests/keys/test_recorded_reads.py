@@ -300,4 +300,4 @@ def test_a_listing_has_no_bytecode_and_no_order(tmp_path: Path) -> None:
 def test_this_process_records_nothing() -> None:
     assert "_Recording" not in type(os.environ).__name__
     assert {type(os.stat), type(time.time)} == {types.BuiltinFunctionType}
-    assert sys.modules["pallasc.compiler.inputs.reads"].__dict__["_by_module"] == {}
+    assert sys.modules["pallasc.compiler.inputs.reads"].__dict__["by_module"] == {}

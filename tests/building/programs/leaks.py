@@ -31,7 +31,7 @@ def in_child(work: Any) -> Any:
     if not child:
         try:
             answer = json.dumps(work())
-        except BaseException as error:  # noqa: BLE001 - the parent shows it
+        except BaseException as error:
             answer = json.dumps(f"{type(error).__name__}: {error}")
         os.write(writing, answer.encode())
         os._exit(0)
@@ -64,13 +64,15 @@ def main(folder: str) -> None:
         return repr(import_function(f"z_{name}.py:run", folder)())
 
     print(
-        json.dumps({
-            name: [
-                in_child(lambda: run(name, leaks=leaks, cleans=cleans))  # noqa: B023 - runs now
-                for leaks, cleans in ((False, False), (True, False), (True, True))
-            ]
-            for name in cases
-        })
+        json.dumps(
+            {
+                name: [
+                    in_child(lambda: run(name, leaks=leaks, cleans=cleans))  # noqa: B023 - runs now
+                    for leaks, cleans in ((False, False), (True, False), (True, True))
+                ]
+                for name in cases
+            }
+        )
     )
 
 
