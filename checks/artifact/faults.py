@@ -14,6 +14,7 @@ from pallasc.checks.artifact.rules import (
     MEMORY_LIMIT,
     MISALIGNED,
     MISSING_PROXY_FENCE,
+    OPERAND_OVERWRITTEN,
 )
 from pallasc.checks.findings import Finding, Place, Rule
 from pallasc.checks.rules import (
@@ -73,6 +74,7 @@ _RACES: Mapping[str, Rule] = MappingProxyType(
         "missing-tensor-fence": ACCUMULATOR_BEFORE_WAIT,
         "uninitialised-read": UNINITIALIZED,
         "wgmma-not-awaited": UNFINISHED_COPY,
+        "wgmma-operand": OPERAND_OVERWRITTEN,
         "wgmma-registers": ACCUMULATOR_BEFORE_WAIT,
     }
 )

@@ -20,6 +20,11 @@ ACCUMULATOR_BEFORE_WAIT = Rule(
     "An accumulator is used before its MMA has completed.",
     "Commit the MMA, and wait for it, before its accumulator is read.",
 )
+OPERAND_OVERWRITTEN = Rule(
+    "operand-overwritten",
+    "Registers that hold the left operand of an MMA are overwritten while the MMA may read them.",
+    "MMAs are asynchronous. Wait for them (wgmma_wait) before the value changes.",
+)
 MISSING_PROXY_FENCE = Rule(
     "missing-proxy-fence",
     "A copy or an MMA reads shared memory without a fence after the stores to it.",
@@ -79,6 +84,7 @@ RULES: tuple[Rule, ...] = (
     RACE,
     MISSING_PROXY_FENCE,
     ACCUMULATOR_BEFORE_WAIT,
+    OPERAND_OVERWRITTEN,
     UNFINISHED_COPY,
     DEADLOCK,
     BARRIER_MISUSE,

@@ -62,9 +62,10 @@ class Registers(PlainAccesses):
                 first = self._events[held[0]]
                 access = Access("the instruction", instruction_at(w, place), w.actor)
                 does = "overwrites" if is_write else "reads"
+                what = "an accumulator" if held[1] else "the A operand"
                 self._find(
-                    "wgmma-registers",
-                    f"the instruction {does} a register of a wgmma in flight: no wgmma.wait_group "
+                    "wgmma-registers" if held[1] else "wgmma-operand",
+                    f"the instruction {does} {what} of a wgmma in flight: no wgmma.wait_group "
                     "between them",
                     Event(access, w),
                     first,

@@ -27,7 +27,9 @@ RunCommand = Callable[..., Any]
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\r\n::error file=x::owned\n##[add-mask]x \ud800 \u202eexe\x9b31m"
 VALUES = (HOSTILE, None, -1, [HOSTILE], 2**60, {HOSTILE: HOSTILE}, "x" * 100_000, 1.5, True)
-OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]|^[ \t]*::|##\\[", re.MULTILINE)
+OBEYED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]|^[ \t]*::|##\\[", re.MULTILINE
+)
 COMMANDS = (
     ("inspect", "{}"),
     ("inspect", "{}", "--json"),

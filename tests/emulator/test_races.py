@@ -170,6 +170,14 @@ def test_a_mutant_of_a_kind_is_found_where_others_change_nothing(
     assert SOME[name, what] in set().union(*(rules(artifact, mutant.text) for mutant in made))
 
 
+def test_an_operand_in_registers_is_not_taken_for_an_accumulator(
+    compiled: Callable[[str], Artifact],
+) -> None:
+    artifact = compiled("dequant")
+    text = re.sub(r"wgmma\.wait_group\.sync\.aligned \d+;", "", text_of(artifact))
+    assert {"wgmma-operand", "wgmma-registers"} <= rules(artifact, text)
+
+
 def test_each_warp_needs_a_fence_of_its_own_before_it_loads_from_tensor_memory(
     compiled: Callable[[str], Artifact],
 ) -> None:
