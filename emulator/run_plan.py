@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +19,7 @@ from pallasc.emulator.program import Program, assemble
 from pallasc.emulator.ptx.parse import parse
 from pallasc.errors import ArgumentError, UnsupportedError
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.occupancy import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.peers import HEAD_WORDS, MULTICAST, Peers, PeerTable
 from pallasc.specs.artifacts.plan import (
     MAP_BYTES,
@@ -107,6 +109,7 @@ class PlanRun:
 
     def _launch(self, step: Launch) -> None:
         code = program(self.ptx_of(step), step.kernel)
+        room = self._room(step)
         launches = []
         for device in range(len(self.buffers)):
             data = self._parameters(step, code, device)
@@ -120,9 +123,22 @@ class PlanRun:
                     self.machine.parameters(data),
                     device,
                     cubin=step.cubin,
+                    room=room,
                 )
             )
         self.machine.run(launches)
+
+    def _room(self, step: Launch) -> int | None:
+        """Return how many clusters of a launch the artifact's GPU holds at once."""
+        target = self.artifact.target
+        kernels = (
+            k for k in self.artifact.kernels if (k.cubin, k.name) == (step.cubin, step.kernel)
+        )
+        resources = next(kernels, None)
+        if resources is None:
+            return None
+        blocks = blocks_per_sm(step, resources, target) * model_figure(target, "sm_count")
+        return max(1, blocks // math.prod(step.cluster or (1,)))
 
     def ptx_of(self, step: Launch) -> str:
         """Return the PTX that a launch runs.

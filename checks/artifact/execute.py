@@ -23,8 +23,12 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.dtypes import parse_dtype
 
-POISONS = (0xFF, 0x3C)
-"""What memory holds before anything is written to it."""
+POISONS = (0xFF, 0x00)
+"""Bytes that memory holds before anything is written to it, in one schedule and in the next.
+
+NaN and zero, True and False, -1 and 0: no element of any type is the same in both.
+"""
+_OTHER_NAN = 0x7F
 
 _WRITES = ("st", "red", "atom", "multimem", "cp", "call")
 
@@ -157,8 +161,8 @@ def find_origin(
     """
     sources = Sources()
     machine = _Watching(policy, observer=sources, deadline=deadline_s)
-    # Other memory than in the run before: NaN that is written there changes it.
-    run = PlanRun(artifact, machine, texts, poison=POISONS[1])
+    # Other memory than in the run before: NaN and zeros that are written there change it.
+    run = PlanRun(artifact, machine, texts, poison=_OTHER_NAN)
     begin, end = element.bytes()
 
     def buffer() -> Region:

@@ -71,6 +71,8 @@ def _bulk(
                 raise Fault(
                     "misaligned", "an address or size of a bulk copy is not a multiple of 16"
                 )
+            if not length:
+                continue  # it moves nothing, wherever its addresses are
             if signal is None:
                 block = w.block.cluster.blocks_by_rank(begin >> RANK_SHIFT)
                 write = _byte_writer(w, at, length, change)

@@ -204,7 +204,7 @@ FORMS: tuple[Form, ...] = (
         "9.7.13",
     ),
     Form(
-        f"mbarrier.expect_tx[.relaxed.(cta|cluster)].{_SHARED}.b64",
+        f"mbarrier.(expect_tx|complete_tx)[.relaxed.(cta|cluster)].{_SHARED}.b64",
         "no generic addresses",
         "9.7.13",
     ),

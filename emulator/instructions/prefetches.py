@@ -59,7 +59,8 @@ def _prefetch_bytes(start: Read, size: Read) -> Step:
                 raise Fault(
                     "misaligned", "the address or size of a bulk prefetch is not a multiple of 16"
                 )
-            _fetch(w, place, begin, (), length)
+            if length:
+                _fetch(w, place, begin, (), length)
         return place + 1
 
     return run

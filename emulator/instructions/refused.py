@@ -16,7 +16,6 @@ REFUSED: tuple[tuple[str, str], ...] = (
     ("istypep.texref", "textures"),
     ("match.any.sync.b32", "matching values across lanes"),
     ("mbarrier.arrive_drop.shared.b64", "an arrival that lowers the expected count"),
-    ("mbarrier.complete_tx.relaxed.cta.shared.b64", "a manual change of the transaction count"),
     ("mbarrier.pending_count.b64", "reading the state of an mbarrier"),
     ("mbarrier.test_wait.shared.b64", "a wait for a state instead of a parity"),
     ("multimem.cp.async.bulk.global.shared::cta.bulk_group", "multimem copies"),

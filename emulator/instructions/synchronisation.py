@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -162,21 +162,20 @@ def mbarrier(instruction: Instruction, builder: Builder) -> Step:
         "init": _init,
         "inval": _inval,
         "arrive": _arrive,
-        "expect_tx": _expect,
+        "expect_tx": _transaction,
+        "complete_tx": _transaction,
         "try_wait": _wait,
         "test_wait": _wait,
     }[instruction.parts[1]]
     return build(instruction, builder)
 
 
-def _first_lane(w: Warp, address: Read) -> tuple[Block, int, int]:
-    """Return the block, the offset and how many lanes are at work, for one barrier of all."""
-    where = one_value(w, address(w), "the address of an mbarrier")
-    return w.block.cluster.blocks_by_rank(where >> RANK_SHIFT), where & OFFSET_MASK, _lanes(w)
-
-
-def _lanes(w: Warp) -> int:
-    return LANES if w.full else int(np.count_nonzero(w.mask))
+def _mbarriers(w: Warp, address: Read) -> Iterator[tuple[int, Block, int, np.ndarray]]:
+    """Yield address, block, offset, and lanes of each mbarrier: lanes need not name the same."""
+    where = address(w)
+    for each in np.unique(where if w.full else where[w.mask]).tolist():
+        block = w.block.cluster.blocks_by_rank(each >> RANK_SHIFT)
+        yield each, block, each & OFFSET_MASK, w.mask & (where == each)
 
 
 def _init(instruction: Instruction, builder: Builder) -> Step:
@@ -184,16 +183,21 @@ def _init(instruction: Instruction, builder: Builder) -> Step:
     count = builder.read(instruction.operands[1], _U4)
 
     def run(w: Warp, place: int) -> int:
-        block, offset, _ = _first_lane(w, address)
-        expected = one_value(w, count(w), "the count of an mbarrier")
-        if not 1 <= expected < 1 << 20:
-            raise Fault("mbarrier-count", f"an mbarrier cannot expect {expected} arrivals")
-        if offset % 8 or offset + 8 > block.shared.size:
-            raise Fault("misaligned", f"mbarrier.init at the invalid shared address {offset:#x}")
-        observer = w.block.machine.observer
-        if observer is not None:
-            observer.initialised(w, place, block, offset)
-        block.mbarriers[offset] = Mbarrier(expected, expected)
+        values = count(w)
+        for _, block, offset, lanes in _mbarriers(w, address):
+            expected = int(values[lanes][0])
+            if (values[lanes] != expected).any():
+                raise Fault("not-uniform", "lanes initialize an mbarrier with different counts")
+            if not 1 <= expected < 1 << 20:
+                raise Fault("mbarrier-count", f"an mbarrier cannot expect {expected} arrivals")
+            if offset % 8 or offset + 8 > block.shared.size:
+                raise Fault(
+                    "misaligned", f"mbarrier.init at the invalid shared address {offset:#x}"
+                )
+            observer = w.block.machine.observer
+            if observer is not None:
+                observer.initialised(w, place, block, offset)
+            block.mbarriers[offset] = Mbarrier(expected, expected)
         return place + 1
 
     return run
@@ -203,9 +207,11 @@ def _inval(instruction: Instruction, builder: Builder) -> Step:
     address = builder.address(instruction.operands[0])
 
     def run(w: Warp, place: int) -> int:
-        block, offset, _ = _first_lane(w, address)
-        if block.mbarriers.pop(offset, None) is None:
-            raise Fault("no-mbarrier", f"no mbarrier is initialized at shared address {offset:#x}")
+        for _, block, offset, _ in _mbarriers(w, address):
+            if block.mbarriers.pop(offset, None) is None:
+                raise Fault(
+                    "no-mbarrier", f"no mbarrier is initialized at shared address {offset:#x}"
+                )
         return place + 1
 
     return run
@@ -221,15 +227,12 @@ def _arrive(instruction: Instruction, builder: Builder) -> Step:
     completes = "noComplete" not in instruction.parts
 
     def run(w: Warp, place: int) -> int:
-        where = address(w)
         values = count(w)
         machine = w.block.machine
-        for offset in np.unique(where if w.full else where[w.mask]):
-            lanes = w.mask & (where == offset)
-            block = w.block.cluster.blocks_by_rank(int(offset) >> RANK_SHIFT)
-            found = w.block.mbarrier(int(offset))
+        for where, block, offset, lanes in _mbarriers(w, address):
+            found = w.block.mbarrier(where)
             if machine.observer is not None:
-                machine.observer.arrived(w, place, ("mbarrier", block, int(offset) & OFFSET_MASK))
+                machine.observer.arrived(w, place, ("mbarrier", block, offset))
             total = int(values[lanes].sum(dtype=np.int64))
             _arrivals(found, total, int(lanes.sum()), announces, completes)
         machine.changed()
@@ -253,32 +256,50 @@ def _arrivals(found: Mbarrier, total: int, lanes: int, announces: bool, complete
         )
 
 
-def _expect(instruction: Instruction, builder: Builder) -> Step:
+def _transaction(instruction: Instruction, builder: Builder) -> Step:
+    """`mbarrier.expect_tx` and `mbarrier.complete_tx`, which orders nothing (9.7.13.15)."""
+    completes = instruction.parts[1] == "complete_tx"
     address = builder.address(instruction.operands[0])
     count = builder.read(instruction.operands[1], _U4)
 
     def run(w: Warp, place: int) -> int:
-        where = one_value(w, address(w), "the address of an mbarrier")
-        w.block.mbarrier(where).expect(int(count(w)[w.mask].sum(dtype=np.int64)))
+        values = count(w)
+        machine = w.block.machine
+        for where, block, offset, lanes in _mbarriers(w, address):
+            found, total = w.block.mbarrier(where), int(values[lanes].sum(dtype=np.int64))
+            if not completes:
+                found.expect(total)
+                continue
+            if machine.observer is not None:
+                machine.observer.arrived(w, place, ("mbarrier", block, offset), releases=False)
+            found.complete(total)
+            machine.changed()
         return place + 1
 
     return run
 
 
 def _wait(instruction: Instruction, builder: Builder) -> Step:
-    """`try_wait` and `test_wait`: the first returns when the phase is over, and only then."""
+    """`try_wait` and `test_wait`: the first returns when the phase is over, and only then.
+
+    Neither is `.aligned`: lanes that are in different rounds of a loop may meet here. Then
+    `try_wait`, too, returns at once, as the manual lets it.
+    """
     tries = instruction.parts[1] == "try_wait"
     target, source, parity_operand, *_ = instruction.operands
     write = builder.write(target, PREDICATE)
     address, parity = builder.address(source), builder.read(parity_operand, _U4)
 
     def run(w: Warp, place: int) -> int:
-        where = one_value(w, address(w), "the address of an mbarrier")
-        which = one_value(w, parity(w), "the parity of an mbarrier's phase")
+        places, parities = address(w), parity(w) & 1
+        lane = int(w.mask.argmax())
+        where, which = int(places[lane]), int(parities[lane])
+        if not ((places == where) & (parities == which))[w.mask].all():
+            return apart(w, place, places, parities)
         found = w.block.mbarrier(where)
         passed = found.has_passed(which)
         if not passed and tries:
-            w.split.waits = MbarrierWait(found, where & OFFSET_MASK, which & 1)
+            w.split.waits = MbarrierWait(found, where & OFFSET_MASK, which)
             return BLOCKED
         write(w, np.full(LANES, passed))
         if passed:
@@ -288,7 +309,23 @@ def _wait(instruction: Instruction, builder: Builder) -> Step:
                 observer.passed(w, place, ("mbarrier", block, where & OFFSET_MASK))
             return place + 1
         w.split.place = place + 1
-        w.split.waits = MbarrierWait(found, where & OFFSET_MASK, which & 1)
+        w.split.waits = MbarrierWait(found, where & OFFSET_MASK, which)
+        return YIELDED
+
+    def apart(w: Warp, place: int, places: np.ndarray, parities: np.ndarray) -> int:
+        passed, observer = np.zeros(LANES, np.bool_), w.block.machine.observer
+        for where, block, offset, lanes in _mbarriers(w, address):
+            found = w.block.mbarrier(where)
+            for which in np.unique(parities[lanes]).tolist():
+                over = found.has_passed(which)
+                passed |= lanes & (parities == which) & over
+                if over and observer is not None:
+                    observer.passed(w, place, ("mbarrier", block, offset))
+        write(w, passed)
+        if passed[w.mask].all():
+            return place + 1
+        w.split.place = place + 1
+        w.split.waits = "an mbarrier"
         return YIELDED
 
     return run

@@ -61,6 +61,7 @@ def _tensor_load(
     multicast = builder.read(more.pop(0), np.dtype("u2")) if "multicast::cluster" in parts else None
     if more:
         raise refusal(instruction)
+    in_pairs = "cta_group::2" in parts
     to, signal = builder.address(target), builder.address(barrier)
     map_at, coordinates = map_and_coordinates(instruction, builder, source)
 
@@ -77,7 +78,7 @@ def _tensor_load(
                 box = box_of(tensor_map, where, at & OFFSET_MASK)
             mask = None if multicast is None else int(multicast(w)[lane])
             blocks = _destinations(w, at, mask)
-            barriers = _signals(w, int(signals[lane]), mask)
+            barriers = _signals(w, int(signals[lane]), mask, in_pairs=in_pairs)
             operation = _load_operation(w, place, lane, tensor_map, base, box, blocks, barriers)
             w.block.machine.fetches(w.block, box.bytes)
             announce(w, place, operation)
@@ -138,8 +139,17 @@ def _destinations(w: Warp, address: int, mask: int | None) -> list[Block]:
     return [cluster.blocks_by_rank(rank) for rank in range(16) if mask >> rank & 1]
 
 
-def _signals(w: Warp, address: int, mask: int | None) -> list[tuple[Block, int]]:
-    return [(block, address & OFFSET_MASK) for block in _destinations(w, address, mask)]
+def _signals(w: Warp, address: int, mask: int | None, *, in_pairs: bool) -> list[tuple[Block, int]]:
+    """Return the mbarriers that a load signals, one per destination.
+
+    A multicast with `.cta_group::2` signals the even or the odd block of each destination's pair:
+    the one with the parity of the block that the address is in. Without it, the destination.
+    """
+    blocks = _destinations(w, address, mask)
+    if in_pairs and mask is not None:
+        parity = address >> RANK_SHIFT & 1
+        blocks = [w.block.cluster.blocks_by_rank(b.rank & ~1 | parity) for b in blocks]
+    return [(block, address & OFFSET_MASK) for block in blocks]
 
 
 def _tensor_store(

@@ -30,7 +30,7 @@ from pallasc.emulator.tensors.misuse import OperandError
 _TURN = 20_000  # instructions that a warp runs before another has its turn
 _IDLE_TURNS = 200  # turns of reading memory again without any change: it spins
 _STILL_TURNS = 8  # turns of all warps without any change: blocks that wait for room get it
-_MULTIPROCESSORS = 148  # of the largest GPU; each has room for so much:
+_MULTIPROCESSORS = 148  # of a GPU that no model describes; each has room for:
 _MOST_BLOCKS = 32
 _MOST_THREADS = 2048
 _SHARED_BYTES = 228 * 1024
@@ -89,7 +89,10 @@ class Policy:
 
 @dataclass(slots=True, eq=False)
 class Launch:
-    """A kernel on a device: its program, sizes and parameters, and the digest of its cubin."""
+    """A kernel on a device: its program, sizes and parameters, and the digest of its cubin.
+
+    `room` is the number of clusters that the GPU holds at once, None where the model is not known.
+    """
 
     program: Code
     grid: Dim3
@@ -102,6 +105,7 @@ class Launch:
     cancelled: int = 0
     cubin: str = ""
     order: Sequence[int] = ()  # of its clusters; () for that of the grid
+    room: int | None = None
 
     @property
     def threads(self) -> int:
@@ -126,6 +130,8 @@ class Launch:
     @property
     def resident(self) -> int:
         """How many clusters a GPU starts at once: those that find room on its multiprocessors."""
+        if self.room is not None:
+            return self.room
         shared = RESERVED + self.static_shared + self.dynamic_shared
         fitting = min(_MOST_BLOCKS, _MOST_THREADS // self.threads, _SHARED_BYTES // shared)
         x, y, z = self.cluster

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from pallasc.emulator.machine.faults import Fault
 from pallasc.specs.artifacts.plan import MAP_BYTES, TensorMap
+from pallasc.specs.artifacts.tensor_maps import ELEMENT_BYTES
 
 _MAGIC = b"tensor map"
 
@@ -19,6 +20,11 @@ class TensorMaps:
     """The maps that were encoded, by number."""
 
     maps: list[tuple[TensorMap, int]] = field(default_factory=list)
+
+    @property
+    def element_bytes(self) -> int:
+        """Size of the smallest element of any map, at most 4; packed elements count as a byte."""
+        return min([4, *(max(1, ELEMENT_BYTES.get(each.dtype, 1)) for each, _ in self.maps)])
 
     def encode(self, tensor_map: TensorMap, address: int) -> bytes:
         """Return 128 bytes that stand for a map over the memory at `address`."""

@@ -19,7 +19,7 @@ from pallasc.emulator.numbers import (
 from pallasc.emulator.numbers.arithmetic import Arithmetic
 from pallasc.emulator.numbers.mnemonic import FLOATS, PACKED, Mnemonic
 
-__all__ = ["Arithmetic", "find", "known_opcodes"]
+__all__ = ["BASES", "Arithmetic", "find", "known_opcodes"]
 
 Builder = Callable[[Mnemonic], Arithmetic]
 
@@ -90,6 +90,8 @@ _BUILDERS: dict[str, Builder] = {
     "rcp": _by_precision(floats.build_root),
     "cvt": _build_conversion,
 }
+BASES = frozenset(_BUILDERS)
+"""The first parts of arithmetic mnemonics that neither read nor write the carry flag."""
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,51 +1,71 @@
-"""Loads whose values are only stored again: a copy of bytes, whatever they are.
+"""Loads that may read bytes nothing has written: their values are only stored again, or not used.
 
-A kernel may copy a buffer that it has filled in part, as Mosaic's profiler does; only who computes
-with bytes that nothing has written goes wrong.
+A kernel may copy a buffer that it filled in part, as Mosaic's profiler does. With lane semantics
+Mosaic lowers `ref[...] = value` to a swap, whose load of the old value is dead.
 """
 
 from __future__ import annotations
 
-from pallasc.emulator.ptx.syntax import (
-    Instruction,
-    Kernel,
-    register_numbers,
-)
+from collections.abc import Iterator
 
-_PASSES = {"mov", "shr", "shl", "cvt", "prmt"}  # they move bits about
+from pallasc.emulator.numbers.table import BASES
+from pallasc.emulator.ptx.syntax import Address, Instruction, Kernel, register_numbers
+
+_LOADS = {"ld", "ldu", "ldmatrix"}
+_MOVES = {"mov", "shr", "shl", "cvt", "prmt"}
+"""Instructions that move bits: storing their results still copies the bytes that were loaded."""
 
 
 def copying_loads(kernel: Kernel) -> dict[Instruction, bool]:
-    """Return of each load of the kernel whether its values are only stored again."""
+    """Map each load of the kernel to whether nothing is computed from its values."""
     uses: dict[int, list[Instruction]] = {}
     for instruction in kernel.instructions:
         for number in _sources(instruction):
             uses.setdefault(number, []).append(instruction)
     return {
-        instruction: all(_is_stored(n, uses) for n in register_numbers(instruction.operands[0]))
+        instruction: all(_is_harmless(n, uses) for n in register_numbers(instruction.operands[0]))
         for instruction in kernel.instructions
-        if instruction.parts[0] == "ld"
+        if instruction.parts[0] in _LOADS
     }
 
 
-def _is_stored(register: int, uses: dict[int, list[Instruction]]) -> bool:
-    seen = {register}
-    left = [register]
+def _is_harmless(register: int, uses: dict[int, list[Instruction]]) -> bool:
+    """Return True if no result of a computation with the register has an effect."""
+    start = (register, False)
+    seen, left = {start}, [start]
     while left:
-        for use in uses.get(left.pop(), ()):
-            if use.parts[0] == "st":
+        number, is_computed = left.pop()
+        for use in uses.get(number, ()):
+            if use.parts[0] in ("st", "stmatrix"):
+                if is_computed or number in _deciding(use):
+                    return False
                 continue
-            if use.parts[0] not in _PASSES:
+            if not _only_computes(use):
                 return False
-            new = set(register_numbers(use.operands[0])) - seen
-            seen |= new
-            left += new
+            computed = is_computed or use.parts[0] not in _MOVES or number in _deciding(use)
+            results = {(n, computed) for n in register_numbers(use.operands[0])}
+            left += results - seen
+            seen |= results
     return True
+
+
+def _only_computes(instruction: Instruction) -> bool:
+    name = instruction.parts[0]
+    return name in ("mov", "shfl", "mma") or (name in BASES and "cc" not in instruction.parts)
+
+
+def _deciding(instruction: Instruction) -> Iterator[int]:
+    """Yield the registers that decide where and whether an instruction stores."""
+    if instruction.guard is not None:
+        yield instruction.guard.number
+    for operand in instruction.operands:
+        if isinstance(operand, Address):
+            yield from register_numbers(operand)
 
 
 def _sources(instruction: Instruction) -> list[int]:
     operands = instruction.operands
-    results = 0 if instruction.parts[0] in ("st", "red", "bra", "ret", "exit") else 1
+    results = 0 if instruction.parts[0] in ("st", "stmatrix", "red", "bra", "ret", "exit") else 1
     found = [number for operand in operands[results:] for number in register_numbers(operand)]
     if instruction.guard is not None:
         found.append(instruction.guard.number)

@@ -5,13 +5,18 @@ from __future__ import annotations
 from pallasc.emulator.ptx.syntax import Kernel
 
 
-def granule_shifts(kernel: Kernel) -> tuple[int, int]:
+def granule_shifts(kernel: Kernel, element_bytes: int) -> tuple[int, int]:
     """Return the granules of shared and of global memory, as powers of two.
 
     A granule is as large as the smallest access of the kernel, which all others are multiples of.
+    Tensor copies of bytes may begin and end at any byte of global memory.
+
+    Args:
+        kernel: the kernel.
+        element_bytes: size of the smallest element that a tensor map describes.
     """
     shared = 4
-    everywhere = 2
+    everywhere = min(2, element_bytes)
     for instruction in kernel.instructions:
         parts = instruction.parts
         if parts[0] not in ("ld", "st", "atom", "red", "cp", "ldu", "multimem"):

@@ -47,7 +47,7 @@ class Ledger(Observer):
         self._cluster_of = np.zeros(1024, np.int32)
         self._seen: set[tuple[object, ...]] = set()
         self._orders: dict[Instruction, Order] = {}
-        self._shifts: dict[int, tuple[int, int]] = {}
+        self._shifts: dict[tuple[int, int], tuple[int, int]] = {}
         self._sync: dict[tuple[int, int], dict[Domain, Passed]] = {}  # semaphores
         self._launches: list[Launch] = []
         self._copying: dict[int, dict[Instruction, bool]] = {}
@@ -55,17 +55,19 @@ class Ledger(Observer):
         self._agreements = Agreements()
         self._generic: dict[int, np.ndarray] = {}  # by cluster: agents of the generic proxy
 
-    def _granularity(self, launch: Launch) -> tuple[int, int]:
-        key = id(launch.program)
+    def _granularity(self, block: Block) -> tuple[int, int]:
+        launch = block.launch
+        element_bytes = block.machine.tensor_maps.element_bytes
+        key = id(launch.program), element_bytes
         if key not in self._shifts:
-            self._shifts[key] = granule_shifts(launch.program.kernel)
-            self._alive[key] = launch.program
+            self._shifts[key] = granule_shifts(launch.program.kernel, element_bytes)
+            self._alive[id(launch.program)] = launch.program
         return self._shifts[key]
 
     def _shadow(self, region: Region, w: Warp) -> Shadow:
         shadow = self._shadows.get(id(region))
         if shadow is None:
-            _, shift = self._granularity(w.block.launch)
+            _, shift = self._granularity(w.block)
             name = region.label or "global memory"
             shadow = Shadow((region.size >> shift) + 1, shift, name, region=region)
             self._shadows[id(region)] = shadow

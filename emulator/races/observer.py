@@ -48,7 +48,7 @@ class Races(Operations):
             self._clusters[id(block.cluster)] = cluster
             self._generic[cluster.number] = cluster.generic
             self._threads.update({thread.warp: thread for thread in cluster.threads})
-        shift, _ = self._granularity(block.launch)
+        shift, _ = self._granularity(block)
         x, y, z = block.index
         name = f"shared memory of block ({x}, {y}, {z})"
         shared = block.shared
@@ -193,7 +193,7 @@ class Races(Operations):
         if key == "mbarrier":
             block, offset = rest
             self._uses(thread, place, block, offset)
-            releases = "relaxed" not in instruction_at(w, place).parts
+            releases = releases and "relaxed" not in instruction_at(w, place).parts
             found = self._mbarrier(block, offset)
         else:
             found = self._group_barrier(thread, w, key, rest)

@@ -242,3 +242,28 @@ def test_a_barrier_that_is_waited_for_by_the_wrong_parity_is_a_deadlock() -> Non
             + WAIT.format(name="TRY", parity=0),
             variables=S,
         )  # fmt: skip
+
+
+def test_bytes_that_a_thread_completes_end_a_phase() -> None:
+    found = run(
+        FIRST + "@%p8 mbarrier.init.shared::cta.b64 [m], 1; bar.sync 0;" + EXPECT.format(bytes=48)
+        + "@%p8 mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [m], 48;"
+        + WAIT.format(name="TRY", parity=0) + "st.global.u32 [%out], %t;",
+        variables=S,
+    )  # fmt: skip
+    assert found.tolist() == list(range(32))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_lanes_of_a_warp_may_wait_for_different_mbarriers(policy: Policy) -> None:
+    """Half of the lanes wait for a phase that ends only after the other half has gone on."""
+    found = run(
+        "mov.u32 %r1, m; and.b32 %r2, %t, 1; mad.lo.u32 %r1, %r2, 8, %r1;"
+        "setp.lt.u32 %p8, %t, 2; @%p8 mbarrier.init.shared::cta.b64 [%r1], 16; bar.sync 0;"
+        "setp.eq.u32 %p1, %r2, 0; @%p1 mbarrier.arrive.shared::cta.b64 _, [%r1];"
+        "\nTRY:\n mbarrier.try_wait.parity.shared::cta.b64 %p9, [%r1], 0; @!%p9 bra TRY;"
+        "@%p1 mbarrier.arrive.shared::cta.b64 _, [%r1+8]; st.global.u32 [%out], %t;",
+        variables=".shared .align 8 .b64 m[2];",
+        policy=policy,
+    )
+    assert found.tolist() == list(range(32))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from opcode_cases_copies import Tensor
 from small_kernels import Run, run
 
 from pallasc.emulator.machine.faults import Fault
@@ -255,6 +256,42 @@ def test_a_block_takes_over_the_last_of_those_that_wait_for_room() -> None:
     found = run(CANCEL, blocks=blocks, variables=S + room).reshape(blocks, 32)[:, 0]
     assert found[:4].tolist() == [blocks - 1, blocks - 2, 55555, 55555]
     assert found[-2:].tolist() == [0, 0]  # they were never started
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "cp.async.bulk.global.shared::cta.bulk_group [%rd1], [s], %r1;",
+        "cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes [s], [%rd1], %r1, [m];",
+        "cp.async.bulk.prefetch.L2.global [%rd1], %r1;",
+    ],
+)
+def test_a_bulk_copy_of_no_bytes_may_be_past_the_end(lines: str) -> None:
+    run(f"add.u64 %rd1, %a0, 4096; mov.u32 %r1, 0; {lines}", VALUES, variables=S)
+    with pytest.raises(Fault, match="at offset 4096 of array 128"):
+        run(f"add.u64 %rd1, %a0, 4096; mov.u32 %r1, 16; {lines}", VALUES, variables=S)
+
+
+@pytest.mark.parametrize("leader", [0, 1])
+def test_a_multicast_for_pairs_signals_the_block_of_one_parity_for_both(leader: int) -> None:
+    """Both blocks of the pair get the box, and the leader's mbarrier the bytes of both."""
+    tensor = Tensor("cp.async.bulk.tensor.1d")
+    kernel = Run(
+        f"mov.u32 %r1, m; mapa.shared::cluster.u32 %r2, %r1, {leader}; setp.eq.u32 %p8, %t, 0;"
+        "@%p8 mbarrier.init.shared::cta.b64 [m], 1; fence.mbarrier_init.release.cluster;"
+        f"@%p8 mbarrier.arrive.expect_tx.shared::cta.b64 _, [m], 256;"
+        f"setp.eq.u32 %p1, %b, {leader};"
+        "barrier.cluster.arrive; barrier.cluster.wait; mov.b16 %h1, 3; and.pred %p2, %p1, %p8;"
+        "@%p2 cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        f".multicast::cluster.cta_group::2 [s], {tensor.where}, [%r2], %h1;\n@!%p1 bra MET;"
+        "\nTRY:\n mbarrier.try_wait.parity.shared::cta.b64 %p9, [m], 0; @!%p9 bra TRY;"
+        "\nMET:\n barrier.cluster.arrive; barrier.cluster.wait;"
+        "mov.u32 %r3, s; mad.lo.u32 %r3, %t, 4, %r3; ld.shared.u32 %r4, [%r3];"
+        "st.global.u32 [%out], %r4;",
+        *tensor.arrays, blocks=2, cluster=2, variables=S,
+    )  # fmt: skip
+    tensor.prepare(kernel)
+    assert kernel.run().tolist() == [*tensor.values, *tensor.values]
 
 
 PRINT = """
