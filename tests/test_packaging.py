@@ -415,5 +415,5 @@ def test_make_with_an_old_python_says_so_and_installs_nothing(target: str, tmp_p
 def test_make_help_lists_every_public_target() -> None:
     result = _make(folder=ROOT)
     listed = [line.split()[0] for line in result.stdout.splitlines()[1:]]
-    checks = ["test", "check", "lint", "types", "docs", "site", "coverage", "bench", "wheel"]
-    assert listed == ["help", "demo", *checks, "clean"]
+    checks = ["test", "test-oldest", "check", "lint", "types", "docs", "site", "coverage", "bench"]
+    assert listed == ["help", "demo", *checks, "wheel", "clean"]
