@@ -59,7 +59,7 @@ def source_locations(*, enabled: bool) -> Iterator[None]:
 def without_locations() -> contextlib.AbstractContextManager[None]:
     """Lower without source locations for JAX's own execution, where Python's frames suffice.
 
-    JAX fails to lower what comes from a file whose name is not UTF-8.
+    JAX cannot lower code from a file whose name is not UTF-8.
     """
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir

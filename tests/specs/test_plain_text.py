@@ -26,6 +26,7 @@ from pallasc.specs.plain_text import one_line, printable
         ("e\u0301 \U0001f468\u200d\U0001f469", "e\u0301 \U0001f468\u200d\U0001f469"),
         ("hidden\U000e0041\U000e0042", "hidden"),
         ("half\ud800", "half\ufffd"),
+        ("caf\udce9.yaml", r"caf\xe9.yaml"),
         ("one\u2028two\u2029three\x85four", "one\ntwo\nthreefour"),
         ("::error::x", ": :error::x"),
         ("a\n \t::set-output name=x::y", "a\n \t: :set-output name=x::y"),
