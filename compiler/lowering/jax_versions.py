@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import itertools
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
@@ -20,6 +21,10 @@ _STACKS = "stacks"
 _NUMBER = re.compile(rf'"{_STACKS}":(\d+)')
 PythonStack = list[tuple[str, int, int]]
 """(file, line, column) of frames, the innermost first."""
+_TO_TRANSPOSE = 3
+"""The frames from `user_context`, replaced, to the function that transposes."""
+_WITH_RULES = ("custom_lin", "custom_transpose_call", "linear_call")
+"""Equations whose transposition calls a function of the user's."""
 _ATTRIBUTE = "mosaic_gpu.dump_basename"
 
 
@@ -66,6 +71,50 @@ def without_locations() -> contextlib.AbstractContextManager[None]:
 
     functions: Any = mlir
     return patched(functions, {"source_info_to_location": lambda *_: ir.Location.unknown()})
+
+
+@contextlib.contextmanager
+def lines_of_rules() -> Iterator[None]:
+    """Give what a backward rule traces the lines of the rule while the context lasts.
+
+    While JAX transposes an equation, all that it traces has the stack of that equation
+    (`jax/_src/interpreters/ad.py`), which is right for its own operations. For an equation that
+    calls a rule of the user's, the stack is left out, so that each operation takes its own.
+    """
+    from jax._src import source_info_util
+
+    info: Any = source_info_util
+    plain = info.user_context
+
+    @contextlib.contextmanager
+    def without_stack(name_stack: Any) -> Iterator[None]:
+        held = info._source_info_context
+        before = held.context
+        held.context = info.SourceInfo(None, name_stack)
+        try:
+            yield
+        finally:
+            held.context = before
+
+    def user_context(traceback: Any, *, name_stack: Any = None) -> Any:
+        if _calls_rule(sys._getframe(1)):
+            return without_stack(name_stack)
+        return plain(traceback, name_stack=name_stack)
+
+    with patched(info, {"user_context": user_context}):
+        yield
+
+
+def _calls_rule(frame: Any) -> bool:
+    """Return True if a function that called `frame` transposes an equation with a user's rule."""
+    for _ in range(_TO_TRANSPOSE):
+        frame = frame.f_back
+        if frame is None:
+            return False
+        if frame.f_code.co_name.startswith("backward_pass"):
+            primitive = getattr(frame.f_locals.get("eqn"), "primitive", None)
+            return getattr(primitive, "name", "") in _WITH_RULES
+    return False
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from pallasc.compiler.lowering.jax_versions import (
     inferred_architecture,
     jax_mesh,
     keep_64_bits,
+    lines_of_rules,
     on_one_device,
     source_locations,
 )
@@ -91,7 +92,7 @@ def lower(
     devices = devices_for(target, math.prod(size for _, size in mesh))
     names, values = _ordered(function, args, static)
     callee, sharding = _placed(_callee(function, names, static), mesh, devices)
-    with _settings(devices, args, locations), _for_architecture(target):
+    with _settings(devices, args, locations), _for_architecture(target), lines_of_rules():
         arrays = [abstract(value, sharding) for value in values]
         traced = jax.jit(callee, keep_unused=True).trace(*arrays)
         check_instructions(traced.jaxpr, target)
