@@ -72,7 +72,7 @@ _RACES: Mapping[str, Rule] = MappingProxyType(
         "missing-mbarrier-fence": BARRIER_MISUSE,
         "missing-proxy-fence": MISSING_PROXY_FENCE,
         "missing-tensor-fence": ACCUMULATOR_BEFORE_WAIT,
-        "uninitialised-read": UNINITIALIZED,
+        "uninitialized-read": UNINITIALIZED,
         "wgmma-not-awaited": UNFINISHED_COPY,
         "wgmma-operand": OPERAND_OVERWRITTEN,
         "wgmma-registers": ACCUMULATOR_BEFORE_WAIT,

@@ -145,10 +145,10 @@ class _Check:
         try:
             results = run.run(self.inputs)
         except Fault as fault:
-            return [fault_finding(fault, run.machine, history), *race_findings(history, run)]
+            return [*race_findings(history, run), fault_finding(fault, run.machine, history)]
         found = [*race_findings(history, run), *history.prefetches.findings()]
         if expected is not None:
-            found = [*self._wrong(results, expected, policy, poison, found), *found]
+            found = [*found, *self._wrong(results, expected, policy, poison, found)]
         if self.first is None:
             self.first = results
             if expected is not None:
@@ -156,7 +156,7 @@ class _Check:
             if self.options.schedules > 1:
                 return found
             others = self._run(policy, POISONS[1]).run(self.inputs)
-            return [*self._differing(others, policy, POISONS[1], agree=False), *found]
+            return [*found, *self._differing(others, policy, POISONS[1], agree=False)]
         if any(each.severity == "error" for each in found):
             return found
         return [*found, *self._differing(results, policy, poison, agree=expected is not None)]

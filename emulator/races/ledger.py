@@ -361,7 +361,7 @@ class Ledger(Observer):
         if second.operation is None and self._copies(kernel).get(second.access.instruction, False):
             return
         self._find(
-            "uninitialised-read",
+            "uninitialized-read",
             f"{second.access.what} reads bytes that were never written",
             second,
             None,

@@ -311,7 +311,7 @@ def test_shared_memory_that_nothing_wrote_is_not_read(
 ) -> None:
     artifact = compiled(name)
     text = re.sub(rf"(?m)^(?:{store_of}).*$", "", text_of(artifact), count=1)
-    assert "uninitialised-read" in rules(artifact, text)
+    assert "uninitialized-read" in rules(artifact, text)
 
 
 def test_warps_that_share_memory_need_a_barrier(compiled: Callable[[str], Artifact]) -> None:
