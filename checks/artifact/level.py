@@ -191,8 +191,9 @@ class _Check:
             others = self._run(policy, other_poison).run(self.inputs)
         except (Fault, EmulationTimeout):
             return {}
+        runs = (results, others) if poison == POISONS[0] else (others, results)
         found: dict[str, Finding] = {}
-        for device, pairs in enumerate(zip(results, others, strict=True)):
+        for device, pairs in enumerate(zip(*runs, strict=True)):
             for output, one, other in zip(self.subject.plan.outputs, *pairs, strict=True):
                 same = (one == other) | ((one != one) & (other != other))
                 if same.all() or output.path in found:

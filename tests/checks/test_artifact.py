@@ -197,7 +197,7 @@ def test_a_race_names_what_its_warps_did_between_the_accesses(results: Any, chec
 def test_without_a_reference_what_nobody_wrote_is_found(results: Any) -> None:
     finding = only(results["partly"])
     assert finding["rule"] == "uninitialized-read"
-    assert finding["message"].endswith("; no kernel wrote it")
+    assert "; no kernel wrote it" in finding["message"]
     texts = [each["text"] for each in finding["places"]]
     assert any(text.startswith("writes other elements: st.global") for text in texts)
     assert re.search(r"\[128\] .* never written: it is nan in one run", finding["message"])

@@ -316,6 +316,12 @@ def announce(opcode: str) -> Case:
     )
 
 
+@of("mbarrier.complete_tx")
+def complete(opcode: str) -> Case:
+    lines = f"{READY}{EXPECT} @%p8 {opcode} [m], 128;"
+    return Case(lines + WAIT + SHOW_LANE, LANES)
+
+
 @of("mbarrier.try_wait", "mbarrier.test_wait")
 def wait(opcode: str) -> Case:
     lines = f"{READY}{EXPECT} @%p8 {LOAD} [s], [%a0], 128, [m];"
