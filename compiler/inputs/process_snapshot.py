@@ -428,8 +428,8 @@ def _settings() -> dict[str, object]:
     import numpy as np
     from jax._src import config
 
-    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
-    loggers = [logger for logger in loggers if isinstance(logger, logging.Logger)]
+    known = [logging.root, *logging.root.manager.loggerDict.values()]
+    loggers = [logger for logger in known if isinstance(logger, logging.Logger)]
     return {
         "warnings": [*warnings.filters],
         "numpy": (np.geterr(), np.geterrcall(), np.get_printoptions()),

@@ -100,11 +100,11 @@ def _import_compiler() -> None:
     """Import what every compilation needs."""
     with collector_past():
         import cramjam
-        import google.protobuf.text_format
         import jax
         import jax.experimental.pallas.mosaic_gpu
         import llvmlite.binding
-    del cramjam, google, jax, llvmlite
+        from google.protobuf import text_format
+    del cramjam, jax, llvmlite, text_format
 
 
 def _session(request: Introduction) -> Session:
