@@ -48,6 +48,7 @@ import pallasc
 from pallasc.compiler import api
 from pallasc.compiler.lowering.patches import patched
 from pallasc.compiler.lowering.topology import devices_for
+from pallasc.specs.gpus import Target
 from pallasc.specs.targets import resolve_target
 
 TARGET = "sm_90a"
@@ -136,12 +137,20 @@ class Recorder:
 @contextlib.contextmanager
 def recorded(file: Path) -> Iterator[tuple[Recorder, list[unittest.TestCase]]]:
     """Load a test file whose tests believe that the GPU is there; give its tests, mixed."""
+    recorder = Recorder()
+    with loaded(file, resolve_target(TARGET), recorder.made_by) as tests:
+        yield recorder, tests
+
+
+@contextlib.contextmanager
+def loaded(
+    file: Path, target: Target, made_by: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> Iterator[list[unittest.TestCase]]:
+    """Yield the tests of a file, mixed, which see a GPU and make their kernels with `made_by`."""
     import jax
     from jax._src import test_util, xla_bridge
     from jax.experimental import pallas
     from jax.experimental.pallas import mosaic_gpu
-
-    recorder, target = Recorder(), resolve_target(TARGET)
 
     def capability(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split("."))
@@ -158,12 +167,11 @@ def recorded(file: Path) -> Iterator[tuple[Recorder, list[unittest.TestCase]]]:
     }
     with contextlib.ExitStack() as stack:
         for module, name in ((jax, "jit"), (mosaic_gpu, "kernel"), (pallas, "pallas_call")):
-            made = recorder.made_by(getattr(module, name))
+            made = made_by(getattr(module, name))
             stack.enter_context(mock.patch.object(module, name, made))
         stack.enter_context(patched(test_util, answers))
         stack.enter_context(patched(xla_bridge, {"local_devices": local_devices}))
-        tests = sorted(_tests_in(file), key=lambda test: sha256(test.id().encode()).digest())
-        yield recorder, tests
+        yield sorted(_tests_in(file), key=lambda test: sha256(test.id().encode()).digest())
 
 
 def _tests_in(file: Path) -> Iterator[unittest.TestCase]:
@@ -186,10 +194,10 @@ def captured(recorder: Recorder, tests: Sequence[unittest.TestCase]) -> Iterator
     for test in tests:
         call = recorder.first_call(test)
         if call is not None:
-            yield _kernel(test.id().partition(".")[2].partition(" ")[0], *call)
+            yield kernel_of(test.id().partition(".")[2].partition(" ")[0], *call)
 
 
-def _kernel(test: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Kernel:
+def kernel_of(test: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Kernel:
     """Make arrays the only arguments; whatever else a call was given stays as it is."""
     import jax
     import numpy

@@ -1,0 +1,259 @@
+"""JAX's own tests of Mosaic GPU kernels, executed by the emulator, judged by JAX's assertions.
+
+Usage: sweep.py CHECKOUT, the sources of JAX at the version that is installed. Each test of
+`tests/pallas/mosaic_gpu_test.py` runs in its own process, for sm_90a and for sm_100a. A call of a
+kernel with arrays is compiled by `pallasc.compile`, executed by `pallasc.emulate`, and its results
+go back to the test. Everything else a test computes, JAX computes on the CPU.
+
+Each test ends as one of these:
+
+* right: kernels were executed, and the test passes;
+* wrong: kernels were executed, and the test fails, or the emulator reports a fault;
+* unsupported: the emulator does not support an instruction, or pallasc cannot launch a step;
+* refused by JAX: JAX does not compile the kernel, as some tests want it;
+* no kernel: the test calls no kernel with arrays;
+* skipped: the test is for another GPU;
+* stopped: the test took longer than `--limit`.
+
+Goals: nothing is wrong, and no instruction blocks more than two tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import io
+import json
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+import unittest
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from corpus import kernel_of, loaded
+from harness import Figure, run_benchmark
+
+import pallasc
+from pallasc.compiler.lowering.topology import devices_for, devices_present
+from pallasc.errors import CompileError, UnsupportedError
+from pallasc.specs.gpus import Target
+from pallasc.specs.targets import resolve_target
+
+TARGETS = ("sm_90a", "sm_100a")
+TESTS = Path("tests", "pallas", "mosaic_gpu_test.py")
+STATES = ("right", "wrong", "unsupported", "refused by JAX", "no kernel", "skipped", "stopped")
+
+
+class Outcome(NamedTuple):
+    """End of one test: one of `STATES`, and the reason where there is one."""
+
+    test: str
+    state: str
+    reason: str = ""
+
+
+class Emulated:
+    """`jax.jit` and the like, whose functions compile for the target and run in the emulator."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._inside = False
+        self.executed = 0
+        self.error: BaseException | None = None
+
+    def made_by(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `make`, with functions that run in the emulator."""
+
+        @functools.wraps(make)
+        def made(*args: Any, **kwargs: Any) -> Any:
+            if args and callable(args[0]):
+                return self._emulated(make(*args, **kwargs))
+            decorate = make(*args, **kwargs)
+            return lambda function: self._emulated(decorate(function))
+
+        return made
+
+    def _emulated(self, function: Callable[..., Any]) -> Any:
+        import jax
+        from jax._src.core import trace_state_clean
+
+        @functools.wraps(function, updated=())
+        def call(*args: Any, **kwargs: Any) -> Any:
+            leaves = jax.tree.leaves((args, kwargs))
+            traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+            if self._inside or traced or not trace_state_clean():
+                return function(*args, **kwargs)
+            self._inside = True
+            try:
+                return self._run(function, args, kwargs)
+            finally:
+                self._inside = False
+
+        for name in ("lower", "trace", "eval_shape"):
+            if hasattr(function, name):
+                setattr(call, name, getattr(function, name))
+        return call
+
+    def _run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        import jax
+        import numpy
+
+        kernel = kernel_of("", function, args, kwargs)
+        devices = devices_for(self._target)
+        with devices_present(devices):
+            traced = jax.make_jaxpr(kernel.function)(*kernel.arrays)
+        if not re.search(r"\b(core_map|pallas_call|mosaic_gpu\w*|mpmd_map)\[", str(traced)):
+            return function(*args, **kwargs)
+        arrays = [
+            numpy.asarray(leaf)
+            for leaf in jax.tree.leaves((args, kwargs))
+            if isinstance(leaf, jax.Array | numpy.ndarray)
+        ]
+        try:
+            artifact = pallasc.compile(kernel.function, *kernel.arrays, target=self._target)
+            if all(each.origin != "mosaic" for each in artifact.kernels):
+                return function(*args, **kwargs)
+            self.executed += 1
+            results = pallasc.emulate(artifact, *arrays)
+            sys.stdout.flush()
+        except pallasc.PallascError as error:
+            self.error = self.error or error
+            raise _cause(error) from error
+        return jax.tree.map(jax.numpy.asarray, results)
+
+
+def _cause(error: pallasc.PallascError) -> BaseException:
+    """Return the exception of JAX or Mosaic that led to an error, which a test may expect."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(error, UnsupportedError) or not isinstance(error, CompileError) or cause is None:
+        return error
+    return _cause(cause) if isinstance(cause, pallasc.PallascError) else cause
+
+
+def outcome(test: unittest.TestCase, emulated: Emulated) -> Outcome:
+    """Run one test."""
+    emulated.executed, emulated.error = 0, None
+    result = unittest.TestResult()
+    test.run(result)
+    failures = [text for _, text in (*result.errors, *result.failures)]
+    said = _last_line(failures[0]) if failures else ""
+    error = emulated.error
+    if result.skipped:
+        state, reason = "skipped", result.skipped[0][1]
+    elif isinstance(error, UnsupportedError):
+        state, reason = "unsupported", error.message
+    elif isinstance(error, CompileError):
+        state, reason = "refused by JAX", error.message
+    elif emulated.executed:
+        state, reason = ("wrong" if failures else "right"), (error.message if error else said)
+    else:
+        state, reason = ("refused by JAX" if failures else "no kernel"), said
+    return Outcome(_name(test), state, _last_line(reason)[:300])
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"\w[\w.]*(Error|Exception|Fault)\b", line)]
+    return (errors or lines or [""])[-1]
+
+
+def _name(test: unittest.TestCase) -> str:
+    return test.id().partition(".")[2].partition(" ")[0]
+
+
+def sweep(file: Path, target: Target, options: argparse.Namespace) -> Iterator[Outcome]:
+    """Run the tests of a file, each in a process forked from one that has them loaded."""
+    emulated = Emulated(target)
+    context = multiprocessing.get_context("fork")
+    with loaded(file, target, emulated.made_by) as tests, tempfile.TemporaryDirectory() as folder:
+        chosen = [test for test in tests if re.search(options.k, _name(test))]
+        place = Path(folder, "outcome")
+        for test in chosen[:: options.every]:
+            process = context.Process(target=_child, args=(test, emulated, target, place))
+            began = time.perf_counter()
+            process.start()
+            process.join(options.limit)
+            if process.is_alive():
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid or 0, signal.SIGKILL)
+                process.join()
+            if place.exists():
+                found = Outcome(*json.loads(place.read_text()))
+                place.unlink()
+            elif process.exitcode == -signal.SIGKILL:
+                found = Outcome(_name(test), "stopped", f"after {options.limit} s")
+            else:
+                found = Outcome(_name(test), "wrong", f"the process ended with {process.exitcode}")
+            seconds = time.perf_counter() - began
+            print(
+                f"{target.arch} {found.state} {found.test} {seconds:.1f} s: {found.reason}",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
+            yield found
+
+
+def _child(test: unittest.TestCase, emulated: Emulated, target: Target, place: Path) -> None:
+    import jax
+    from jax._src.lib import mosaic_gpu
+
+    os.setpgid(0, 0)
+    devices_for(target)  # before JAX looks for devices of this machine
+    jax.config.update("jax_platforms", "cpu")
+    mosaic_gpu._mosaic_gpu_ext._sync_all_devices = lambda: None
+    with contextlib.redirect_stderr(io.StringIO()):
+        found = outcome(test, emulated)
+    part = place.with_suffix(".part")
+    part.write_text(json.dumps(found))
+    part.rename(place)
+    os._exit(0)
+
+
+def measure(options: argparse.Namespace) -> list[Figure]:
+    """Run the tests for each target, and count."""
+    file = options.checkout / TESTS
+    if not file.is_file():
+        raise SystemExit(f"{options.checkout}: no {TESTS} here. Give a checkout of JAX's sources.")
+    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # there is neither GPU nor driver
+    sys.argv = sys.argv[:1]  # JAX's test file parses it
+    found = []
+    for name in options.target or TARGETS:
+        target = resolve_target(name)
+        found += figures(target.arch, list(sweep(file, target, options)))
+    return found
+
+
+def figures(arch: str, outcomes: list[Outcome]) -> list[Figure]:
+    """Return the counts of one architecture, and what blocks tests."""
+    counts = Counter(each.state for each in outcomes)
+    found = [
+        Figure(f"{arch}: {state}", counts[state], goal=0 if state == "wrong" else None)
+        for state in STATES
+    ]
+    blocked = Counter(each.reason for each in outcomes if each.state == "unsupported")
+    found += [
+        Figure(f"{arch}: blocked by {reason}", count, goal=2)
+        for reason, count in sorted(blocked.items())
+    ]
+    return found
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("checkout", type=Path, metavar="CHECKOUT", help="JAX's sources")
+    parser.add_argument("--target", action="append", help=f"default: {' and '.join(TARGETS)}")
+    parser.add_argument("-k", default="", metavar="REGEX", help="only tests with such names")
+    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th test")
+    parser.add_argument(
+        "--limit", type=float, default=120, metavar="SECONDS", help="for one test (default: 120)"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_benchmark(__doc__ or "", measure, _options))
