@@ -42,6 +42,9 @@ from corpus import kernel_of, loaded
 from harness import Figure, run_benchmark
 
 import pallasc
+from pallasc.compiler import api
+from pallasc.compiler.lowering import compile  # noqa: A004, F401 - once, before the forks
+from pallasc.compiler.lowering.device_library import TOOLKIT, offer, other_library
 from pallasc.compiler.lowering.topology import devices_for, devices_present
 from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.gpus import Target
@@ -173,34 +176,47 @@ def sweep(file: Path, target: Target, options: argparse.Namespace) -> Iterator[O
     """Run the tests of a file, each in a process forked from one that has them loaded."""
     emulated = Emulated(target)
     context = multiprocessing.get_context("fork")
+    end = time.monotonic() + 60 * options.minutes
     with loaded(file, target, emulated.made_by) as tests, tempfile.TemporaryDirectory() as folder:
-        chosen = [test for test in tests if re.search(options.k, _name(test))]
-        place = Path(folder, "outcome")
-        for test in chosen[:: options.every]:
-            process = context.Process(target=_child, args=(test, emulated, target, place))
-            began = time.perf_counter()
+        left = [test for test in tests if re.search(options.k, _name(test))]
+        left = _few_cases(left, options.cases)
+        ended = Path(folder, "ended")
+        while left and time.monotonic() < end:
+            ended.write_text("")
+            process = context.Process(target=_child, args=(left, emulated, target, ended))
             process.start()
             process.join(options.limit)
-            if process.is_alive():
+            stopped = process.is_alive()
+            if stopped:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid or 0, signal.SIGKILL)
                 process.join()
-            if place.exists():
-                found = Outcome(*json.loads(place.read_text()))
-                place.unlink()
-            elif process.exitcode == -signal.SIGKILL:
-                found = Outcome(_name(test), "stopped", f"after {options.limit} s")
-            else:
-                found = Outcome(_name(test), "wrong", f"the process ended with {process.exitcode}")
-            seconds = time.perf_counter() - began
-            print(
-                f"{target.arch} {found.state} {found.test} {seconds:.1f} s: {found.reason}",
-                file=sys.stderr, flush=True,
-            )  # fmt: skip
-            yield found
+            found = [Outcome(*json.loads(line)) for line in ended.read_text().splitlines()]
+            if stopped:
+                found.append(Outcome(_name(left[len(found)]), "stopped", f"{options.limit:g} s"))
+            elif process.exitcode:
+                reason = f"the process ended with {process.exitcode}"
+                found.append(Outcome(_name(left[len(found)]), "wrong", reason))
+            left = left[len(found) :]
+            for each in found:
+                print(target.arch, *each, sep="\t", file=sys.stderr, flush=True)
+            yield from found
 
 
-def _child(test: unittest.TestCase, emulated: Emulated, target: Target, place: Path) -> None:
+def _few_cases(tests: list[unittest.TestCase], most: int) -> list[unittest.TestCase]:
+    """Return at most so many cases of each parameterized test; 0 for all."""
+    seen: Counter[str] = Counter()
+    chosen = []
+    for test in tests:
+        method = re.split(r"\d*$|_?\(", _name(test))[0]
+        seen[method] += 1
+        if not most or seen[method] <= most:
+            chosen.append(test)
+    return chosen
+
+
+def _child(tests: list[unittest.TestCase], emulated: Emulated, target: Target, ended: Path) -> None:
+    """Run tests up to the first that is not skipped."""
     import jax
     from jax._src.lib import mosaic_gpu
 
@@ -208,11 +224,13 @@ def _child(test: unittest.TestCase, emulated: Emulated, target: Target, place: P
     devices_for(target)  # before JAX looks for devices of this machine
     jax.config.update("jax_platforms", "cpu")
     mosaic_gpu._mosaic_gpu_ext._sync_all_devices = lambda: None
-    with contextlib.redirect_stderr(io.StringIO()):
-        found = outcome(test, emulated)
-    part = place.with_suffix(".part")
-    part.write_text(json.dumps(found))
-    part.rename(place)
+    with ended.open("a", buffering=1) as file:
+        for test in tests:
+            with contextlib.redirect_stderr(io.StringIO()):
+                found = outcome(test, emulated)
+            file.write(json.dumps(found) + "\n")
+            if found.state != "skipped":
+                break
     os._exit(0)
 
 
@@ -222,12 +240,24 @@ def measure(options: argparse.Namespace) -> list[Figure]:
     if not file.is_file():
         raise SystemExit(f"{options.checkout}: no {TESTS} here. Give a checkout of JAX's sources.")
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # there is neither GPU nor driver
+    toolkit = api._setup(None).toolkit
+    if other_library(toolkit):  # which would cost a second process per test
+        _restart(toolkit)
     sys.argv = sys.argv[:1]  # JAX's test file parses it
     found = []
     for name in options.target or TARGETS:
         target = resolve_target(name)
         found += figures(target.arch, list(sweep(file, target, options)))
     return found
+
+
+def _restart(toolkit: Path) -> None:
+    """Start Python again such that Mosaic finds the device library of NVIDIA's wheel first."""
+    folder = Path(tempfile.gettempdir(), f"pallasc-sweep-{os.getuid()}")
+    folder.mkdir(exist_ok=True)
+    offer(toolkit, folder)
+    python = sys.executable
+    os.execv(python, [python, "-X", str(folder / TOOLKIT), *sys.orig_argv[1:]])
 
 
 def figures(arch: str, outcomes: list[Outcome]) -> list[Figure]:
@@ -249,7 +279,16 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkout", type=Path, metavar="CHECKOUT", help="JAX's sources")
     parser.add_argument("--target", action="append", help=f"default: {' and '.join(TARGETS)}")
     parser.add_argument("-k", default="", metavar="REGEX", help="only tests with such names")
-    parser.add_argument("--every", type=int, default=1, metavar="N", help="only each N-th test")
+    parser.add_argument(
+        "--cases",
+        type=int,
+        default=0,
+        metavar="N",
+        help="at most N of each test (default: all)",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=1e6, help="for each target; the tests are in random order"
+    )
     parser.add_argument(
         "--limit", type=float, default=120, metavar="SECONDS", help="for one test (default: 120)"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,7 +36,7 @@ class Program:
     """The code of a kernel, and what every warp of it starts with."""
 
     kernel: Kernel
-    code: tuple[Step, ...]
+    code: Sequence[Step]
     template: tuple[np.ndarray, ...]
     specials: tuple[tuple[int, str], ...]
     symbols: tuple[tuple[int, str, int], ...]

@@ -333,7 +333,7 @@ def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Ste
     rest = tuple(part for part in rest if part != f"v{vector}" and part != "noftz")
     if len(rest) != 2 or vector != 1:
         raise refusal(instruction)
-    change = find_atomic(*rest)
+    change, in_global = find_atomic(*rest), find_atomic(*rest, flush=True)
     operands = instruction.operands[1:] if returns else instruction.operands
     address = builder.address(operands[0])
     kind = change.dtype
@@ -353,9 +353,10 @@ def _atomic(instruction: Instruction, builder: Builder, *, returns: bool) -> Ste
                 machine.observer.atomic(w, place, region, offsets, mask, width)
             view = region.views[width].view(kind)
             index = offsets // width
+            apply = (change if region.base >= SHARED else in_global).apply
             for lane in np.flatnonzero(w.mask if mask is None else mask):
                 old = view[index[lane]]
-                new = change.apply(old, *[value[lane] for value in values])
+                new = apply(old, *[value[lane] for value in values])
                 result[lane] = old
                 if new.tobytes() != old.tobytes():
                     view[index[lane]] = new

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -17,6 +18,8 @@ _FLOATS = {
     "f64": np.dtype("f8"),
 }
 
+_LEAST = np.finfo(np.float32).smallest_normal
+
 _PACKED = {"f16x2": _FLOATS["f16"], "bf16x2": _FLOATS["bf16"]}
 _OF_HALVES = ("add", "min", "max")
 
@@ -29,8 +32,13 @@ class Atomic:
     apply: Callable[..., np.generic]
 
 
-def find(operation: str, kind: str) -> Atomic:
+def find(operation: str, kind: str, *, flush: bool = False) -> Atomic:
     """Return the operation, such as "add" on "u32".
+
+    Args:
+        operation: add, min, max, and so on.
+        kind: the type, as instructions name it.
+        flush: sums of f32 flush subnormals, as in global memory (9.7.13.5, 9.7.13.6).
 
     Raises:
         UnsupportedError: it is not known, or not on this type.
@@ -38,6 +46,8 @@ def find(operation: str, kind: str) -> Atomic:
     if kind in _PACKED and operation in _OF_HALVES:
         return Atomic(np.dtype("u4"), _of_halves(_FLOAT[operation], _PACKED[kind]))
     dtype = _FLOATS.get(kind)
+    if flush and (operation, kind) == ("add", "f32"):
+        return Atomic(_FLOATS[kind], _quiet(flushed_sum, _FLOATS[kind]))
     if dtype is None and kind[0] in "bus" and kind[1:] in ("16", "32", "64"):
         dtype = np.dtype(("i" if kind[0] == "s" else "u") + str(int(kind[1:]) // 8))
     apply = (_FLOAT if kind in _FLOATS else _INTEGER).get(operation)
@@ -46,6 +56,30 @@ def find(operation: str, kind: str) -> Atomic:
             f"the emulator does not support the atomic operation {operation}.{kind}"
         )
     return Atomic(dtype, _quiet(apply, dtype))
+
+
+def flushed_sum(old: Any, new: Any) -> Any:
+    """Return the sum of f32, with subnormal operands and sums as zeros of their sign."""
+    if np.ndim(old) == 0 and min(abs(old), abs(new), abs(old + new)) >= _LEAST:
+        return old + new  # a scalar: most of them are far from subnormal
+    return _flushed(np.add(_flushed(old), _flushed(new)))
+
+
+def _flushed(values: Any) -> Any:
+    small = np.abs(values) < _LEAST
+    return np.where(small, np.copysign(np.float32(0), values), values)
+
+
+def lesser(old: Any, new: Any) -> Any:
+    """Return the smaller number; -0.0 is smaller than +0.0, and NaN is no number."""
+    equal = np.where(np.signbit(old), old, new)
+    return np.where(old == new, equal, np.fmin(old, new))
+
+
+def greater(old: Any, new: Any) -> Any:
+    """Return the larger number; +0.0 is larger than -0.0, and NaN is no number."""
+    equal = np.where(np.signbit(old), new, old)
+    return np.where(old == new, equal, np.fmax(old, new))
 
 
 def _quiet(apply: Callable[..., object], dtype: np.dtype[np.generic]) -> Callable[..., np.generic]:
@@ -84,8 +118,8 @@ def _swap_if_equal(old: np.generic, expected: np.generic, new: np.generic) -> ob
 
 _FLOAT: dict[str, Callable[..., object]] = {
     "add": np.add,
-    "min": np.fmin,
-    "max": np.fmax,
+    "min": lesser,
+    "max": greater,
     "exch": lambda old, new: new,
 }
 _INTEGER: dict[str, Callable[..., object]] = {

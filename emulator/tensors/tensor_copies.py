@@ -5,9 +5,12 @@ What a box is, and which elements of it lie in the tensor, says `tensor_maps.py`
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import ml_dtypes
 import numpy as np
 
+from pallasc.emulator.numbers.atomics import flushed_sum, greater, lesser
 from pallasc.emulator.tensors.misuse import OperandError, unsupported
 from pallasc.emulator.tensors.swizzles import PERIOD_BYTES, PIECE_BYTES, piece_order
 from pallasc.emulator.tensors.tensor_maps import Box, element_bytes
@@ -104,9 +107,9 @@ def reduce(
 ) -> None:
     """Combine a box of shared memory with global memory, element by element.
 
-    Integers wrap. PTX ISA 9.0, 9.7.9.25.5.3, leaves open what floats do; here sums are rounded to
-    nearest even and keep subnormals, and of a number and a NaN, `min` and `max` give the number, as
-    those instructions do.
+    Integers wrap. Sums of floats round to nearest even; those of f32 flush subnormals, as PTX ISA
+    9.0, 9.7.9.25.4.2, requires of copies without a tensor map. `min` and `max` of a number and a NaN
+    give the number, and -0.0 is smaller than +0.0, as for the instructions `min` and `max`.
 
     Args:
         map: the tensor map, whose element type is that of the operation.
@@ -161,7 +164,7 @@ REDUCTIONS = {
 }
 
 _UFUNCS = {
-    "add": np.add, "min": np.fmin, "max": np.fmax,
+    "add": np.add, "min": np.minimum, "max": np.maximum,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
 }  # fmt: skip
 
@@ -172,9 +175,13 @@ def combined(operation: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
         return np.where(old >= new, np.uint32(0), old + np.uint32(1))
     if operation == "dec":
         return np.where((old == 0) | (old > new), new, old - np.uint32(1))
+    change: Callable[[np.ndarray, np.ndarray], np.ndarray] = _UFUNCS[operation]
+    if old.dtype == np.float32 and operation == "add":
+        change = flushed_sum
+    elif old.dtype.kind not in "iu" and operation in ("min", "max"):
+        change = lesser if operation == "min" else greater
     with np.errstate(all="ignore"):
-        found: np.ndarray = _UFUNCS[operation](old, new)
-    return found
+        return change(old, new)
 
 
 def _target(box: Box, shared: np.ndarray) -> np.ndarray:

@@ -88,6 +88,27 @@ def test_floats_have_a_smallest_and_a_largest(dtype: str, operation: str, wanted
     assert memory.view(numpy_dtype)[:3].tolist() == wanted
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("operation", "negative"), [("min", True), ("max", False)])
+def test_a_negative_zero_is_smaller_than_a_positive_zero(
+    dtype: str, operation: str, negative: bool
+) -> None:
+    numpy_dtype = tensor_copies.NUMPY_TYPES[dtype]
+    old = np.array([0.0, -0.0, -0.0, 0.0], numpy_dtype)
+    new = np.array([-0.0, 0.0, -0.0, 0.0], numpy_dtype)
+    found = tensor_copies.combined(operation, old, new)
+    assert np.signbit(found).tolist() == [negative, negative, True, False]
+    assert found.dtype == numpy_dtype
+
+
+def test_sums_of_f32_alone_flush_subnormals() -> None:
+    for dtype, tiny in (("float32", 2.0**-130), ("float16", 2.0**-20), ("float64", 2.0**-1030)):
+        old = np.array([tiny, -tiny, 1], dtype)
+        found = tensor_copies.combined("add", old, old)
+        assert found.tolist() == [0, 0, 2] if dtype == "float32" else (found == old * 2).all()
+        assert np.signbit(found).tolist() == [False, True, False]
+
+
 def test_a_reduction_undoes_the_swizzle_and_clips():
     old = np.zeros((10, 48), np.int32)
     map = make_map(old, (32, 8), swizzle=128)
