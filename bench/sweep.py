@@ -100,9 +100,12 @@ class Emulated:
             finally:
                 self._inside = False
 
-        for name in ("lower", "trace", "eval_shape"):
-            if hasattr(function, name):
-                setattr(call, name, getattr(function, name))
+        def lower(*args: Any, **kwargs: Any) -> Any:
+            with devices_present(devices_for(self._target)):
+                return function.trace(*args, **kwargs).lower(lowering_platforms=("cuda",))
+
+        if hasattr(function, "trace"):
+            call.trace, call.lower = function.trace, lower  # type: ignore[attr-defined]
         return call
 
     def _run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

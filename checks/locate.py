@@ -6,11 +6,13 @@ stored beside the result: PTX is the same wherever the source of a kernel lies, 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pallasc.checks.merge import distinct, merged
+from pallasc.checks.rules import NOT_EXECUTED
 from pallasc.errors import Location, PallascError
 
 if TYPE_CHECKING:
@@ -55,11 +57,12 @@ class Locator:
         found = []
         for result, _, variant in results:
             tables = self._tables.get(_key(variant), {}) if variant is not None else {}
-            findings = merged([with_lines(finding, tables) for finding in result.findings])
+            findings = merged([each for f in result.findings for each in _shown(f, tables)])
             notes = result.notes
             if variant is not None and any(map(_names_ptx, findings)) and not tables:
                 notes = (*notes, f"no source lines: {self._why_none[_key(variant)]}")
-            found.append(replace(result, findings=findings, notes=notes) if findings else result)
+            status = "passed" if result.findings and not findings else result.status
+            found.append(replace(result, status=status, findings=findings, notes=notes))
         return found
 
     def has_lines(self, variant: Variant) -> bool:
@@ -94,7 +97,8 @@ class Locator:
 
 
 def _names_ptx(finding: Finding) -> bool:
-    return bool(finding.ptx_line or any(place.ptx_line for place in finding.places))
+    of_places = any(place.ptx_line for place in finding.places)
+    return bool(finding.ptx_line or of_places or finding.rule == NOT_EXECUTED.name)
 
 
 def _key(variant: Variant) -> str:
@@ -134,6 +138,44 @@ def with_lines(finding: Finding, tables: Tables) -> Finding:
         known = (place.location for place in places if place.location is not None)
         finding = replace(finding, location=next(known, None))
     return replace(finding, places=distinct(places))
+
+
+def _shown(finding: Finding, tables: Tables) -> list[Finding]:
+    """Return a finding with its lines, or nothing if each of its lines was executed in part."""
+    if finding.rule != NOT_EXECUTED.name:
+        return [with_lines(finding, tables)]
+    table = tables.get((finding.cubin, finding.kernel))
+    if table is None:
+        return [replace(finding, subject="")]
+    numbers = set(map(int, finding.subject.split()))
+    reached = {_line(table.place(n + 1)) for n in range(len(table.numbers)) if n + 1 not in numbers}
+    left = {_line(table.place(number)) for number in numbers} - reached
+    lines = sorted(line for line in left if line is not None)
+    if not lines:
+        return []
+    ranges: list[list[tuple[str, int]]] = []
+    for line in lines:
+        if ranges and not any(each and ranges[-1][-1] < each < line for each in reached):
+            ranges[-1].append(line)
+        else:
+            ranges.append([line])
+    return [
+        replace(
+            finding,
+            message=f"not executed: {', '.join(_range_text(own[0], own[-1]) for own in ranges)}",
+            location=Location(*lines[0]),
+            subject="",
+        )
+    ]
+
+
+def _line(location: Location | None) -> tuple[str, int] | None:
+    return None if location is None else (location.file, location.line)
+
+
+def _range_text(first: tuple[str, int], last: tuple[str, int]) -> str:
+    end = f"-{last[1]}" if last != first else ""
+    return f"{os.path.basename(first[0])}:{first[1]}{end}"
 
 
 def _stack(tables: Tables, kernel: tuple[str, str], line: int) -> Sequence[Location]:

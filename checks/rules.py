@@ -58,3 +58,9 @@ UNFINISHED_COPY = Rule(
     "wait for copies into it on their barrier (barrier_wait), for copies out of it with "
     "wait_smem_to_gmem, and for MMAs with wgmma_wait.",
 )
+NOT_EXECUTED = Rule(
+    "not-executed",
+    "No schedule executed these lines.",
+    "The check holds for the rest of the kernel. Other sizes or inputs may reach them: check in the "
+    "spec, --input, --inputs, or another --seed.",
+)

@@ -99,7 +99,7 @@ class PlanRun:
             label = labels.get(number, f"the {buffer.role} buffer {number}")
             memory = self.machine.memory
             region = memory.allocate(buffer.size, buffer.alignment, label, self.poison)
-            region.is_scratch = number not in labels
+            region.device, region.is_scratch = device, number not in labels
             if buffer.digest is not None:
                 region.adopt(np.frombuffer(self.artifact.blob(buffer.digest), np.uint8))
             regions.append(region)

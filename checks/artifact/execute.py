@@ -104,6 +104,46 @@ class Origin(NamedTuple):
 
 
 @dataclass(slots=True)
+class Reaching(Machine):
+    """A machine that takes note of the instructions that it executes.
+
+    Attributes:
+        left: those that no run has executed, by the digest of their cubin and the kernel's name;
+            runs share it.
+    """
+
+    left: dict[tuple[str, str], dict[int, Instruction]] = field(default_factory=dict)
+
+    def run(self, launches: Sequence[Launch]) -> None:
+        """Run kernels; the first execution of each instruction is noted."""
+        for launch in launches:
+            if isinstance(launch.program, Program):
+                kernel = launch.program.kernel
+                key = (launch.cubin, kernel.name)
+                left = self.left.setdefault(key, dict(enumerate(kernel.instructions)))
+                if left:
+                    launch.program = replace(launch.program, code=_noting(launch.program, left))
+        Machine.run(self, launches)
+
+
+def _noting(program: Program, left: dict[int, Instruction]) -> list[Step]:
+    """Return code whose steps leave `left` when they are executed, each once."""
+    code = list(program.code)
+
+    def noting(step: Step) -> Step:
+        def first(w: Warp, place: int) -> int:
+            left.pop(place, None)
+            code[place] = step
+            return step(w, place)
+
+        return first
+
+    for place in left:
+        code[place] = noting(code[place])
+    return code
+
+
+@dataclass(slots=True)
 class _Watching(Machine):
     """A machine that knows who changed some bytes last."""
 

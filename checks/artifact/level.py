@@ -23,6 +23,7 @@ from pallasc.checks.artifact.execute import (
     POISONS,
     Element,
     Origin,
+    Reaching,
     eager,
     find_origin,
     policies,
@@ -33,11 +34,12 @@ from pallasc.checks.artifact.order import differences
 from pallasc.checks.artifact.rules import COMPILED_WRONGLY, DEPENDS_ON_ORDER
 from pallasc.checks.artifact.sources import Source
 from pallasc.checks.findings import Finding, LevelResult, Place, from_findings, not_checked
-from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
+from pallasc.checks.rules import NOT_EXECUTED, UNINITIALIZED, WRONG_NUMBERS
 from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.references.compare import compare_arrays, settle_tolerance
 from pallasc.emulator.machine.faults import EmulationTimeout, Fault
-from pallasc.emulator.machine.machine import Machine, Policy
+from pallasc.emulator.machine.machine import Policy
+from pallasc.emulator.ptx.syntax import Instruction
 from pallasc.emulator.run_plan import PlanRun
 from pallasc.errors import CheckError, Location, UnsupportedError
 from pallasc.specs.artifacts.plan import Binding
@@ -49,6 +51,10 @@ _NO_SOURCE = "there is no source, so numbers are not compared"
 _NOT_KEPT = "pallasc bundle create --keep-ptx writes bundles that hold it"
 _OF_XLA = "it is a kernel of XLA's, whose PTX is in no bundle; name the spec instead"
 _LATE = "The result changes when every asynchronous operation completes at once: a wait is missing."
+_EFFECTS = (
+    *("st", "red", "atom", "multimem", "cp", "stmatrix", "ld", "ldmatrix"),
+    *("wgmma", "mma", "tcgen05"),
+)
 Results = list[list[Any]]
 """Of each device, of each output."""
 
@@ -105,6 +111,8 @@ class _Check:
     """The results of the first schedule."""
     notes: dict[str, list[Finding]] = field(default_factory=dict, init=False)
     """By rule, those of the first schedule that has any."""
+    left: dict[tuple[str, str], dict[int, Instruction]] = field(default_factory=dict, init=False)
+    """The instructions that no schedule has executed: see `Reaching`."""
 
     def run(self, expected: Results | None) -> LevelResult:
         """Run the schedules, until one shows that something is wrong."""
@@ -119,7 +127,28 @@ class _Check:
                 return from_findings(NAME, tuple(found))
             for rule in dict.fromkeys(each.rule for each in found):
                 self.notes.setdefault(rule, [each for each in found if each.rule == rule])
-        return from_findings(NAME, tuple(each for own in self.notes.values() for each in own))
+        notes = [each for own in self.notes.values() for each in own]
+        return from_findings(NAME, (*notes, *self._not_executed()))
+
+    def _not_executed(self) -> Iterator[Finding]:
+        """Yield a note for each kernel of which no schedule has executed all instructions.
+
+        `subject` has their lines of the PTX, from which `checks.locate` makes the user's lines. If
+        none of them reads or writes memory, they are of no interest, such as retries of waits.
+        """
+        for (cubin, name), left in self.left.items():
+            parts = [instruction.parts for instruction in left.values()]
+            has_effect = any(each[0] in _EFFECTS and "param" not in each for each in parts)
+            if has_effect and (cubin, name) in self.subject.ptx:
+                lines = sorted(instruction.line for instruction in left.values())
+                yield Finding(
+                    rule=NOT_EXECUTED.name,
+                    message=f"{len(lines)} instructions of {name} were not executed",
+                    severity="note",
+                    kernel=name,
+                    cubin=cubin,
+                    subject=" ".join(map(str, lines)),
+                )
 
     def _too_slow(self, number: int) -> CheckError:
         """Return the error of a check whose time was over in a schedule."""
@@ -135,7 +164,9 @@ class _Check:
 
     def _run(self, policy: Policy, poison: int, observer: History | None = None) -> PlanRun:
         deadline_s = self.options.deadline_s
-        machine = Machine(policy, observer=observer, deadline=deadline_s, poison=poison)
+        machine = Reaching(
+            policy, observer=observer, deadline=deadline_s, poison=poison, left=self.left
+        )
         return PlanRun(self.subject.artifact, machine, self.subject.xla_ptx, poison=poison)
 
     def _schedule(self, policy: Policy, expected: Results | None, poison: int) -> list[Finding]:

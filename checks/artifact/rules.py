@@ -6,6 +6,7 @@ from pallasc.checks.findings import Rule
 from pallasc.checks.rules import (
     BARRIER_MISUSE,
     DEADLOCK,
+    NOT_EXECUTED,
     NOTHING_COMPARED,
     OTHER_KIND,
     OUT_OF_BOUNDS,
@@ -93,4 +94,5 @@ RULES: tuple[Rule, ...] = (
     FAILED_ASSERTION,
     INVALID_INSTRUCTION,
     REPEATED_PREFETCH,
+    NOT_EXECUTED,
 )

@@ -237,6 +237,8 @@ class Machine:
         for operation in tuple(self.pending):
             self.finish(operation)
         self.pending.clear()
+        if self.observer is not None:
+            self.observer.finished()
 
     def issue(self, operation: Asynchronous) -> None:
         """Take an asynchronous operation that nothing but its barrier waits for."""

@@ -39,13 +39,15 @@ class Region:
     """Some bytes at an address, readable in words of 1, 2, 4 and 8 bytes.
 
     The allocation behind `data` is padded to 16 bytes, so that views of every width exist.
-    `is_scratch`: it belongs to kernels alone, and the user has no name for it.
+    `is_scratch`: it belongs to kernels alone, and the user has no name for it. `device`: whose
+    memory it is, None where that is not known.
     """
 
-    __slots__ = ("base", "data", "is_scratch", "label", "size", "views", "written")
+    __slots__ = ("base", "data", "device", "is_scratch", "label", "size", "views", "written")
 
     def __init__(self, base: int, size: int, label: str = "", fill: int = 0) -> None:
         self.base = base
+        self.device: int | None = None
         self.is_scratch = False
         self.size = size
         self.label = label

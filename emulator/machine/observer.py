@@ -29,6 +29,9 @@ class Observer:
     def ended(self, block: Block) -> None:
         """Take note that a block has ended."""
 
+    def finished(self) -> None:
+        """Take note that the kernels of all devices have ended."""
+
     def read(self, w: Warp, place: int, region: Region, offsets: Any, mask: Any, size: int) -> None:
         """Take note that lanes read `size` bytes at offsets of a region; no mask means all."""
 

@@ -16,7 +16,7 @@ from pallasc.emulator.machine.observer import Observer
 from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.ptx.syntax import Instruction, Kernel
 from pallasc.emulator.races import agents as who
-from pallasc.emulator.races.agents import GENERIC, Frontier, Passed
+from pallasc.emulator.races.agents import GENERIC, Clusters, Frontier, Passed
 from pallasc.emulator.races.agreement import Agreements, Doubt
 from pallasc.emulator.races.copying import copying_loads
 from pallasc.emulator.races.findings import Access, Finding
@@ -40,6 +40,7 @@ class Ledger(Observer):
         self._shadows: dict[int, Shadow] = {}  # by the identity of a region
         self._alive: dict[int, Any] = {}  # keeps those identities from being used again
         self._blocks: dict[int, Block] = {}
+        self._known_at_end: dict[int, Clusters] = {}  # by device: of other clusters
         self._initialised: dict[tuple[int, int], int] = {}  # mbarriers: region, offset
         self._under_way: set[tuple[int, int]] = set()  # mbarriers that copies still signal
         self._events: list[Event | None] = [None]

@@ -24,7 +24,7 @@ from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.races import agents as who
 from pallasc.emulator.races.agents import ALWAYS, ASYNC, GENERIC, Frontier
 from pallasc.emulator.races.operations import Operations
-from pallasc.emulator.races.scopes import SYS, scope_of
+from pallasc.emulator.races.scopes import SYS, WEAK, scope_of
 from pallasc.emulator.races.shadow import Shadow
 from pallasc.emulator.races.threads import BarrierState, ClusterState, Tag, Thread, instruction_at
 
@@ -70,11 +70,49 @@ class Races(Operations):
                 self._left_over(block, offset, barrier)
             self._under_way.discard(key)
         self._outlived(block)
+        if len(self._launches) > 1:
+            self._note_known(block)
         self._shadows.pop(id(block.shared), None)
         self._blocks.pop(id(block.shared), None)
         self._clusters.pop(id(block.cluster), None)
         for warp in block.warps:
             self._threads.pop(warp, None)
+
+    def _note_known(self, block: Block) -> None:
+        """Take note of what a device knows of others when a block of it ends."""
+        known = self._known_at_end.get(block.device, who.NONE)
+        for thread in (self._threads[warp] for warp in block.warps):
+            for frontier in (thread.frontier, *thread.acquired.values()):
+                known = known.union(frontier.others)
+        self._known_at_end[block.device] = known
+
+    def finished(self) -> None:
+        """Look whether what devices wrote to each other's memory is there when kernels end.
+
+        Signals are left out: nothing waits for the last ones.
+        """
+        for shadow in list(self._shadows.values()) if self._known_at_end else []:
+            device = shadow.region.device if shadow.region is not None else None
+            if device is None:
+                continue
+            known = self._known_at_end.get(device, who.NONE).tables
+            for number in np.unique(shadow.written).tolist():
+                event = self._events[number]
+                if event is None or event.scope != WEAK or event.warp.block.device == device:
+                    continue
+                table = known.get(int(self._cluster_of[number]))
+                agent = int(self._agent_of[number])
+                if table is None or table[GENERIC, agent % table.shape[1]] < number:
+                    self._find(
+                        "device-ended",
+                        f"the kernel on device {device} may end before {event.access.what} of "
+                        f"device {event.warp.block.device} writes to its memory: nothing on device "
+                        f"{device} waits for it",
+                        event,
+                        None,
+                        shadow.name,
+                        shadow.bytes_of((shadow.written == number).nonzero()[0]),
+                    )
 
     def _left_over(self, block: Block, offset: int, barrier: Mbarrier) -> None:
         event = self._events[self._initialised.get((id(block.shared), offset), 0)]

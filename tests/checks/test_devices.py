@@ -48,6 +48,15 @@ def unsignalled(x):
     return kernel(body, 1)(x)
 
 
+def not_awaited(x):
+    def body(x, o, semaphore):
+        other = 1 - lax.axis_index("d")
+        plgpu.remote_ref(o, other)[...] = x[...]
+        pl.semaphore_signal(semaphore, 1, device_id=other)
+
+    return kernel(body, 1)(x)
+
+
 def numbered(x):
     def body(x, o):
         o[...] = x[...] + lax.axis_index("d").astype(jnp.float32)
@@ -87,6 +96,7 @@ SPEC = [
     kernel("swapped", "of_the_other"),
     kernel("kept", "with_its_number", entry="kernels.py:swapped"),
     kernel("unsignalled", "of_the_other"),
+    kernel("not_awaited", "of_the_other"),
     kernel("numbered", "with_its_number"),
     kernel("too_few", "of_one_device", entry="kernels.py:numbered"),
     *(
@@ -118,9 +128,24 @@ def results(folder: Path, checking: Any) -> Any:
     return ran.results
 
 
-@pytest.mark.parametrize("name", ["swapped", "numbered", "gather_2", "gather_4"])
+@pytest.mark.parametrize("name", ["swapped", "numbered"])
 def test_each_device_has_its_own_numbers(name: str, results: Any) -> None:
     assert (results[name]["status"], results[name]["reason"]) == ("passed", ""), results[name]
+
+
+@pytest.mark.parametrize("name", ["gather_2", "gather_4"])
+def test_nothing_is_wrong_with_a_gather_that_never_runs_one_of_its_lines(
+    name: str, results: Any
+) -> None:
+    assert {f["rule"] for f in results[name]["findings"]} == {"not-executed"}, results[name]
+
+
+def test_a_device_that_does_not_wait_for_what_its_peer_writes_is_found(results: Any) -> None:
+    (finding,) = results["not_awaited"]["findings"]
+    assert finding["rule"] == "race"
+    assert "may end before the store of device" in finding["message"]
+    line = KERNELS.splitlines()[finding["location"]["line"] - 1]
+    assert "plgpu.remote_ref(o, other)[...] = x[...]" in line
 
 
 def test_wrong_numbers_of_a_device_are_found(results: Any) -> None:

@@ -94,6 +94,8 @@ class Run:
             self.machine.memory.allocate(256, label=f"the signals of device {device}")
             for device in range(2)
         ]
+        for device, region in enumerate(signals):
+            region.device = device
         launches = []
         for device, (own, other) in enumerate((signals, signals[::-1])):
             data = b"".join(address.to_bytes(8, "little") for address in (own.base, other.base + 4))

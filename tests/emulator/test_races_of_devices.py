@@ -61,3 +61,30 @@ def test_what_is_awaited_signalled_and_acquired_is_in_order() -> None:
 )
 def test_what_lacks_a_part_of_that_order_is_found(changes: dict[str, str]) -> None:
     assert "async-write-not-awaited" in found(**changes)
+
+
+# Each device writes to memory of the other one and signals it.
+WRITES_TO_PEER = """
+  setp.ne.u32 %p1, %t, 0; @%p1 bra END;
+  st.global.u32 [%a0+12], 7;
+  red.release.sys.global.add.u32 [%a0], 1;
+{wait}
+END:
+"""
+LAST_WAIT = """
+POLL:
+  ld.acquire.sys.global.u32 %r1, [%outs+4]; setp.eq.u32 %p2, %r1, 0; @%p2 bra POLL;
+"""
+
+
+@pytest.mark.parametrize(("wait", "rules"), [(LAST_WAIT, []), ("", ["device-ended"])])
+def test_a_kernel_waits_for_what_its_peers_write_before_it_ends(
+    wait: str, rules: list[str]
+) -> None:
+    run = Run(WRITES_TO_PEER.format(wait=wait), np.zeros(4, "u4"))
+    run.machine.observer = races = Races()
+    run.run_on_two_devices()
+    assert [finding.rule for finding in races.findings] == rules
+    for finding in races.findings:
+        assert "the kernel on device" in finding.message
+        assert finding.second.instruction.text.startswith("st.global")
