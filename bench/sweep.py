@@ -43,7 +43,7 @@ from harness import Figure, run_benchmark
 
 import pallasc
 from pallasc.compiler import api
-from pallasc.compiler.lowering import compile  # noqa: A004, F401 - once, before the forks
+from pallasc.compiler.lowering import compile  # noqa: F401 - once, before the forks
 from pallasc.compiler.lowering.device_library import TOOLKIT, offer, other_library
 from pallasc.compiler.lowering.topology import devices_for, devices_present
 from pallasc.errors import CompileError, UnsupportedError

@@ -61,6 +61,6 @@ UNFINISHED_COPY = Rule(
 NOT_EXECUTED = Rule(
     "not-executed",
     "No schedule executed these lines.",
-    "The check holds for the rest of the kernel. Other sizes or inputs may reach them: check in the "
-    "spec, --input, --inputs, or another --seed.",
+    "The check holds for the rest of the kernel. Try other sizes or inputs: `check` in the spec, "
+    "--input, --inputs, or another --seed.",
 )

@@ -108,8 +108,8 @@ def reduce(
     """Combine a box of shared memory with global memory, element by element.
 
     Integers wrap. Sums of floats round to nearest even; those of f32 flush subnormals, as PTX ISA
-    9.0, 9.7.9.25.4.2, requires of copies without a tensor map. `min` and `max` of a number and a NaN
-    give the number, and -0.0 is smaller than +0.0, as for the instructions `min` and `max`.
+    9.0, 9.7.9.25.4.2, requires of copies without a tensor map. Of a number and a NaN, `min` and
+    `max` give the number, and -0.0 is smaller than +0.0, as for the instructions `min` and `max`.
 
     Args:
         map: the tensor map, whose element type is that of the operation.

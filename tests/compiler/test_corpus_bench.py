@@ -1,4 +1,4 @@
-"""`bench/corpus.py`, over a made-up test file in the style of JAX's."""
+"""`bench/corpus.py` and `bench/sweep.py`, over a made-up test file in the style of JAX's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "bench" / "corpus.py"
+BENCH = Path(__file__).parents[2] / "bench"
 TESTS = """\
 import inspect
 
@@ -53,7 +53,7 @@ def test_kernels_of_a_test_file_are_counted_and_timed_both_ways(tmp_path: Path) 
     file = tmp_path / "small_test.py"
     file.write_text(TESTS)
     done = subprocess.run(
-        [sys.executable, SCRIPT, file, "--json", "--check", "--kernels", "2"],
+        [sys.executable, BENCH / "corpus.py", file, "--json", "--check", "--kernels", "2"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
@@ -75,3 +75,19 @@ def test_kernels_of_a_test_file_are_counted_and_timed_both_ways(tmp_path: Path) 
     tests = {f"SmallTest.{name}" for name in ("test_scale0", "test_scale1", "test_add")}
     assert len(timed) == 2
     assert timed < tests
+
+
+def test_the_sweep_counts_tests_by_how_they_end(tmp_path: Path) -> None:
+    file = tmp_path / "tests" / "pallas" / "mosaic_gpu_test.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(TESTS.replace("x * factor)\n", "x * min(factor, 2))\n"))
+    done = subprocess.run(
+        [sys.executable, BENCH / "sweep.py", tmp_path, "--target", "sm_90a", "--json", "--check"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    found = {each["name"]: each["value"] for each in json.loads(done.stdout)["figures"]}
+    counted = {name.removeprefix("sm_90a: "): count for name, count in found.items() if count}
+    assert counted == {"right": 2, "wrong": 1, "no kernel": 1}, done.stderr
+    (wrong,) = (line for line in done.stderr.splitlines() if "\twrong\t" in line)
+    assert "SmallTest.test_scale1" in wrong
