@@ -224,12 +224,12 @@ def _child(tests: list[unittest.TestCase], emulated: Emulated, target: Target, e
     from jax._src.lib import mosaic_gpu
 
     os.setpgid(0, 0)
-    devices_for(target)  # before JAX looks for devices of this machine
+    devices = devices_for(target)  # before JAX looks for devices of this machine
     jax.config.update("jax_platforms", "cpu")
     mosaic_gpu._mosaic_gpu_ext._sync_all_devices = lambda: None
     with ended.open("a", buffering=1) as file:
         for test in tests:
-            with contextlib.redirect_stderr(io.StringIO()):
+            with contextlib.redirect_stderr(io.StringIO()), devices_present(devices):
                 found = outcome(test, emulated)
             file.write(json.dumps(found) + "\n")
             if found.state != "skipped":
