@@ -18,7 +18,7 @@ from pallasc.emulator.machine.memory import PARAMETERS, Region
 from pallasc.emulator.program import Program, assemble
 from pallasc.emulator.ptx.parse import parse
 from pallasc.errors import ArgumentError, UnsupportedError
-from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.occupancy import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.peers import HEAD_WORDS, MULTICAST, Peers, PeerTable
 from pallasc.specs.artifacts.plan import (
@@ -109,7 +109,10 @@ class PlanRun:
 
     def _launch(self, step: Launch) -> None:
         code = program(self.ptx_of(step), step.kernel)
-        room = self._room(step)
+        running = (step.cubin, step.kernel)
+        resources = next((k for k in self.artifact.kernels if (k.cubin, k.name) == running), None)
+        room = None if resources is None else self._room(step, resources)
+        registers = 0 if resources is None else -(-resources.registers // 8) * 8
         launches = []
         for device in range(len(self.buffers)):
             data = self._parameters(step, code, device)
@@ -124,19 +127,14 @@ class PlanRun:
                     device,
                     cubin=step.cubin,
                     room=room,
+                    registers=registers,
                 )
             )
         self.machine.run(launches)
 
-    def _room(self, step: Launch) -> int | None:
+    def _room(self, step: Launch, resources: KernelResources) -> int:
         """Return how many clusters of a launch the artifact's GPU holds at once."""
         target = self.artifact.target
-        kernels = (
-            k for k in self.artifact.kernels if (k.cubin, k.name) == (step.cubin, step.kernel)
-        )
-        resources = next(kernels, None)
-        if resources is None:
-            return None
         blocks = blocks_per_sm(step, resources, target) * model_figure(target, "sm_count")
         return max(1, blocks // math.prod(step.cluster or (1,)))
 

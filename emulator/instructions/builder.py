@@ -19,6 +19,7 @@ from pallasc.emulator.ptx.syntax import (
     Special,
     Symbol,
     Vector,
+    register_numbers,
 )
 from pallasc.errors import UnsupportedError
 
@@ -82,6 +83,7 @@ class Builder:
     specials: dict[str, int] = field(default_factory=dict)
     slots: int = 0
     flag: Register | None = None
+    read_registers: set[int] | None = None
 
     def __post_init__(self) -> None:
         """Count the kernel's own registers."""
@@ -175,6 +177,19 @@ class Builder:
             return lambda w, value: _set(w, slot, value.astype(wide).view(kept))
         narrow = storage_of(dtype)
         return lambda w, value: _set(w, slot, value.view(narrow).astype(kept))
+
+    def is_read(self, result: Operand) -> bool:
+        """Return True if an instruction of the kernel reads a register."""
+        if self.read_registers is None:
+            self.read_registers = {
+                number
+                for each in self.kernel.instructions
+                for number in (
+                    *([] if each.guard is None else [each.guard.number]),
+                    *(n for operand in each.operands[1:] for n in register_numbers(operand)),
+                )
+            }
+        return bool(self.read_registers & {*register_numbers(result)})
 
     def elements(self, operand: Operand) -> tuple[Operand, ...]:
         """Return the operands of a vector, or the one operand."""

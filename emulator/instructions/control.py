@@ -14,6 +14,7 @@ from pallasc.emulator.instructions.builder import (
 from pallasc.emulator.instructions.synchronisation import named_lanes
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.memory import LOCAL, PARAMETERS, RANK_SHIFT, SHARED
+from pallasc.emulator.machine.waits import RegistersWait
 from pallasc.emulator.machine.warp import BLOCKED, EXITED, LANES, Step, Warp
 from pallasc.emulator.numbers.table import find
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Label, Pair, Register, Vector
@@ -343,11 +344,21 @@ def nothing(instruction: Instruction, builder: Builder) -> Step:
 
 
 def setmaxnreg(instruction: Instruction, builder: Builder) -> Step:
-    """`setmaxnreg`: all lanes take part; how many registers there are changes nothing here."""
-    count = instruction.operands[0]
-    if not isinstance(count, Immediate) or count.bits % 8 or not 24 <= count.bits <= 256:
+    """`setmaxnreg`: a warp waits until its block has the registers that it asks for (9.7.19.5)."""
+    operand = instruction.operands[0]
+    if not isinstance(operand, Immediate) or operand.bits % 8 or not 24 <= operand.bits <= 256:
         raise refusal(instruction)
-    return lambda w, place: place + 1 if w.together("setmaxnreg") else BLOCKED
+    count = operand.bits
+
+    def run(w: Warp, place: int) -> int:
+        if not w.together("setmaxnreg"):
+            return BLOCKED
+        if not w.block.take_registers(w, count):
+            w.split.waits = RegistersWait(w.block, count, w.register_count)
+            return BLOCKED
+        return place + 1
+
+    return run
 
 
 def isspacep(instruction: Instruction, builder: Builder) -> Step:

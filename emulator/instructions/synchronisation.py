@@ -283,10 +283,12 @@ def _wait(instruction: Instruction, builder: Builder) -> Step:
     """`try_wait` and `test_wait`: the first returns when the phase is over, and only then.
 
     Neither is `.aligned`: lanes that are in different rounds of a loop may meet here. Then
-    `try_wait`, too, returns at once, as the manual lets it.
+    `try_wait`, too, returns at once, as the manual lets it, and so it does if nothing reads its
+    result.
     """
-    tries = instruction.parts[1] == "try_wait"
     target, source, parity_operand, *_ = instruction.operands
+    decides = builder.is_read(target)
+    tries = instruction.parts[1] == "try_wait" and decides
     write = builder.write(target, PREDICATE)
     address, parity = builder.address(source), builder.read(parity_operand, _U4)
 
@@ -302,9 +304,9 @@ def _wait(instruction: Instruction, builder: Builder) -> Step:
             w.split.waits = MbarrierWait(found, where & OFFSET_MASK, which)
             return BLOCKED
         write(w, np.full(LANES, passed))
-        if passed:
+        if passed or not decides:
             observer = w.block.machine.observer
-            if observer is not None:
+            if observer is not None and decides:
                 block = w.block.cluster.blocks_by_rank(where >> RANK_SHIFT)
                 observer.passed(w, place, ("mbarrier", block, where & OFFSET_MASK))
             return place + 1

@@ -38,12 +38,25 @@ class Block:
         self.tensor_memory: TensorMemory | None = None
         self.tensor_work: deque[Any] = deque()  # what tcgen05 has to do, in order
         self.local: dict[int, Region] = {}
+        self.free_registers = 0  # of each lane of a warp, which other warps may take
         self.warps = [self._warp(number) for number in range(-(-launch.threads // LANES))]
 
     def _warp(self, number: int) -> Warp:
         first = number * LANES
         live = np.arange(first, first + LANES) < self.launch.threads
         return Warp(self, number, live, self.launch.program.registers(self, first))
+
+    def take_registers(self, warp: Warp, count: int) -> bool:
+        """Give a warp `count` registers per thread; return False if the block lacks them."""
+        if not self.launch.registers:
+            return True  # the resources of the kernel are not known
+        more = count - warp.register_count
+        if more > self.free_registers:
+            return False
+        self.free_registers -= more
+        warp.register_count = count
+        self.machine.changed()
+        return True
 
     @property
     def number(self) -> int:

@@ -92,6 +92,7 @@ class Launch:
     """A kernel on a device: its program, sizes and parameters, and the digest of its cubin.
 
     `room` is the number of clusters that the GPU holds at once, None where the model is not known.
+    `registers` is what each thread has at the start, 0 where it is not known.
     """
 
     program: Code
@@ -106,6 +107,7 @@ class Launch:
     cubin: str = ""
     order: Sequence[int] = ()  # of its clusters; () for that of the grid
     room: int | None = None
+    registers: int = 0
 
     @property
     def threads(self) -> int:

@@ -100,6 +100,25 @@ class ClusterWait:
 
 
 @dataclass(frozen=True, slots=True)
+class RegistersWait:
+    """A wait for registers that other warps of the block give back."""
+
+    block: Any  # a `Block`
+    wanted: int
+    held: int
+
+    def is_over(self) -> bool:
+        """Return True if the block has enough registers."""
+        return bool(self.block.free_registers >= self.wanted - self.held)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.wanted} registers per thread, of which its warp has {self.held} and the other "
+            f"warps have given back {self.block.free_registers}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class LoopWait:
     """Lanes go round a loop that has no effect."""
 

@@ -51,6 +51,7 @@ class Warp:
     __slots__ = (
         "accumulators",
         "actor",
+        "begun",
         "block",
         "bulk_groups",
         "bulk_open",
@@ -66,6 +67,7 @@ class Warp:
         "live",
         "mask",
         "parked",
+        "register_count",
         "registers",
         "rounds",
         "seen",
@@ -86,7 +88,7 @@ class Warp:
     ) -> None:
         self.block = block
         self.index = index
-        self.live = live
+        self.begun = self.live = live
         self.registers = registers
         self.split = Split(0, live.copy())
         self.splits = [self.split]
@@ -110,6 +112,7 @@ class Warp:
         self.wgmma_groups: list[list[Any]] = []
         self.tensor_loads: list[Any] = []
         self.cluster_phase: int | None = None
+        self.register_count: int = block.launch.registers  # of each lane
 
     def run(self, code: Sequence[Step], budget: int) -> bool:
         """Run until nothing goes on, the lanes have ended or yielded, or `budget` is spent.
@@ -242,10 +245,15 @@ class Warp:
 
         Only those are waited for that a mask has `named`, where there is one.
         """
-        if len(self.splits) == 1:
-            return True
         missing = self.live & ~self.mask
         if not (missing if named is None else missing & named).any():
+            # A barrier of the block does without lanes that have ended.
+            if named is None and not what.startswith("bar") and (self.begun & ~self.mask).any():
+                raise Fault(
+                    "not-aligned",
+                    f"{np.count_nonzero(self.mask)} lanes of a warp execute {what}, which all its "
+                    "lanes must execute together; the others have ended",
+                )
             return True
         self.split.waits = LanesWait(what)
         return False

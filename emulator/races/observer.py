@@ -24,7 +24,7 @@ from pallasc.emulator.machine.warp import Warp
 from pallasc.emulator.races import agents as who
 from pallasc.emulator.races.agents import ALWAYS, ASYNC, GENERIC, Frontier
 from pallasc.emulator.races.operations import Operations
-from pallasc.emulator.races.scopes import SYS, WEAK, scope_of
+from pallasc.emulator.races.scopes import CTA, SYS, WEAK, scope_of
 from pallasc.emulator.races.shadow import Shadow
 from pallasc.emulator.races.threads import BarrierState, ClusterState, Tag, Thread, instruction_at
 
@@ -272,9 +272,18 @@ class Races(Operations):
             held = self._mbarrier(block, offset).over
         else:
             held = self._group_barrier(thread, w, key, rest).coming
-        if held is not None:
-            thread.frontier.join(held)
-            thread.frontier.own[GENERIC, thread.number] = ALWAYS
+        if held is None:
+            return
+        parts = instruction_at(w, place).parts
+        if key == "mbarrier" and "relaxed" in parts:
+            # A later fence acquires what this wait has seen.
+            seen = thread.acquired.setdefault(
+                scope_of(parts, CTA), Frontier(thread.cluster.agents.frontier())
+            )
+            seen.join(held)
+            return
+        thread.frontier.join(held)
+        thread.frontier.own[GENERIC, thread.number] = ALWAYS
 
     def fenced(self, w: Warp, place: int) -> None:
         """Take note of a fence."""

@@ -69,6 +69,8 @@ class PlainAccesses(Ledger):
             self._reach(thread, self._blocks[id(region)], thread.number, event)
             self._touch_mbarrier(thread, region, offsets, size, event, writes)
         self._against_writes(thread, shadow, index, known, event, shared, reads=not writes)
+        if "nc" in instruction_at(w, place).parts:
+            self._against_coherence(shadow, index, event)
         if writes:
             if order.scope == WEAK:
                 instruction = id(instruction_at(w, place))
@@ -79,6 +81,19 @@ class PlainAccesses(Ledger):
                 return
         else:
             self._record_read(thread, shadow, thread.number, index, event, shared)
+
+    def _against_coherence(self, shadow: Shadow, index: Index, event: int) -> None:
+        """Report a load without coherence of bytes that the kernel has written (9.7.9.10)."""
+        second, number = self._events[event], int(shadow.written[index].max(initial=0))
+        if second is not None and number:
+            self._find(
+                "noncoherent-load",
+                "the load is not coherent (.nc), and the kernel writes to the same bytes",
+                second,
+                self._events[number],
+                shadow.name,
+                shadow.bytes_of(index, shadow.written[index] != 0),
+            )
 
     def _record_read(
         self, thread: Thread, shadow: Shadow, agent: int, index: Index, event: int, shared: bool

@@ -50,9 +50,11 @@ class Run:
         module: str = "",
         width: int = 4,
         policy: Policy | None = None,
+        registers: int = 0,
     ) -> None:
         self.machine = Machine(policy or Policy())
         self.threads, self.blocks, self.cluster, self.width = threads, blocks, cluster, width
+        self.registers = registers
         self.out = self._filled(np.zeros(threads * blocks * width, np.uint8))
         self.inputs = [self._filled(np.ascontiguousarray(array)) for array in arrays]
         names = [f"a{number}" for number in range(len(arrays))]
@@ -83,6 +85,7 @@ class Run:
             (self.cluster, 1, 1),
             0,
             self.machine.parameters(data),
+            registers=self.registers,
         )
         self.machine.run([launch])
         return np.array(self.out.data[: self.out.size]).view(f"u{min(self.width, 8)}")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from small_kernels import run
+from small_kernels import Run, run
 
 from pallasc.emulator.machine.deadlocks import Deadlock
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.machine import Policy
+from pallasc.emulator.races.observer import Races
 
 S = ".shared .align 16 .b8 s[1024]; .shared .align 8 .b64 m;"
 WARPS = "shr.u32 %r30, %t, 5;"
@@ -267,3 +270,68 @@ def test_lanes_of_a_warp_may_wait_for_different_mbarriers(policy: Policy) -> Non
         policy=policy,
     )
     assert found.tolist() == list(range(32))
+
+
+def rules_of(body: str, *arrays: np.ndarray, **options: Any) -> set[str]:
+    """Run lines, and return the rules of what the race detector finds."""
+    kernel = Run(body, *arrays, variables=S, **options)
+    kernel.machine.observer = observer = Races()
+    kernel.run()
+    return {finding.rule for finding in observer.findings}
+
+
+WAITED = (
+    FIRST + "@%p8 mbarrier.init.shared::cta.b64 [m], 1; fence.mbarrier_init.release.cluster;"
+    "bar.sync 0; mov.u32 %r20, s;" + EXPECT.format(bytes=128)
+    + COPY + "{wait} mad.lo.u32 %r21, %t, 4, %r20; ld.shared.u32 %r22, [%r21];"
+    "add.u32 %r22, %r22, 1; st.global.u32 [%out], %r22;"
+)  # fmt: skip
+TRY = "mbarrier.try_wait.parity{order}.shared::cta.b64 %p9, [m], 0;"
+
+
+@pytest.mark.parametrize("eagerness", [0, 1])
+@pytest.mark.parametrize(
+    ("wait", "is_right"),
+    [
+        ("TRY: " + TRY.format(order="") + "@!%p9 bra TRY;", True),
+        (TRY.format(order=""), False),
+        ("TRY: " + TRY.format(order=".relaxed.cta") + "@!%p9 bra TRY;", False),
+        ("TRY: " + TRY.format(order=".relaxed.cta") + "@!%p9 bra TRY; fence.acq_rel.cta;", True),
+    ],
+)
+def test_a_wait_orders_a_copy_only_if_its_result_is_read_and_it_acquires(
+    wait: str, is_right: bool, eagerness: int
+) -> None:
+    found = rules_of(WAITED.format(wait=wait), VALUES, policy=Policy(eagerness=eagerness))
+    assert bool(found) is not is_right, found
+
+
+def test_a_load_without_coherence_of_bytes_that_the_kernel_wrote_is_found() -> None:
+    lines = "mad.wide.u32 %rd1, %t, 4, %a0; {first} ld.global{nc}.u32 %r1, [%rd1];"
+    lines += "add.u32 %r1, %r1, 1; st.global.u32 [%rd1], %r1;"
+    store = "st.global.u32 [%rd1], %t; bar.sync 0;"
+    assert rules_of(lines.format(first="", nc=".nc"), VALUES) == set()
+    assert rules_of(lines.format(first=store, nc=""), VALUES) == set()
+    assert rules_of(lines.format(first=store, nc=".nc"), VALUES) == {"noncoherent-load"}
+
+
+def test_an_instruction_for_whole_warps_is_not_for_half_a_warp() -> None:
+    lines = "setp.lt.u32 %p1, %t, 16; {leave} mov.u32 %r1, s;"
+    lines += "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%r2}}, [%r1]; bar.sync 0;"
+    run(lines.format(leave=""), variables=S)
+    with pytest.raises(Fault, match="16 lanes of a warp execute ldmatrix") as caught:
+        run(lines.format(leave="@!%p1 ret;"), variables=S)
+    assert caught.value.rule == "not-aligned"
+
+
+@pytest.mark.parametrize("wanted", [88, 96])
+def test_a_warp_gets_the_registers_that_others_of_its_block_give_back(wanted: int) -> None:
+    lines = (
+        WARPS + "setp.eq.u32 %p1, %r30, 0; @%p1 bra L; setmaxnreg.dec.sync.aligned.u32 40; bra E;"
+        f"\nL:\n setmaxnreg.inc.sync.aligned.u32 {wanted};\nE:\n st.global.u32 [%out], %t;"
+    )
+    if wanted == 64 + 64 - 40:
+        assert run(lines, threads=64, registers=64).tolist() == list(range(64))
+        return
+    with pytest.raises(Deadlock, match="96 registers per thread, of which its warp has 64 and"):
+        run(lines, threads=64, registers=64)
