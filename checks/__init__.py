@@ -1,1 +1,1 @@
-"""`pallasc check`: levels that read plan and PTX, run JAX's interpreter, and execute the PTX."""
+"""`pallasc check`: levels that run JAX's interpreter and execute the PTX."""

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _MOST_CALLS = 2
+_MOST_BETWEEN = 3
+"""Lines without code, such as comments, in a range of lines that were not executed."""
 
 Tables = Mapping[tuple[str, str], "LineTable"]
 """Lines of kernels by the digest of their cubin and their name, as several may share a name."""
@@ -155,7 +157,10 @@ def _shown(finding: Finding, tables: Tables) -> list[Finding]:
         return []
     ranges: list[list[tuple[str, int]]] = []
     for line in lines:
-        if ranges and not any(each and ranges[-1][-1] < each < line for each in reached):
+        file, number = ranges[-1][-1] if ranges else ("", 0)
+        between = range(number + 1, line[1])
+        is_near = file == line[0] and len(between) <= _MOST_BETWEEN
+        if is_near and not any((file, each) in reached for each in between):
             ranges[-1].append(line)
         else:
             ranges.append([line])

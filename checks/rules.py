@@ -25,8 +25,8 @@ OTHER_KIND = Rule(
 UNINITIALIZED = Rule(
     "uninitialized-read",
     "A result depends on memory that was never written.",
-    "In a check, such memory holds NaN, or the largest integer of its type. Write it first, or "
-    "wait for the copy that writes it.",
+    "In a check, such memory holds NaN, or other values in each run. Write it first, or wait for "
+    "the copy that writes it.",
 )
 OUT_OF_BOUNDS = Rule(
     "out-of-bounds",

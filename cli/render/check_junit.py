@@ -2,7 +2,7 @@
 
 testsuites  name tests failures errors skipped time
 testsuite   one a level: name tests failures errors skipped time; the name of a shard's suite ends
-            with it: `static (shard 3/8)`
+            with it: `artifact (shard 3/8)`
 testcase    one a variant: name (its id), classname (the level), time, file and line of the
 kernel in its spec, or the file of its bundle
 failure     one a variant with errors or warnings: message and type (the rule) of the first; its

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _NAMED = 10
 _MOST_LISTED = 10
+_WRONG = "CompiledWrongly"
 _PRODUCT = re.compile(r"(?:^|_)(?:gemm|dot)(?:_|\d|\.|$)")
 
 
@@ -26,13 +27,15 @@ def remarks(report: Report, *, warnings: bool = False, added: bool = True) -> li
 
     Args:
         report: what the build did.
-        warnings: show all warnings, instead of counting them.
+        warnings: show all warnings, instead of counting those that need not make a kernel wrong.
         added: list the kernels that XLA added around Pallas kernels.
     """
     lines = _without_kernel(report.results)
     if added:
         lines += _added(report.results)
-    return lines + (_shown(report.results) if warnings else _counted(report.results))
+    if warnings:
+        return lines + _shown(report.results)
+    return [*lines, *_shown(report.results, kind=_WRONG), *_counted(report.results)]
 
 
 def facts(result: VariantResult) -> list[str]:
@@ -97,18 +100,23 @@ def _described(name: str) -> str:
 
 
 def _counted(results: Sequence[VariantResult]) -> list[str]:
-    matching = [result for result in results if result.diagnostics]
+    matching = [r for r in results if any(each.kind != _WRONG for each in r.diagnostics)]
     if not matching:
         return []
-    number = count(warning_count(matching), "warning")
+    number = count(
+        sum(each.count for r in matching for each in r.diagnostics if each.kind != _WRONG),
+        "warning",
+    )
     return [f"{number} in {count(len(matching), 'variant')}: pallasc build --warnings shows them"]
 
 
-def _shown(results: Sequence[VariantResult]) -> list[str]:
-    """Return every warning, with the variants that it belongs to."""
+def _shown(results: Sequence[VariantResult], kind: str | None = None) -> list[str]:
+    """Return every warning, or those of one kind, with the variants that they belong to."""
     groups: dict[str, list[VariantResult]] = {}
     for result in results:
         for warning in result.diagnostics:
+            if kind not in (None, warning.kind):
+                continue
             groups.setdefault(str(warning), []).append(result)
     lines = []
     for text, matching in groups.items():

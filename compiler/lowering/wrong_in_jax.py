@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pallasc.compiler.lowering.diagnose import user_place
 from pallasc.compiler.lowering.instructions import equations
 
-_KERNELS = ("mpmd_map", "core_map")
+_KERNELS = ("mpmd_map", "core_map", "pallas_call")
 _COPIES = ("copy_gmem_to_smem", "copy_smem_to_gmem")
 _STRIDED = re.compile(r"Slice\[\([^()]*, (?!1\))\d+\)")
 
