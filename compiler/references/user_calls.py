@@ -13,6 +13,7 @@ from pallasc.compiler.lowering.trees import abstract, bind
 from pallasc.compiler.references.compare import numpy_dtype
 from pallasc.errors import SpecError, summary_of
 from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.spec import Variant
 
 
@@ -42,7 +43,11 @@ def kernel_call(variant: Variant, inputs: Mapping[str, Any]) -> Callable[[], Any
     except SpecError as error:
         error.location = error.location or variant.location
         raise
-    return lambda: function(*positional, **named, **static)
+    import jax
+
+    # As it is compiled: `core_map` and references in a memory space need a trace around them.
+    compiled = jax.jit(lambda args, kwargs: function(*args, **kwargs, **static))
+    return lambda: compiled(positional, named)
 
 
 def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> Any:
@@ -64,10 +69,10 @@ def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> Any:
         function = import_function(str(variant.reference), variant.base_dir)
         taken = {k: value for k, value in variant.static.items() if _takes(function, k)}
         static = static_arguments(taken, variant.base_dir)
+        positional, named = _arguments(variant, inputs)
     except SpecError as error:
         error.location = error.location or variant.location
         raise
-    positional, named = _arguments(variant, inputs)
     try:
         with without_locations():
             return jax.block_until_ready(function(*positional, **named, **static))
@@ -105,6 +110,12 @@ def _filled(tree: Any, path: str, array_at: Callable[[str], Any]) -> Any:
     shapes = abstract(tree, None)
     bound: list[Binding] = []
     bind(shapes, path, bound, is_input=True)
+    if bit := next((a for a in bound if parse_dtype(a.dtype).bits == 1), None):
+        raise SpecError(
+            f"JAX cannot compute with arrays of {bit.dtype}: an element takes a bit, and XLA reads "
+            "a byte.",
+            hint="Pass i2, i8, or bool, and convert it in the kernel.",
+        )
     arrays = [
         jnp.asarray(array_at(argument.path), dtype=numpy_dtype(argument.dtype))
         for argument in bound

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles
 from pallasc.compiler.references.reference import compare
+from pallasc.compiler.references.user_calls import kernel_call, run_reference
 from pallasc.errors import Location, PallascError, SpecError
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.plan import Binding
@@ -138,3 +140,11 @@ def test_a_launch_that_fails_ends_the_comparison(folder: Path) -> None:
     variant = _variant(folder, "plain", {"a": resolve_array("f32[4]")})
     with pytest.raises(SpecError, match="no launch today"):
         list(compare([variant, replace(variant)], launch))
+
+
+@pytest.mark.parametrize("call", [kernel_call, run_reference])
+def test_arrays_of_single_bits_are_refused_before_jax_fails(call: Any, folder: Path) -> None:
+    variant = _variant(folder, "plain", {"a": resolve_array("i1[8]")})
+    with pytest.raises(SpecError, match="JAX cannot compute with arrays of i1") as caught:
+        call(variant, {"a": np.zeros(8, ml_dtypes.int1)})
+    assert caught.value.location == variant.location
