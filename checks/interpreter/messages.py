@@ -117,7 +117,11 @@ def _may_refill(first: _Access, second: _Access) -> bool:
 
 
 def _race(first: _Access, second: _Access) -> str:
-    """Return what races with what; the interpreter tells neither copies nor blocks."""
+    """Return the message of a race.
+
+    The interpreter does not name copies. Its clocks order what one thread does itself, in one block
+    after the other, so a race of a thread with itself is with something asynchronous.
+    """
     if first.thread != second.thread:
         return (
             f"the {first.act} of {first.space} by {first.thread} races with the {second.act} by "
@@ -126,7 +130,7 @@ def _race(first: _Access, second: _Access) -> str:
     other = "another" if first.act == second.act else "a"
     return (
         f"a {first.act} of {first.space} races with {other} {second.act}, both by {first.thread}: "
-        "one of them is asynchronous, or they are in different blocks"
+        "one of them is asynchronous, a copy or an MMA"
     )
 
 

@@ -55,6 +55,7 @@ _OWN_FUNCTION = re.compile(r"function main at \S+ traced for jit")
 _PLACE_IN_JAX = re.compile(r" (?:at|defined at) \S*[/\\]jax[/\\]\S+\.py:\d+")
 _ISSUE = re.compile(r"\s*Please file (?:an issue|a bug)[^\n]*github\.com\S*")
 _CALLBACK = re.compile(r"_?(?P<name>\w*callback\w*?)_lowering")
+_CONTROL_FLOW = re.compile(r"\bjax/_src/(?:pallas/helpers|lax/control_flow/\w+)\.py$")
 _MOSAIC = os.path.join("jax", "experimental", "mosaic", "")
 _OPERATION = re.compile(r"\s*\bop=\s*\n.*", re.DOTALL)
 _DUMP = re.compile(r"\{ lambda\b|^\s*Equation:|^\s*\w+\[$")
@@ -218,6 +219,17 @@ def user_stack(stack: list[tuple[str, int, int]]) -> tuple[Location, ...]:
     return tuple(
         Location(*frame) for frame in inside if _is_users(frame[0]) or _is_shipped(frame[0])
     )
+
+
+def control_flow_calls(stack: list[tuple[str, int, int]]) -> Iterator[Location]:
+    """Yield the frames of a stack, innermost first, that call `pl.when`, a loop, or `cond`."""
+    inner = ""
+    for file, line, column in stack:
+        if file.endswith("traceback_util.py"):  # JAX wraps its functions there
+            continue
+        if _CONTROL_FLOW.search(inner):
+            yield Location(file, line, column)
+        inner = file
 
 
 def _inside(places: list[tuple[str, int]]) -> list[tuple[str, int]]:

@@ -11,6 +11,7 @@ from pallasc.emulator.machine.faults import Fault
 
 _MOST_ARRIVALS = (1 << 20) - 1
 _MOST_BYTES = (1 << 20) - 1
+_WARPGROUP = 128
 
 
 @dataclass(slots=True)
@@ -42,8 +43,7 @@ class Mbarrier:
         if count > self.pending:
             raise Fault(
                 "too-many-arrivals",
-                f"{count} arrivals at an mbarrier that expects {self.pending} more of "
-                f"{self.expected} in phase {self.phase}",
+                f"{count} arrivals at an mbarrier in phase {self.phase}: {self._left()}",
             )
         self.pending -= count
         return self._turn()
@@ -58,6 +58,15 @@ class Mbarrier:
         self.phase += 1
         self.pending = self.expected
         return True
+
+    def _left(self) -> str:
+        """Return the arrivals that are left in this phase, for people who wrote `num_arrivals`."""
+        of = f"{self.expected} arrivals"
+        if self.expected % _WARPGROUP == 0:
+            of += f" (num_arrivals={self.expected // _WARPGROUP} with {_WARPGROUP} threads each)"
+        if self.pending:
+            return f"only {self.pending} of its {of} are left"
+        return f"all its {of} have already happened, and it waits for bytes of copies"
 
     def _check(self) -> None:
         if abs(self.bytes) > _MOST_BYTES:

@@ -224,8 +224,8 @@ def test_a_race_of_one_thread_with_itself_names_nobody_as_the_copy() -> None:
     """The copy may be either of the two: the text of the interpreter does not tell."""
     (finding,) = race_findings([OWN_RACE])
     assert re.fullmatch(
-        r"a read of \S+ races with a write, both by warpgroup 0: one of them is asynchronous, or "
-        r"they are in different blocks",
+        r"a read of \S+ races with a write, both by warpgroup 0: one of them is asynchronous, "
+        r"a copy or an MMA",
         finding.message,
     )
     assert [place.text for place in finding.places] == ["the write"]

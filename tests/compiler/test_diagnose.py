@@ -15,6 +15,7 @@ import pytest
 
 from pallasc.compiler.lowering.diagnose import (
     captured_output,
+    control_flow_calls,
     definition,
     explain,
     explain_compilation,
@@ -334,3 +335,21 @@ def test_a_full_folder_of_temporary_files_is_named(tmp_path: Path) -> None:
         f"the folder for temporary files is full: {tmp_path / 'full'}\n"
         "  Free space there, or choose another folder with TMPDIR.\n"
     )
+
+
+def test_lines_that_call_when_or_a_loop_are_told_from_other_callers() -> None:
+    jax = "/site-packages/jax/_src"
+    stack = [
+        ("/k.py", 12, 9),
+        (f"{jax}/lax/control_flow/conditionals.py", 200, 1),
+        (f"{jax}/pallas/helpers.py", 80, 1),
+        ("/k.py", 10, 14),
+        (f"{jax}/lax/control_flow/loops.py", 300, 1),
+        (f"{jax}/traceback_util.py", 190, 1),
+        ("/k.py", 15, 9),
+        ("/k.py", 20, 5),
+        (f"{jax}/pallas/mosaic_gpu/core.py", 500, 1),
+        ("/k.py", 25, 12),
+    ]
+    calls = [place.line for place in control_flow_calls(stack) if place.file == "/k.py"]
+    assert calls == [10, 15]

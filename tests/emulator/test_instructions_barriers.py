@@ -222,7 +222,12 @@ def test_without_a_wait_the_bytes_are_not_there_yet() -> None:
         ("mbarrier.arrive.shared::cta.b64 _, [m];", "no-mbarrier", "no mbarrier is initialized"),
         ("@%p8 mbarrier.init.shared::cta.b64 [m], 8; bar.sync 0;"
          "mbarrier.arrive.shared::cta.b64 _, [m];",
-         "too-many-arrivals", "32 arrivals at an mbarrier that expects 8 more of 8 in phase 0"),
+         "too-many-arrivals", "mbarrier in phase 0: only 8 of its 8 arrivals are left"),
+        ("@%p8 mbarrier.init.shared::cta.b64 [m], 128; bar.sync 0;"
+         "@%p8 mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [m], 16;"
+         "mbarrier.arrive.shared::cta.b64 _, [m], 4; mbarrier.arrive.shared::cta.b64 _, [m];",
+         "too-many-arrivals", r"32 arrivals at an mbarrier in phase 0: all its 128 arrivals "
+         r"\(num_arrivals=1 with 128 threads each\) have already happened"),
         ("@%p8 mbarrier.init.shared::cta.b64 [m], 0;", "mbarrier-count", "cannot expect 0"),
         ("@%p8 mbarrier.init.shared::cta.b64 [m+4], 1;", "misaligned", "invalid shared address"),
         ("@%p8 mbarrier.init.shared::cta.b64 [m], 1; @%p8 mbarrier.inval.shared::cta.b64 [m];"
