@@ -33,7 +33,12 @@ from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.lowering.assertions import failed_line
 from pallasc.compiler.lowering.diagnose import definition
 from pallasc.compiler.lowering.entry import import_function
-from pallasc.compiler.lowering.jax_versions import jax_mesh, on_one_device, without_locations
+from pallasc.compiler.lowering.jax_versions import (
+    jax_mesh,
+    lines_of_rules,
+    on_one_device,
+    without_locations,
+)
 from pallasc.compiler.references.user_calls import kernel_call, leaves_of
 from pallasc.errors import Location, PallascError
 from pallasc.specs.spec import Variant
@@ -114,7 +119,7 @@ class _Outcome:
         import jax
 
         try:
-            with interpreting(heard), without_locations():
+            with interpreting(heard), lines_of_rules(), without_locations():
                 self.result = jax.block_until_ready(call())
         except Exception as error:  # noqa: BLE001 - whatever the interpreter says is the result
             self.error = error
