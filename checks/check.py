@@ -14,6 +14,7 @@ from pallasc.checks.jobs import Asking, Job, run_jobs
 from pallasc.checks.levels import Level
 from pallasc.checks.locate import Locator
 from pallasc.checks.report import VariantCheck
+from pallasc.checks.rules import RACE
 from pallasc.checks.small_sizes import sizes_note, with_sizes
 from pallasc.checks.stored_results import Checkable, StoredResults
 from pallasc.checks.subject import Options
@@ -21,12 +22,17 @@ from pallasc.errors import PallascError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.checks.findings import LevelResult
+    from pallasc.checks.findings import Finding, LevelResult
     from pallasc.checks.messages import Checked
     from pallasc.compiler.builds.options import Options as BuildOptions
     from pallasc.compiler.toolchain.context import Context
     from pallasc.compiler.workers.tasks import Answer
     from pallasc.specs.artifacts.artifact import Artifact
+
+
+_DECIDES = "artifact"
+"""The level that decides whether a race that another level reports is real."""
+_ORDERED = "The artifact level executed the kernel and found these accesses ordered."
 
 
 class _Unlocated(NamedTuple):
@@ -74,6 +80,7 @@ class Checking:
         self._errors: dict[tuple[int, str], PallascError] = {}
         self._locator = Locator(store, limits.timeout_s, limits.jobs)
         self._unlocated: list[_Unlocated] = []
+        self._undecided: list[tuple[Candidate, Level]] = []
         self.notes: list[str] = []
 
     def look_up(self, asking: Candidate, small: Candidate | None = None) -> None:
@@ -157,12 +164,13 @@ class Checking:
         for found in self._unlocated:
             self._settle_located(found, found.result)
         self._unlocated = []
+        self._report_undecided()
 
     def check_of(self, candidate: Candidate) -> VariantCheck:
         """Return what was found in a variant so far."""
         names = [level.name for level in self._levels]
         found = {
-            name: self._results[id(candidate), name]
+            name: self._judged(candidate, name)
             for name in names
             if (id(candidate), name) in self._results
         }
@@ -228,6 +236,7 @@ class Checking:
             self._keep_lines(found, result)
             self._settle_located(found, result)
         self._unlocated = []
+        self._report_undecided()
 
     def _keep_lines(self, found: _Unlocated, located: LevelResult) -> None:
         """Store the lines that were found, so that the next check need not compile for them."""
@@ -262,7 +271,27 @@ class Checking:
         self._results[id(asking), level.name] = (result, from_store)
         if error is not None:
             self._errors[id(asking), level.name] = error
-        self._events.on_result(asking, result, from_store)
+        if level.name != _DECIDES and any(map(_is_race, result.findings)):
+            self._undecided.append((asking, level))
+        else:
+            self._events.on_result(asking, result, from_store)
+
+    def _report_undecided(self) -> None:
+        for asking, level in self._undecided:
+            self._events.on_result(asking, *self._judged(asking, level.name))
+        self._undecided = []
+
+    def _judged(self, asking: Candidate, name: str) -> tuple[LevelResult, bool]:
+        """Return a result, its races as notes where the level that decides passed."""
+        result, from_store = self._results[id(asking), name]
+        decided = self._results.get((id(asking), _DECIDES))
+        if decided is None or decided[0].status == "not checked" or decided[0].fails:
+            return result, from_store
+        findings = (
+            replace(each, severity="note", hint=_ORDERED) if _is_race(each) else each
+            for each in result.findings
+        )
+        return replace(result, findings=tuple(findings)), from_store
 
 
 def _own_context(store: Store) -> Context:
@@ -271,6 +300,10 @@ def _own_context(store: Store) -> Context:
     from pallasc.compiler.toolchain.context import Context
 
     return Context({}, {}, FileDigests(store.root, trust=store.trust))
+
+
+def _is_race(finding: Finding) -> bool:
+    return finding.rule == RACE.name
 
 
 def _noted(result: LevelResult, notes: tuple[str, ...]) -> LevelResult:
