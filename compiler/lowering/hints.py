@@ -239,8 +239,8 @@ _KNOWN: dict[str, str | Callable[[re.Match[str]], str | None]] = {
         "This version of JAX reads no elements smaller than a byte this way: pass them as int8."
     ),
     r"Vector length should be a multiple of byte size": (
-        "Each of the 128 threads reads whole bytes. Pass bool as int8; use a multiple of 256 elements "
-        "of 4 bits, or of 512 elements of 2 bits."
+        "Each of the 128 threads reads whole bytes. Pass bool as int8; use a multiple of 256 "
+        "elements of 4 bits, or of 512 elements of 2 bits."
     ),
     r"must have a number of elements that is a multiple of 128 \(got (?P<number>\d+)\)": _threads,
     r"(?i)async_?\s?cop\w+ require\w* all GMEM strides except the last one": (
