@@ -176,7 +176,7 @@ def _current_folder() -> str:
 
 # ---- state that variants share
 
-_LIBRARY = "pallasc.specs.library"
+_LIBRARY = "pallasc.specs.library."
 _NAMES, _OBJECT, _CONTAINER = "names", "object", "container"
 _CONTAINERS = (dict, list, set)
 _NESTED = 3
@@ -185,7 +185,11 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), *_CONTAINERS)
 _BATCH = 64
 """How many are compared at a time, which is faster."""
 _UNCHANGED = ("pallasc.", "jaxlib.mlir.", "google.", "llvmlite.")
-"""Modules of pallasc, and of its tools and JAX's, that are not compared."""
+"""Modules of pallasc, and of its tools and JAX's, that are not compared; the library is."""
+_MOSAIC = "jax.experimental.mosaic."
+"""Modules that kernels do not call."""
+_WRAPPERS = ("jaxlib", "functools")
+"""Modules whose objects are functions that are implemented in C."""
 _IMMUTABLE_CLASS = 1 << 8
 _ABSENT = object()
 _function_parts = attrgetter("__code__", "__defaults__", "__kwdefaults__")
@@ -195,8 +199,9 @@ class SharedState:
     """The modules that all variants of a process share; the others are loaded again for each.
 
     Shared are the modules of Python, of JAX, and of the packages that were imported before any of
-    the user's code. `reset` compares settings, namespaces, containers, attributes of objects and
-    classes, and parts of functions. JAX fills caches while it compiles, which do not count.
+    the user's code. `reset` compares settings, namespaces, and containers; except in Python's
+    library and numpy also attributes of objects and classes; and parts of JAX's public functions.
+    JAX fills caches while it compiles, which do not count.
 
     Not compared: state inside extension modules, and caches that Python cannot look into, such as
     `functools.lru_cache`. Modules of Python and JAX stay imported. `--reproduce` finds the rest.
@@ -216,7 +221,7 @@ class SharedState:
         self._unloaded: set[str] = set()
         self._path = sys.path, [*sys.path]
         with collector_past():
-            self._add_modules()
+            self._add_modules([*sys.modules])
         self._settings = _settings()
         imports.after_import.append(self._imported)
 
@@ -225,14 +230,16 @@ class SharedState:
     def _imported(self, importer: str) -> None:
         """Take in modules that the user's code has just imported, before it can change them."""
         if len(sys.modules) != self._count and not self._is_shared(importer):
-            self._add_modules()
+            self._add_modules(self._new_modules())
 
-    def _add_modules(self) -> None:
+    def _new_modules(self) -> list[str]:
         names = [name for name in sys.modules if name not in self._modules]
-        names = [name for name in names if self._is_shared(name)]
+        return [name for name in names if self._is_shared(name)]
+
+    def _add_modules(self, names: Iterable[str]) -> None:
         for name in names:
             self._modules[name] = sys.modules[name]
-            if not name.startswith(_UNCHANGED):
+            if name.startswith(_LIBRARY) or not name.startswith(_UNCHANGED):
                 self._add_module(name, namespace_of(sys.modules[name]))
         for kept, now in zip(self._records, _records(), strict=True):
             kept.update((name, _copied(now[name])) for name in names if name in now)
@@ -242,7 +249,7 @@ class SharedState:
         package = name.partition(".")[0]
         if name in self._modules or package in COVERED:
             return True
-        if name.startswith(_LIBRARY) or not (package in self._packages or is_standard(name)):
+        if not (package in self._packages or is_standard(name)):
             return False
         file = namespace_of(sys.modules.get(name)).get("__file__")
         outside = isinstance(file, str) and not (is_installed(file) or is_pythons(file))
@@ -250,7 +257,10 @@ class SharedState:
 
     def _add_module(self, name: str, namespace: Mapping[str, Any]) -> None:
         self._add(_NAMES, name, namespace)
-        compares_functions = name.partition(".")[0] in COVERED and not _is_private(name)
+        compares_functions = name.partition(".")[0] == "jax" and not (
+            _is_private(name) or name.startswith(_MOSAIC)
+        )
+        goes_deeper = not (is_standard(name) or name.startswith("numpy"))
         for attribute, value in list(namespace.items()):
             kind = type(value)
             if kind is FunctionType:
@@ -262,11 +272,14 @@ class SharedState:
                 continue
             elif kind in _CONTAINERS:
                 self._add_container(f"{name}.{attribute}", value, _NESTED)
+            elif not goes_deeper:
+                continue
             elif isinstance(value, type):
                 if value.__module__ == name and not value.__flags__ & _IMMUTABLE_CLASS:
                     self._add(_NAMES, f"{name}.{attribute}", vars(value))
             elif kind.__dictoffset__ and (has := namespace_of(value)):
-                self._add(_OBJECT, f"{name}.{attribute}", has)
+                if not kind.__module__.startswith(_WRAPPERS):
+                    self._add(_OBJECT, f"{name}.{attribute}", has)
 
     def _add_container(self, place: str, container: Any, depth: int) -> None:
         self._add(_CONTAINER, place, container)
@@ -303,7 +316,7 @@ class SharedState:
             now.clear()
             now.update((name, _copied(value)) for name, value in kept.items())
         recorders.forget_written()
-        self._add_modules()
+        self._add_modules(self._new_modules())
         return changed
 
     def was_unloaded(self, error: BaseException | None) -> bool:
