@@ -277,9 +277,10 @@ class SharedState:
             elif isinstance(value, type):
                 if value.__module__ == name and not value.__flags__ & _IMMUTABLE_CLASS:
                     self._add(_NAMES, f"{name}.{attribute}", vars(value))
+            elif kind.__module__.startswith(_WRAPPERS):
+                continue
             elif kind.__dictoffset__ and (has := namespace_of(value)):
-                if not kind.__module__.startswith(_WRAPPERS):
-                    self._add(_OBJECT, f"{name}.{attribute}", has)
+                self._add(_OBJECT, f"{name}.{attribute}", has)
 
     def _add_container(self, place: str, container: Any, depth: int) -> None:
         self._add(_CONTAINER, place, container)
