@@ -15,6 +15,7 @@ import io
 import locale
 import logging
 import os
+import pickle
 import random
 import signal
 import sys
@@ -184,7 +185,9 @@ _NESTED = 3
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), *_CONTAINERS)
 _BATCH = 64
 """How many are compared at a time, which is faster."""
-_UNCHANGED = ("pallasc.", "jaxlib.mlir.", "google.", "llvmlite.")
+_DIALECTS = "jaxlib.mlir."
+"""Modules of which only the namespaces are compared."""
+_UNCHANGED = ("pallasc.", _DIALECTS, "google.", "llvmlite.")
 """Modules of pallasc, and of its tools and JAX's, that are not compared; the library is."""
 _MOSAIC = "jax.experimental.mosaic."
 """Modules that kernels do not call."""
@@ -241,14 +244,18 @@ class SharedState:
             self._modules[name] = sys.modules[name]
             if name.startswith(_LIBRARY) or not name.startswith(_UNCHANGED):
                 self._add_module(name, namespace_of(sys.modules[name]))
+            elif name.startswith(_DIALECTS):
+                self._add(_NAMES, name, namespace_of(sys.modules[name]))
         for kept, now in zip(self._records, _records(), strict=True):
             kept.update((name, _copied(now[name])) for name in names if name in now)
         self._count = len(sys.modules)
 
     def _is_shared(self, name: str) -> bool:
         package = name.partition(".")[0]
-        if name in self._modules or package in COVERED:
+        if name in self._modules:
             return True
+        if package in COVERED:  # unless the user has made up a module of that name
+            return namespace_of(sys.modules.get(name)).get("__spec__") is not None
         if not (package in self._packages or is_standard(name)):
             return False
         file = namespace_of(sys.modules.get(name)).get("__file__")
@@ -447,7 +454,7 @@ def _settings() -> dict[str, object]:
     return {
         "warnings": [*warnings.filters],
         "numpy": (np.geterr(), np.geterrcall(), np.get_printoptions()),
-        "numpy.random": np.random.get_state(legacy=False)["state"]["key"].tobytes(),
+        "numpy.random": pickle.dumps(np.random.get_state(legacy=False)),
         "random": random.getstate(),
         # Modules of JAX and Python add names when they are imported.
         **dict(zip(config.trace_context_names(), config.trace_context(), strict=True)),

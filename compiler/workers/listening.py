@@ -1,8 +1,7 @@
 """Record warnings, log records and the standard error output while a variant is made.
 
 While a Python spec is executed, its standard output, too. For compiling processes. All of it is
-still written. A module warns once per process, while it is imported; that belongs to every variant
-that reaches the module.
+still written. Warnings of a module while it is imported belong to every variant that reaches it.
 """
 
 from __future__ import annotations
@@ -48,6 +47,10 @@ class Listener:
     """
 
     imported: dict[str, list[Diagnostic]] = field(default_factory=dict)
+
+    def forget_unloaded(self) -> None:
+        """Forget the diagnostics of modules that will be executed again."""
+        self.imported = {n: each for n, each in self.imported.items() if n in sys.modules}
 
     @contextlib.contextmanager
     def hearing(self, base_dir: str, *, outputs: tuple[int, ...] = (2,)) -> Iterator[Hearing]:

@@ -92,7 +92,11 @@ def _serve(source: BinaryIO, channel: Channel) -> None:
         tainted = False
         if session is not None:
             session.before.restore_functions()
-            tainted = bool(session.shared.reset()) or session.before.is_tainted()
+            try:
+                tainted = bool(session.shared.reset()) or session.before.is_tainted()
+            except Exception:  # noqa: BLE001 - the user's code may have changed anything
+                tainted = True
+            session.listener.forget_unloaded()
         channel.send(replace(reply, task=request.task, tainted=tainted).to_json())
 
 

@@ -57,6 +57,8 @@ LEAKS = {
                       "softmax.__dict__['_mine'] = 9", "",
                       "hasattr(__import__('jax.experimental.pallas.ops.gpu.softmax', "
                       "fromlist=['x']), '_mine')"],
+    "dialect": ["from jaxlib.mlir.dialects import arith\narith.mulf = arith.addf", "",
+                "sys.modules['jaxlib.mlir.dialects.arith'].mulf.__name__"],
     # In Python and numpy.
     "function_of_python": ["import math\nmath.sqrt = lambda x: 9", "",
                            "__import__('math').sqrt(4)"],
@@ -67,6 +69,8 @@ LEAKS = {
     "errors_of_numpy": ["np.seterr(all='raise')", "", "np.geterr()"],
     "printing_of_numpy": ["np.set_printoptions(precision=1)", "", "str(np.array([1 / 3]))"],
     "random_of_numpy": ["np.random.seed(0)", "", "int(np.random.get_state()[1][0]) == 0"],
+    "generator_of_numpy": ["np.random.set_bit_generator(np.random.PCG64(1))", "",
+                           "np.random.get_state(legacy=False)['bit_generator']"],
     "random": ["import random\nrandom.seed(0)", "",
                "round(__import__('random').random(), 6) == 0.844422"],
     "warnings": ["import warnings\nwarnings.simplefilter('error')", "",

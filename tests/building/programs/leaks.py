@@ -51,29 +51,26 @@ def main(folder: str) -> None:
     isolate_process(os.path.join(folder, "own"), "pallasc", hidden=(), path=os.environ["PATH"])
     imports.record_imports()
     imports.read_sources_afresh()
-    before, shared = ProcessSnapshot.now(), SharedState()
 
     def run(name: str, *, leaks: bool, cleans: bool) -> Any:
+        before, shared = ProcessSnapshot.now(), SharedState() if cleans else None  # a fork differs
         if leaks:
             with before.working_in(folder):
                 import_function(f"a_{name}.py:run", folder)()
-            if cleans and (shared.reset() or before.is_tainted()):
+            if shared is not None and (shared.reset() or before.is_tainted()):
                 return None
             if not cleans:
                 os.chdir(folder)
         return repr(import_function(f"z_{name}.py:run", folder)())
 
-    print(
-        json.dumps(
-            {
-                name: [
-                    in_child(lambda: run(name, leaks=leaks, cleans=cleans))  # noqa: B023 - runs now
-                    for leaks, cleans in ((False, False), (True, False), (True, True))
-                ]
-                for name in cases
-            }
-        )
-    )
+    seen = {
+        name: [
+            in_child(lambda: run(name, leaks=leaks, cleans=cleans))  # noqa: B023 - runs now
+            for leaks, cleans in ((False, False), (True, False), (True, True))
+        ]
+        for name in cases
+    }
+    print(json.dumps(seen))
 
 
 if __name__ == "__main__":
