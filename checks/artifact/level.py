@@ -183,8 +183,8 @@ class _Check:
         if self.first is None:
             self.first = results
             if expected is not None:
-                return [*found, *self._notes(results, expected)]
-            if self.options.schedules > 1:
+                found += self._notes(results, expected)
+            if self.options.schedules > 1 or any(each.severity == "error" for each in found):
                 return found
             others = self._run(policy, POISONS[1]).run(self.inputs)
             return [*found, *self._differing(others, policy, POISONS[1], agree=False)]
@@ -255,21 +255,25 @@ class _Check:
             unwritten = self._unwritten(results, policy, poison)
             wrong = [each for each in found if each[1].output.path not in unwritten]
             if len(wrong) < len(found):
-                return [*unwritten.values(), *self._explained(wrong, results, policy, raced)]
-        return self._explained(found, results, policy, raced)
+                return [
+                    *unwritten.values(),
+                    *self._explained(wrong, results, policy, poison, raced),
+                ]
+        return self._explained(found, results, policy, poison, raced)
 
     def _explained(
         self,
         found: Sequence[tuple[Finding, Element]],
         results: Results,
         policy: Policy,
+        poison: int,
         raced: Sequence[Finding],
     ) -> list[Finding]:
         """Return findings of wrong numbers with their rule and origin."""
         if all(finding.severity == "note" for finding, _ in found):
             place = _definition(self.subject.variant)
             return [replace(finding, location=place) for finding, _ in found]
-        rule, hint = self._kind(results, raced)
+        rule, hint = self._kind(results, poison, raced)
         located = []
         for finding, element in found:
             if finding.rule == WRONG_NUMBERS.name:
@@ -310,13 +314,13 @@ class _Check:
                 found += [kind] if kind is not None else []
         return found
 
-    def _kind(self, results: Results, raced: Sequence[Finding]) -> tuple[str, str]:
+    def _kind(self, results: Results, poison: int, raced: Sequence[Finding]) -> tuple[str, str]:
         """Return the rule of wrong numbers, and what to do about them."""
         has_raced = any(race.severity == "error" for race in raced)
         if self.first is not None and not has_raced:
             return DEPENDS_ON_ORDER.name, ""
         try:
-            prompt = self._run(eager(), POISONS[0]).run(self.inputs)
+            prompt = self._run(eager(), poison).run(self.inputs)
             if self._differences(prompt, results):
                 return WRONG_NUMBERS.name, _LATE
         except (Fault, EmulationTimeout):
