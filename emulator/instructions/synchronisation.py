@@ -36,7 +36,8 @@ def one_value(w: Warp, values: np.ndarray, what: str) -> int:
 def named_lanes(what: str, operand: Operand, builder: Builder) -> Callable[[Warp], bool]:
     """Return whether the lanes that a mask names are here; they wait for each other (3.1)."""
     if isinstance(operand, Immediate) and operand.bits & _ALL == _ALL:
-        return lambda w: w.together(what)
+        every = np.ones(LANES, np.bool_)
+        return lambda w: w.together(what, every)
     read = builder.read(operand, _U4)
 
     def together(w: Warp) -> bool:
