@@ -89,7 +89,7 @@ def test_a_record_with_another_field_is_refused(path: tuple[str | int, ...], val
     for key in path[:-1]:
         holder = holder[key]
     holder[path[-1]] = value
-    with pytest.raises(CorruptError, match="damaged|the artifact.s target has"):
+    with pytest.raises(CorruptError, match=r"damaged|the artifact.s target has"):
         parse_record(canonical_json(record))
 
 
