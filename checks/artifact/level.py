@@ -195,7 +195,7 @@ class _Check:
     def _differing(
         self, results: Results, policy: Policy, poison: int, *, agree: bool
     ) -> list[Finding]:
-        """Return how results differ from those of the first schedule."""
+        """Return how results differ from the first schedule's results."""
         variant = self.subject.variant
         found = differences(
             self.subject.plan,

@@ -184,7 +184,7 @@ _NESTED = 3
 """How deep containers in containers are compared."""
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), *_CONTAINERS)
 _BATCH = 64
-"""How many are compared at a time, which is faster."""
+"""Number of places that one comparison covers; comparing in batches is faster."""
 _DIALECTS = "jaxlib.mlir."
 """Modules of which only the namespaces are compared."""
 _UNCHANGED = ("pallasc.", _DIALECTS, "google.", "llvmlite.")
@@ -228,7 +228,7 @@ class SharedState:
         self._settings = _settings()
         imports.after_import.append(self._imported)
 
-    # ---- taking in what is shared
+    # ---- adding shared modules
 
     def _imported(self, importer: str) -> None:
         """Take in modules that the user's code has just imported, before it can change them."""
