@@ -1,6 +1,6 @@
 """Inputs of a variant, the results of its reference, and how results differ from those.
 
-All levels that execute share these, so they start from the same numbers. Imports numpy.
+All levels share these, so they start from the same numbers. Imports numpy.
 """
 
 from __future__ import annotations

@@ -88,24 +88,18 @@ class Checking:
 
         Args:
             asking: the variant that is asked about.
-            small: the variant of the spec's small sizes, which levels that execute run instead.
+            small: the variant of the spec's small sizes, which is checked instead.
 
         Raises:
             SpecError, ArgumentError: files of inputs do not fit it.
         """
-        own = [level for level in self._levels if small is None or not level.executes]
-        self._look_up(Asking(asking), asking, own, self._options)
-        if small is not None:
-            executing = [level for level in self._levels if level.executes]
-            noted = Asking(asking, sizes_note(asking, small))
-            self._look_up(noted, small, executing, self._seeded(asking))
+        if small is None:
+            self._look_up(Asking(asking), asking, self._options)
+        else:
+            self._look_up(Asking(asking, sizes_note(asking, small)), small, self._seeded(asking))
 
-    def _look_up(
-        self, asking: Asking, subject: Candidate, levels: Sequence[Level], options: Options
-    ) -> None:
-        if not levels:
-            return
-        if options.inputs and any(level.executes for level in levels):
+    def _look_up(self, asking: Asking, subject: Candidate, options: Options) -> None:
+        if options.inputs:
             from pallasc.checks.inputs import check_plan
 
             check_plan(options.inputs, subject.artifact.plan, subject.id)
@@ -117,12 +111,12 @@ class Checking:
                 variant=subject.variant,
                 request=subject.request,
             )
-            found = self._stored.find(checkable, levels)
+            found = self._stored.find(checkable, self._levels)
         except PallascError as error:
-            for level in levels:
+            for level in self._levels:
                 self._settle(asking.candidate, level, _stopped(level, error), error=error)
             return
-        for level in levels:
+        for level in self._levels:
             stored = found.get(level.name)
             if stored is None:
                 job = Job(level, subject, checkable, options)
@@ -208,7 +202,7 @@ class Checking:
                 error.location = error.location or answer.place
             for asking, notes in job.asking:
                 shown = error
-                if job.level.executes and asking.variant is not None:
+                if asking.variant is not None:
                     shown = with_sizes(error, asking.variant)
                 result = _noted(_stopped(job.level, shown), notes)
                 self._settle(asking, job.level, result, error=shown)

@@ -36,8 +36,6 @@ class Level:
         needs_source: it calls the user's function or reference, which bundles do not have.
         calls_reference: it calls the user's reference where there is source, and goes without.
         takes_ptx: it is given the PTX of XLA's kernels, where that can be had.
-        executes: it computes numbers: where the spec names small sizes, those are checked; seed and
-            inputs decide its result.
         takes_schedules: `--schedules` decides its result.
     """
 
@@ -46,7 +44,6 @@ class Level:
     needs_source: bool = False
     calls_reference: bool = False
     takes_ptx: bool = False
-    executes: bool = False
     takes_schedules: bool = False
 
     @property
@@ -61,13 +58,12 @@ class Level:
 
 
 _LEVELS = (
-    Level(name="interpreter", package="checks.interpreter", needs_source=True, executes=True),
+    Level(name="interpreter", package="checks.interpreter", needs_source=True),
     Level(
         name="artifact",
         package="checks.artifact",
         calls_reference=True,
         takes_ptx=True,
-        executes=True,
         takes_schedules=True,
     ),
 )

@@ -58,44 +58,27 @@ def check_candidates(
 
 
 class Demand(NamedTuple):
-    """What a check of a variant needs: numbers in the list of what is built, None for nothing."""
+    """What a check of a variant needs: the number, in the list of what is built, of what runs."""
 
     variant: Variant
-    own: int | None
-    small: int | None
-
-    @property
-    def built(self) -> list[int]:
-        """The numbers of what is built for it."""
-        return [number for number in (self.own, self.small) if number is not None]
+    number: int
 
 
-def demands(
-    variants: Sequence[Variant], levels: Sequence[Level]
-) -> tuple[list[Variant], list[Demand]]:
-    """Return what has to be built for levels, and what of it each variant needs.
+def demands(variants: Sequence[Variant]) -> tuple[list[Variant], list[Demand]]:
+    """Return what has to be built for a check, and what of it each variant needs.
 
-    Levels that execute need the variant of the spec's small sizes, where the spec has them; all
-    points of a matrix may share one.
+    Where the spec has small sizes, all points of a matrix may share one variant.
     """
-    executed = any(level.executes for level in levels)
-    read = any(not level.executes for level in levels)
     building: list[Variant] = []
     numbers: dict[object, int] = {}
     needed = []
     for variant in variants:
-        own = small = None
-        if read or variant.check is None:
-            own = len(building)
-            building.append(variant)
-        if executed and variant.check is not None:
-            checked = variant.for_check()
-            key = (checked.id, checked.base_dir, checked.location, checked.params)
-            if key not in numbers:
-                numbers[key] = len(building)
-                building.append(checked)
-            small = numbers[key]
-        needed.append(Demand(variant, own, small))
+        checked = variant.for_check()
+        key = (checked.id, checked.base_dir, checked.location, checked.params)
+        if variant.check is None or key not in numbers:
+            numbers[key] = len(building)
+            building.append(checked)
+        needed.append(Demand(variant, numbers[key]))
     return building, needed
 
 
@@ -136,8 +119,8 @@ def check_built(
         if not interrupted:
             for candidate, demand in zip(asking, needed, strict=True):
                 if candidate is not None:
-                    own = None if demand.small is None else _made(report.results[demand.small])
-                    checking.look_up(candidate, own)
+                    small = _made(report.results[demand.number]) if demand.variant.check else None
+                    checking.look_up(candidate, small)
                 elif (error := _built(demand, report).error) is not None:
                     events.on_unbuilt(demand.variant, error)
             if only_stored:
@@ -156,11 +139,8 @@ def check_built(
 
 def _candidate(demand: Demand, report: BuildReport) -> Candidate | None:
     """Return what is asked about, None where something that it needs did not compile."""
-    made = [_made(report.results[number]) for number in demand.built]
-    if not made or any(candidate is None for candidate in made):
-        return None
-    first = made[0]
-    return None if first is None else replace(first, id=demand.variant.id, variant=demand.variant)
+    made = _made(report.results[demand.number])
+    return made and replace(made, id=demand.variant.id, variant=demand.variant)
 
 
 def _made(result: VariantResult) -> Candidate | None:
@@ -185,13 +165,12 @@ def _checked(
 
 
 def _built(demand: Demand, report: BuildReport) -> VariantResult:
-    """Return the first failure of what was built for a demand, else the first result.
+    """Return what was built for a demand.
 
     The error of what is checked in the place of the variant names the sizes of the spec's `check`.
     """
-    results = [report.results[number] for number in demand.built]
-    built = next((result for result in results if result.error is not None), results[0])
-    if built.error is None or demand.small is None or built is not report.results[demand.small]:
+    built = report.results[demand.number]
+    if built.error is None or demand.variant.check is None:
         return built
     return replace(built, error=with_sizes(built.error, demand.variant))
 

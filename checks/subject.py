@@ -17,8 +17,8 @@ class Subject:
 
     Attributes:
         id: its name for people.
-        artifact: record, plan and blobs; where the spec names small sizes and the level executes,
-            those of the small variant.
+        artifact: record, plan and blobs; where the spec names small sizes, those of the
+            small variant.
         variant: what it was compiled from: entry, arguments, reference, tolerance, folder. None for
             what comes from a bundle or by its key, which have no source.
         xla_ptx: PTX of XLA's kernels by the digest of their cubin, for levels that take it.

@@ -75,8 +75,7 @@ class Session:
             deadline_s=deadline_s,
             memory_bytes=request.memory_bytes,
         )
-        if level.executes:
-            check_arrays_fit(subject, options)
+        check_arrays_fit(subject, options)
         variant = request.variant if level.calls_user else None
         if variant is None:
             return Checked(result=_timed(level, subject, options))

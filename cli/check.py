@@ -128,7 +128,7 @@ def command(
     your source, or "not checked" with the reason. Results are stored, and unchanged variants are
     not checked again. docs/check.md has what each level finds, and what it does not find.
 
-    If a spec names small sizes under "check", the levels that execute use them, and say so.
+    If a spec names small sizes under "check", these are checked, and the output says so.
 
     The interpreter level runs the kernel in JAX's interpreter, on random inputs or those of
     --input and --inputs, and compares the results with the reference of the spec. It finds races,
@@ -286,9 +286,8 @@ def _check_specs(
             ptxas=options["ptxas"],
         )
         variants = share.variants if share else variants
-        if any(level.executes for level in asked.levels):
-            check_variants(asked.options.inputs, (each.for_check() for each in variants))
-        building, needed = demands(variants, asked.levels)
+        check_variants(asked.options.inputs, (each.for_check() for each in variants))
+        building, needed = demands(variants)
         built = build(building, store=store, options=asked.limits, on_event=progress)
         progress.end()
         report = check_built(

@@ -174,7 +174,7 @@ def _stored_checks(report: Report, store: Store, how: Options) -> CheckReport:
     from pallasc.compiler.builds.build import build
 
     levels = tuple(LEVELS.values())
-    building, needed = demands([result.variant for result in report.results], levels)
+    building, needed = demands([result.variant for result in report.results])
     looked_up = build(building, store=store, options=replace(how, compile=False, remote=None))
     return check_built(
         looked_up,

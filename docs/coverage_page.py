@@ -19,8 +19,8 @@ interpreter ran the kernel and agreed with a reference in NumPy; otherwise the i
 is quoted. *Emulated* means that its PTX, executed without a GPU as `pallasc.emulate` does, agreed
 for each architecture that it compiles for; otherwise what the emulation finds or cannot tell is
 quoted. A gap is quoted in the words of JAX, Mosaic or `ptxas`. What is “wrong in JAX” compiles into
-something other than the kernel asks for, and is checked to still do so; a build
-warns about it (`CompiledWrongly`), with the line and what to write instead.
+something other than the kernel asks for, and is checked to still do so; a build warns about it
+(`CompiledWrongly`), with the line and what to write instead.
 
 `pl` is `jax.experimental.pallas`, `plgpu` is `jax.experimental.pallas.mosaic_gpu`. The kernels are
 in `tests/coverage`; `make coverage` compiles all of them for all architectures and writes the

@@ -257,7 +257,9 @@ class SharedState:
         package = name.partition(".")[0]
         if package in COVERED:  # unless the user has made up a module of that name
             return module.get("__spec__") is not None
-        file = module.get("__file__") or next(iter(module.get("__path__") or ()), None)
+        file, folders = module.get("__file__"), module.get("__path__")
+        if file is None and isinstance(folders, Iterable):
+            file = next(iter(folders), None)
         if not isinstance(file, str):
             return package in self._packages or is_standard(name)
         return package == "pallasc" or is_installed(file) or is_pythons(file)

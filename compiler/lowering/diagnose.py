@@ -120,7 +120,11 @@ def _full_folder(text: str) -> ToolError | None:
     """Return the error for a full folder of temporary files if a compiler ran out of space."""
     folder = _WORKERS_FOLDER.sub("", tempfile.gettempdir())
     says_so = os.strerror(errno.ENOSPC) in text
-    if shutil.disk_usage(folder).free >= (_MOST_FREED_BYTES if says_so else _FULL_BYTES):
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:  # the folder is gone
+        return None
+    if free >= (_MOST_FREED_BYTES if says_so else _FULL_BYTES):
         return None
     return ToolError(
         f"the folder for temporary files is full: {folder}",

@@ -41,6 +41,8 @@ def hint(error: BaseException, mesh: object) -> str | None:
     if isinstance(error, TypeError) and (argument := _ARGUMENT.search(message_of(error))):
         is_call = argument["function"] == "pallas_call"
         name = (_RENAMED_IN_CALLS if is_call else _RENAMED).get(argument["name"])
+        if is_call and _jax_is_0_11():
+            return _NO_CALL_HINT
         owner = argument["function"] if is_call else "This version of JAX"
         return f"{owner} calls it {name}." if name else None
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType | type):
@@ -55,6 +57,12 @@ def hint(error: BaseException, mesh: object) -> str | None:
     if "Failed to infer a possible set of layouts" in message_of(error):
         return _of_layouts(error)
     return _of_text(message_of(error))
+
+
+def _jax_is_0_11() -> bool:
+    import jax
+
+    return bool(jax.__version_info__ >= (0, 11))
 
 
 def message(error: BaseException) -> str | None:

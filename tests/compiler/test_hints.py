@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import jax
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
@@ -98,7 +99,11 @@ def test_the_other_way_to_call_load_is_named() -> None:
 def test_each_way_to_declare_a_kernel_has_its_own_argument_names() -> None:
     with pytest.raises(TypeError) as caught:
         pl.pallas_call(print, out_type=None)  # type: ignore[call-arg]
-    assert hint(caught.value, {}) == "pallas_call calls it out_shape."
+    assert hint(caught.value, {}) == (
+        "pallas_call calls it out_shape."
+        if jax.__version_info__ < (0, 11)
+        else "Use plgpu.kernel or pl.kernel, and plgpu.emit_pipeline for blocks."
+    )
     new = TypeError("kernel() got an unexpected keyword argument 'out_shape'")
     assert hint(new, {}) == "This version of JAX calls it out_type."
 
