@@ -1,6 +1,6 @@
 """Every entry of Pallas' reference has kernels, and they give what the checked-in results say.
 
-The first test process that needs them builds every third kernel for one of its architectures, or
+The first test process that needs them builds every ninth kernel for one of its architectures, or
 with `PALLASC_ALL_COVERAGE=1` every kernel for all of them.
 """
 
@@ -75,7 +75,7 @@ def came_out(built: Path) -> dict[str, Any]:
 
 def test_kernels_give_what_the_results_say(came_out: dict[str, Any]) -> None:
     cases = came_out["cases"]
-    assert len(cases) >= len(KEPT["cases"]) // (1 if ALL else 3)
+    assert len(cases) >= len(KEPT["cases"]) // (1 if ALL else 9)
     assert cases == {name: _kept(name, case["targets"]) for name, case in cases.items()}
 
 
@@ -102,15 +102,15 @@ def test_c_launches_every_kernel_as_python_does(built: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["different"] == []
-    assert found["artifacts"] > 30
-    assert found["maps"] > 6
+    assert found["artifacts"] > 10
+    assert found["maps"] > 2
     assert found["extension"] + found["left"] in (0, found["artifacts"])
     assert found["left"] <= LEFT_TO_PYTHON
 
 
 def test_lines_of_the_source_fit_kernels_of_all_kinds(built: Path) -> None:
-    """`bench/lines.py` looks at all of them; here it is one of 48."""
-    command = [sys.executable, "-P", ROOT / "bench" / "lines.py", "--step", "48", "--check"]
+    """`bench/lines.py` looks at all of them; here it is one of 99."""
+    command = [sys.executable, "-P", ROOT / "bench" / "lines.py", "--step", "99", "--check"]
     done = subprocess.run(
         [*command, "--store", built / "store", "--jobs", "1"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "bench")},
