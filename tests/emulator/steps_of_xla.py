@@ -11,31 +11,34 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-MATRIX = "f32[48, 80]"
 ARGUMENTS: dict[str, tuple[str, ...]] = {
-    "arithmetic": (MATRIX,),
-    "casts": (MATRIX,),
-    "small_floats": ("f32[512]",),
-    "transposed": (MATRIX,),
-    "row_sums": ("f32[40, 300]",),
-    "column_sums": ("f32[300, 40]",),
-    "most_and_least": ("i32[4000]",),
-    "place_of_the_largest": (MATRIX,),
-    "padded_and_joined": (MATRIX,),
-    "running_sum": ("i32[700]",),
-    "sorted_rows": ("f32[4, 100]",),
-    "gathered": (MATRIX, "i32[20]"),
-    "scattered": (MATRIX, "i32[20]"),
+    "of_a_matrix": ("f32[48, 80]", "i32[20]"),
+    "reductions": ("f32[40, 300]", "f32[300, 40]", "i32[4000]", "i32[700]"),
+    "integers": ("u32[2]", "i32[8]", "i32[100]", "i32[100]", "u8[300]"),
+    "floats": ("f32[512]", "f32[4, 100]", "f32[32, 64]", "f32[64, 32]", "c64[100]"),
     "product": ("f16[64, 64]", "f16[64, 64]"),
-    "product_of_floats": ("f32[32, 64]", "f32[64, 32]"),
-    "random_numbers": ("u32[2]",),
-    "offsets_of_groups": ("i32[8]",),
-    "whole_numbers": ("i32[100]", "i32[100]"),
-    "bytes_and_bits": ("u8[300]",),
-    "softmax": (MATRIX,),
     "doubles": ("f64[100]",),
-    "complex_numbers": ("c64[100]",),
 }
+
+
+def of_a_matrix(x: Any, rows: Any) -> Any:
+    of_it = (arithmetic, casts, transposed, place_of_the_largest, padded_and_joined, softmax)
+    return [each(x) for each in of_it], gathered(x, rows), scattered(x, rows)
+
+
+def reductions(by_row: Any, by_column: Any, whole: Any, running: Any) -> Any:
+    sums = row_sums(by_row), column_sums(by_column), running_sum(running)
+    return sums, most_and_least(whole)
+
+
+def integers(key: Any, sizes: Any, x: Any, y: Any, small: Any) -> Any:
+    found = random_numbers(key), offsets_of_groups(sizes), whole_numbers(x, y)
+    return found, bytes_and_bits(small)
+
+
+def floats(x: Any, rows: Any, left: Any, right: Any, pairs: Any) -> Any:
+    found = small_floats(x), sorted_rows(rows), product_of_floats(left, right)
+    return found, complex_numbers(pairs)
 
 
 def arithmetic(x: Any) -> Any:

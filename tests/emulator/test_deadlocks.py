@@ -199,32 +199,39 @@ def test_two_devices_that_wait_for_a_signal_of_each_other(policy: Policy) -> Non
     assert "offset 4 of the signals of device 1 to change, which are 0" in told
 
 
-@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(
-    "loop",
+    ("loop", "policy"),
     [
-        "bra LOOP;",
-        "ld.global.u32 %r1, [%outs]; setp.eq.u32 %p1, %r1, 0; @%p1 bra LOOP;",
-        "add.u32 %r1, %r1, 1; and.b32 %r1, %r1, 15; setp.lt.u32 %p1, %r1, 16; @%p1 bra LOOP;",
+        ("bra LOOP;", POLICIES[0]),
+        ("ld.global.u32 %r1, [%outs]; setp.eq.u32 %p1, %r1, 0; @%p1 bra LOOP;", POLICIES[1]),
+        (
+            "add.u32 %r1, %r1, 1; and.b32 %r1, %r1, 15; setp.lt.u32 %p1, %r1, 16; @%p1 bra LOOP;",
+            POLICIES[0],
+        ),
     ],
 )
 def test_a_loop_without_an_end_that_has_no_effect(loop: str, policy: Policy) -> None:
-    text = told(f"LOOP:\n {loop}", threads=128, blocks=4, policy=policy)
+    text = told(f"LOOP:\n {loop}", threads=64, blocks=2, policy=policy)
     assert "waiting for an infinite loop without any effect to end" in text
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_long_loop_that_ends_is_none_without_an_end(policy: Policy) -> None:
+def test_a_long_loop_that_ends_is_none_without_an_end() -> None:
     found = run(
         "mov.u32 %r1, 0;\nLOOP:\n add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 100000;"
         "@%p1 bra LOOP; st.global.u32 [%out], %r1;",
-        policy=policy,
+        policy=POLICIES[1],
     )
     assert set(found.tolist()) == {100_000}
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("load", ["ld.volatile.global", "ld.acquire.gpu.global", "ld.global"])
+@pytest.mark.parametrize(
+    ("load", "policy"),
+    [
+        ("ld.volatile.global", POLICIES[0]),
+        ("ld.acquire.gpu.global", POLICIES[1]),
+        ("ld.global", POLICIES[1]),
+    ],
+)
 def test_who_polls_learns_of_what_others_write_late(load: str, policy: Policy) -> None:
     """A warp counts to a hundred thousand before it writes what the others poll for."""
     found = run(
@@ -234,7 +241,7 @@ def test_who_polls_learns_of_what_others_write_late(load: str, policy: Policy) -
         f"{load}.u32 %r1, [%a0]; setp.eq.u32 %p1, %r1, 0; @%p1 bra POLL;\nEND:\n"
         "st.global.u32 [%out], %r1;",
         np.zeros(4, "u4"),
-        threads=128,
+        threads=64,
         policy=policy,
     )
     assert set(found.tolist()) == {100_000}
