@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import sys
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pallasc.cache.store import Store
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-
-sys.path.pop(0)
 
 
 def _load() -> Any:
@@ -45,13 +43,19 @@ def project(tmp_path: Path, checking: Any) -> Path:
 
 
 @pytest.fixture(scope="session")
-def checked(tmp_path_factory: pytest.TempPathFactory, checking: Any) -> Any:
-    """Check small kernels, sound and broken, with real JAX."""
-    folder = tmp_path_factory.mktemp("checked")
-    (folder / "kernels.py").write_text(checking.KERNELS)
-    names = ("sound", "doubled", "unwritten", "waits_twice", "three_of_two")
-    (folder / "spec.yaml").write_text(checking.spec_of(*({"name": name} for name in names)))
-    return checking.Checked(folder, checking.check(folder, "spec.yaml", "--json"))
+def checked(shared: Callable[..., Path], checking: Any) -> Any:
+    """Check small kernels, sound and broken, with real JAX: once for all test processes."""
+
+    def fill(folder: Path) -> None:
+        (folder / "kernels.py").write_text(checking.KERNELS)
+        names = ("sound", "doubled", "unwritten", "waits_twice", "three_of_two")
+        (folder / "spec.yaml").write_text(checking.spec_of(*({"name": name} for name in names)))
+        ran = checking.check(folder, "spec.yaml", "--json")
+        (folder / "ran.json").write_text(json.dumps(asdict(ran)))
+
+    folder = shared("checked", fill)
+    ran = checking.Ran(**json.loads((folder / "ran.json").read_text()))
+    return checking.Checked(folder, ran)
 
 
 @pytest.fixture
