@@ -162,7 +162,7 @@ def some(form: Ieee, count: int, seed: int) -> list[int]:
     return result
 
 
-def tuples(form: Ieee, arity: int, *, seed: int = 7, count: int = 600) -> list[tuple[int, ...]]:
+def tuples(form: Ieee, arity: int, *, seed: int = 7, count: int = 200) -> list[tuple[int, ...]]:
     """Return operands: edges against edges, and random ones."""
     generator = random.Random(seed)
     special = edges(form)
@@ -171,7 +171,7 @@ def tuples(form: Ieee, arity: int, *, seed: int = 7, count: int = 600) -> list[t
     elif arity == 2:
         chosen = [(a, b) for a in special for b in special]
     else:
-        chosen = [tuple(generator.choices(special, k=arity)) for _ in range(1500)]
+        chosen = [tuple(generator.choices(special, k=arity)) for _ in range(500)]
     columns = [some(form, count, seed + i) for i in range(arity)]
     return chosen + list(zip(*columns, strict=True))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -16,17 +17,40 @@ import pytest
 
 import pallasc
 from pallasc.cache.store import Store
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.options import Options
 from pallasc.errors import ArgumentError, CompileError, UnsupportedError
 from pallasc.specs.library.elementwise import add
+from pallasc.specs.loading.matrix import expand
+from pallasc.specs.loading.yaml_loader import load_yaml
+
+ADD = {"entry": "pallasc.specs.library.elementwise:add", "targets": ["sm_90a"]}
+POINTS = [(1024, 512), (1024, 1024), (2048, 1024)]
+SPEC = {
+    "schema": 1,
+    "kernels": [
+        {**ADD, "name": "rows", "args": ["f32[2, 1024]"] * 2, "static": {"block_size": 1024}},
+        *(
+            {**ADD, "name": f"add_{n}_{b}", "args": [f"f32[{n}]"] * 2, "static": {"block_size": b}}
+            for n, b in POINTS
+        ),
+    ],
+}
 
 
 @pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> pallasc.Artifact:
-    store = Store(tmp_path_factory.mktemp("store"))
-    specs = ("f32[2, 1024]", "f32[2, 1024]")
-    return pallasc.compile(
-        add, *specs, target="sm_90a", isolated=True, store=store, block_size=1024
-    )
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pallasc.Artifact]:
+    """Compile one function for several arrays; return the artifacts by name."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "spec.yaml").write_text(json.dumps(SPEC))
+    variants = expand(load_yaml(folder / "spec.yaml"))
+    report = build(variants, store=Store(folder / "store"), options=Options(jobs=1))
+    return {r.variant.name: r.artifact for r in report.results if r.artifact is not None}
+
+
+@pytest.fixture(scope="module")
+def artifact(made: dict[str, pallasc.Artifact]) -> pallasc.Artifact:
+    return made["rows"]
 
 
 @pytest.fixture
@@ -46,32 +70,26 @@ def around(x):
 """
 
 
-@pytest.fixture
-def around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a module with a function that XLA makes kernels of, too."""
-    (tmp_path / "around_add.py").write_text(AROUND)
+def test_what_xla_makes_around_a_kernel_is_found_once_and_executed(
+    x: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, store = tmp_path / "around_add.py", Store(tmp_path / "store")
+    file.write_text(AROUND)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "around_add", raising=False)
-    return import_module("around_add")
-
-
-def test_what_xla_makes_around_a_kernel_is_found_once_and_executed(
-    around: Any, x: np.ndarray, tmp_path: Path
-) -> None:
-    store = Store(tmp_path / "store")
-    made = pallasc.compile(around.around, "f32[2, 1024]", isolated=True, store=store)
+    function = import_module("around_add").around
+    made = pallasc.compile(function, "f32[2, 1024]", isolated=True, store=store)
     assert "xla" in {kernel.origin for kernel in made.kernels}
+    changed = pallasc.compile(function, "f32[2, 1024]", isolated=True, store=store)
     np.testing.assert_array_equal(pallasc.emulate(made, x), x * 3 + 1)
-    (tmp_path / "around_add.py").write_text(AROUND.replace("x * 2", "x * 5"))
+    file.write_text(AROUND.replace("x * 2", "jnp.sin(x)"))
     np.testing.assert_array_equal(pallasc.emulate(made, x), x * 3 + 1)
-
-
-def test_source_that_has_changed_is_told(around: Any, x: np.ndarray, tmp_path: Path) -> None:
-    store = Store(tmp_path / "store")
-    made = pallasc.compile(around.around, "f32[2, 1024]", isolated=True, store=store)
-    (tmp_path / "around_add.py").write_text(AROUND.replace("x * 2", "jnp.sin(x)"))
     with pytest.raises(CompileError, match="cannot recover the PTX of XLA's kernels"):
-        pallasc.emulate(made, x)
+        pallasc.emulate(changed, x)
+    stored = pallasc.Artifact(made.record, made.blob)
+    with pytest.raises(UnsupportedError, match=r"no PTX of the kernel \w+") as told:
+        pallasc.emulate(stored, x)
+    assert "a kernel of XLA's" in (told.value.hint or "")
 
 
 CLOSURE = """
@@ -93,18 +111,6 @@ def test_a_closure_that_this_process_compiled_is_executed(
     store = shutil.copytree(warm_store.root, tmp_path / "store")
     environment = {**os.environ, "PALLASC_CACHE_DIR": str(store), "JAX_PLATFORMS": "cpu"}
     subprocess.run([sys.executable, "-P", "-c", CLOSURE], check=True, env=environment)
-
-
-def test_what_the_store_holds_lacks_the_ptx_of_xla(
-    around: Any, x: np.ndarray, tmp_path: Path
-) -> None:
-    store = Store(tmp_path / "store")
-    made = pallasc.compile(around.around, "f32[2, 1024]", isolated=True, store=store)
-    stored = pallasc.Artifact(made.record, made.blob)
-    with pytest.raises(UnsupportedError, match=r"no PTX of the kernel \w+") as told:
-        pallasc.emulate(stored, x)
-    assert told.value.hint is not None
-    assert "a kernel of XLA's" in told.value.hint
 
 
 TREES = """
@@ -240,19 +246,9 @@ def test_the_kernel_of_an_artifact_is_executed(artifact: pallasc.Artifact, x: np
 
 
 @pytest.fixture(scope="module")
-def tiles(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def tiles(made: dict[str, pallasc.Artifact]) -> Any:
     """Return variants of one kernel: two for the same arrays, one for others."""
-    store = Store(tmp_path_factory.mktemp("store"))
-    points = [(1024, 512), (1024, 1024), (2048, 1024)]
-    made = [
-        pallasc.compile(
-            add, f"f32[{n}]", f"f32[{n}]", target="sm_90a", isolated=True, store=store, block_size=b
-        )
-        for n, b in points
-    ]
-    return pallasc.Kernels(
-        ("add", {"block": b}, each) for (_, b), each in zip(points, made, strict=True)
-    )["add"]
+    return pallasc.Kernels(("add", {"block": b}, made[f"add_{n}_{b}"]) for n, b in POINTS)["add"]
 
 
 def test_of_a_kernel_the_variant_is_executed_that_takes_the_arrays(tiles: Any) -> None:
