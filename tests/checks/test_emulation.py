@@ -40,12 +40,8 @@ def says(x):
 
 def softmax_reference(x):
     return jax.nn.softmax(x, axis=1)
-
-
-def row_sum_reference(x):
-    return x.sum(1)
 """
-NAMES = ("sound", "doubled", "waits_twice", "beside", "says", "lasting")
+NAMES = ("sound", "waits_twice", "beside", "says", "lasting", "far_away")
 
 
 class Project:
@@ -87,29 +83,12 @@ def project(tmp_path_factory: pytest.TempPathFactory, checking: Any, warm_store:
             "matrix": {"m": [8, 16]},
             "targets": ["sm_90a", "sm_100a"],
         },
-        {
-            "name": "row_sum",
-            "entry": "pallasc.specs.library.reduction:row_sum",
-            "reference": "kernels.py:row_sum_reference",
-            "tolerance": {"rtol": 1e-5, "atol": 1e-5},
-            "args": {"x": "f32[16, 1024]"},
-        },
     ]
     (folder / "spec.yaml").write_text(checking.spec_of(*kernels))
-    (folder / "far.yaml").write_text(checking.spec_of({"name": "far_away"}))
     made = Project(folder)
     built = made.pallasc("build", "spec.yaml", "--jobs", "1")
     assert built.returncode == 0, built.stderr
     return made
-
-
-def test_a_kernel_of_the_library_agrees_with_its_reference(project: Project) -> None:
-    ran = project.emulate("row_sum")
-    assert (ran.returncode, ran.stderr) == (0, "")
-    head, x, out = ran.stdout.splitlines()
-    assert head == "row_sum@h100-sxm on an emulated GPU"
-    assert x == "  x    f32[16, 1024]  random, seed 0"
-    assert re.match(r"  out  f32\[16\] +matches the reference: largest absolute error ", out)
 
 
 def test_the_report_has_no_device(project: Project, tmp_path: Path) -> None:
@@ -147,14 +126,10 @@ def test_several_points_are_for_the_user_to_choose_from(project: Project) -> Non
 def test_what_xla_makes_around_a_kernel_runs_too(project: Project) -> None:
     ran = project.emulate("beside")
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "matches the reference: largest absolute error 0, " in ran.stdout
-
-
-def test_other_numbers_than_the_reference_end_with_1(project: Project) -> None:
-    ran = project.emulate("doubled")
-    assert ran.returncode == 1
-    assert "differs in 128 of 128 elements, first at [0]: " in ran.stdout
-    assert ran.stderr == "error: doubled@h100-sxm differs from its reference.\n"
+    head, x, out = ran.stdout.splitlines()
+    assert head == "beside@h100-sxm on an emulated GPU"
+    assert x == "  x    f32[128]  random, seed 0"
+    assert re.match(r"  out  f32\[128\] +matches the reference: largest absolute error 0, ", out)
 
 
 def test_a_deadlock_ends_with_the_users_line(project: Project) -> None:
@@ -172,7 +147,7 @@ def test_a_deadlock_ends_with_the_users_line(project: Project) -> None:
 
 
 def test_an_access_outside_of_memory_ends_with_the_users_line(project: Project) -> None:
-    ran = project.emulate("far_away", spec="far.yaml")
+    ran = project.emulate("far_away")
     assert (ran.returncode, ran.stdout) == (1, "")
     place = f"{project.folder / 'kernels.py'}:{project.line('outside of all memory')}"
     assert f"error: {place}" in ran.stderr

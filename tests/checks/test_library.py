@@ -114,12 +114,16 @@ def test_nothing_is_found_in_a_kernel_of_the_library(
         assert "numbers are not compared" not in json.dumps(result["notes"])
 
 
+ELSEWHERE = ("sm_80", "sm_120a")
+"""The architectures that lack what each of `ONLY_ON` needs."""
+
+
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
     """Compile kernels where they are not offered; return what is said, by spec and architecture."""
     files = [LIBRARY / f"{spec}.yaml" for spec in ONLY_ON]
-    points = " or ".join(_first_point(file, *ARCHITECTURES) for file in files)
-    targets = [word for arch in ARCHITECTURES for word in ("--target", arch)]
+    points = " or ".join(_first_point(file, *ELSEWHERE) for file in files)
+    targets = [word for arch in ELSEWHERE for word in ("--target", arch)]
     ran = subprocess.run(
         [sys.executable, "-P", "-m", "pallasc", "build", *files, *targets, "-k", points,
          "--jobs", "1", "--json", "--store", tmp_path_factory.mktemp("elsewhere")],
@@ -133,14 +137,12 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str],
 
 
 @pytest.mark.parametrize("spec", ONLY_ON)
-@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("arch", ELSEWHERE)
 def test_a_kernel_that_is_not_offered_says_what_the_gpu_lacks(
     spec: str, arch: str, elsewhere: dict[tuple[str, str], str]
 ) -> None:
     said = elsewhere[spec, arch]
-    if arch == ONLY_ON[spec]:
-        assert said == "compiled"
-    elif arch == "sm_80" and "which GPUs before sm_90 do not have (sm_80)" in said:
+    if arch == "sm_80" and "which GPUs before sm_90 do not have (sm_80)" in said:
         # The first of several, in the order of the JAX in use.
         assert "uses set_max_registers" in said or "uses asynchronous copies by TMA" in said
     elif spec == "blackwell_matmul":
