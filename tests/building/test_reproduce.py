@@ -29,9 +29,6 @@ def same(x): return x + 1
 def process(x):
     """Differs with the process: its number is a constant of the kernel."""
     return x * float(os.getpid())
-
-
-def fails(x): raise ValueError(x.shape)
 '''
 
 
@@ -137,23 +134,21 @@ def test_the_exit_code_follows_from_the_results(
     assert Reproduction(results, interrupted).exit_code == code
 
 
-def test_compiling_twice_finds_what_differs_and_what_fails(project: Any) -> None:
+def test_compiling_twice_finds_what_differs(project: Any) -> None:
     project.write("kernel.py", KERNELS)
-    names = ("same", "process", "fails")
+    names = ("same", "process")
     project.spec(*({"name": name, "entry": f"kernel.py:{name}"} for name in names))
     events: list[Any] = []
     found = reproduce(
-        project.variants(), 3, store=project.store, on_event=events.append, options=Options(jobs=1)
+        project.variants(), 2, store=project.store, on_event=events.append, options=Options(jobs=1)
     )
-    same, process, fails = found.results
+    same, process = found.results
     assert found.exit_code == 1
     assert (same.outcome, same.differences) == ("same", ())
     assert same.first == same.second is not None
     assert process.outcome == "different"
     assert process.first != process.second
     assert any("bytes differ from offset" in text for text in process.differences)
-    assert fails.outcome == "failed"
-    assert "ValueError: (8, 128)" in (fails.error or "")
     started = [event.variant.name for event in events if getattr(event, "kind", "") == "started"]
     assert started == [*names, *reversed(names)]
     assert not list((project.store.folder / "ac").glob("*/*"))
