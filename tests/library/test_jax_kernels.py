@@ -111,13 +111,12 @@ def test_they_were_built_with_the_jax_that_is_installed() -> None:
 FORWARD = "attention_forward[head=64,block_kv=64]@h100-sxm"
 BACKWARD = "attention_backward[head=64,kv_heads=4,wgs=1,block=64]@h100-sxm"
 RAGGED = "ragged_dot_backward_rhs[block_m=64,block_n=64,block_k=64]@h100-sxm"
-GATHERED = "all_gather_matmul[tile_m=64,tile_n=64,wg=0]@h100-sxm"
 BLACKWELL = "blackwell_ragged_dot[steps=4,width=8]@b200"
 FEW = {FORWARD, BACKWARD, RAGGED}
 """The cheapest that show most."""
 
 if os.environ.get("PALLASC_ALL_KERNELS") or metadata.version("jax") >= "0.12":
-    FEW |= {GATHERED, BLACKWELL}  # several times as dear with JAX 0.10
+    FEW |= {BLACKWELL}  # several times as dear with JAX 0.10
 
 
 def _chosen() -> list[Variant]:
@@ -192,7 +191,6 @@ def test_a_kernel_that_asks_for_the_device_gets_the_models_blocks(built: dict[st
         for pair in (
             (BACKWARD, "wgmma.mma_async"),
             (RAGGED, "wgmma.mma_async"),
-            (GATHERED, ".sys."),
             (BLACKWELL, "tcgen05.mma.cta_group::2"),
         )
         if pair[0] in FEW
