@@ -14,8 +14,6 @@ import pytest
 from pallasc.cache.store import Store
 from pallasc.compiler.builds import collect as collecting
 from pallasc.compiler.builds.collect import SpecReader
-from pallasc.compiler.workers import supervision
-from pallasc.compiler.workers.worker_process import Worker
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.wire import spec_to_json
@@ -81,20 +79,6 @@ def test_another_jax_or_another_path_is_asked_again(
     monkeypatch.setattr(collecting, "recorded", lambda names: "another")
     SpecReader(store=project.store).specs([str(path)])
     assert counted() == 3
-
-
-def test_a_link_that_is_turned_elsewhere_is_noticed(
-    project: Any, counted: Callable[[], int]
-) -> None:
-    project.write("first.py", SPEC)
-    project.write("second.py", SPEC.replace("def scale", "def shift"))
-    project.write("helper.py", "SIZES = [128]\n")
-    link = project.folder / "spec.py"
-    link.symlink_to("first.py")
-    assert [s.name for s in SpecReader(store=project.store).specs([str(link)])] == ["scale"]
-    link.unlink()
-    link.symlink_to("second.py")
-    assert [s.name for s in SpecReader(store=project.store).specs([str(link)])] == ["shift"]
 
 
 MISTAKES = {
@@ -191,12 +175,6 @@ DEADLY = {
         3,
         "last words",
     ),
-    "exits": (
-        "import os\nprint('bye', flush=True)\nos._exit(0)\n",
-        "the process that executes this file ended with exit code 0",
-        0,
-        "bye",
-    ),
 }
 
 
@@ -243,22 +221,6 @@ def test_what_allocates_at_once_is_told_like_what_allocates_slowly(project: Any)
         f"{path}:1: MemoryError\n"
         "  One compiling process may hold 300 MB of memory; --memory sets how much."
     )
-
-
-def test_the_time_that_starting_the_process_takes_does_not_count(
-    project: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assign = Worker.assign
-
-    def assign_long_ago(self: Worker, *given: Any) -> None:
-        assign(self, *given)
-        self.began_s -= 2 * PATIENCE_S  # it is still starting
-
-    monkeypatch.setattr(Worker, "assign", assign_long_ago)
-    monkeypatch.setattr(supervision, "_START_S", 2 * PATIENCE_S)
-    path = project.write("spec.py", KERNEL)
-    (spec,) = SpecReader(store=project.store, timeout_s=PATIENCE_S).specs([str(path)])
-    assert spec.name == "k"
 
 
 def test_a_file_whose_process_dies_is_raised_where_nobody_is_told(project: Any) -> None:

@@ -69,7 +69,7 @@ def recalled_locate() -> Any:
 BOTH = ("spec.yaml", "twice.py")
 
 
-@pytest.mark.parametrize("options", [{"frozen": True}, {"compile": False}, {}])
+@pytest.mark.parametrize("options", [{"frozen": True}, {}])
 def test_what_the_store_has_is_found_and_what_is_not_checked_is_said(
     built: Any, nothing_installed: None, options: dict[str, bool]
 ) -> None:
