@@ -15,7 +15,7 @@ from pallasc.specs.targets import resolve_target
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 FILE = Path(__file__).parent / "programs" / "architectures.py"
-ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a", "sm_120a")
+ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")
 
 MESSAGES = {
     "tensor_memory": "tensor memory (tcgen05_mma), which only sm_100a, sm_103a, sm_110a have",
@@ -26,9 +26,9 @@ MESSAGES = {
 WORKS = {
     "tensor_memory": ("sm_100a",),
     "warpgroup_matrix": ("sm_90a",),
-    "registers": ("sm_90a", "sm_100a", "sm_120a"),
-    "cluster": ("sm_90a", "sm_100a", "sm_120a"),
-    "tma": ("sm_90a", "sm_100a", "sm_120a"),
+    "registers": ("sm_90a", "sm_100a"),
+    "cluster": ("sm_90a", "sm_100a"),
+    "tma": ("sm_90a", "sm_100a"),
 }
 
 

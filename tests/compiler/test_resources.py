@@ -72,7 +72,7 @@ def _reported(result: Any, ptxas: Path, arch: str, folder: Path) -> dict[str, st
     return found
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a", "sm_120a"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
 def test_the_resources_of_mosaic_kernels_are_the_assemblers(
     build: Any, arch: str, tmp_path: Path
 ) -> None:
