@@ -276,18 +276,6 @@ def test_a_kernel_that_changes_path_does_not_choose_the_assembler(project: Any) 
     assert changing.artifact.digest == plain.artifact.digest
 
 
-def test_flags_in_a_file_are_relative_to_where_the_build_runs(
-    project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "flags").write_text("--xla_backend_optimization_level=1\n")
-    project.write("plain.py", "def run(x):\n    return x * 2\n")
-    project.spec({"name": "plain", "entry": "plain.py:run"})
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XLA_FLAGS", "flags")
-    (result,) = project.build().results
-    assert result.error is None
-
-
 def test_what_lies_in_the_home_folder_is_not_seen_and_the_build_says_so(
     project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

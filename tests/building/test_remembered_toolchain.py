@@ -277,6 +277,7 @@ WITH_KEYS: list[tuple[dict[str, str], list[str]]] = [
 ]
 
 
+@pytest.mark.parametrize("asked", ["setuptools"], indirect=True)
 def test_a_wheel_asks_for_what_signs_where_a_key_is_used(
     built: Any, asked: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +294,7 @@ def test_a_wheel_asks_for_what_signs_where_a_key_is_used(
             assert [name for name in asked() if "sign" in name] == [], variables
 
 
+@pytest.mark.parametrize("asked", ["setuptools"], indirect=True)
 def test_a_bundle_that_must_be_signed_is_checked_with_what_signs(
     built: Any, asked: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
