@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -189,14 +190,14 @@ def _imported_part(name: str) -> str:
 
 def _violations(module: Module) -> list[str]:
     """Return one line for every import that the rules of this module's part forbid."""
-    wrong = []
+    wrong, outside = [], sys.stdlib_module_names | MAY_IMPORT_FROM_OUTSIDE[module.part]
     for imported in module.imports:
         top = imported.name.split(".")[0]
         if top == "pallasc":
             part = _imported_part(imported.name)
             allowed = module.part == "pallasc" or part in {module.part, *MAY_IMPORT[module.part]}
         else:
-            allowed = top in sys.stdlib_module_names | MAY_IMPORT_FROM_OUTSIDE[module.part]
+            allowed = top in outside
         if not allowed:
             where = f"{module.path.relative_to(ROOT)}:{imported.line}"
             wrong.append(f"{where}: {module.part} may not import {imported.name}")
@@ -310,7 +311,7 @@ def test_the_errors_module_imports_only_the_standard_library() -> None:
     assert {imported.name.split(".")[0] for imported in errors.imports} <= sys.stdlib_module_names
 
 
-def _run(code: str) -> list[str]:
+def _run(code: str) -> list[Any]:
     """Run code in a fresh interpreter and return the JSON list that it prints last."""
     result = subprocess.run(
         [sys.executable, "-P", "-B", "-W", "error", "-c", code],
@@ -319,21 +320,46 @@ def _run(code: str) -> list[str]:
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    loaded: list[str] = json.loads(result.stdout.splitlines()[-1])
+    loaded: list[Any] = json.loads(result.stdout.splitlines()[-1])
     return loaded
 
 
-def _loaded_by(modules: list[str]) -> set[str]:
-    """Return the top-level modules that importing these adds to a fresh interpreter."""
-    return set(
-        _run(
-            "import sys, json\n"
-            "from importlib import import_module\n"
-            "before = set(sys.modules)\n"
-            f"for name in {modules!r}: import_module(name)\n"
-            "print(json.dumps(sorted({n.split('.')[0] for n in set(sys.modules) - before})))"
-        )
+# Writing, starting processes, changing the environment: what an import must not do.
+_WATCH = """
+import sys, json, os
+from importlib import import_module
+seen = []
+EVENTS = {"os.mkdir", "os.remove", "os.rename", "os.putenv", "os.unsetenv", "os.chdir",
+          "os.system", "os.posix_spawn", "os.fork", "os.exec", "subprocess.Popen",
+          "socket.connect", "sqlite3.connect", "signal.pthread_kill"}
+def watch(event, arguments):
+    if event in EVENTS or (event == "open" and set(str(arguments[1] or "r")) & set("wax+")):
+        seen.append(f"{event} {arguments[0]!r}")
+sys.addaudithook(watch)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What importing some modules in a fresh interpreter did, and which modules it loaded."""
+
+    done: list[str]
+    modules: set[str]
+
+    @property
+    def packages(self) -> set[str]:
+        """The top-level modules."""
+        return {name.partition(".")[0] for name in self.modules}
+
+
+@functools.cache
+def _import(*modules: str) -> Imported:
+    done, loaded = _run(
+        f"{_WATCH}before = set(sys.modules)\n"
+        f"for name in {modules!r}: import_module(name)\n"
+        "print(json.dumps([seen, sorted(set(sys.modules) - before)]))"
     )
+    return Imported(done, set(loaded))
 
 
 def _outside(loaded: set[str]) -> set[str]:
@@ -350,18 +376,15 @@ def _named(part: str) -> list[str]:
     ]
 
 
-def test_import_pallasc_loads_nothing_but_the_standard_library() -> None:
-    loaded = _loaded_by(["pallasc"])
-    assert _outside(loaded) == set()
-    assert "sqlite3" not in loaded
+def _import_part(part: str) -> Imported:
+    return _import(*_named(part), *(_compiler_modules_of_the_command_line() * (part == "cli")))
 
 
-def test_import_pallasc_loads_no_other_module_of_pallasc() -> None:
-    loaded = _run(
-        "import sys, json, pallasc\n"
-        "print(json.dumps([n for n in sys.modules if n.startswith('pallasc.')]))"
-    )
-    assert loaded == []
+def test_import_pallasc_loads_nothing_but_itself_and_the_standard_library() -> None:
+    found = _import_part("pallasc")
+    assert _outside(found.packages) == set()
+    assert "sqlite3" not in found.modules
+    assert [name for name in found.modules if name.startswith("pallasc.")] == []
 
 
 def _compiler_modules_of_the_command_line() -> list[str]:
@@ -378,7 +401,7 @@ def _compiler_modules_of_the_command_line() -> list[str]:
 
 @pytest.mark.parametrize("part", ["errors", "specs", "runtime"])
 def test_a_part_loads_nothing_from_outside(part: str) -> None:
-    assert _outside(_loaded_by(_named(part))) == set()
+    assert _outside(_import_part(part).packages) == set()
 
 
 # What each hook may import, and nothing else of pallasc.
@@ -399,49 +422,23 @@ def test_a_build_backend_is_imported_by_its_own_hook_alone() -> None:
 
 def test_hooks_load_nothing_from_outside_but_their_backend() -> None:
     names = [name for name in _named("hooks") if name not in _BACKENDS.values()]
-    assert _outside(_loaded_by(names)) == set()
+    assert _outside(_import(*names).packages) == set()
 
 
-def test_cache_loads_no_jax_and_no_click_of_its_own() -> None:
-    of_sqlite_utils = _loaded_by(["sqlite_utils"])
-    assert _outside(_loaded_by(_named("cache"))) - of_sqlite_utils == set()
-
-
-def test_cache_loads_no_part_but_specs_and_errors() -> None:
-    loaded = _run(
-        f"import sys, json\nfrom importlib import import_module\n"
-        f"for name in {_named('cache')!r}: import_module(name)\n"
-        "print(json.dumps([n for n in sys.modules if n.startswith('pallasc.')]))"
-    )
-    assert {name.split(".")[1] for name in loaded} <= {"cache", "specs", "errors"}
+def test_cache_loads_no_part_but_specs_and_errors_and_no_jax_or_click_of_its_own() -> None:
+    found = _import_part("cache")
+    assert _outside(found.packages) - _import("sqlite_utils").packages == set()
+    ours = {name for name in found.modules if name.startswith("pallasc.")}
+    assert {name.split(".")[1] for name in ours} <= {"cache", "specs", "errors"}
 
 
 def test_the_command_line_process_loads_no_jax() -> None:
-    loaded = _loaded_by(_named("cli") + _compiler_modules_of_the_command_line())
-    assert loaded & HEAVY == set()
-
-
-# Writing, starting processes, changing the environment: what an import must not do.
-_WATCH = """
-import sys, json, os
-from importlib import import_module
-seen = []
-EVENTS = {"os.mkdir", "os.remove", "os.rename", "os.putenv", "os.unsetenv", "os.chdir",
-          "os.system", "os.posix_spawn", "os.fork", "os.exec", "subprocess.Popen",
-          "socket.connect", "sqlite3.connect", "signal.pthread_kill"}
-def watch(event, arguments):
-    if event in EVENTS or (event == "open" and set(str(arguments[1] or "r")) & set("wax+")):
-        seen.append(f"{event} {arguments[0]!r}")
-sys.addaudithook(watch)
-"""
+    assert _import_part("cli").packages & HEAVY == set()
 
 
 @pytest.mark.parametrize("part", ["errors", "pallasc", "specs", "cache", "runtime", "cli", "hooks"])
 def test_importing_a_part_does_nothing(part: str) -> None:
-    names = _named(part) + (_compiler_modules_of_the_command_line() if part == "cli" else [])
-    assert (
-        _run(f"{_WATCH}for name in {names!r}: import_module(name)\nprint(json.dumps(seen))") == []
-    )
+    assert _import_part(part).done == []
 
 
 def test_the_watch_sees_what_an_import_could_do(tmp_path: Path) -> None:
@@ -449,29 +446,16 @@ def test_the_watch_sees_what_an_import_could_do(tmp_path: Path) -> None:
     assert seen == [f"os.mkdir {str(tmp_path / 'made')!r}"]
 
 
-def test_every_public_name_is_found_and_no_other_one_listed() -> None:
-    found = _run(
+def test_every_public_name_is_found_and_an_unknown_one_is_refused_with_the_nearest() -> None:
+    missing, other, untold, message = _run(
         "import json, pallasc\n"
         "missing = [n for n in pallasc.__all__ if not hasattr(pallasc, n)]\n"
-        "print(json.dumps([missing, sorted({*dir(pallasc)} ^ {*pallasc.__all__})]))"
-    )
-    assert found == [[], []]
-
-
-def test_public_names_and_their_table_agree() -> None:
-    extra = _run(
-        "import json, pallasc\n"
-        "print(json.dumps(sorted({*pallasc._MODULE_OF, '__version__'} ^ {*pallasc.__all__})))"
-    )
-    assert extra == []
-
-
-def test_an_unknown_public_name_is_refused_with_the_nearest_one() -> None:
-    (message,) = _run(
-        "import json, traceback, pallasc\n"
+        "other = sorted({*dir(pallasc)} ^ {*pallasc.__all__})\n"
+        "untold = sorted({*pallasc._MODULE_OF, '__version__'} ^ {*pallasc.__all__})\n"
         "try:\n"
         "    pallasc.kernl\n"
         "except AttributeError as error:\n"
-        "    print(json.dumps(traceback.format_exception_only(error)))"
+        "    print(json.dumps([missing, other, untold, str(error)]))"
     )
+    assert (missing, other, untold) == ([], [], [])
     assert "module 'pallasc' has no attribute 'kernl'" in message

@@ -26,8 +26,8 @@ def test_a_bundle_put_together_again_is_verified(rebuilt: Callable[..., Bundle])
     rebuilt(lambda parts: parts.contents() and None).verify()
 
 
-def test_every_changed_byte_of_the_body_is_seen(small: bytes) -> None:
-    for at in range(HEAD_BYTES, len(small), 7):
+def test_a_changed_byte_anywhere_in_the_body_is_seen(small: bytes) -> None:
+    for at in range(HEAD_BYTES, len(small), 31):
         data = bytearray(small)
         data[at] ^= 0x10
         with pytest.raises(CorruptError, match=r"^the bundle"):

@@ -82,14 +82,12 @@ class Counting:
         # PyYAML 6.0.4 stops before our bound.
         ("[" * 4_000_000, "lists and mappings are nested too deeply|not YAML", 110),
         ("{a: " * 2_000_000, "lists and mappings are nested too deeply", 310),
-        ("- " * 4_000_000, "lists and mappings are nested too deeply", 110),
         ("? " * 4_000_000, "lists and mappings are nested too deeply", 110),
         ("[" + "a," * 4_000_000, "more than 100000 values", 2 * MOST_VALUES + 10),
-        ("- a\n" * 2_000_000, "more than 100000 values", 2 * MOST_VALUES + 10),
         ("a: [" + "a[" * 4_000_000, "not YAML", 10),
         ("\r%TAG !a! x" * 700_000, "tags are not allowed", 0),
     ],
-    ids=["lists", "mappings", "dashes", "keys", "wide", "long", "brackets", "directives"],
+    ids=["lists", "mappings", "keys", "wide", "brackets", "directives"],
 )
 def test_reading_stops_where_a_bound_is_reached(
     text: str, message: str, events: int, monkeypatch: pytest.MonkeyPatch
@@ -221,16 +219,12 @@ defaults: {{entry: "json:loads", args: {{x: "f32[4]"}}, {}}}
 kernels:
 {}
 """
-KERNELS = "\n".join(f"  - {{name: k{number}}}" for number in range(20_000))
+KERNELS = "\n".join(f"  - {{name: k{number}}}" for number in range(5_000))
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            f"{ONE}    matrix: {{{AXES}, a: [1], s: [1]}}",
-            "k: 1000000000 variants are more than the 100000 that specs may expand to.",
-        ),
         (
             f"{ONE}    matrix: {{{AXES}, a: [1], s: [1]}}\n    exclude: [{{p1: 1}}]",
             "k: 1000000000 variants are more than the 100000 that specs may expand to.",
@@ -256,17 +250,15 @@ KERNELS = "\n".join(f"  - {{name: k{number}}}" for number in range(20_000))
             ),
             "its templates give more than 268435456 characters in all.",
         ),
-        (f"{ONE}    include: [{', '.join(f'{{a: {n}, s: 1}}' for n in range(10_000))}]", "10000"),
         (
-            f"{ONE}    matrix: {{a: [{many(10_000)}], s: [1, 2, 3]}}\n"
-            f"    exclude: [{', '.join(f'{{a: {n}, s: 1}}' for n in range(4_000))}]",
-            "26000",
+            f"{ONE}    matrix: {{a: [{many(5_000)}], s: [1, 2, 3]}}\n"
+            f"    exclude: [{', '.join(f'{{a: {n}, s: 1}}' for n in range(2_000))}]\n"
+            f"    include: [{', '.join(f'{{a: {n}, s: 4}}' for n in range(1_000))}]",
+            "14000",
         ),
     ],
-    ids=[
-        "points", "excluded", "defaults", "kernels", "lists", "characters", "include", "exclude"
-    ],
-)  # fmt: skip
+    ids=["excluded", "defaults", "kernels", "lists", "characters", "rows"],
+)
 def test_specs_expand_within_a_gigabyte_or_are_refused(
     text: str, said: str, tmp_path: Path
 ) -> None:
