@@ -44,12 +44,12 @@ def export(bundle: Path, folder: Path, *, name: str = "kernels") -> Path:
     return folder
 
 
-def build_with_cmake(folder: Path, build: Path, *, shared: bool = True) -> Path:
-    """Return the library, built by CMake."""
-    kind = ["-DBUILD_SHARED_LIBS=ON"] if shared else []
-    run(["cmake", "-S", folder, "-B", build, f"-DCMAKE_C_FLAGS={WARNINGS}", *kind])
+def build_with_cmake(folder: Path, build: Path) -> Path:
+    """Return the shared library, built by CMake."""
+    flags = [f"-DCMAKE_C_FLAGS={WARNINGS}", "-DBUILD_SHARED_LIBS=ON"]
+    run(["cmake", "-S", folder, "-B", build, *flags])
     run(["cmake", "--build", build])
-    return next(build.glob("lib*.so" if shared else "lib*.a"))
+    return next(build.glob("lib*.so"))
 
 
 def build_with_cc(folder: Path, build: Path) -> Path:

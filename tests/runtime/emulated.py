@@ -26,7 +26,7 @@ from pallasc.specs.artifacts import plan
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.canonical import digest
 
-EXECUTED = ("add", "hopper_matmul", "blackwell_matmul")
+EXECUTED = ("add", "hopper_matmul")
 """Kernels of `programs/library.py` that are executed too."""
 
 

@@ -1,7 +1,7 @@
 """Library kernels and JAX's own, launched from their artifacts: as planned, and as JAX does it.
 
-One variant of each kernel is compiled and launched; `PALLASC_ALL_KERNELS=FOLDER` takes all of them,
-with those of `examples/jax_tuning.yaml` that run on one device, and keeps in FOLDER what was
+One variant of some kernels is compiled and launched; `PALLASC_ALL_KERNELS=FOLDER` takes all of
+them, with those of `examples/jax_tuning.yaml` that run on one device, and keeps in FOLDER what was
 compiled, for the next time.
 """
 
@@ -50,14 +50,16 @@ from pallasc.specs.wire import variant_to_json
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 ALL = os.environ.get("PALLASC_ALL_KERNELS")
-ARCHITECTURES = {
-    "add": "sm_80",
-    "softmax": "sm_120a",
-    "rms_norm": "sm_100a",
+SOME = {
+    "add": "sm_90a",
+    "hopper_matmul": "sm_90a",
+    "jax_attention": "sm_90a",
+    "jax_ragged_dot": "sm_90a",
+    "jax_hopper_mixed_type_matmul": "sm_90a",
     "blackwell_matmul": "sm_100a",
     "jax_blackwell_matmul": "sm_100a",
 }
-"""Where the one variant of a kernel is not compiled for Hopper."""
+"""The kernels of which one variant is compiled, each for an architecture."""
 
 _CLUSTER, _PDL = 4, 6
 _MAX_DYNAMIC_SMEM, _NON_PORTABLE_CLUSTER = 8, 14
@@ -65,7 +67,7 @@ _DEFAULT_SMEM_BYTES, _PORTABLE_CLUSTER = 48 * 1024, 8
 
 
 def _variants() -> list[Variant]:
-    """Return the variants to launch: all, or the first of each kernel for its architecture."""
+    """Return the variants to launch: all, or the first of some kernels for an architecture."""
     files = sorted((ROOT / "specs" / "library").glob("*.yaml"))
     if ALL:
         files.append(ROOT / "examples" / "jax_tuning.yaml")
@@ -74,7 +76,7 @@ def _variants() -> list[Variant]:
         return [variant for variant in every if not variant.mesh]
     first: dict[str, Variant] = {}
     for variant in every:
-        if variant.target.arch == ARCHITECTURES.get(variant.name, "sm_90a"):
+        if variant.target.arch == SOME.get(variant.name):
             first.setdefault(variant.name, variant)
     return list(first.values())
 

@@ -16,19 +16,18 @@ import standin as control
 HERE = Path(__file__).parent
 
 
-@pytest.fixture(scope="module", params=["handlers", "callback"])
-def report(request: pytest.FixtureRequest) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
     if reason := control.why_not():
         pytest.skip(reason)
     path = os.pathsep.join([str(HERE), str(HERE / "programs"), os.environ.get("PYTHONPATH", "")])
-    has_handlers = request.param == "handlers"
     done = subprocess.run(
         [sys.executable, "-P", HERE / "programs" / "jax_rules.py"],
         env={
             **os.environ,
             "PYTHONPATH": path,
             "JAX_PLATFORMS": "cpu",
-            "PALLASC_NATIVE": str(native_build.build()) if has_handlers else "0",
+            "PALLASC_NATIVE": str(native_build.build()),
             "XLA_FLAGS": "--xla_force_host_platform_device_count=4",
         },
         capture_output=True,
@@ -37,7 +36,7 @@ def report(request: pytest.FixtureRequest) -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    assert found["handlers"] == has_handlers
+    assert found["handlers"]
     return found
 
 

@@ -51,10 +51,6 @@ def constant(x: Any) -> Any:
     return total(x, jnp.asarray(TABLE))
 
 
-def twice(x: Any) -> Any:
-    return increment(increment(x))
-
-
 def around(x: Any) -> Any:
     """Have XLA's own kernels in front of, between and behind Mosaic's."""
     return increment(jnp.transpose(increment(x))) * 2
@@ -101,7 +97,6 @@ ADD = _on(lambda x, y: x + y)
 CASES: dict[str, Any] = {
     "filled": (filled, [_on(lambda: 1.5), ADD], lambda x: x + 1.5),
     "constant": (constant, [ADD], lambda x: x + TABLE),
-    "twice": (twice, [ADD_ONE, ADD_ONE], lambda x: x + 2),
     "around": (
         around,
         [ADD_ONE, _on(np.transpose), ADD_ONE, _on(lambda x: x * 2)],
