@@ -1,7 +1,7 @@
 """Open an exported function with bits flipped: jax_flips.py BUNDLE FILE COUNT SEED [sealed].
 
 The kernel is executed by the emulator, which gets its PTX from the bundle. One bit is changed in
-each of COUNT copies of the file: of each text of the call, then of its flat plan. With `sealed`
+each of COUNT copies of the file: of the texts of the call, then of its flat plan. With `sealed`
 they are all in tables of the plan, whose digest then fits again, and kernels do nothing: only
 crashes are looked for. (What lies around is JAX's, which has no digests.) Prints one JSON object:
 how often the numbers were right or wrong, and what was said otherwise.
@@ -55,9 +55,8 @@ def main() -> None:
     data, rng = Path(file).read_bytes(), random.Random(int(seed))
     start = data.index(b"PALLASC\n")
     end = start + flat.HEADER.unpack_from(data, start)[3]
-    places = [*range(data.index(TEXTS), start), *range(data.index(NAME), end + len(NAME))]
-    if mode:
-        places = []
+    texts = [*range(data.index(TEXTS), start), *range(data.index(NAME), end + len(NAME))]
+    places = [] if mode else rng.sample(texts, int(count) // 2)
     most = start + flat.place(data[start:end], "data")[0] if mode else end
     places += [rng.randrange(start, most) for _ in range(int(count) - len(places))]
     values = np.random.default_rng(7)
