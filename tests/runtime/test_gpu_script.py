@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -31,18 +30,16 @@ OTHER = "add[m=1024,dtype=bf16]@h100-sxm"
 TUNING = "attention[head=64,block_kv=64,causal=false]@h100-sxm"
 FAR_TUNING = "reduce_scatter[dtype=i32,reduction=xor,devices=4]@h100-sxm"
 SHORT = (
-    *("--no-unpack", "--rows", "8", "--repeats", "3", "--rounds", "1", "--launches", "3"),
-    *("--repeats-launch", "2", "--ramp-s", "0", "--copied-bytes", "65536", "--peak-n", "64"),
+    *("--no-unpack", "--rows", "8", "--repeats", "2", "--rounds", "1", "--launches", "1"),
+    *("--repeats-launch", "1", "--ramp-s", "0", "--copied-bytes", "65536", "--peak-n", "64"),
     *("--budget", "100000", "--patience", "100", "--at-once", "2"),
 )
 MOMENTS = [
-    ["begin", "machine/"],
-    ["thing", "numbers/"],
-    ["end", "numbers/"],
-    ["begin", "errors/"],
+    ["begin", "codes/"],
+    ["end", "codes/"],
     ["thing", "errors/"],
 ]
-CUT = ("numbers", "errors")
+CUT = ("codes", "errors")
 """The parts of the run that is cut off: those of its moments."""
 
 
@@ -100,7 +97,10 @@ def _ends(rows: Iterable[dict[str, Any]]) -> dict[str, str]:
 def whole(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """Run everything, without a cut; give the folder of results, and how it ended."""
     out = tmp_path_factory.mktemp("whole")
-    return out, _check(packed, out)
+    has_native = native_build.why_not() is None
+    native = {"PALLASC_NATIVE": str(native_build.build())} if has_native else {}
+    chosen = [word for name in (VARIANT, TUNING, FAR_TUNING) for word in ("-k", name)]
+    return out, _check(packed, out, *chosen, native=native)
 
 
 def test_a_packed_folder_holds_what_its_manifest_says(packed: Path) -> None:
@@ -114,14 +114,6 @@ def test_a_packed_folder_holds_what_its_manifest_says(packed: Path) -> None:
     assert manifest["bytes"] == sum(row["bytes"] for row in manifest["files"].values())
     assert {"check_gpu.py", "kernels/variants.json", "codes/standin.json"} <= set(files)
     assert manifest["versions"]["ptxas"]
-
-
-def test_packing_again_gives_the_same_bytes(packed: Path, tmp_path: Path) -> None:
-    _pack(tmp_path / "again", packed.parent / "store")
-    first, second = (
-        (folder / "MANIFEST.json").read_bytes() for folder in (packed, tmp_path / "again")
-    )
-    assert first == second
 
 
 def test_a_packed_folder_names_no_folder_of_the_machine(packed: Path) -> None:
@@ -140,8 +132,7 @@ def test_a_whole_run_answers_everything(whole: tuple[Path, Any], packed: Path) -
     assert ends[f"tunings/{FAR_TUNING}"] == "skipped"
     assert {unit.partition("/")[0] for unit in ends} >= {"numbers", "calls", "codes", "launch"}
     for adapter in ("numpy", "device arrays", "DLPack", "JAX", "JAX in jit"):
-        for variant in (VARIANT, OTHER):
-            assert things[f"numbers/{variant}", adapter]["right"] is True, (variant, adapter)
+        assert things[f"numbers/{VARIANT}", adapter]["right"] is True, adapter
     for way in ("open_bundle", "load", "two bundles", "graph of the driver", "threads"):
         assert things[f"calls/{way}", "numbers"]["right"] is True
     assert things["calls/two bundles", "numbers"]["bundles"] == 2
@@ -149,7 +140,7 @@ def test_a_whole_run_answers_everything(whole: tuple[Path, Any], packed: Path) -
     assert {"raw", "checked", "unchecked"} <= {
         what for unit, what in things if unit == "launch/pointers"
     }
-    assert things[f"times/{VARIANT}", "pallasc"]["cold"]["repeats"] == 3
+    assert things[f"times/{VARIANT}", "pallasc"]["cold"]["repeats"] == 2
     assert things["times/peaks", "copy"]["gb_per_s"] > 0
     assert things[f"tunings/{TUNING}", "numbers"]["right"] is True
     assert things[f"tunings/{TUNING}", "time"]["warm"]["median_us"] > 0
@@ -158,21 +149,18 @@ def test_a_whole_run_answers_everything(whole: tuple[Path, Any], packed: Path) -
     assert TUNING in (out / "tune_attention.jsonl").read_text()
 
 
-def test_exports_are_launched_in_processes_of_their_own(packed: Path, tmp_path: Path) -> None:
+def test_exports_are_launched_in_processes_of_their_own(whole: tuple[Path, Any]) -> None:
     if reason := native_build.why_not():
         pytest.skip(reason)
-    native = {"PALLASC_NATIVE": str(native_build.build())}
-    done = _check(packed, tmp_path, "--parts", "exports", native=native)
-    assert done.returncode == 0, done.stderr
-    things = _things(_rows(tmp_path))
+    things = _things(_rows(whole[0]))
     assert things[f"exports/C {VARIANT}", "library"]["right"] is True
     ways = ("by bytes", "by digest", "by digest, without the bundle")
-    whole, short, without = (things[f"exports/JAX {VARIANT}", way] for way in ways)
+    long, short, without = (things[f"exports/JAX {VARIANT}", way] for way in ways)
     if importlib.util.find_spec("flatbuffers") is None:
-        assert whole["missing"].startswith("flatbuffers: ")
+        assert long["missing"].startswith("flatbuffers: ")
         return
-    assert (whole["right"], short["right"], without["right"]) == (True, True, True)
-    assert short["bytes"] < whole["bytes"]
+    assert (long["right"], short["right"], without["right"]) == (True, True, True)
+    assert short["bytes"] < long["bytes"]
     assert "no open bundle has its cubins" in without["said"]
 
 
@@ -203,7 +191,7 @@ def test_errors_are_told_with_all_of_their_causes(whole: tuple[Path, Any]) -> No
     assert "Traceback" in inside["traceback"]
 
 
-def test_a_run_that_is_cut_at_five_moments_gives_the_same(
+def test_a_run_that_is_cut_at_three_moments_gives_the_same(
     whole: tuple[Path, Any], packed: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "cut"
@@ -235,7 +223,8 @@ def test_a_run_that_is_cut_at_five_moments_gives_the_same(
 
 def test_a_broken_context_loses_one_kernel_only(packed: Path, tmp_path: Path) -> None:
     broken = {"numbers/add[m=1024,dtype=f32]": "error"}
-    done = _check(packed, tmp_path, "--parts", "numbers", device=broken)
+    chosen = ["--parts", "numbers", "--adapters", "numpy"]
+    done = _check(packed, tmp_path, *chosen, device=broken)
     assert done.returncode == 1
     rows = _rows(tmp_path)
     assert _ends(rows) == {f"numbers/{VARIANT}": "failed", f"numbers/{OTHER}": "done"}
@@ -339,7 +328,7 @@ def test_the_summary_makes_a_table_and_a_record(
     lines = whole[0] / "results.jsonl"
     done = run_script(packed / "summary.py", lines, "--json", record, "--check")
     assert done.returncode == 0, done.stdout
-    assert "2 of 2 right  numpy, 2 with the same bytes" in done.stdout
+    assert "1 of 1 right  numpy, 1 with the same bytes" in done.stdout
     assert "1 × tunings: it is for 4 GPUs" in done.stdout
     kept = json.loads(record.read_text())
     assert kept["machine"]["gpu"] == "Stand-in H100"
@@ -356,7 +345,7 @@ def test_a_line_that_was_cut_short_is_not_counted(
     shutil.copy(whole[0] / "results.jsonl", tmp_path)
     with (tmp_path / "results.jsonl").open("a") as file:
         file.write('{"event": "end", "unit": "numb')
-    done = _check(packed, tmp_path, "--parts", "numbers")
+    done = _check(packed, tmp_path, "--parts", "numbers", "-k", VARIANT)
     assert done.returncode == 0, done.stderr
     assert "cut short and do not count: 1" in done.stderr
     assert json.loads((tmp_path / "results.jsonl").read_text().splitlines()[-1])["left"] == {
@@ -376,36 +365,11 @@ def test_kernels_are_timed_against_jax_on_the_same_numbers(packed: Path) -> None
     assert "error" in found["same_code"]  # JAX compiles for the CPU here
 
 
-def test_jax_s_executable_is_compared_by_its_code() -> None:
-    from pallasc.compiler.toolchain.setup import prepare
-    from pallasc.errors import ToolError
-
-    names = [VARIANT, "jax_ragged_dot[n=4096]@h100-sxm"]  # the second has kernels of XLA's too
-    try:
-        with prepare() as setup:
-            if setup.toolchain.version("jax").startswith("0.10"):
-                pytest.skip("JAX 0.10 keeps no cubins in its executables")
-            program = HERE / "programs" / "gpu_code.py"
-            environment = dict(setup.environment)
-            done = subprocess.run(
-                [sys.executable, "-P", program, SCRIPTS, *names],
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-    except ToolError as error:
-        pytest.skip(f"nothing can be compiled here: {error.message}")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == {name: [True, 1] for name in names}
-
-
-@pytest.mark.parametrize(("kind", "count"), [("library", 14), ("tunings", 12)])
-def test_the_references_of_numpy_agree_with_those_of_jax(kind: str, count: int) -> None:
-    done = run_script(HERE / "programs" / "gpu_references.py", SCRIPTS, kind)
+def test_the_references_of_numpy_agree_with_those_of_jax() -> None:
+    done = run_script(HERE / "programs" / "gpu_references.py", SCRIPTS)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == count
+    assert len(found) == 12
     assert {name: off for name, off in found.items() if off > 1} == {}
 
 
@@ -415,7 +379,7 @@ def test_findings_of_compute_sanitizer_are_counted(packed: Path, tmp_path: Path)
         "#!/bin/sh\n"
         'test "$2" = memcheck && echo "========= ERROR SUMMARY: 0 errors" > "$4"\n'
         'test "$2" = racecheck && echo "===== RACECHECK SUMMARY: 3 hazards displayed" > "$4"\n'
-        'shift 4; exec "$@"\n'
+        'test "$2" = memcheck -o "$2" = racecheck || exit; shift 4; exec "$@"\n'
     )
     tool.chmod(0o755)
     environment = control.environment()

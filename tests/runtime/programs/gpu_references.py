@@ -1,12 +1,11 @@
-"""Compare the numpy references of the GPU script with those that JAX and the specs have.
+"""Compare the numpy references of the GPU script with those of JAX, for JAX's own kernels.
 
-Usage: gpu_references.py SCRIPTS library|tunings. Prints one JSON object: kernel -> the largest
-difference, where 1 is allowed. Those that run on several GPUs have none.
+Usage: gpu_references.py SCRIPTS. Prints one JSON object: kernel -> the largest difference, where 1
+is allowed. Those that run on several GPUs have none.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
 from functools import partial
@@ -25,12 +24,11 @@ from carried import Carried
 from jax_way import jitted
 from references import REFERENCES, make_inputs, right_rows, row_axis, sample_rows
 
-from pallasc.compiler.lowering.entry import import_function
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.wire import variant_to_json
 
-LIBRARY = Path(__file__).parents[3] / "specs" / "library"
+TUNINGS = Path(__file__).parents[3] / "examples" / "jax_tuning.yaml"
 SMALL = {4096: 96, 16384: 64, 32768: 160, 8192: 128, 2048: 80, 1024: 48}
 
 
@@ -59,13 +57,9 @@ def carried(variant: Any) -> Carried:
     )
 
 
-def right(variant: Any, one: Carried, inputs: dict[str, Any]) -> list[Any]:
-    """Return what JAX computes: the spec's reference, or JAX's own operation."""
+def right(one: Carried, inputs: dict[str, Any]) -> list[Any]:
+    """Return what JAX computes."""
     arrays = {name: jnp.asarray(array) for name, array in inputs.items()}
-    if variant.reference:
-        reference = import_function(variant.reference, "")
-        taken = one.static.keys() & inspect.signature(reference).parameters.keys()
-        return [reference(**arrays, **{name: one.static[name] for name in taken})]
     if one.name == "attention_backward":
         *given, gradient = arrays.values()
         run = partial(attention_mgpu.attention_reference, causal=False)
@@ -83,24 +77,16 @@ def right(variant: Any, one: Carried, inputs: dict[str, Any]) -> list[Any]:
     return [jnp.dot(a, b, precision="highest") + (rest[0] if rest else 0)]
 
 
-FILES = {
-    "library": sorted(LIBRARY.glob("*.yaml")),
-    "tunings": [Path(__file__).parents[3] / "examples" / "jax_tuning.yaml"],
-}
-
-
 def main() -> None:
     """Compare the last variant of each kernel."""
-    files = FILES[sys.argv[2]]
-    expanded = [one for file in files for one in expand(load_yaml(file))]
-    variants = {one.name: one for one in expanded if not one.mesh}
+    variants = {one.name: one for one in expand(load_yaml(TUNINGS)) if not one.mesh}
     assert set(variants) <= set(REFERENCES)
     found = {}
     for name, variant in variants.items():
         one = carried(variant)
         assert callable(jitted(one))
         inputs = make_inputs(one)
-        theirs = [np.asarray(r).astype(np.float32) for r in right(variant, one, inputs)]
+        theirs = [np.asarray(r).astype(np.float32) for r in right(one, inputs)]
         rows = sample_rows(one, theirs[0].shape, 8)
         found[name] = 0.0
         for their, ours in zip(theirs, right_rows(one, inputs, rows), strict=True):
