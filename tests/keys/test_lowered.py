@@ -59,16 +59,13 @@ BASE = 'base/kernel.py:run|f32[128, 128]|{"factor": 3}|h100-sxm'
 SAME = {
     "another folder": 'deep/er/kernel.py:run|f32[128, 128]|{"factor": 3}|h100-sxm',
     "a comment above the kernel": 'commented/kernel.py:run|f32[128, 128]|{"factor": 3}|h100-sxm',
-    "another file": 'named/renamed.py:run|f32[128, 128]|{"factor": 3}|h100-sxm',
-    "another function": 'named/renamed.py:walk|f32[128, 128]|{"factor": 3}|h100-sxm',
+    "another file and function": 'named/renamed.py:walk|f32[128, 128]|{"factor": 3}|h100-sxm',
 }
 OTHER = {
     "a dimension": 'base/kernel.py:run|f32[128, 256]|{"factor": 3}|h100-sxm',
-    "dimensions exchanged": 'base/kernel.py:run|f32[256, 128]|{"factor": 3}|h100-sxm',
     "a dtype": 'base/kernel.py:run|bf16[128, 128]|{"factor": 3}|h100-sxm',
     "a static number": 'base/kernel.py:run|f32[128, 128]|{"factor": 4}|h100-sxm',
     "a model with more memory": 'base/kernel.py:run|f32[128, 128]|{"factor": 3}|h200',
-    "a model with fewer SMs": 'base/kernel.py:run|f32[128, 128]|{"factor": 3}|h100-pcie',
     "a line of the kernel": 'edited/kernel.py:run|f32[128, 128]|{"factor": 3}|h100-sxm',
     "a line of a helper": 'helped/kernel.py:run|f32[128, 128]|{"factor": 3}|h100-sxm',
     "the function": 'base/kernel.py:other|f32[128, 128]|{"factor": 3}|h100-sxm',
