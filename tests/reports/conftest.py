@@ -57,7 +57,7 @@ def report_again(built: Built, tmp_path: Path) -> Callable[..., bytes]:
     return again
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def content(built: Built) -> Content:
     """Return what the report tells."""
     return gather(build(expand(load_yaml(built.spec)), store=built.store), timing=False)

@@ -20,7 +20,7 @@ kernels:
     matrix: {{tile_n: [64, 128]}}
   - name: add
     entry: kernels.py:add
-    args: {{x: "f32[1024, 4096]", y: "f32[1024, 4096]"}}
+    args: {{x: "f32[8, 4096]", y: "f32[8, 4096]"}}
     static: {{block_size: "{{block}}", label: "{{label}}"}}
     matrix: {{block: [1024, 2048], label: [plain, "{HOSTILE}"]}}
   - name: refused
