@@ -88,16 +88,17 @@ def test_a_stale_bundle_beside_the_sources_does_not_ship(
     assert bundles_in(wheel_in(tmp_path / "dist")) == {"mylib/kernels.pallasc": ready}
 
 
-@pytest.mark.parametrize("backend", list(BACKENDS))
 @pytest.mark.parametrize(
-    ("bundles", "message"),
+    ("backend", "bundles", "message"),
     [
         (
+            "setuptools",
             '"mylib/kernels.pallasc" = {specs = "kernels.yaml", form = "store"}',
             "tool.pallasc.bundles.mylib/kernels.pallasc: unknown key 'form'.\n"
             "  Did you mean 'from'?",
         ),
         (
+            "hatchling",
             '"mylb/kernels.pallasc" = "ready.pallasc"',
             "tool.pallasc.bundles.mylb/kernels.pallasc: there is no package 'mylb'.\n"
             "  Did you mean 'mylib'?",
@@ -122,12 +123,11 @@ def test_a_mistake_ends_the_build_with_file_line_and_key(
     assert not list((tmp_path / "dist").glob("*"))
 
 
-@pytest.mark.parametrize("backend", list(BACKENDS))
 def test_what_is_missing_in_a_frozen_build_is_told_and_nothing_is_left(
-    backend: str, make_project: Make, builder: Environment, tmp_path: Path
+    make_project: Make, builder: Environment, tmp_path: Path
 ) -> None:
     bundles = '"mylib/kernels.pallasc" = {specs = "kernels.yaml", from = "frozen"}'
-    project = make_project(backend, bundles)
+    project = make_project("hatchling", bundles)
     (project / "kernels.yaml").write_text(
         "schema: 1\ntargets: [sm_90a]\nkernels:\n  - name: never_built\n"
         "    entry: pallasc.specs.library.elementwise:add\n"
