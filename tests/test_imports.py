@@ -143,14 +143,14 @@ def _names_of(node: ast.AST, package: str) -> list[str]:
         if node.level:
             base = ".".join([*package.split(".")[: 1 - node.level or None], *filter(None, [base])])
         return [f"{base}.{alias.name}" for alias in node.names]
-    if isinstance(node, ast.Call) and ast.unparse(node.func) in (
-        "__import__",
-        "import_module",
-        "importlib.import_module",
-    ):
-        return [
-            a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)
-        ]
+    match node:
+        case ast.Call(
+            func=ast.Name("__import__" | "import_module")
+            | ast.Attribute(ast.Name("importlib"), "import_module"),
+            args=arguments,
+        ):
+            constants = [one.value for one in arguments if isinstance(one, ast.Constant)]
+            return [value for value in constants if isinstance(value, str)]
     return []
 
 
