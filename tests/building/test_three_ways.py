@@ -17,23 +17,10 @@ import jax.numpy as jnp
 import pallasc
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
-from pallasc.specs.library import elementwise, hopper_matmul
 
-M = "f16[128, 128]"
-X = "f32[128, 128]"
 V = "f32[256]"
 LIKE = jax.ShapeDtypeStruct((256,), jnp.float32)
 MESH = plgpu.Mesh(grid=(1,), grid_names=("block",))
-
-
-@pallasc.kernel(args={"x": X, "y": X}, targets=["sm_90a"])
-def added(x, y):
-    return elementwise.add(x, y)
-
-
-@pallasc.kernel(args={"a": M, "b": M}, targets=["sm_90a"])
-def product(a, b):
-    return hopper_matmul.matmul(a, b, tile_m=128, tile_n=128)
 
 
 @pallasc.kernel(
@@ -60,15 +47,6 @@ def changed_in_place(x, y):
     return ref[...]
 
 
-def add_aliased(x_ref, y_ref, o_ref):
-    o_ref[...] = x_ref[...] + y_ref[...]
-
-
-@pallasc.kernel(args={"x": V, "y": V}, targets=["sm_90a"])
-def aliased(x, y):
-    return pl.pallas_call(add_aliased, out_shape=LIKE, input_output_aliases={0: 0})(x, y)
-
-
 @pallasc.kernel(args={"tree": {"a": V, "b": [V, None]}}, targets=["sm_90a"])
 def nested(tree):
     total = changed_in_place(tree["a"], tree["b"][0])
@@ -76,24 +54,18 @@ def nested(tree):
 
 
 CALLS = {
-    "added": (added, [X, X], {}),
-    "product": (product, [M, M], {}),
     "configured": (configured, [V], {"factor": 3.0, "steps": 2, "names": ["a", "b"]}),
     "changed_in_place": (changed_in_place, [V, V], {}),
-    "aliased": (aliased, [V, V], {}),
     "nested": (nested, [{"a": V, "b": [V, None]}], {}),
 }
 """
 
-_M, _X, _V = "f16[128, 128]", "f32[128, 128]", "f32[256]"
+_V = "f32[256]"
 _IN_YAML: dict[str, dict[str, Any]] = {
-    "added": {"args": {"x": _X, "y": _X}},
-    "product": {"args": {"a": _M, "b": _M}},
     "configured": {
         "args": {"x": _V}, "static": {"factor": 3.0, "steps": 2, "names": ["a", "b"]}
     },
     "changed_in_place": {"args": {"x": _V, "y": _V}},
-    "aliased": {"args": {"x": _V, "y": _V}},
     "nested": {"args": {"tree": {"a": _V, "b": [_V, None]}}},
 }  # fmt: skip
 
@@ -140,5 +112,4 @@ def test_three_ways_to_write_a_kernel_give_one_artifact(
 def test_different_kernels_have_different_artifacts(digests: dict[str, dict[str, str]]) -> None:
     for by_name in digests.values():
         assert sorted(by_name) == sorted(_IN_YAML)
-        # What `changed_in_place` and `aliased` do is one computation, not one kernel.
         assert len({*by_name.values()}) == len(_IN_YAML)

@@ -28,6 +28,7 @@ kernels:
     args: {x: "{dtype}[{m}, 4096]", y: "{dtype}[{m}, 4096]"}
     static: {block_size: 2048}
     matrix: {m: [1024], dtype: [f32, bf16]}
+    check: {m: 1}
 """
 
 
@@ -190,6 +191,7 @@ kernels:
     args: {x: "{dtype}[{m}, 4096]", y: "{dtype}[{m}, 4096]"}
     static: {block_size: 2048}
     matrix: {m: [1024], dtype: [f32, bf16]}
+    check: {m: 1}
 """
 _BOUND = """\
   - name: there

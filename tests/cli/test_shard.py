@@ -158,7 +158,7 @@ def test_checks_are_divided_as_builds_are(run: RunCommand, built: Any, ids: list
         reports.append(json.loads(result.out))
         top = ElementTree.parse("checks.xml").getroot()
         names = [top.get("name"), *(suite.get("name") for suite in top)]
-        assert names == [f"pallasc check (shard {shard})", f"static (shard {shard})"]
+        assert names == [f"pallasc check (shard {shard})", f"artifact (shard {shard})"]
     assert sorted(v["id"] for report in reports for v in report["variants"]) == sorted(ids)
     assert [report["shard"]["number"] for report in reports] == [1, 2, 3]
     assert json.loads(run(*arguments, "--json").out)["shard"] is None
