@@ -69,7 +69,7 @@ coverage: $(VENV)/installed-dev ## compile a kernel for every entry of Pallas, w
 	@$(BIN)/python -P tests/coverage/run.py --write
 	@$(BIN)/python -P docs/generate.py --write
 
-bench: $(VENV)/installed-dev ## run the benchmarks, or some (BENCHMARKS="remote farm farm_model"); fail on a missed goal
+bench: $(VENV)/installed-dev ## run the benchmarks, or some (BENCHMARKS="remote farm"); fail on a missed goal
 	@for name in $(BENCHMARKS); do echo "bench/$$name.py"; \
 		PYTHONPATH=bench $(BIN)/python -P "bench/$$name.py" --check $(BENCH_ARGS) || exit 1; done
 

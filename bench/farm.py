@@ -1,147 +1,102 @@
-"""Builds divided between machines.
+"""A dask cluster of two workers on this machine, against two processes (`--jobs 2`).
 
-* shards: a library (`library_mix`) is built on one machine, which records what each variant took;
-  then its eight shards are built one after the other, each with an empty store, and merged. By the
-  recorded costs, and by the real time of each job, no shard may take more than 15 % longer than the
-  mean. Merged, they must give the lock and the bundle of the one machine, digest by digest.
-  Measure on a machine that does nothing else: the shards do not run at the same time.
-* kills: merges of three shards are killed at random moments (`tests/shards/merge_kills.py`); after
-  each the store must verify, and a further merge must complete it.
-* dask, client: a cluster of dask on this machine, see `farm_dask`. Its speed against `--jobs 2` is
-  the median over `--rounds` rounds, in each of which both are timed one after the other.
+Two processes are the ideal: the workers start as many, on the same cores. The library mix is
+compiled by both in turn, each time with an empty store; the cluster was started before. The goal
+holds for the median over all rounds. Measure on a machine that does nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
-import resource
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 
-from harness import Figure, run_benchmark
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "shards"))
-
-import farm_dask
-import merge_kills
+from harness import Figure, median_ratio, paired, run_benchmark, timed_process
 from library_mix import write_mix
 
-from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.loading.lock_file import read_lock
-
-IMBALANCE = 0.15
+SPEED = 0.9
+_START_S = 60.0
+_FEW_CORES = {
+    "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
+    "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "500ms",
+    "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "2s",
+}
+"""The settings that docs/cluster.md recommends for machines with few cores."""
 
 
 def measure(options: argparse.Namespace) -> Sequence[Figure]:
-    """Measure all of it, or the parts that `--only` names."""
+    """Return the speed of two workers relative to two processes."""
     with tempfile.TemporaryDirectory(prefix="pallasc-bench-") as folder:
-        figures = []
-        for name in options.only or PARTS:
-            figures += PARTS[name](Path(folder) / name, options)
-        return figures
+        place = Path(folder)
+        spec, stores = write_mix(place, options.variants), count()
 
+        def build(*more: str) -> float:
+            store = str(place / f"store{next(stores)}")
+            command = ["-P", "-m", "pallasc", "build", str(spec), "--store", store, *more]
+            return timed_process([sys.executable, *command], stderr=subprocess.DEVNULL)
 
-def _shards(place: Path, options: argparse.Namespace) -> list[Figure]:
-    spec, of = write_mix(place, options.variants), options.shards
-    one_s, _ = _timed(place, "lock", spec, "--update", "--store", "one")
-    jobs = []
-    for number in range(1, of + 1):
-        where = ("--store", f"store{number}", "--shard", f"{number}/{of}")
-        output = ("--shard-output", f"{number}.part", "--junit", f"{number}.xml")
-        jobs.append(_timed(place, "build", spec, *where, *output, "--locked"))
-        print(f"shard {number}/{of}: {jobs[-1][0]:.1f} s", file=sys.stderr)
-    files = [f"{number}.part" for number in range(1, of + 1)]
-    merged = ("--store", "merged", "--lock", "merged.lock", "--json")
-    merge_s, _ = _timed(place, "merge", *files, *merged, output=place / "report.json")
-    report = json.loads((place / "report.json").read_text())
-    expected_s = [shard["expected_s"] for shard in report["shards"]]
-    name = f"{options.variants} variants in {of} shards"
+        with cluster(place) as address:
+            ideal, there = paired(
+                lambda: build("--jobs", "2"),
+                lambda: build("--executor", address),
+                options.rounds,
+            )
+    name = f"{options.variants} variants"
+    speed = median_ratio(ideal, there)
     return [
-        Figure(f"{options.variants} variants on one machine", one_s, "s"),
-        *(
-            Figure(f"{name}, shard {number}", seconds, "s")
-            for number, (seconds, _) in enumerate(jobs, 1)
-        ),
-        Figure(f"{name}, imbalance by recorded costs", _imbalance(expected_s), goal=IMBALANCE),
-        Figure(f"{name}, imbalance", _imbalance([s for s, _ in jobs]), goal=IMBALANCE),
-        Figure(f"{name}, imbalance of CPU time", _imbalance([cpu for _, cpu in jobs])),
-        Figure(f"{name}, the parts together", sum(_size(place / file) for file in files), "bytes"),
-        Figure(f"{name}, merged", merge_s, "s"),
-        Figure("digests that differ from those of one machine", _differences(place, spec), goal=0),
+        Figure(f"{name}, --jobs 2", statistics.median(ideal), "s"),
+        Figure(f"{name}, two workers of dask", statistics.median(there), "s"),
+        Figure(f"{name}, speed of dask / --jobs 2", speed, goal=SPEED, at_least=True),
     ]
 
 
-def _imbalance(seconds: Sequence[float]) -> float:
-    """Return by which part of the mean the longest takes longer."""
-    return max(seconds) / statistics.mean(seconds) - 1
+@contextlib.contextmanager
+def cluster(place: Path) -> Iterator[str]:
+    """Yield the address of a scheduler with two workers of one thread.
+
+    Args:
+        place: for their files.
+    """
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        port = int(opened.getsockname()[1])
+    here = {**os.environ, **_FEW_CORES, "PALLASC_CACHE_DIR": str(place / "digests")}
+    common = ["--host", "127.0.0.1", "--dashboard-address", "127.0.0.1:0"]
+    worker = [
+        "dask_worker", f"tcp://127.0.0.1:{port}", "--nthreads", "1", "--no-nanny",
+        "--local-directory", str(place / "dask"), *common,
+    ]  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context((place / "dask.log").open("wb"))
+        for words in (["dask_scheduler", "--port", str(port), *common], worker, worker):
+            command = [sys.executable, "-P", "-m", f"distributed.cli.{words[0]}", *words[1:]]
+            process = subprocess.Popen(command, env=here, stdout=log, stderr=log)
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+        _wait(place / "dask.log")
+        yield f"dask://127.0.0.1:{port}"
 
 
-def _differences(place: Path, spec: Path) -> int:
-    """Return how many entries of the locks and digests of the bundles differ."""
-    one, merged = read_lock(place / "pallasc.lock"), read_lock(place / "merged.lock")
-    assert one is not None
-    assert merged is not None
-    names = {*one.variants, *merged.variants}
-    differing = sum(one.variants.get(name) != merged.variants.get(name) for name in names)
-    digests = set()
-    for store in ("one", "merged"):
-        output = f"{store}.pallasc"
-        _timed(place, "bundle", "create", spec, "--frozen", "--store", store, "-o", output)
-        with open_bundle(place / output) as bundle:
-            digests.add((bundle.digest, (place / output).read_bytes()))
-    return differing + (one.toolchain != merged.toolchain) + len(digests) - 1
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size
-
-
-def _timed(place: Path, *arguments: str | Path, output: Path | None = None) -> tuple[float, float]:
-    """Run a command that must succeed; return its seconds, and CPU seconds of all its processes."""
-    command = [sys.executable, "-P", "-m", "pallasc", *map(str, arguments)]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    began = time.perf_counter()
-    done = subprocess.run(command, cwd=place, capture_output=True, check=False)
-    seconds = time.perf_counter() - began
-    if done.returncode:
-        raise SystemExit(
-            f"{' '.join(command)} ends with {done.returncode}:\n{done.stderr.decode()}"
-        )
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if output is not None:
-        output.write_bytes(done.stdout)
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return seconds, cpu_s
-
-
-def _kills(place: Path, options: argparse.Namespace) -> list[Figure]:
-    outcome = merge_kills.run(place, kills=options.kills, seed=options.seed)
-    for fault in outcome.wrong:
-        print(fault, file=sys.stderr)
-    return [
-        Figure("merges killed", outcome.kills, goal=options.kills, at_least=True),
-        Figure("kills that left some of the variants", outcome.partial),
-        Figure("what did not verify after a kill", len(outcome.wrong), goal=0),
-    ]
-
-
-PARTS = {"shards": _shards, "kills": _kills, **farm_dask.PARTS}
+def _wait(log: Path) -> None:
+    deadline_s = time.monotonic() + _START_S
+    while log.read_text().count("Registered to") < 2:
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"the workers did not start:\n{log.read_text()}")
+        time.sleep(0.05)
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--only", action="append", choices=PARTS, help="measure only this part")
-    parser.add_argument("--variants", type=int, default=200, help="variants of the library")
-    parser.add_argument("--rounds", type=int, default=3, help="how often dask and home are timed")
-    parser.add_argument("--shards", type=int, default=8, help="how many shards there are")
-    parser.add_argument("--kills", type=int, default=1000, help="how many merges are killed")
-    parser.add_argument("--seed", type=int, default=17, help="of the moments of kills")
+    parser.add_argument("--variants", type=int, default=60, help="how many variants are compiled")
+    parser.add_argument("--rounds", type=int, default=3, help="how often both are timed")
 
 
 if __name__ == "__main__":

@@ -210,7 +210,7 @@ class Workers:
         if self._run.options.executor:
             from pallasc.compiler.builds.on_cluster import open_cluster
 
-            return open_cluster(self._run, setup)
+            return open_cluster(self._run)
         from pallasc.compiler.builds.compile_misses import open_pool
 
         return open_pool(self._run.options, setup, len(self._run.variants))
@@ -225,13 +225,14 @@ class Workers:
         if pool is not None and isinstance(self._setup, Setup):
             from pallasc.compiler.builds.compile_misses import compile_misses
             from pallasc.compiler.workers.messages import Introduction
+            from pallasc.compiler.workers.pool import Pool
 
-            if self._run.options.executor:
+            if isinstance(pool, Pool):
+                pool.context = Introduction.of(self._setup, lookup.context, self._run.store)
+            else:
                 from pallasc.compiler.builds.on_cluster import describe
 
                 describe(pool, self._run, lookup, self._setup)
-            else:
-                pool.context = Introduction.of(self._setup, lookup.context, self._run.store)
             compile_misses(self._run, lookup, pool, session)
 
 

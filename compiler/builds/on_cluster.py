@@ -4,67 +4,52 @@ from __future__ import annotations
 
 from functools import partial
 
-from pallasc.compiler.builds.state import Miss, Run
-from pallasc.compiler.cluster.address import parse_address, require_dask
+from pallasc.compiler.builds.state import Run
+from pallasc.compiler.cluster.address import parse_address
+from pallasc.compiler.cluster.outcomes import publish
 from pallasc.compiler.cluster.pool import ClusterPool
-from pallasc.compiler.cluster.received import received
+from pallasc.compiler.cluster.sources import sources_of
 from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.toolchain.environment import counted_values
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.capacity import find_capacity
-from pallasc.compiler.workers.messages import Compile, Compiled, Reply, Request
-from pallasc.compiler.workers.tasks import Task
+from pallasc.specs.settings.build_settings import SALT
 
-_TICK_S = 0.25
+TIMEOUT_S = 3600.0
+"""Time limit of a variant without `--timeout`: no worker may keep a variant for ever."""
 
 
-def open_cluster(run: Run, setup: Setup) -> ClusterPool:
+def open_cluster(run: Run) -> ClusterPool:
     """Return the cluster that a build compiles with.
 
     Raises:
         SpecError: the executor is not the address of a scheduler.
-        ToolError: dask is not installed.
     """
-    options = run.options
-    address = parse_address(options.executor or "")
-    require_dask()
-    jobs = options.jobs or find_capacity().jobs(len(run.variants))
-    return ClusterPool(
-        address,
-        jobs,
-        setup.environment,
-        ptxas="" if options.ptxas is None else str(setup.toolchain.ptxas),
-        timeout_s=options.timeout_s,
-        memory_bytes=options.memory_bytes,
-        tick_s=_TICK_S,
-        tell=partial(run.store.tell_once, "cluster"),
-    )
+    jobs = run.options.jobs or find_capacity().jobs(len(run.variants))
+    address = parse_address(run.options.executor or "")
+    return ClusterPool(address, jobs, partial(run.store.tell_once, "cluster"))
 
 
-def describe(pool: object, run: Run, lookup: Lookup, setup: Setup) -> None:
-    """Tell a cluster what the misses of a build are compiled with, and how results are taken in.
+def describe(pool: ClusterPool, run: Run, lookup: Lookup, setup: Setup) -> None:
+    """Send a cluster the toolchain and the sources of a build, and have its results verified.
 
     Raises:
         ToolError: there is too much to send, or the assembler cannot be asked for its version.
     """
-    if not isinstance(pool, ClusterPool):
-        return
-    misses = list(run.misses.values())
-    variants = [run.variants[miss.indices[0]] for miss in misses]
-    without = [str(run.store.root)]
-    pool.describe(lookup.context, setup.versions_now(), variants, without)
-    pool.accept = partial(_accept, pool, run, lookup, misses)
+    from pallasc.compiler.cluster.worker import BuildPlugin
 
-
-def _accept(
-    pool: ClusterPool,
-    run: Run,
-    lookup: Lookup,
-    misses: list[Miss],
-    task: Task,
-    asked: Request,
-    reply: Compiled,
-) -> Reply | str:
-    if not isinstance(asked, Compile):
-        return reply
-    keys = misses[task.label].request
-    return received(reply, asked=asked, keys=keys, lookup=lookup, store=run.store, sent=pool.sent)
+    requests = [miss.request for miss in run.misses.values()]
+    variants = (run.variants[miss.indices[0]] for miss in run.misses.values())
+    sent = sources_of(variants, without=[str(run.store.root)])
+    salt = {name: value for name, value in lookup.context.variables.items() if name == SALT}
+    plugin = BuildPlugin(
+        toolchain=setup.components(lookup.context),
+        salt=salt,
+        environment=counted_values(setup.environment),
+        ptxas=run.options.ptxas and setup.toolchain.ptxas,
+        timeout_s=run.options.timeout_s or TIMEOUT_S,
+        memory_bytes=run.options.memory_bytes,
+        sources=sent,
+    )
+    pool.describe(plugin)
+    pool.accept = partial(publish, requests, lookup, run.store, sent)

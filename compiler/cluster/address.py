@@ -1,24 +1,22 @@
-"""Where variants are compiled: the text of `--executor`, and what it needs installed."""
+"""The address of a cluster: the text of `--executor`."""
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from typing import NamedTuple
 
-from pallasc.errors import SpecError, ToolError
+from pallasc.errors import SpecError
 
 LOCAL = "dask:"
 """A cluster in the process of the build."""
 
-INSTALL = 'pip install "pallasc[dask]"'
 _SCHEMES = {"dask": "tcp", "dask+tls": "tls"}
 _ADDRESS = re.compile(
     r"(?P<scheme>dask(?:\+tls)?)://"
     r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?/?"
 )
 _PORT = 8786
-"""Where a scheduler of dask listens unless it is told otherwise."""
+"""The default port of dask's scheduler."""
 
 
 class Address(NamedTuple):
@@ -44,23 +42,10 @@ def parse_address(text: str) -> Address:
     match = _ADDRESS.fullmatch(text.strip())
     port = int(match["port"] or _PORT) if match else 0
     if match is None or not 0 < port < 65536:
-        shown = "what has a user or a password" if "@" in text else repr(text)
+        shown = "a text with a user or a password" if "@" in text else repr(text)
         raise SpecError(
             f"--executor: {shown} is not the address of a scheduler.",
             hint="Write dask://HOST:8786, dask+tls://HOST:8786, or dask: for a cluster on this "
             "machine.",
         )
     return Address(text.strip(), f"{_SCHEMES[match['scheme']]}://{match['host']}:{port}")
-
-
-def require_dask() -> None:
-    """Check that dask is installed, without importing it.
-
-    Raises:
-        ToolError: it is not.
-    """
-    if importlib.util.find_spec("distributed") is None:
-        raise ToolError(
-            "--executor compiles on a dask cluster, and dask.distributed is not installed.",
-            hint=f"Install it with: {INSTALL}",
-        )

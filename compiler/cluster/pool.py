@@ -1,361 +1,327 @@
-"""A cluster as builds use it: what `workers/pool.Pool` does with processes, with dask's workers.
+"""A cluster as builds use it: the interface of `workers/pool.Pool`, with dask's workers.
 
-Work is sent ahead, so that workers never wait for the build and an adaptive cluster sees how much
-there is (`pieces`). What a worker refuses goes to another (`roster`). A variant is compiled again
-only where its work was lost on the way.
+dask schedules the variants, one task each, and repeats those whose worker died. A worker that gives
+no answer, or whose answers the build rejects, gets no more variants after a few.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
-import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from queue import Empty
-from types import TracebackType
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
 
 from pallasc.compiler.cluster.address import Address
-from pallasc.compiler.cluster.link import (
-    PATIENCE_S,
-    Arrived,
-    Began,
-    Broken,
-    Closed,
-    Link,
-    Lost,
-    Workers,
-)
-from pallasc.compiler.cluster.link import Event as LinkEvent
-from pallasc.compiler.cluster.payloads import Outcome, Result, Session
-from pallasc.compiler.cluster.pieces import Backlog, Item, Piece
-from pallasc.compiler.cluster.roster import Roster
-from pallasc.compiler.cluster.shipped import shipped
-from pallasc.compiler.cluster.under_way import UnderWay
-from pallasc.compiler.toolchain.context import Context
-from pallasc.compiler.toolchain.environment import counted_values
+from pallasc.compiler.cluster.outcomes import LONGEST_BYTES, Outcome
 from pallasc.compiler.workers import failures
-from pallasc.compiler.workers.messages import Compiled, Reply, Request
+from pallasc.compiler.workers.messages import Compiled
 from pallasc.compiler.workers.pool import Event
 from pallasc.compiler.workers.tasks import Answer, Task
-from pallasc.compiler.workers.worker_process import PROGRAM
-from pallasc.errors import PallascError, ToolError
-from pallasc.specs.spec import Variant
+from pallasc.errors import CompileError, PallascError, ToolError
 
-Accept = Callable[[Task, Request, Compiled], Reply | str]
-"""Verifies and publishes what a worker compiled; a text says why the worker cannot be used."""
+if TYPE_CHECKING:
+    from pallasc.compiler.cluster.worker import BuildPlugin
+
+_HINT = "Start one with: dask scheduler; or compile here, without --executor."
+_HINT_TLS = (
+    "Give it and this machine certificates of one authority: distributed.comm.tls.ca-file, "
+    ".client.cert and .client.key of dask's configuration."
+)
+SLACK_S = 120.0
+"""Time that a worker may need in addition to a variant's limit: its processes have to start."""
+_CONNECT_S = 5.0
+_WAIT_S = 30.0
+_SLOWEST_BYTES_PER_S = 1e6
+_NOBODY_S = 15.0
+_TICK_S = 0.5
+_AHEAD = 16
+"""Variants sent ahead, and four for each thread: workers never wait, and a false one takes few."""
+_MOST_FAILURES = 3
+"""Failures after which a worker gets no more variants, and a variant no more workers."""
 
 
 @dataclass(slots=True)
-class ClusterPool:
+class _Sent:
+    """A variant on its way.
+
+    Attributes:
+        task: the task.
+        future: dask's.
+        began_s: when it began, None before.
+        allowed: the workers that may compile it, None for all.
+        worker: the worker that has it, "" until that is known.
+        failures: why workers failed at it, by worker; "" is an unknown one.
+    """
+
+    task: Task
+    future: Any = None
+    began_s: float | None = None
+    allowed: list[str] | None = None
+    worker: str = ""
+    failures: dict[str, str] = field(default_factory=dict)
+
+
+class ClusterPool(ExitStack):
     """The workers of a dask cluster; use it as a context manager.
 
     Args:
         address: the scheduler.
         jobs: how many processes compile in a local cluster; elsewhere, the cluster's threads.
-        environment: of compiling processes here; what reaches the compiler is sent.
-        context: the request that every worker gets first here; not sent.
-        ptxas: the assembler that the user named, "" for the installed one.
-        timeout_s: how long a variant may take.
-        memory_bytes: what a compiling process may hold, 0 for no limit, None for its share of the
-            worker's machine.
-        tick_s: how often `run` yields a tick.
-        program: the module that compiling processes run.
-        patience_s: how long the scheduler may be gone.
-        accept: verifies and publishes what was compiled.
-        tell: says something to the user.
+        warn: shows a sentence to the user.
 
     Attributes:
-        sent: digests of the files that are sent, by path.
+        accept: verifies and publishes a result, or raises ValueError.
     """
 
-    address: Address
-    jobs: int
-    environment: Mapping[str, str]
-    context: Request | None = None
-    ptxas: str = field(default="", kw_only=True)
-    timeout_s: float | None = field(default=None, kw_only=True)
-    memory_bytes: int | None = field(default=None, kw_only=True)
-    tick_s: float = field(default=1.0, kw_only=True)
-    program: str = field(default=PROGRAM, kw_only=True)
-    patience_s: float = field(default=PATIENCE_S, kw_only=True)
-    accept: Accept = field(default=lambda task, request, reply: reply, kw_only=True)
-    tell: Callable[[str], None] = field(default=lambda text: None, kw_only=True)
-    sent: Mapping[str, str] = field(default_factory=dict, init=False)
-    _link: Link = field(init=False)
-    _started: bool = field(default=False, init=False)
-    _backlog: Backlog = field(default_factory=Backlog, init=False)
-    _roster: Roster = field(init=False)
-    _under_way: UnderWay = field(init=False)
-    _refused_by_all: list[Item] = field(default_factory=list, init=False)
-    _begun: set[int] = field(default_factory=set, init=False)
-
-    def __post_init__(self) -> None:
-        self._link = Link(self.address, self.jobs, patience_s=self.patience_s)
-        self._roster = Roster(self.address.text)
-        self._under_way = UnderWay(self._link)
-
-    def __enter__(self) -> ClusterPool:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+    def __init__(
+        self, address: Address, jobs: int, warn: Callable[[str], None] = lambda text: None
     ) -> None:
-        if self._started:
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                self._link.close(self._under_way.session_name)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        super().__init__()
+        self.jobs = jobs
+        self.accept: Callable[[Task, Compiled], Compiled] = lambda task, reply: reply
+        self._address, self._warn = address, warn
+        self._name = f"pallasc-{secrets.token_hex(8)}"
+        self._client: Any = None
+        self._limit_s = 0.0
+        self._count = 0
+        self._sent: dict[str, _Sent] = {}
+        self._done: SimpleQueue[Any] = SimpleQueue()
+        self._workers: Mapping[str, int] = {}
+        self._heard_s: dict[str, float] = {}
+        self._failures: Counter[str] = Counter()
+        self._refused: dict[str, str] = {}
 
     def warm(self, count: int) -> None:
-        """Connect while the caller still prepares."""
-        if not self._started:
-            self._started = True
-            self._link.start()
-
-    def describe(
-        self,
-        context: Context,
-        versions: Mapping[str, str],
-        variants: Iterable[Variant],
-        without: Sequence[str] = (),
-    ) -> None:
-        """Say what the variants of the next `run` are compiled with, and from.
-
-        Args:
-            context: the toolchain that workers must have.
-            versions: of its parts, for messages.
-            variants: the variants, whose sources are sent.
-            without: folders that are not sent.
+        """Connect.
 
         Raises:
-            ToolError: there is too much to send.
+            ToolError: dask is not installed, or no scheduler answers.
         """
-        sources = shipped(variants, without=without)
-        self.sent = sources.files
-        session = Session(
-            build=secrets.token_hex(16),
-            identity=context.identity,
-            variables=context.variables,
-            versions=versions,
-            environment=counted_values(self.environment),
-            ptxas=self.ptxas,
-            timeout_s=self.timeout_s,
-            memory_bytes=self.memory_bytes,
-            program=self.program,
-            folders=tuple(sources.folders),
-            files=sources.files,
-            links=sources.links,
-            path=tuple(sources.path),
-            blobs=sources.blobs,
-        )
-        self._under_way.enter(session.to_bytes())
+        try:
+            from distributed import Client, Security
+        except ImportError as error:
+            raise ToolError(
+                "--executor compiles on a dask cluster, and dask.distributed is not installed.",
+                hint='Install it with: pip install "pallasc[dask]"',
+            ) from error
+        # The build itself reports what matters.
+        self.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.CRITICAL)
+        self.enter_context(warnings.catch_warnings(action="ignore"))
+        here = {  # in this process; dask's HTTP servers listen on the loopback alone
+            "n_workers": 1, "threads_per_worker": self.jobs, "processes": False, "memory_limit": 0,
+            "dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0",
+        }  # fmt: skip
+        url = self._address.url
+        options: dict[str, Any] = {} if url else here
+        is_tls = url.startswith("tls:")
+        try:
+            if is_tls and Security().get_connection_args("client")["ssl_context"] is None:
+                raise ValueError("no certificates are set for it")
+            client = Client(url or None, timeout=_CONNECT_S, set_as_default=False, **options)
+            self._client = self.enter_context(client)
+        except (OSError, ValueError, TypeError, RuntimeError) as error:
+            raise ToolError(
+                f"there is no scheduler that answers at {self._address.text}: {_text_of(error)}",
+                hint=_HINT_TLS if is_tls else _HINT,
+            ) from error
+
+    def describe(self, build: BuildPlugin) -> None:
+        """Send the workers the toolchain, limits, and sources of the variants of `run`."""
+        self._limit_s = build.timeout_s + SLACK_S
+        wait_s = _WAIT_S + sum(map(len, build.sources.files.values())) / _SLOWEST_BYTES_PER_S
+        self._ask(wait_s, self._client.register_plugin, build, name=self._name)
+        self.callback(self._ask, _WAIT_S, self._client.unregister_worker_plugin, self._name)
+
+    def _ask(
+        self, wait_s: float, method: Callable[..., Any], *arguments: Any, **names: Any
+    ) -> None:
+        with suppress(Exception):  # variants of a worker that hangs go elsewhere
+            self._client.sync(method, *arguments, callback_timeout=wait_s, **names)
 
     def running(self) -> list[tuple[Task, float]]:
         """Return what is being compiled and for how many seconds, the longest first."""
-        now_s = time.monotonic()
-        begun = [
-            (piece.items[0].task, now_s - piece.began_s)
-            for piece in self._under_way.pieces.values()
-            if piece.began_s is not None
-        ]
-        return sorted(begun, key=lambda item: -item[1])
+        now_s, sent = time.monotonic(), self._sent.values()
+        begun = [(each.task, now_s - each.began_s) for each in sent if each.began_s is not None]
+        return sorted(begun, key=lambda each: -each[1])
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Event]:
-        """Carry out tasks; yields what `Pool.run` does.
+        """Carry out tasks; yields the events of `Pool.run`.
 
-        A variant may be said to have started more than once on the cluster, but here it is once.
-        Where the scheduler is gone for good, one task fails, and the others have no answer.
+        Raises:
+            ToolError: the connection to the scheduler is lost.
         """
-        self.warm(0)
-        self._begun = set()
-        self._backlog.clear()  # of a run that was given up
-        self._backlog.add(tasks)
-        self._roster.touch()
+        waiting = deque(tasks)
         told_s = time.monotonic()
-        while self._backlog or self._under_way or self._refused_by_all:
-            yield from self._without_workers()
-            yield from self._send()
-            left_s = max(0.0, told_s + self.tick_s - time.monotonic())
-            for event in self._events(left_s):
-                yield from self._take(event)
-            if time.monotonic() >= told_s + self.tick_s:
-                told_s = time.monotonic()
-                yield "tick", None, None
-
-    def _events(self, timeout_s: float) -> Iterator[LinkEvent]:
-        """Yield what has happened, and wait for the first event."""
-        try:
-            yield self._link.events.get(timeout=timeout_s)
-            while True:
-                yield self._link.events.get_nowait()
-        except Empty:
-            return
-
-    # ---- sending
-
-    def _send(self) -> Iterator[Event]:
-        """Send work ahead."""
-        parcels = []
-        ahead = self._backlog.ahead(sum(self._roster.threads.values()))
-        asked = self._roster.to_ask() if self._backlog or self._refused_by_all else ""
-        if asked and self._refused_by_all:
-            self._backlog.put_back([self._refused_by_all.pop(0)])
-        while self._backlog and (asked or len(self._under_way.pieces) < ahead):
-            items = []
-            for item in self._backlog.take():
-                try:
-                    item.prepare()
-                    items.append(item)
-                except PallascError as error:
-                    yield "done", item.task, Answer(item.task, None, error, "")
-            workers = [asked] if asked else self._roster.allowed(items)
-            if workers is not None and not workers:
-                self._refused_by_all += items
-            elif items:
-                parcels.append(self._under_way.add(Piece(items, workers, asks=asked)))
-                asked = ""
-        if parcels:
-            self._link.send(parcels)
-
-    # ---- hearing
-
-    def _take(self, event: LinkEvent) -> Iterator[Event]:
-        """Take in what happened on the cluster."""
-        if isinstance(event, Workers):
-            self._count_workers(event)
-            return
-        if isinstance(event, Closed):
-            yield from self._stop(event.error)
-            return
-        if isinstance(event, Began):
-            yield from self._begin(event.key)
-            return
-        piece = self._under_way.pieces.pop(event.key, None)
-        if piece is None:
-            return
-        if isinstance(event, Arrived):
-            yield from self._arrive(piece, event.data)
-        elif isinstance(event, Broken):
-            yield from self._break(piece, event)
-        elif isinstance(event, Lost):
-            self._backlog.put_back(piece.items)
-        self._backlog.put_back(self._under_way.held_for(piece))
-
-    def _begin(self, key: str) -> Iterator[Event]:
-        piece = self._under_way.pieces.get(key)
-        if piece is None:
-            return
-        # What has begun before was begun by a worker that has died since.
-        error = None if piece.began_s is None else piece.note_death()
-        if error is not None:
-            self._under_way.cancel([key])
-            del self._under_way.pieces[key]
-            yield "done", piece.items[0].task, Answer(piece.items[0].task, None, error, "")
-            return
-        piece.began_s = time.monotonic()
-        self._backlog.put_back(self._under_way.held_for(piece))  # the worker has the session now
-        yield from self._started_once(piece)
-
-    def _started_once(self, piece: Piece) -> Iterator[Event]:
-        for item in piece.items:
-            if item.task.label not in self._begun:
-                self._begun.add(item.task.label)
-                yield "started", item.task, None
-
-    def _arrive(self, piece: Piece, data: object) -> Iterator[Event]:
-        """Take in what a worker returned."""
-        try:
-            result = Result.from_bytes(data)
-        except ValueError as error:
-            yield from self._break(piece, Broken("", False, f"a worker's result: {error}"))
-            return
-        worker = result.worker
-        if result.lacks:
-            death = None if piece.began_s is None else piece.note_death()
-            if death is not None:
-                yield "done", piece.items[0].task, Answer(piece.items[0].task, None, death, "")
-            else:
-                self._under_way.bring_session(piece, worker)
-        elif result.refused:
-            self._roster.refuse(worker, "; ".join(result.refused))
-            self._backlog.put_back(piece.items)
-        elif len(result.outcomes) != len(piece.items):
-            yield from self._break(piece, Broken("", False, "a worker's result: too short"))
-        else:
-            if self._roster.accept(worker):
-                self._ask_all_again()
-            yield from self._started_once(piece)
-            for item, outcome in zip(piece.items, result.outcomes, strict=True):
-                self._backlog.pace(outcome.seconds)
-                yield from self._settle(item, outcome, worker)
-
-    def _settle(self, item: Item, outcome: Outcome, worker: str) -> Iterator[Event]:
-        """Settle a task, unless another worker has to do it."""
-        task, reply, error = item.task, None, outcome.error
-        if outcome.reply is not None:
+        nobody_s = told_s + _NOBODY_S
+        self._workers = self._client.ncores()
+        while waiting or self._sent:
             try:
-                reply = item.prepare().read_reply(outcome.reply)
-            except ValueError:
-                error = failures.garbled(task.doing)
+                while waiting and len(self._sent) < 4 * self.jobs + _AHEAD:
+                    yield from self._begin(waiting.popleft())
+                with suppress(Empty):
+                    left_s = max(0.0, told_s + _TICK_S - time.monotonic())
+                    yield from self._take(self._done.get(timeout=left_s))
+                if time.monotonic() < told_s + _TICK_S:
+                    continue
+                told_s = time.monotonic()
+                yield from self._look(told_s)
+            except OSError as error:
+                raise ToolError(
+                    f"the connection to {self._address.text} is lost: {_text_of(error)}",
+                    hint="Build again: finished variants are in the store.",
+                ) from error
+            if not self._workers and told_s > nobody_s:
+                self._warn(f"{self._address.text} has no workers yet: waiting for the first one")
+                nobody_s = float("inf")
+            yield "tick", None, None
+
+    # ---- variants out
+
+    def _begin(self, task: Task) -> Iterator[Event]:
+        try:
+            yield from self._send(_Sent(replace(task, request=task.make_request())))
+        except PallascError as error:
+            yield _failed(task, error)
+
+    def _send(self, sent: _Sent) -> Iterator[Event]:
+        """Submit a variant, to workers that have not failed at it."""
+        from pallasc.compiler.cluster.worker import compile_variant
+
+        excluded = {*self._refused, *sent.failures}
+        sent.allowed, sent.worker = None, ""
+        self._count += 1
+        if self._workers and excluded:
+            allowed = [worker for worker in self._workers if worker not in excluded]
+            if not allowed or sum(map(bool, sent.failures)) >= _MOST_FAILURES:
+                yield _failed(sent.task, self._refusal(sent))
+                return
+            # If nobody knows which worker failed, the next one is chosen, and so known.
+            chosen = allowed[self._count % len(allowed)]
+            sent.allowed = [chosen] if "" in sent.failures else allowed
+        sent.future = self._client.submit(
+            compile_variant, self._name, sent.task.group, sent.task.make_request().to_json(),
+            key=f"{self._name}-{self._count}", workers=sent.allowed, pure=False,
+        )  # fmt: skip
+        self._sent[sent.future.key] = sent
+        sent.future.add_done_callback(self._done.put)
+
+    # ---- answers in
+
+    def _take(self, future: Any) -> Iterator[Event]:
+        """Take in that dask is done with a task.
+
+        Raises:
+            OSError: the connection to the scheduler is lost.
+        """
+        if future.key not in self._sent:
+            return  # the variant was moved to another worker
+        if future.status == "cancelled":
+            raise ConnectionError("the scheduler is gone")
+        sent = self._sent.pop(future.key)
+        yield from self._started(sent)
+        try:
+            if future.status == "error":
+                raise future.exception(timeout=_WAIT_S)
+            sent.worker = next(iter(self._client.who_has([future])[future.key]), "")
+            yield "done", sent.task, self._answer(sent, future)
+        except Exception as error:  # noqa: BLE001 - whatever dask makes of what was sent
+            yield from self._retry(sent, error)
+        finally:
+            future.release()
+
+    def _answer(self, sent: _Sent, future: Any) -> Answer:
+        """Fetch an answer of bounded size, verify it, and publish it.
+
+        Raises:
+            ValueError: it is rejected.
+        """
+        size = self._client.nbytes([future.key], summary=False).get(future.key, 0)
+        if size > LONGEST_BYTES:
+            raise ValueError(f"its answer has {size} bytes")
+        outcome = Outcome.from_bytes(future.result(timeout=_WAIT_S))
+        task, reply, error = sent.task, None, outcome.error
+        if outcome.refused:
+            self._refused[sent.worker] = outcome.refused
+            raise ValueError(outcome.refused)
+        if outcome.reply is not None:
+            reply = task.make_request().read_reply(outcome.reply)
+            reply = self.accept(task, reply) if isinstance(reply, Compiled) else reply
         elif error is None:
             error = failures.garbled(task.doing)
-        if isinstance(reply, Compiled):
-            accepted = self.accept(task, item.prepare(), reply)
-            if isinstance(accepted, str):
-                item.refused[worker] = accepted
-                self._roster.touch()
-                self._backlog.put_back([item])
-                return
-            reply = accepted
+        self._heard_s[sent.worker] = time.monotonic()
         place, stray = outcome.place, outcome.stray_bytes
-        yield "done", task, Answer(task, reply, error, outcome.output, place, stray_bytes=stray)
+        return Answer(task, reply, error, outcome.output, place, stray_bytes=stray)
 
-    def _break(self, piece: Piece, event: Broken) -> Iterator[Event]:
-        """Try again what dask gave up, a few times, and one by one."""
-        alone = len(piece.items) == 1
-        for item in piece.items:
-            error = item.give_up(
-                event.text, alone=alone, by_death=event.is_death, address=self.address.text
-            )
-            if error is None:
-                self._backlog.put_back([item])
-            else:
-                yield "done", item.task, Answer(item.task, None, error, "")
+    def _retry(self, sent: _Sent, error: Exception) -> Iterator[Event]:
+        """Have a variant compiled by another worker."""
+        if type(error).__name__ == "KilledWorker":
+            text = f"workers of {self._address.text} died each time that they compiled it"
+            hint = "If they are short of memory, give each compiling process less with --memory."
+            yield _failed(sent.task, CompileError(text, hint=hint, kind="died"))
+            return
+        if sent.allowed is not None and len(sent.allowed) == 1:
+            sent.worker = sent.allowed[0]
+        if sent.worker not in self._refused:
+            self._blame(sent, sent.worker, _text_of(error))
+        yield from self._send(sent)
+
+    def _blame(self, sent: _Sent, worker: str, why: str) -> None:
+        """Note that a worker failed at a variant."""
+        sent.failures[worker] = why
+        self._failures[worker] += 1
+        if worker and self._failures[worker] >= _MOST_FAILURES:
+            self._refused[worker] = why
 
     # ---- workers
 
-    def _count_workers(self, event: Workers) -> None:
-        """Note which workers there are; have done elsewhere what waits for one that is gone."""
-        if self._roster.count(event.threads):
-            self._ask_all_again()
-        self.jobs = sum(event.threads.values()) or self.jobs
-        self._backlog.put_back(self._under_way.take_from(event.threads))
+    def _look(self, now_s: float) -> Iterator[Event]:
+        """Note which workers there are and what they have; give up on one without answers."""
+        self._workers = self._client.ncores()
+        self.jobs = sum(self._workers.values()) or self.jobs
+        for worker, keys in self._client.processing().items():
+            held = [self._sent[key] for key in keys if key in self._sent]
+            for sent in held:
+                sent.worker = worker
+                yield from self._started(sent)
+            if not held:
+                self._heard_s.pop(worker, None)
+            elif now_s > self._heard_s.setdefault(worker, now_s) + self._limit_s:
+                self._refused[worker] = f"it gave no answer for {self._limit_s:g} s"
+                for sent in held:
+                    self._blame(sent, worker, self._refused[worker])
+        for key, sent in list(self._sent.items()):
+            is_gone = sent.allowed is not None and not {*sent.allowed} & {*self._workers}
+            if is_gone or sent.worker in self._refused:
+                self._sent.pop(key).future.cancel()
+                yield from self._send(sent)
 
-    def _ask_all_again(self) -> None:
-        """Send once more what all workers had refused: one may take it now."""
-        items, self._refused_by_all = self._refused_by_all, []
-        self._backlog.put_back(items)
+    def _started(self, sent: _Sent) -> Iterator[Event]:
+        if sent.began_s is None:
+            sent.began_s = time.monotonic()
+            yield "started", sent.task, None
 
-    def _without_workers(self) -> Iterator[Event]:
-        """Give up what all workers have refused; say so where there are none at all."""
-        if text := self._roster.told_nobody():
-            self.tell(text)
-        if not self._roster.is_given_up() or self._under_way.asks():
-            return
-        items, self._refused_by_all = self._refused_by_all, []
-        for item in items:
-            error = self._roster.refusal(item)
-            yield "done", item.task, Answer(item.task, None, error, "")
+    def _refusal(self, sent: _Sent) -> ToolError:
+        why = {**self._refused, **sent.failures}
+        shown = "; ".join(f"{worker}: {reason.rstrip('.')}" for worker, reason in why.items())
+        return ToolError(
+            f"no worker of {self._address.text} compiles it as it would be here: {shown}.",
+            hint="Workers need the packages that are installed here, in the same versions, and "
+            "room for the files of a build. Or compile here, without --executor.",
+        )
 
-    def _stop(self, error: ToolError) -> Iterator[Event]:
-        """Settle one task with an error that concerns all; those that are left are not answered."""
-        items = [*self._under_way.clear(), *self._backlog.clear(), *self._refused_by_all]
-        self._refused_by_all = []
-        if items:
-            task = min((item.task for item in items), key=lambda task: task.label)
-            yield "done", task, Answer(task, None, error, "")
+
+def _failed(task: Task, error: PallascError) -> Event:
+    return "done", task, Answer(task, None, error, "")
+
+
+def _text_of(error: BaseException) -> str:
+    """Return the first line of an error's text, with its type unless we raised it."""
+    text = next(iter(str(error).splitlines()), "")[:500]
+    return text if type(error) is ValueError else f"{type(error).__name__}: {text}"

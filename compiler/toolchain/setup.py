@@ -79,13 +79,17 @@ class Setup(NamedTuple):
         return toolchain_record(self.toolchain, digests.digest)
 
 
-def prepare(ptxas: Path | None = None) -> Setup:
+def prepare(ptxas: Path | None = None, *, base: Mapping[str, str] = os.environ) -> Setup:
     """Find the toolchain and make the environment.
+
+    Args:
+        ptxas: an assembler to use instead of the installed one.
+        base: the environment to start from.
 
     Raises:
         ToolError: a part is missing, or its version is not a tested one.
     """
     toolchain = find_toolchain(ptxas)
     folder, temporary = tool_folder(toolchain)
-    environment = compiling_environment(os.environ, folder)
+    environment = compiling_environment(base, folder)
     return Setup(toolchain, environment, folder.parent, temporary)

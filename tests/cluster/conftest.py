@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "building" / "programs"))
 from clusters import Cluster, cluster
+
+from pallasc.cache.store import Store
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def two(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Iterator[Cluster]:
     """Return a cluster of two workers with a thread each."""
-    with cluster(tmp_path_factory.mktemp("cluster")) as made:
+    known = {"PALLASC_CACHE_DIR": str(warm_store.root)}  # which has the toolchain's digests
+    with cluster(tmp_path_factory.mktemp("cluster"), known) as made:
         yield made

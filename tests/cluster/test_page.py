@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from clusters import answers_at, own_port, wait_for
+
+from pallasc.cache.store import Store
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,8 +56,9 @@ def run(words: list[str], place: Path, here: dict[str, str]) -> subprocess.Compl
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> dict[str, str]:
-    """Return an environment whose files lie in a folder of the test."""
+def here(tmp_path: Path, warm_store: Store) -> dict[str, str]:
+    """Return an environment with its own folders, and a store with the toolchain's digests."""
+    shutil.copytree(warm_store.root, tmp_path / "store")
     return {**os.environ, "PALLASC_CACHE_DIR": str(tmp_path / "store"), "TMPDIR": str(tmp_path)}
 
 

@@ -1,6 +1,6 @@
 """Merges that are killed at random moments: the store verifies, and the next merge completes it.
 
-`run` is used by the tests with a few kills and by bench/farm.py with many. Each process is forked
+`run` is used by the tests with a few kills. Each process is forked
 from this one, so that it is busy with merging from its first moment on. It kills itself before or
 after a call of some function, of C or Python: which one does not depend on the machine.
 """

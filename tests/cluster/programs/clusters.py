@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-PROGRAMS = Path(__file__).parents[2] / "building" / "programs"
-"""Where `fake_worker` lies."""
+PROGRAMS = Path(__file__).parent
 _START_S = 300.0
 """A machine with much else to do takes its time."""
 
@@ -51,14 +48,13 @@ class Cluster:
     Args:
         folder: for what they write.
         port: of the scheduler.
+        variables: of the environment of all processes.
     """
 
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder, self.port = folder, port
+    def __init__(self, folder: Path, port: int, variables: Mapping[str, str]) -> None:
+        self.folder, self.port, self._variables = folder, port, variables
         self.scheduler: subprocess.Popen[bytes] | None = None
         self.workers: dict[str, subprocess.Popen[bytes]] = {}
-        self._supervised: dict[str, threading.Thread] = {}
-        self._over = threading.Event()
 
     @property
     def address(self) -> str:
@@ -76,37 +72,21 @@ class Cluster:
         self.scheduler.kill()
         self.scheduler.wait()
 
-    def start_worker(
-        self, name: str, *, port: int | None = None, supervised: bool = False, **variables: str
-    ) -> None:
-        """Start a worker of one thread; one that is supervised is started again where it ends.
+    def start_worker(self, name: str, *arguments: str, **variables: str) -> None:
+        """Start a worker of one thread.
 
         Args:
-            name: what to call it.
-            port: where it finds the scheduler, if that is not the scheduler's own port.
-            supervised: whether to start it again.
+            name: its name.
+            arguments: further arguments.
             variables: of its environment.
         """
-
-        def start() -> subprocess.Popen[bytes]:
-            return self._start(
-                "dask_worker", name, f"tcp://127.0.0.1:{port or self.port}", "--nthreads", "1",
-                "--no-nanny", "--name", name, "--host", "127.0.0.1",
-                "--dashboard-address", "127.0.0.1:0", "--local-directory",
-                str(self.folder / name), "--death-timeout", str(_START_S), variables=variables,
-            )  # fmt: skip
-
-        def supervise() -> None:
-            while not self._over.is_set():
-                if self.workers[name].poll() is not None:
-                    self.workers[name] = start()
-                self._over.wait(0.1)
-
-        self.workers[name] = start()
-        if supervised:
-            thread = threading.Thread(target=supervise)
-            thread.start()
-            self._supervised[name] = thread
+        self.workers[name] = self._start(
+            "dask_worker", name, f"tcp://127.0.0.1:{self.port}", "--nthreads", "1",
+            "--no-nanny", "--name", name, "--host", "127.0.0.1",
+            "--dashboard-address", "127.0.0.1:0", "--local-directory",
+            str(self.folder / name), "--death-timeout", str(_START_S), *arguments,
+            variables=variables,
+        )  # fmt: skip
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
@@ -116,9 +96,6 @@ class Cluster:
             wait_for(lambda name=name: "Registered to" in self.log(name), f"{name}")  # type: ignore[misc]
 
     def end(self) -> None:
-        self._over.set()
-        for thread in self._supervised.values():
-            thread.join()
         for process in [*self.workers.values(), self.scheduler]:
             if process is not None and process.poll() is None:
                 process.kill()
@@ -127,13 +104,8 @@ class Cluster:
     def _start(
         self, program: str, name: str, *arguments: str, variables: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        places = [(variables or {}).get("PYTHONPATH", ""), str(PROGRAMS)]
-        environment = {
-            **os.environ,
-            "PALLASC_CACHE_DIR": str(self.folder / "store"),
-            **(variables or {}),
-            "PYTHONPATH": os.pathsep.join(filter(None, places)),
-        }
+        store = {"PALLASC_CACHE_DIR": str(self.folder / "store")}
+        environment = {**os.environ, **store, **self._variables, **(variables or {})}
         with (self.folder / f"{name}.log").open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", f"distributed.cli.{program}", *arguments],
@@ -143,9 +115,11 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
+def cluster(
+    folder: Path, variables: Mapping[str, str] | None = None, *, workers: int = 2
+) -> Iterator[Cluster]:
     with own_port() as port:
-        made = Cluster(folder, port)
+        made = Cluster(folder, port, variables or {})
         try:
             made.start_scheduler()
             for number in range(workers):
@@ -156,109 +130,9 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
             made.end()
 
 
-def processes_named(word: str) -> list[int]:
-    """Return the processes whose command line has a word."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes()
-                if word.encode() in words and int(entry.name) != os.getpid():
-                    found.append(int(entry.name))
-    return found
-
-
 def is_alive(process: int) -> bool:
     with contextlib.suppress(ProcessLookupError):
         os.kill(process, 0)
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
         return state != "Z"
     return False
-
-
-class Proxy:
-    """A way to a port that can be cut: held up for a while, or closed.
-
-    Args:
-        port: where it leads.
-    """
-
-    def __init__(self, port: int) -> None:
-        self._to = port
-        self._open = threading.Event()
-        self._open.set()
-        self._refuses = False
-        self._over = False
-        self._lock = threading.Lock()
-        self._pairs: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
-
-    def hold(self) -> None:
-        """Let nothing through; connections stay."""
-        self._open.clear()
-
-    def resume(self) -> None:
-        self._refuses = False
-        self._open.set()
-
-    def drop(self) -> None:
-        """End all connections, and take no others."""
-        with self._lock:
-            self._refuses = True
-            pairs, self._pairs = self._pairs, []
-        for opened in pairs:
-            with contextlib.suppress(OSError):
-                opened.shutdown(socket.SHUT_RDWR)
-
-    def end(self) -> None:
-        self._over = True
-        self.resume()
-        self.drop()
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for thread in self._threads:
-            thread.join(10)
-
-    def _accept(self) -> None:
-        while not self._over:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            try:
-                far = self._pair(near)
-            except OSError:
-                near.close()
-                continue
-            for source, target in ((near, far), (far, near)):
-                thread = threading.Thread(target=self._carry, args=[source, target], daemon=True)
-                thread.start()
-                self._threads.append(thread)
-
-    def _pair(self, near: socket.socket) -> socket.socket:
-        """Return the other end for a connection, unless connections are refused."""
-        with self._lock:
-            if self._refuses:
-                raise ConnectionRefusedError
-            far = socket.create_connection(("127.0.0.1", self._to))
-            self._pairs += [near, far]
-        return far
-
-    def _carry(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                self._open.wait()
-                target.sendall(data)
-        for opened in (source, target):
-            with contextlib.suppress(OSError):
-                opened.shutdown(socket.SHUT_RDWR)
-        source.close()  # the other direction closes its own
-
-
-def end_process(process: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)

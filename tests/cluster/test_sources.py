@@ -1,4 +1,4 @@
-"""Which files are sent to a cluster."""
+"""The files that are sent to a cluster."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.cluster import shipped as module
-from pallasc.compiler.cluster.shipped import Shipped, shipped
+from pallasc.compiler.cluster import sources as module
+from pallasc.compiler.cluster.sources import SentSources, certain_sources, sources_of
 from pallasc.errors import ToolError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
@@ -30,14 +30,14 @@ def write(folder: Path, **texts: str) -> None:
         path.write_text(textwrap.dedent(text))
 
 
-def sent(folder: Path, entry: str = "kernel.py:run", files: str = "") -> Shipped:
+def sent(folder: Path, entry: str = "kernel.py:run", files: str = "") -> SentSources:
     (folder / "spec.yaml").write_text(
         SPEC.replace("ENTRY", entry).replace("FILES", files and f", files: [{files}]")
     )
-    return shipped(expand(load_yaml(folder / "spec.yaml")), without=[str(folder / "left_out")])
+    return sources_of(expand(load_yaml(folder / "spec.yaml")), without=[str(folder / "left_out")])
 
 
-def names(result: Shipped, folder: Path) -> set[str]:
+def names(result: SentSources, folder: Path) -> set[str]:
     return {os.path.relpath(path, folder) for path in result.files}
 
 
@@ -72,7 +72,7 @@ def test_files_with_credentials_and_keys_stay_here(
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(folder / "inner" / "token"))
     result = sent(folder)
     assert names(result, folder) == {"spec.yaml", "kernel.py", "inner/deep.py"}
-    assert b"secret" not in result.blobs.values()
+    assert b"secret" not in result.files.values()
     assert "store.key" in names(sent(folder, files="store.key"), folder)
 
 
@@ -85,16 +85,13 @@ def test_large_files_are_sent_where_a_spec_declares_them(
     assert "large.bin" in names(sent(folder, files="large.bin"), folder)
 
 
-def test_links_stay_links_where_they_lead_to_what_is_sent(folder: Path) -> None:
+def test_links_to_files_are_sent_as_files(folder: Path) -> None:
     (folder / "inside.py").symlink_to("kernel.py")
     (folder / "elsewhere.py").symlink_to(__file__)
     (folder / "nowhere.py").symlink_to("missing.py")
     result = sent(folder)
-    assert result.links == {
-        str(folder / "inside.py"): "kernel.py",
-        str(folder / "nowhere.py"): "missing.py",
-    }
-    assert {"kernel.py", "elsewhere.py"} <= names(result, folder)
+    assert {"kernel.py", "inside.py", "elsewhere.py"} <= names(result, folder)
+    assert "nowhere.py" not in names(result, folder)
 
 
 def test_modules_elsewhere_are_found_by_the_imports_that_reach_them(
@@ -155,7 +152,7 @@ def test_a_source_that_is_no_python_is_sent_as_it_is(folder: Path) -> None:
     write(folder, kernel="def run(x): return x\n")
     variants = expand(load_yaml(path))
     (folder / "kernel.py").write_text("def run(x: return x\n")
-    assert "kernel.py" in names(shipped(variants), folder)
+    assert "kernel.py" in names(sources_of(variants), folder)
 
 
 def test_an_archive_of_modules_is_sent_whole(
@@ -173,3 +170,30 @@ def test_an_archive_of_modules_is_sent_whole(
     result = sent(folder, "in_archive.kernels:run")
     assert {str(archive), str(tmp_path / "more/beside.py")} <= {*result.files}
     assert result.path == [str(archive), str(tmp_path / "more")]
+
+
+def test_imports_at_the_top_level_are_certain_sources_and_others_are_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = folder.parent / "other"
+    write(other, package_in___init__="", package_in_inner="import deep", deep="", lazy="", maybe="")
+    write(
+        folder,
+        kernel="""
+        import json, numpy
+        import package.inner
+        try:
+            import maybe
+        except ImportError:
+            pass
+        def run(x):
+            import lazy
+            return x
+        """,
+    )
+    monkeypatch.syspath_prepend(str(other))
+    (folder / "spec.yaml").write_text(SPEC.replace("ENTRY", "kernel.py:run").replace("FILES", ""))
+    (variant,) = expand(load_yaml(folder / "spec.yaml"))
+    assert certain_sources(variant) == {
+        "file:kernel.py", "module:package", "module:package.inner", "module:deep"
+    }  # fmt: skip

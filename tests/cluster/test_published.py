@@ -1,9 +1,9 @@
-"""What a worker of a cluster compiled: published where it fits, refused where it does not."""
+"""Results of workers: published, or rejected because they do not fit."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,17 @@ from typing import Any
 import pytest
 
 from pallasc.cache.format import sha256
+from pallasc.cache.manifests import manifest_from_json
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
-from pallasc.compiler.cluster.received import received
+from pallasc.compiler.cluster.outcomes import publish
+from pallasc.compiler.cluster.sources import sources_of
 from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.inputs.manifest import joined
 from pallasc.compiler.inputs.request import data_digests, request_fields
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.workers.messages import Compile, Compiled
+from pallasc.compiler.workers.tasks import Task
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.spec import Variant
@@ -48,9 +52,12 @@ class Case:
     store: Store
     reply: Compiled
 
-    def receive(
-        self, reply: Compiled | None = None, *, sent: Mapping[str, str] | None = None
-    ) -> Compiled | str:
+    def publish(
+        self, reply: Compiled | None = None, *, after: Callable[[], object] = lambda: None
+    ) -> Compiled:
+        """Publish a reply, after something happened since the sources were sent."""
+        sent = sources_of([self.variant])
+        after()
         with prepare() as setup:
             context = setup.context(self.store)
         lookup = Lookup(context, self.store)
@@ -59,11 +66,8 @@ class Case:
             variant=self.variant, request=keys.key, fields=request_fields(self.variant, context),
             data=data_digests(self.variant, context.digests), env={}, trusted_records=None,
         )  # fmt: skip
-        held = {str(path): sha256(path.read_bytes()) for path in self.folder.glob("*.py")}
-        return received(
-            reply or self.reply, asked=asked, keys=keys, lookup=lookup, store=self.store,
-            sent=held if sent is None else sent,
-        )  # fmt: skip
+        task = Task(0, ("sm_90a", "", ()), asked)
+        return publish([keys], lookup, self.store, sent, task, reply or self.reply)
 
 
 @pytest.fixture(scope="module")
@@ -100,20 +104,13 @@ def case(built: tuple[Path, Store], warm_store: Store, tmp_path: Path) -> Case:
     return Case(tmp_path / "specs", variant, Store(tmp_path / "store"), reply)
 
 
-def test_what_fits_is_published(case: Case) -> None:
-    reply = case.receive()
-    assert isinstance(reply, Compiled)
+def test_a_result_is_published_and_one_that_exists_is_a_hit(case: Case) -> None:
+    reply = case.publish()
     assert (reply.status, reply.digest, reply.stored) == ("compiled", case.reply.digest, True)
     held = case.store.get_artifact(reply.action, verify=True)
     assert held is not None
     assert held.artifact == case.reply.record
-
-
-def test_what_is_there_already_was_not_compiled_anew(case: Case) -> None:
-    case.receive()
-    reply = case.receive()
-    assert isinstance(reply, Compiled)
-    assert reply.status == "hit"
+    assert case.publish().status == "hit"
 
 
 def damaged_blob(reply: Compiled) -> Compiled:
@@ -142,49 +139,56 @@ def of_manifest(**values: Any) -> Callable[[Compiled], Compiled]:
     return lambda reply: replace(reply, manifest={**(reply.manifest or {}), **values})
 
 
-@pytest.mark.parametrize(
-    ("tamper", "reason"),
-    [
-        (lambda reply: replace(reply, record=None), "no artifact"),
-        (damaged_blob, "damaged"),
-        (shorter_blob, "damaged"),
-        (without_blob, "damaged"),
-        (with_more, "other files than it names"),
-        (of_record(schema=99), "damaged"),
-        (of_record(target={"name": "x"}), "another target"),
-        (of_record(minimum_driver={"cuda": "1"}), "another digest than it says"),
-        (of_record(kernels=3), "damaged"),
-        (lambda reply: replace(reply, digest="0" * 64), "another digest than it says"),
-        (lambda reply: replace(reply, action="0" * 64), "manifest is that of another variant"),
-        (of_manifest(action="0" * 64), "manifest is that of another variant"),
-        (of_manifest(variant="other@h100"), "manifest is that of another variant"),
-        (of_manifest(request="{}"), "manifest is that of another variant"),
-        (of_manifest(record="0" * 64), "manifest is that of another variant"),
-        (of_manifest(files=3), "manifest is damaged"),
-        (of_manifest(files={"module:helper": "0" * 64}), "what it read there is not what is here"),
-        (of_manifest(absent=["json"]), "json was missing and can be imported now"),
-        (of_manifest(packages={"jsonx": "0" * 64}), "what it read there is not what is here"),
-    ],
-)
-def test_what_does_not_fit_is_refused_and_not_published(
-    case: Case, tamper: Callable[[Compiled], Compiled], reason: str
-) -> None:
-    told = case.receive(tamper(case.reply))
-    assert isinstance(told, str)
-    assert reason in told
-    assert case.store.get_artifact(case.reply.action) is None
+def resealed(reply: Compiled, **values: Any) -> Compiled:
+    """Return a reply whose manifest has other sources, and the digest of these."""
+    manifest = manifest_from_json({**(reply.manifest or {}), **values})
+    sealed = joined(manifest, manifest)
+    assert sealed is not None
+    return replace(reply, manifest={**(reply.manifest or {}), **values, "read": sealed.read})
 
 
-def test_a_source_that_differs_there_is_refused(case: Case) -> None:
+TAMPERED: list[tuple[Callable[[Compiled], Compiled], str]] = [
+    (lambda reply: replace(reply, record=None), "no artifact"),
+    (damaged_blob, "damaged"),
+    (shorter_blob, "damaged"),
+    (without_blob, "damaged"),
+    (with_more, "other files than it names"),
+    (of_record(schema=99), "damaged"),
+    (of_record(target={"name": "x"}), "another target"),
+    (of_record(kernels=3), "damaged"),
+    (lambda reply: replace(reply, action="0" * 64), "manifest is for another variant"),
+    (of_manifest(action="0" * 64), "manifest is for another variant"),
+    (of_manifest(variant="other@h100"), "manifest is for another variant"),
+    (of_manifest(request="{}"), "manifest is for another variant"),
+    (of_manifest(files=3), "damaged"),
+    (of_manifest(files={}), "another digest than its sources"),
+    (lambda reply: resealed(reply, files={}), "leaves out file:kernel.py"),
+    (
+        lambda reply: resealed(
+            reply,
+            files={"file:kernel.py": (reply.manifest or {})["files"]["file:kernel.py"]},  # type: ignore[index]
+        ),
+        "leaves out module:helper",
+    ),
+    (lambda reply: resealed(reply, absent=["json"]), "json was missing and can be imported now"),
+    (lambda reply: resealed(reply, packages={"jsonx": "0" * 64}), "are not those here"),
+]
+
+
+def test_a_result_that_does_not_fit_is_rejected_and_not_published(case: Case) -> None:
+    for tamper, reason in TAMPERED:
+        with pytest.raises(ValueError, match=reason):
+            case.publish(tamper(case.reply))
+        assert case.store.get_artifact(case.reply.action) is None, reason
+
+
+def test_a_source_that_differs_on_the_worker_is_rejected(case: Case) -> None:
     (case.folder / "helper.py").write_text("size = 256\n")
-    told = case.receive()
-    assert told == "what it read there is not what is here: helper (helper.py) has changed"
+    with pytest.raises(ValueError, match=r"are not those here: helper \(helper.py\) has changed"):
+        case.publish()
 
 
-def test_a_source_that_has_changed_since_it_was_sent_leaves_no_manifest(case: Case) -> None:
-    sent = {str(path): sha256(path.read_bytes()) for path in case.folder.glob("*.py")}
-    (case.folder / "helper.py").write_text("size = 256\n")
-    reply = case.receive(sent=sent)
-    assert isinstance(reply, Compiled)
+def test_a_source_that_changed_since_it_was_sent_leaves_no_manifest(case: Case) -> None:
+    reply = case.publish(after=lambda: (case.folder / "helper.py").write_text("size = 256\n"))
     assert reply.manifest is None
     assert reply.uncached == "helper (helper.py) has changed during compilation"

@@ -1,0 +1,245 @@
+"""A dask worker's side: a plugin that holds the toolchain and the sources of one build.
+
+It lays out the sources below its own folder, under the paths that they have on the user's machine,
+and compiles in pallasc's supervised processes. Its toolchain must equal the build's, part by part;
+otherwise it refuses each variant and names what differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from distributed import WorkerPlugin, get_worker
+
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.cache.store import Store, default_root
+from pallasc.compiler.cluster.outcomes import Outcome
+from pallasc.compiler.cluster.sources import SentSources
+from pallasc.compiler.lowering.kernel_output import pack, unpack
+from pallasc.compiler.toolchain.context import Context
+from pallasc.compiler.toolchain.environment import compiler_variables, counted_values
+from pallasc.compiler.toolchain.identity import toolchain_identity
+from pallasc.compiler.toolchain.setup import Setup, prepare
+from pallasc.compiler.workers.capacity import find_capacity
+from pallasc.compiler.workers.messages import Compile, Compiled, Introduction
+from pallasc.compiler.workers.pool import Pool
+from pallasc.compiler.workers.tasks import Answer, Group, Task
+from pallasc.errors import PallascError
+from pallasc.specs.lock import Component, differences
+
+_IDLE_S = 60.0
+"""A killed build leaves its plugin; this long after the last task, processes and files go."""
+_TICK_S = 0.25
+
+
+def compile_variant(build: str, group: Group, request: Mapping[str, object]) -> bytes:
+    """Compile a variant on a dask worker, as a task of dask; returns the bytes of an `Outcome`."""
+    worker = get_worker()
+    key = worker.get_current_task()
+
+    def is_wanted() -> bool:
+        # The scheduler releases a task when its client cancels it, or is gone.
+        task = worker.state.tasks.get(key)
+        return task is not None and str(task.state) != "cancelled"
+
+    plugin: BuildPlugin | None = worker.plugins.get(build)
+    if plugin is None:
+        return Outcome(refused="the sources of the build have not arrived").to_bytes()
+    return plugin.compile(group, request, is_wanted)
+
+
+@dataclass
+class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
+    """Compiles the variants of one build on a dask worker.
+
+    Attributes:
+        toolchain: components of the toolchain; a worker must have the same.
+        salt: the salt of keys, if one is set.
+        environment: variables that reach the compiler.
+        ptxas: the assembler that the user named, None for the installed one.
+        timeout_s: time limit of one variant.
+        memory_bytes: memory limit of one compiling process: 0 for none, None for its share of the
+            worker's machine.
+        sources: the user's files.
+    """
+
+    toolchain: Mapping[str, Component]
+    salt: Mapping[str, str]
+    environment: Mapping[str, str]
+    ptxas: Path | None
+    timeout_s: float
+    memory_bytes: int | None
+    sources: SentSources
+
+    def setup(self, worker: Any) -> None:
+        """Prepare for the first task, which lays out the files."""
+        self._above, self._threads = worker.local_directory, worker.state.nthreads
+        self._lock, self._users = threading.RLock(), 0
+        self._free: list[tuple[Group, Pool]] = []
+        self._folder, self._refused = Path(), ""
+        self._setup: Setup | None = None
+        self._introduction: Introduction | None = None
+        self._idle_s, self._timer = _IDLE_S, threading.Timer(0, self._close)
+
+    async def teardown(self, worker: Any) -> None:
+        """End the compiling processes and remove the files."""
+        self._idle_s = 0
+        await asyncio.to_thread(self._close)
+
+    def compile(
+        self, group: Group, request: Mapping[str, object], is_wanted: Callable[[], bool]
+    ) -> bytes:
+        """Return the bytes of a variant's outcome."""
+        with self._lock:
+            self._users += 1
+            self._timer.cancel()
+        try:
+            self._open()
+            if self._refused:
+                return Outcome(refused=self._refused).to_bytes()
+            outcome = self._outcome(self._answer(self._task(group, request), is_wanted))
+            return outcome.to_bytes(self._root)
+        finally:
+            with self._lock:
+                self._users -= 1
+                self._timer.cancel()
+                self._timer = threading.Timer(self._idle_s, self._close)
+                self._timer.daemon = True
+                self._timer.start()
+
+    # ---- files and toolchain
+
+    @property
+    def _root(self) -> str:
+        return str(self._folder / "root")
+
+    def _below(self, path: str) -> str:
+        """Return where a path of the user's machine is here."""
+        return self._root + os.path.normpath("/" + path.lstrip("/")).rstrip("/") if path else ""
+
+    def _open(self) -> None:
+        """Lay out the files and compare the toolchain, the first time."""
+        with self._lock:
+            if self._setup is not None or self._refused:
+                return
+            try:
+                self._lay_out()
+                self._refused = "; ".join(self._compare())
+            except PallascError as error:
+                self._refused = f"{error.message} {error.hint or ''}".strip()
+            except OSError as error:
+                text = "the files of a build cannot be laid out below its folder"
+                self._refused = f"{text} {self._above}: {error.strerror or error}"
+
+    def _lay_out(self) -> None:
+        made = tempfile.mkdtemp(prefix="pallasc-cluster-", dir=self._above)
+        self._folder = Path(made).resolve()
+        for folder in self.sources.folders:
+            Path(self._below(folder)).mkdir(parents=True, exist_ok=True)
+        for path, data in self.sources.files.items():
+            file = Path(self._below(path))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+
+    def _compare(self) -> list[str]:
+        """Find the toolchain here; return how it differs from the build's, in clauses.
+
+        Raises:
+            PallascError: it is incomplete.
+        """
+        counted = counted_values(os.environ)
+        own = {name: value for name, value in os.environ.items() if name not in counted}
+        setup = self._setup = prepare(self.ptxas, base={**own, **self.environment})
+        warm = self._new_pool()
+        warm.warm(1)  # imports JAX while the toolchain's files are read
+        self._free.append((("", "", ()), warm))
+        digests = FileDigests(default_root())
+        identity = toolchain_identity(setup.toolchain, digests.digest)
+        variables = {**compiler_variables(setup.environment), **self.salt}
+        context = Context(identity, variables, digests)
+        digests.save()
+        # "Signing" has processes return manifests, which the build verifies and publishes.
+        introduction = Introduction.of(setup, context, Store(self._folder / "store"))
+        self._introduction = warm.context = replace(introduction, signing=True)
+        return differences(self.toolchain, setup.components(context))
+
+    def _close(self) -> None:
+        """End processes and remove files if nothing is compiled now."""
+        with self._lock:
+            if self._users or not self._folder.name:
+                return
+            for _, pool in self._free:
+                pool.__exit__(None, None, None)
+            if self._setup is not None:
+                self._setup.__exit__()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder, self._free, self._setup = Path(), [], None
+
+    # ---- compiling
+
+    def _task(self, group: Group, request: Mapping[str, object]) -> Task:
+        asked, (arch, folders, declared) = Compile.from_json(request), group
+        base_dir = self._below(asked.variant.base_dir)
+        here = os.pathsep.join(map(self._below, folders.split(os.pathsep)))
+        asked = replace(asked, variant=replace(asked.variant, base_dir=base_dir))
+        return Task(0, (arch, here, declared), asked)
+
+    def _answer(self, task: Task, is_wanted: Callable[[], bool]) -> Answer:
+        """Compile in a process that serves the task's group, if there is one.
+
+        Raises:
+            RuntimeError: nobody waits for the answer.
+        """
+        with self._lock:
+            self._free.sort(key=lambda each: each[0] == task.group)
+            pool = self._free.pop()[1] if self._free else self._new_pool()
+        try:
+            for kind, _, answer in pool.run([task]):
+                if kind == "tick" and not is_wanted():
+                    raise RuntimeError("the build no longer waits for this variant")
+                if answer is not None:
+                    result = answer
+        except BaseException:
+            pool.__exit__(None, None, None)
+            raise
+        with self._lock:
+            self._free.append((task.group, pool))
+        return result
+
+    def _new_pool(self) -> Pool:
+        environment = dict(self._setup.environment) if self._setup else {}
+        path = [*map(self._below, self.sources.path), environment.get("PYTHONPATH", "")]
+        memory = self.memory_bytes
+        if memory is None:
+            memory = find_capacity().memory_bytes(self._threads)
+        return Pool(
+            1,
+            environment | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
+            self._introduction,
+            timeout_s=self.timeout_s,
+            memory_bytes=memory or None,
+            tick_s=_TICK_S,
+            lasting=True,
+        )
+
+    def _outcome(self, answer: Answer) -> Outcome:
+        reply = answer.reply
+        if isinstance(reply, Compiled) and self._root in (shown := unpack(reply.printed)):
+            printed = pack(shown.replace(self._root, ""))
+            manifest = reply.manifest and {**reply.manifest, "printed": printed}
+            reply = replace(reply, printed=printed, manifest=manifest)
+        return Outcome(
+            reply=None if reply is None else replace(reply, task=None).to_json(),
+            error=answer.error,
+            output=answer.output,
+            place=answer.place,
+            stray_bytes=answer.stray_bytes,
+        )

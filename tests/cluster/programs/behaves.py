@@ -1,0 +1,49 @@
+"""Preloaded into a dask worker: it answers without compiling, as a file says.
+
+The file is `$BEHAVIOR`; without it, the worker is honest. Each variant adds a line to
+`$BEHAVIOR.log`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from pallasc.compiler.cluster import worker
+from pallasc.compiler.cluster.outcomes import LONGEST_BYTES, Outcome
+from pallasc.compiler.workers.messages import Reply
+from pallasc.compiler.workers.tasks import Group
+
+GOOD = Outcome(reply=Reply().to_json()).to_bytes()
+ANSWERS: Mapping[str, object] = {
+    "is cut": GOOD[:-5],
+    "is too large": bytes(LONGEST_BYTES + 1),
+    "swells when it is parsed": b'{"reply": {"x": [' + b"[]," * 1_000_000 + b"[]]}}",
+    "is of another type": 3,
+}
+
+
+def behave(build: str, group: Group, request: Mapping[str, object]) -> object:
+    place = Path(os.environ["BEHAVIOR"])
+    behavior = place.read_text() if place.exists() else ""
+    with Path(f"{place}.log").open("a") as log:
+        log.write(f"{behavior}\n")
+    if behavior == "gives none":
+        while place.exists() and place.read_text() == behavior:
+            time.sleep(0.05)
+    if behavior == "is death":
+        os._exit(1)
+    if behavior == "is an error":
+        raise RuntimeError("no such luck")
+    if behavior == "is a refusal":
+        return Outcome(refused="compiled with jax 0.1, but 0.2 is installed").to_bytes()
+    if not behavior:
+        time.sleep(0.02)  # so that the other worker gets its share
+    return ANSWERS.get(behavior, GOOD)
+
+
+def dask_setup(preloaded: object) -> None:
+    """Called by dask when it preloads this file."""
+    worker.compile_variant = behave  # type: ignore[assignment]

@@ -1,0 +1,145 @@
+"""Workers that are not honest, or not there: real ones, which answer without compiling."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from behaves import GOOD
+from clusters import PROGRAMS, Cluster, cluster, own_port
+
+from pallasc.compiler.cluster import pool as module
+from pallasc.compiler.cluster.address import parse_address
+from pallasc.compiler.cluster.outcomes import Outcome
+from pallasc.compiler.cluster.pool import ClusterPool
+from pallasc.compiler.cluster.sources import SentSources
+from pallasc.compiler.cluster.worker import BuildPlugin
+from pallasc.compiler.workers.messages import Warm
+from pallasc.compiler.workers.tasks import Answer, Task
+from pallasc.errors import PallascError, ToolError
+
+FALSE = [
+    "is too large", "swells when it is parsed", "is of another type", "is an error",
+    "is a refusal", "gives none",
+]  # fmt: skip
+NUMBER = 32
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Return a cluster of an honest worker and one that does what a file says."""
+    folder = tmp_path_factory.mktemp("pair")
+    preload = ("--preload", str(PROGRAMS / "behaves.py"))
+    with cluster(folder, workers=0) as made:
+        for name in ("honest", "false"):
+            made.start_worker(name, *preload, BEHAVIOR=str(folder / f"{name}.behavior"))
+        made.wait_for_workers()
+        yield made
+
+
+def opened(address: str, *, timeout_s: float = 600.0) -> ClusterPool:
+    pool = ClusterPool(parse_address(address), 2)
+    pool.warm(1)
+    pool.describe(BuildPlugin({}, {}, {}, None, timeout_s, None, SentSources()))
+    return pool
+
+
+def tasks(count: int) -> list[Task]:
+    return [Task(number, ("sm_90a", "/specs", ()), Warm()) for number in range(count)]
+
+
+def answers(address: str, count: int = NUMBER, *, timeout_s: float = 600.0) -> list[Answer]:
+    """Return the answers to a few tasks."""
+    told: list[object] = []
+    found = []
+    with opened(address, timeout_s=timeout_s) as pool:
+        for kind, task, answer in pool.run(tasks(count)):
+            if task is not None:
+                told.append((kind, task.label))
+            if answer is not None:
+                found.append(answer)
+    assert sorted(answer.task.label for answer in found) == list(range(count))
+    for number in range(count):
+        before = told[: told.index(("done", number))]
+        assert before.count(("started", number)) == told.count(("started", number)) <= 1
+    return found
+
+
+def errors(found: list[Answer]) -> list[PallascError]:
+    return [answer.error for answer in found if answer.error is not None]
+
+
+@pytest.mark.parametrize("behavior", FALSE)
+def test_a_worker_whose_answer(
+    behavior: str, pair: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs no variant, gets few of them, and takes little memory here."""
+    monkeypatch.setattr(module, "SLACK_S", 0.0)
+    (pair.folder / "false.behavior").write_text(behavior)
+    log = pair.folder / "false.behavior.log"
+    log.unlink(missing_ok=True)
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found = answers(pair.address, timeout_s=2.0 if behavior == "gives none" else 600.0)
+    assert errors(found) == []
+    assert 0 < len(log.read_text().splitlines()) < NUMBER
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 128 << 10
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (GOOD[:-5], "delimiter"),
+        (b"", "Expecting value"),
+        (b"[]", "a message is a JSON object"),
+        (b"\xff", "can't decode"),
+        (b'{"reply":' + b"[" * 400_000 + b"]" * 400_000 + b"}", "too deep"),
+        (3, "not bytes"),
+    ],
+)
+def test_bytes_that_are_no_outcome_are_rejected(data: object, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Outcome.from_bytes(data)
+
+
+def test_variants_fail_with_the_reason_if_no_worker_is_honest(pair: Cluster) -> None:
+    for name in ("honest", "false"):
+        (pair.folder / f"{name}.behavior").write_text("is cut")
+    found = errors(answers(pair.address))
+    (pair.folder / "honest.behavior").unlink()
+    assert len(found) == NUMBER
+    for error in found:
+        assert isinstance(error, ToolError)
+        assert error.message.startswith(f"no worker of {pair.address} compiles it as it would be")
+
+
+def test_a_variant_over_which_workers_die_fails_alone_and_a_lost_scheduler_ends_the_build(
+    tmp_path: Path,
+) -> None:
+    once = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
+    with cluster(tmp_path, once, workers=0) as own:
+        preload = ("--preload", str(PROGRAMS / "behaves.py"))
+        own.start_worker("mortal", *preload, BEHAVIOR=str(tmp_path / "behavior"))
+        own.wait_for_workers()
+        (tmp_path / "behavior").write_text("is death")
+        (died,) = errors(answers(own.address, 1))
+        with opened(own.address) as pool:
+            events = pool.run(tasks(3))  # there is no worker any more
+            assert next(events)[0] == "tick"
+            own.kill_scheduler()
+            with pytest.raises(ToolError, match=f"connection to {own.address} is lost"):
+                list(events)
+    assert died.kind == "died"
+    assert died.message.startswith(f"workers of {own.address} died each time")
+
+
+def test_a_scheduler_that_does_not_answer_is_one_error() -> None:
+    with (
+        own_port() as port,
+        ClusterPool(parse_address(f"dask://127.0.0.1:{port}"), 1) as pool,
+        pytest.raises(ToolError, match="there is no scheduler that answers") as caught,
+    ):
+        pool.warm(1)
+    assert caught.value.hint is not None
+    assert "dask scheduler" in caught.value.hint
