@@ -215,7 +215,7 @@ def test_malformed_rules_are_told_with_their_place_and_examples(
     refused = gated.build()
     assert refused.code == 2
     assert (
-        "kernels.yaml:9:27: add.budget.registers: expected a whole number or a rule" in refused.err
+        "kernels.yaml:10:27: add.budget.registers: expected a whole number or a rule" in refused.err
     )
     assert message in refused.err
     assert 'like "+8", "+10 %", "<= baseline".' in refused.err
