@@ -34,7 +34,6 @@ from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.arguments.shard import (
     prepare_output,
     require_shard,
-    send_times,
     shard_options,
     take_share,
     write_output,
@@ -261,8 +260,6 @@ def command(
                 costs=costs,
                 lock=lock,
                 say=progress.mention,
-                remote=how.remote,
-                ptxas=how.ptxas,
             )
             variants = share.variants if share else variants
             how = replace(how, baseline=load_baseline(baseline, variants))
@@ -307,8 +304,6 @@ def command(
         )
         if not quiet:
             echo(line, err=True)
-    if share is None:
-        send_times(report, store, how.remote, ptxas=how.ptxas)
     return report.exit_code or missing
 
 

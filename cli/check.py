@@ -282,8 +282,6 @@ def _check_specs(
             costs=options["costs"],
             lock=None,
             say=progress.mention,
-            remote=options["remote"],
-            ptxas=options["ptxas"],
         )
         variants = share.variants if share else variants
         check_variants(asked.options.inputs, (each.for_check() for each in variants))

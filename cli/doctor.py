@@ -116,15 +116,15 @@ def _remote(ptxas: Path | None) -> list[Item]:
         return [Item(name, "", "builds fail until that is mended", needed=False, problem=problem)]
     if settings is None:
         return []
-    from pallasc.cache.remote.probe import probe
+    from pallasc.cache.remote.remote import probe
 
-    found = probe(settings, _namespace(ptxas))
-    problem = found.unreadable or found.unwritable
+    unreadable, unwritable = probe(settings, _namespace(ptxas))
+    problem = unreadable or unwritable
     access = "read, write" if settings.write and not problem else "read"
     return [
         Item(
             name,
-            "" if found.unreadable else access,
+            "" if unreadable else access,
             purpose,
             needed=False,
             path=settings.address.text,

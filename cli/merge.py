@@ -14,11 +14,9 @@ from pallasc.cli.arguments.options import (
     junit_option,
     store_option,
 )
-from pallasc.cli.arguments.remote import remote_group
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
-    from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.cache.store import Store
     from pallasc.compiler.shards.join import Joined
 
@@ -30,17 +28,12 @@ if TYPE_CHECKING:
 @file_option("--lock", "Write the lock file of the whole build, if nothing failed or is missing.")
 @junit_option
 @store_option
-@remote_group(
-    use="The remote store that gets the times of all variants, which later shards are divided by",
-    send="Send them, or send nothing",
-)
 @json_option("the report")
 def command(
     files: tuple[Path, ...],
     lock: Path | None,
     junit: Path | None,
     store_root: Path | None,
-    remote: RemoteSettings | None,
     as_json: bool,
 ) -> int:
     """Put together what the jobs of a sharded build wrote with --shard-output.
@@ -94,10 +87,6 @@ def command(
         echo(json_text(report.to_json(joined.missing, str(written) if written else None)))
     if junit:
         write_report(data, junit, "--junit")
-    if remote is not None and joined.toolchain is not None:
-        from pallasc.compiler.shards.remote_costs import send_costs
-
-        send_costs(remote, store, joined.toolchain, joined.lock.costs)
     if joined.missing is not None:
         echo(f"error: {error_text(joined.missing)}", err=True)
     return report.exit_code

@@ -59,10 +59,7 @@ def _has_signatures(settings: Iterable[Setting], environ: Mapping[str, str]) -> 
 
 
 def _needs_package(remote: RemoteSettings | None) -> bool:
-    """Tell whether a remote store needs a package that is not installed."""
-    return (
-        remote is not None and remote.address.scheme != "file" and find_package("obstore") is None
-    )
+    return remote is not None and find_package("obstore") is None
 
 
 def _is_in_store(setting: Setting, root: Path, remote: RemoteSettings | None) -> bool:

@@ -22,9 +22,9 @@ def without_heartbeats(output: str) -> str:
 # may need longer than a build waits, which then takes nothing from the remote.
 PATIENT = """
 import sys
-from pallasc.cache.remote import guard, remote
-guard.Guard.left_s = lambda self: 1e9
-remote._REQUEST_S = 3600.0
+from pallasc.cache.remote import session
+session.PATIENCE_S = 1e9
+session.REQUEST_S = 3600.0
 from pallasc.cli.main import main
 sys.exit(main())
 """

@@ -13,7 +13,7 @@ from pallasc.errors import CorruptError
 if TYPE_CHECKING:
     from pallasc.cache.packs.reader import Pack
 
-_MOST_PENDING_BYTES = 16 * 2**20
+_MOST_PENDING_BYTES = 4 * 2**20
 """A frame is closed here even in the middle of a variant."""
 
 
@@ -105,6 +105,11 @@ class PackWriter:
             self._pending += len(entry.data)
         if self._pending >= format.FRAME_BYTES:
             self._end_artifacts()
+
+    def end_frame(self) -> int:
+        """Close the frame that is being filled; return the offset of the next one."""
+        self._end_artifacts()
+        return self._at
 
     def copy_from(self, pack: Pack, number: int, *, without: Collection[bytes] = ()) -> None:
         """Add a frame of an open pack, with those files of it that the index there names.

@@ -1,1 +1,1 @@
-"""A remote store behind the local one: read through, written behind, never believed unread."""
+"""A remote store that machines share, read and written through obstore."""

@@ -1,132 +1,174 @@
-"""The catalog of a namespace: which indexes there are, and what they stand on.
+"""The format of a remote store: the names of its objects, and the catalog of a namespace.
 
-    catalog = { "indexes": { digest: [ bytes, time ] }, "packs": { digest: [ bytes, time ] },
-                "costs": { digest: [ bytes, time ] }, "bad": { digest: time } }
-    time    = seconds since 1970, whole; of a pack, when a writer last wrote or used it; of an
-              index, later than that of all that were there before
-    bad     = packs that a writer found damaged or gone
+    below the address:
+    pallasc/v2/<namespace>/catalog          the only object that changes
+    pallasc/v2/<namespace>/packs/<digest>   a pack, see `cache/packs/format.py`
 
-It changes by compare-and-swap where the server can do that; elsewhere the writer reads it back, and
-writes again what another one has overwritten. What is lost all the same costs misses, no more.
+    namespace = digest over the versions of the toolchain's parts and the salt: keeps catalogs small
+    digest    = 64 lower-case hexadecimal digits, SHA-256 of all bytes of the object
+    catalog   = "pallasc-remote 2" LF digest:32 { row }      newest pack first; SHA-256 of the rows
+    row       = pack:32 tail:32 bytes:u32 offset:u32 used:u32 names:u32 { name:32 }
+    tail      = SHA-256 of the pack from `offset` to its end: records, manifests, the pack's index
+    used      = when a writer last wrote or read the pack, in seconds since 1970
+    name      = of a manifest, as in `cache/format.py`
+
+All numbers are little-endian. A pack is complete: it has the record and the blobs that its
+manifests lead to, blobs before `offset`. Packs are written before the catalog that names them, so
+a reader finds only complete ones, and a pack that no catalog names is garbage. Readers skip a pack
+or frame that is over the limits below.
+
+History:
+    1  catalog, index, and cost objects in JSON.
+    2  one binary catalog; a reader of this version ignores `pallasc/v1`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import hashlib
+import struct
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-from pallasc.cache.remote import layout
+from pallasc.cache.manifests import MAX_SETS
 from pallasc.errors import CorruptError
+from pallasc.specs.canonical import labelled_key
 
-_PARTS = ("indexes", "packs", "costs", "bad")
-_MOST_COSTS = 16
-_MOST_BAD = 10_000
-_LATEST = 2**40
-Sized = tuple[int, int]
-"""Bytes and time of an object."""
+ROOT = "pallasc/v2"
+MAX_CATALOG_BYTES = 8 * 2**20
+"""About 250,000 variants; the oldest packs leave a catalog that would be larger."""
+MAX_ROWS = 10_000
+MAX_PACK_BYTES = 12 * 2**20
+MAX_TAIL_BYTES = 4 * 2**20
+MAX_FRAME_BYTES = 8 * 2**20
+"""Of a frame's content."""
+_MAGIC = b"pallasc-remote 2\n"
+_HEAD = len(_MAGIC) + 32
+_ROW = struct.Struct("<32s32sIIII")
+_NAME, _PREFIX = 32, 16
 
 
-@dataclass(frozen=True, slots=True)
-class Catalog:
-    """What a namespace has; see the module for the fields."""
+class PackRow(NamedTuple):
+    """A pack as the catalog has it; see the module for the fields."""
 
-    indexes: Mapping[str, Sized] = field(default_factory=dict)
-    packs: Mapping[str, Sized] = field(default_factory=dict)
-    costs: Mapping[str, Sized] = field(default_factory=dict)
-    bad: Mapping[str, int] = field(default_factory=dict)
+    pack: str
+    tail: str
+    size: int
+    offset: int
+    used: int
+    names: bytes
 
-    def newest(self) -> list[str]:
-        """Return the digests of the indexes, newest first."""
-        return sorted(self.indexes, key=lambda digest: (-self.indexes[digest][1], digest))
+    def each(self) -> Iterator[bytes]:
+        """Yield the names of its manifests, 32 bytes each."""
+        return (self.names[at : at + _NAME] for at in range(0, len(self.names), _NAME))
+
+
+class Change(NamedTuple):
+    """What a writer does to a catalog; it can be applied again to a newer one.
+
+    Attributes:
+        added: new packs.
+        used: packs that were read, and when.
+        dropped: packs that are gone, damaged, or no longer needed.
+    """
+
+    added: tuple[PackRow, ...] = ()
+    used: Mapping[str, int] = {}
+    dropped: Collection[str] = ()
+
+
+class Catalog(NamedTuple):
+    """The packs of a namespace, newest first."""
+
+    rows: tuple[PackRow, ...] = ()
+
+    def names(self) -> set[bytes]:
+        """Return the names of all manifests."""
+        return {name for row in self.rows for name in row.each()}
+
+    def find(self, prefixes: Iterable[str]) -> dict[PackRow, list[str]]:
+        """Return the names that begin with one of these prefixes, by pack, newest first."""
+        left = dict.fromkeys(map(bytes.fromhex, prefixes), MAX_SETS)
+        found: dict[PackRow, list[str]] = {}
+        seen: set[bytes] = set()
+        for row in self.rows:
+            for name in row.each():
+                if left.get(name[:_PREFIX], 0) and name not in seen:
+                    left[name[:_PREFIX]] -= 1
+                    seen.add(name)
+                    found.setdefault(row, []).append(name.hex())
+        return found
+
+    def changed(self, change: Change) -> Catalog:
+        """Return this catalog after a change; a name stays with the newest pack that has it."""
+        added = {row.pack for row in change.added}
+        rows = [*change.added]
+        for row in self.rows:
+            if row.pack not in change.dropped and row.pack not in added:
+                rows.append(row._replace(used=max(row.used, change.used.get(row.pack, 0))))
+        seen: set[bytes] = set()
+        kept, size = [], _HEAD
+        for row in rows[:MAX_ROWS]:
+            names = [name for name in row.each() if name not in seen]
+            size += _ROW.size + len(names) * _NAME
+            if names and size <= MAX_CATALOG_BYTES:
+                seen.update(names)
+                kept.append(row._replace(names=b"".join(names)))
+        return Catalog(tuple(kept))
+
+    def has(self, change: Change) -> bool:
+        """Return True if a change is in this catalog; times of use may be lost."""
+        packs = {row.pack for row in self.rows}
+        return packs.issuperset(row.pack for row in change.added) and packs.isdisjoint(
+            change.dropped
+        )
 
     def encode(self) -> bytes:
         """Return the object's bytes."""
-        return layout.encode(layout.CATALOG, {name: dict(getattr(self, name)) for name in _PARTS})
-
-    def changed(self, change: Change) -> Catalog:
-        """Return this catalog after a change."""
-        after = max((time for _, time in self.indexes.values()), default=0) + 1
-        new = {digest: (size, max(time, after)) for digest, (size, time) in change.indexes.items()}
-        indexes = {**_without(self.indexes, change.dropped_indexes), **new}
-        packs = {**_without(self.packs, change.dropped_packs), **change.packs}
-        for digest, time in change.used.items():
-            if digest in packs and packs[digest][1] < time:
-                packs[digest] = (packs[digest][0], time)
-        costs = _latest({**self.costs, **change.costs}, _MOST_COSTS)
-        bad = {**self.bad, **change.bad}
-        kept = sorted(bad, key=lambda digest: (-bad[digest], digest))[:_MOST_BAD]
-        return Catalog(indexes, packs, costs, {d: bad[d] for d in kept if d not in change.packs})
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What a writer does to a catalog; it can be done again to a newer one.
-
-    Attributes:
-        indexes: new ones.
-        packs: new ones.
-        costs: new ones.
-        bad: packs that were found damaged or gone.
-        used: packs that were read, and when.
-        dropped_indexes: those that a new one holds all of, or that are gone.
-        dropped_packs: those that no index needs any more.
-    """
-
-    indexes: Mapping[str, Sized] = field(default_factory=dict)
-    packs: Mapping[str, Sized] = field(default_factory=dict)
-    costs: Mapping[str, Sized] = field(default_factory=dict)
-    bad: Mapping[str, int] = field(default_factory=dict)
-    used: Mapping[str, int] = field(default_factory=dict)
-    dropped_indexes: frozenset[str] = frozenset()
-    dropped_packs: frozenset[str] = frozenset()
-
-    def is_in(self, catalog: Catalog) -> bool:
-        """Tell whether a catalog has all that this change adds."""
-        return (
-            self.indexes.keys() <= catalog.indexes.keys()
-            and self.packs.keys() <= catalog.packs.keys()
-            and not self.dropped_indexes & catalog.indexes.keys()
-            and not self.dropped_packs & catalog.packs.keys()
-        )
-
-
-def _without(table: Mapping[str, Sized], dropped: frozenset[str]) -> dict[str, Sized]:
-    return {digest: value for digest, value in table.items() if digest not in dropped}
-
-
-def _latest(table: Mapping[str, Sized], most: int) -> dict[str, Sized]:
-    kept = sorted(table, key=lambda digest: (-table[digest][1], digest))[:most]
-    return {digest: table[digest] for digest in kept}
+        parts = []
+        for row in self.rows:
+            pack, tail = bytes.fromhex(row.pack), bytes.fromhex(row.tail)
+            count = len(row.names) // _NAME
+            parts += [_ROW.pack(pack, tail, *row[2:5], count), row.names]
+        body = b"".join(parts)
+        return _MAGIC + hashlib.sha256(body).digest() + body
 
 
 def decode_catalog(data: bytes) -> Catalog:
     """Return a catalog from an object's bytes.
 
     Raises:
-        CorruptError: it is not a catalog of this version.
+        CorruptError: it is not a complete catalog of this version.
     """
-    body = layout.decode(layout.CATALOG, data)
-    if set(body) != set(_PARTS):
-        raise CorruptError("the catalog has other parts than it should")
-    sized: dict[str, dict[str, Sized]] = {}
-    for name in ("indexes", "packs", "costs"):
-        table = body[name]
-        if not isinstance(table, dict) or not all(
-            layout.is_digest(digest) and _is_sized(value) for digest, value in table.items()
-        ):
-            raise CorruptError(f"the catalog's {name} are not digests with bytes and time")
-        sized[name] = {digest: (value[0], value[1]) for digest, value in table.items()}
-    bad = body["bad"]
-    if not isinstance(bad, dict) or not all(
-        layout.is_digest(digest) and _is_number(time) for digest, time in bad.items()
-    ):
-        raise CorruptError("the catalog's bad packs are not digests with a time")
-    return Catalog(sized["indexes"], sized["packs"], sized["costs"], bad)
+    if not data.startswith(_MAGIC):
+        raise CorruptError("not a pallasc catalog (bad magic)")
+    if hashlib.sha256(data[_HEAD:]).digest() != data[len(_MAGIC) : _HEAD]:
+        raise CorruptError("the catalog is damaged or cut short")
+    rows: list[PackRow] = []
+    at = _HEAD
+    while at < len(data):
+        if len(data) - at < _ROW.size or len(rows) == MAX_ROWS:
+            raise CorruptError("the catalog has an incomplete row, or too many")
+        pack, tail, size, offset, used, count = _ROW.unpack_from(data, at)
+        at += _ROW.size
+        names = data[at : at + count * _NAME]
+        at += count * _NAME
+        small = size <= MAX_PACK_BYTES and 0 < size - offset <= MAX_TAIL_BYTES
+        if not (small and count and at <= len(data)):
+            raise CorruptError(f"the catalog has impossible sizes for pack {pack.hex()}")
+        rows.append(PackRow(pack.hex(), tail.hex(), size, offset, used, names))
+    return Catalog(tuple(rows))
 
 
-def _is_number(value: object) -> bool:
-    return type(value) is int and 0 <= value < _LATEST
+def namespace_of(facts: Mapping[str, str]) -> str:
+    """Return the namespace for facts: versions by the name of the part, a salt."""
+    return labelled_key({"kind": "pallasc remote namespace", **facts})
 
 
-def _is_sized(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))
+def catalog_name(namespace: str) -> str:
+    """Return the name of a namespace's catalog."""
+    return f"{ROOT}/{namespace}/catalog"
+
+
+def pack_name(namespace: str, digest: str) -> str:
+    """Return the name of a pack."""
+    return f"{ROOT}/{namespace}/packs/{digest}"

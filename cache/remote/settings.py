@@ -1,24 +1,62 @@
-"""What a user sets about a remote store: command line over environment over pyproject.toml.
+"""The address of a remote store, what may be done with it, and the figures of its use.
 
---remote URL                      PALLASC_REMOTE        [tool.pallasc] remote
---remote-write/--no-remote-write  PALLASC_REMOTE_WRITE  [tool.pallasc] remote-write
-                      PALLASC_REQUIRE_SIGNED_REMOTE     [tool.pallasc] remote-signed = "required"
---no-remote
+    url    = "file://" path
+           | "s3://" bucket [ "/" prefix ] | "gs://" bucket [ "/" prefix ]
+           | "az://" container [ "/" prefix ]
+           | ( "http" | "https" ) "://" [ user [ ":" password ] "@" ] host [ ":" port ]
+             [ "/" prefix ]
+
+A user and password are taken out of the URL at once; `Address.text` never has them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
 
-from pallasc.cache.remote.address import Address, parse_address
+from pallasc.cache.sizes import size
 from pallasc.errors import SpecError
 
 URL, WRITE, SIGNED = "PALLASC_REMOTE", "PALLASC_REMOTE_WRITE", "PALLASC_REQUIRE_SIGNED_REMOTE"
+CLOUDS = ("s3", "gs", "az")
+_SCHEMES = ("file", *CLOUDS, "http", "https")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}", re.ASCII)
+_PATH = re.compile(r"[A-Za-z0-9/._~@+=,-]*", re.ASCII)
+_HINT = (
+    "Give file:///folder, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, "
+    "or https://host/path."
+)
 _SWITCH = {
     **dict.fromkeys(("", "0", "false", "no", "off"), False),
     **dict.fromkeys(("1", "true", "yes", "on"), True),
 }
+_MOST_REASONS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The parts of a remote store's URL.
+
+    Attributes:
+        text: the URL without credentials.
+        scheme: `file`, `s3`, `gs`, `az`, `http` or `https`.
+        place: the bucket or container, or `host:port`; empty for a folder.
+        path: the prefix without slashes around it; for a folder, its absolute path.
+        login: user and password of the URL; never shown.
+    """
+
+    text: str
+    scheme: str
+    place: str
+    path: str
+    login: tuple[str, str] | None = field(default=None, repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +66,8 @@ class RemoteSettings:
     Attributes:
         address: where it is.
         write: new artifacts are written there.
-        signed: what comes from there counts only with a trusted signature.
-        timeout_s: how long one request of a command about the remote may take; builds have a rule
-            of their own, see `cache/remote/guard.py`.
+        signed: an entry from there counts only with a trusted signature.
+        timeout_s: how long one request of a command about the remote may take.
     """
 
     address: Address
@@ -39,12 +76,76 @@ class RemoteSettings:
     timeout_s: float = 60.0
 
 
+@dataclass(slots=True)
+class RemoteStats:
+    """What a build or command did with a remote store.
+
+    Attributes:
+        url: of the remote, without credentials.
+        requests: requests made.
+        hits: variants that came from there.
+        offered: variants that were written there.
+        bytes_read: of bodies that arrived.
+        bytes_written: of bodies that were sent.
+        waited_s: how long the build waited for it, with decompressing and verifying.
+        lost_s: how much of that brought nothing.
+        saved_s: recorded compile time of the hits.
+        refused: entries and objects that were not used, with the reason; the first 20.
+        refusals: how many there were.
+        conflicts: action keys for which remote and local store have different artifacts.
+        tripped: why the remote was disabled, "" if it was not.
+    """
+
+    url: str = ""
+    requests: int = 0
+    hits: int = 0
+    offered: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    waited_s: float = 0.0
+    lost_s: float = 0.0
+    saved_s: float = 0.0
+    refused: list[str] = field(default_factory=list)
+    refusals: int = 0
+    conflicts: list[str] = field(default_factory=list)
+    tripped: str = ""
+
+    def refuse(self, reason: str) -> None:
+        """Count something that was not used."""
+        self.refusals += 1
+        if len(self.refused) < _MOST_REASONS:
+            self.refused.append(reason)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object that `--json` has under `remote`."""
+        data: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        return data | {name: round(data[name], 3) for name in ("waited_s", "lost_s", "saved_s")}
+
+    def __str__(self) -> str:
+        """Return one line for the summary of a build."""
+        parts = [f"{self.hits:,} {'hit' if self.hits == 1 else 'hits'}"]
+        if self.offered:
+            parts.append(f"{self.offered:,} {'offered' if self.tripped else 'written'}")
+        parts.append(f"{size(self.bytes_read)} read")
+        if self.bytes_written:
+            parts.append(f"{size(self.bytes_written)} sent")
+        parts.append(f"{self.requests:,} {'request' if self.requests == 1 else 'requests'}")
+        parts.append(f"waited {self.waited_s:.1f} s")
+        if self.saved_s:
+            parts.append(f"{self.saved_s:.1f} s of compiling saved")
+        if self.refusals:
+            parts.append(f"{self.refusals} refused ({self.refused[0]})")
+        if self.tripped:
+            parts.append("disabled")
+        return f"remote {self.url}: {', '.join(parts)}"
+
+
 def read_settings(
     environ: Mapping[str, str],
     *,
     url: str | None = None,
     write: bool | None = None,
-    project: Mapping[str, object] | None = None,
+    project: Mapping[str, Any] | None = None,
     timeout_s: float = 60.0,
 ) -> RemoteSettings | None:
     """Return the settings of the remote store, None where none is named.
@@ -53,63 +154,100 @@ def read_settings(
         environ: the environment's variables.
         url: of the command line.
         write: of the command line.
-        project: the table `[tool.pallasc]` of pyproject.toml.
+        project: checked fields of `[tool.pallasc]`: remote, remote-write, remote-signed.
         timeout_s: see `RemoteSettings`.
 
     Raises:
-        SpecError: a setting is invalid; the message says which and shows no credentials.
+        SpecError: a setting is invalid; the message names it and shows no credentials.
     """
     table = project or {}
-    named = _first(
-        ("--remote", url), (URL, environ.get(URL) or None), ("remote", table.get("remote"))
-    )
-    if named is None or named[1] == "":
+    choices = (("--remote", url), (URL, environ.get(URL) or None), ("remote", table.get("remote")))
+    label, named = next((each for each in choices if each[1] is not None), ("", None))
+    if not named:
         return None
-    label, address = named
-    if not isinstance(address, str):
-        raise SpecError(f"[tool.pallasc] {label} must be the text of a URL.")
     try:
-        parsed = parse_address(address)
+        address = parse_address(named)
     except SpecError as error:
         raise SpecError(f"{label}: {error.message}", hint=error.hint) from None
-    writes = _switch(environ, WRITE)
-    if writes is None:
-        writes = _boolean(table, "remote-write")
-    signed = _switch(environ, SIGNED)
-    if signed is None:
-        signed = _signed(table)
-    return RemoteSettings(parsed, writes if write is None else write, signed, timeout_s)
+    if write is None:
+        write = _switch(environ, WRITE, bool(table.get("remote-write")))
+    signed = _switch(environ, SIGNED, table.get("remote-signed") == "required")
+    return RemoteSettings(address, write, signed, timeout_s)
 
 
-def _first(*choices: tuple[str, object]) -> tuple[str, object] | None:
-    return next((choice for choice in choices if choice[1] is not None), None)
-
-
-def _switch(environ: Mapping[str, str], name: str) -> bool | None:
-    """Return what a variable says, None where it is not set.
-
-    Raises:
-        SpecError: it is not understood.
-    """
+def _switch(environ: Mapping[str, str], name: str, default: bool) -> bool:
     if name not in environ:
-        return None
+        return default
     value = _SWITCH.get(environ[name].strip().lower())
     if value is None:
         raise SpecError(f"{name} is {environ[name]!r}.", hint="Set it to 1 or to 0.")
     return value
 
 
-def _boolean(table: Mapping[str, object], name: str) -> bool:
-    value = table.get(name, False)
-    if not isinstance(value, bool):
-        raise SpecError(f"[tool.pallasc] {name} must be true or false, got {value!r}.")
-    return value
+def parse_address(url: str) -> Address:
+    """Parse the URL of a remote store.
 
-
-def _signed(table: Mapping[str, object]) -> bool:
-    value = table.get("remote-signed", "optional")
-    if value not in ("required", "optional"):
-        raise SpecError(
-            f'[tool.pallasc] remote-signed must be "required" or "optional", got {value!r}.'
+    Raises:
+        SpecError: it is invalid; the message shows no part that could be a password.
+    """
+    try:
+        parts = urlsplit(url.strip())
+        port = parts.port
+    except ValueError:
+        raise _wrong("is not a URL") from None
+    scheme = parts.scheme.lower()
+    if scheme not in _SCHEMES:
+        known = ", ".join(f"{name}://" for name in _SCHEMES)
+        shown = scheme if re.fullmatch(r"[a-z0-9+.-]{1,20}", scheme) else "something else"
+        raise _wrong(f"begins with {shown}:// instead of {known}" if scheme else "has no scheme")
+    if "?" in url or "#" in url:
+        raise _wrong("has a query or a fragment", "Give credentials by the environment.")
+    if scheme == "file":
+        return _folder(parts)
+    prefix = unquote(parts.path).strip("/")
+    names = prefix.split("/") if prefix else []
+    if not _PATH.fullmatch(prefix) or any(name in ("", ".", "..") for name in names):
+        raise _wrong(
+            "has a path with '..', an empty part or an unusual character",
+            "Use letters, digits and any of . _ ~ @ + = , - in its path.",
         )
-    return value == "required"
+    place, login = _bucket(scheme, parts) if scheme in CLOUDS else _host(scheme, parts, port)
+    text = f"{scheme}://{place}" + (f"/{prefix}" if prefix else "")
+    return Address(text, scheme, place, prefix, login)
+
+
+def _wrong(fault: str, hint: str = _HINT) -> SpecError:
+    return SpecError(f"the address of the remote store {fault}", hint=hint)
+
+
+def _folder(parts: SplitResult) -> Address:
+    if parts.netloc not in ("", "localhost"):
+        raise _wrong("is file:// with a host", "Give file:///absolute/folder, with three slashes.")
+    path = unquote(parts.path)
+    if not path.startswith("/") or "\0" in path:
+        raise _wrong("is file:// without an absolute folder", "Give file:///absolute/folder.")
+    path = "/" + path.strip("/")
+    return Address(f"file://{path}", "file", "", path)
+
+
+def _bucket(scheme: str, parts: SplitResult) -> tuple[str, None]:
+    if "@" in parts.netloc:
+        raise _wrong(
+            "has credentials before its bucket",
+            "Give credentials by the environment, as the cloud's own tools take them.",
+        )
+    if not _BUCKET.fullmatch(parts.netloc):
+        problem = "has an unusual name" if parts.netloc else f"is {scheme}:// without the name"
+        raise _wrong(f"{problem} of a bucket or container")
+    return parts.netloc, None
+
+
+def _host(scheme: str, parts: SplitResult, port: int | None) -> tuple[str, tuple[str, str] | None]:
+    host = parts.hostname or ""
+    if not _HOST.fullmatch(host):
+        raise _wrong(f"is {scheme}:// without a host")
+    login = None
+    if "@" in parts.netloc:
+        login = (unquote(parts.username or ""), unquote(parts.password or ""))
+    place = (f"[{host}]" if ":" in host else host) + (f":{port}" if port is not None else "")
+    return place, login

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallasc.cli.arguments.options import F, together
+from pallasc.cli.arguments.options import together
 from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
@@ -50,16 +49,19 @@ def _settings(ctx: click.Context, _: click.Parameter, url: str | None) -> Remote
 
 
 def _named(ctx: click.Context, _: click.Parameter, url: str | None) -> RemoteSettings | None:
+    if ctx.resilient_parsing:
+        return None
+    return required_settings(url, ctx.meta.get(_TIMEOUT, _TIMEOUT_S))
+
+
+def required_settings(url: str | None, timeout_s: float = _TIMEOUT_S) -> RemoteSettings:
     """Return the remote store of a command about it.
 
     Raises:
         SpecError: there is none, or a setting is wrong.
     """
-    if ctx.resilient_parsing:
-        return None
     from pallasc.compiler.builds.remote_settings import remote_settings
 
-    timeout_s = ctx.meta.get(_TIMEOUT, _TIMEOUT_S)
     settings = remote_settings(os.environ, url=url, timeout_s=timeout_s)
     if settings is None:
         raise SpecError(
@@ -100,37 +102,29 @@ every_option = click.option(
     "--all", "every", is_flag=True, help="Take the entries of all toolchains, not only of this one."
 )
 
-_TAKE = "Take what the store does not have from this remote store"
-_SEND = "Send what is compiled to the remote store, or only read"
-
-
-def remote_group(*, use: str, send: str) -> Callable[[F], F]:
-    """Return the three options, where `use` and `send` say what the remote store is for."""
-    return together(
-        click.option(
-            "--remote",
-            callback=_settings,
-            metavar="URL",
-            help=f"{use}: s3://, gs://, az://, https://, file:// or bazel+https://; "
-            "PALLASC_REMOTE, or remote of [tool.pallasc], when left out.",
-        ),
-        click.option(
-            "--no-remote",
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_noted,
-            help="Use no remote store.",
-        ),
-        click.option(
-            "--remote-write/--no-remote-write",
-            default=None,
-            is_eager=True,
-            expose_value=False,
-            callback=_noted,
-            help=f"{send}; PALLASC_REMOTE_WRITE, or remote-write of [tool.pallasc], when left out.",
-        ),
-    )
-
-
-remote_options = remote_group(use=_TAKE, send=_SEND)
+remote_options = together(
+    click.option(
+        "--remote",
+        callback=_settings,
+        metavar="URL",
+        help="Take what the store does not have from this remote store: s3://, gs://, az://, "
+        "https:// or file://; PALLASC_REMOTE, or remote of [tool.pallasc], when left out.",
+    ),
+    click.option(
+        "--no-remote",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_noted,
+        help="Use no remote store.",
+    ),
+    click.option(
+        "--remote-write/--no-remote-write",
+        default=None,
+        is_eager=True,
+        expose_value=False,
+        callback=_noted,
+        help="Send what is compiled to the remote store, or only read; PALLASC_REMOTE_WRITE, or "
+        "remote-write of [tool.pallasc], when left out.",
+    ),
+)

@@ -13,7 +13,6 @@ from pallasc.cli.terminal.output import count
 from pallasc.cli.terminal.times import duration
 
 if TYPE_CHECKING:
-    from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.shards.shard import Shard, Share
@@ -68,8 +67,6 @@ def take_share(
     costs: Path | None,
     lock: Path | None,
     say: Callable[[str], None],
-    remote: RemoteSettings | None = None,
-    ptxas: Path | None = None,
 ) -> Share | None:
     """Return this job's share of the variants, and `say` what it is; None without `--shard`.
 
@@ -80,26 +77,16 @@ def take_share(
         costs: the file that `--costs` names.
         lock: the file that `--lock` names.
         say: prints what the share is.
-        remote: the remote store, whose costs are taken where there is no file.
-        ptxas: as for `build`.
 
     Raises:
         SpecError: the costs cannot be read.
-        ToolError: those of the remote store cannot be read.
     """
     if shard is None:
         return None
     from pallasc.compiler.shards.costs import find_costs
     from pallasc.compiler.shards.shard import share_of
 
-    found = find_costs(costs, lock)
-    if not found.digest and remote is not None and variants:
-        from pallasc.compiler.inputs.remembered_toolchain import installed_or_remembered
-        from pallasc.compiler.shards.remote_costs import remote_costs
-
-        with installed_or_remembered(store, ptxas=ptxas) as setup:
-            found = remote_costs(remote, store, setup, folder=variants[0].base_dir)
-    share = share_of(shard, variants, found)
+    share = share_of(shard, variants, find_costs(costs, lock))
     say(share_line(share))
     return share
 
@@ -169,21 +156,3 @@ def write_output(
         ptxas=ptxas,
     )
     return f"wrote {path}: {path.stat().st_size:,} bytes"
-
-
-def send_times(
-    report: Report, store: Store, remote: RemoteSettings | None, *, ptxas: Path | None
-) -> None:
-    """Send what variants took to the remote store, if some were compiled and it may be written."""
-    sent = report.remote
-    if remote is None or not remote.write or not report.compiled or report.interrupted:
-        return
-    if sent is not None and sent.tripped:  # it was left alone
-        return
-    from pallasc.compiler.builds.relock import compile_times
-    from pallasc.compiler.shards.remote_costs import send_costs
-    from pallasc.compiler.toolchain.setup import prepare
-
-    with prepare(ptxas) as setup:
-        times = compile_times(report.results)
-        send_costs(remote, store, setup, times, lost_s=0.0 if sent is None else sent.lost_s)

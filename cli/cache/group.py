@@ -12,9 +12,7 @@ from pallasc.cli.cache import (
     prune,
     pull,
     push,
-    remote_stats,
     stats,
-    sync,
     verify,
     why,
 )
@@ -54,7 +52,5 @@ for _command in (
     audit.command,
     push.command,
     pull.command,
-    sync.command,
-    remote_stats.command,
 ):
     command.add_command(_command)

@@ -62,8 +62,8 @@ def prune_command(
     something cannot be looked at or removed.
 
     A remote store is pruned only where --remote names it, with --size or --age; its server may
-    have a rule for that, which is better. What no catalog leads to goes after a day. Ends with exit
-    code 4 where a part of it is damaged; what a damaged catalog may have led to stays.
+    have a rule for that, which is better. Packs that no catalog names go after a day. Ends with
+    exit code 4 where a catalog is damaged; its packs stay.
 
     Examples:
       pallasc cache prune --dry-run
@@ -79,7 +79,7 @@ def prune_command(
       kept          what stays though a limit says otherwise, and why
       leftovers     of dead processes
       held, complete, warnings
-    and with --remote: url, dry_run, packs, unknown (objects that no catalog leads to), bytes,
+    and with --remote: url, dry_run, packs, unknown (objects that no catalog names), bytes,
     kept_packs, kept_bytes, unread
     """
     if remote is not None:
@@ -98,7 +98,7 @@ def _prune_remote(url: str, dry_run: bool, as_json: bool, limits: Mapping[str, s
         SpecError: the URL or a limit is wrong.
         RemoteError: the remote store fails, or can neither list nor delete.
     """
-    from pallasc.cache.remote.garbage import collect
+    from pallasc.cache.remote.write import prune as prune_packs
     from pallasc.cache.upkeep.limits import parse_age, parse_size
     from pallasc.cli.terminal.output import json_text
     from pallasc.compiler.builds.remote_settings import remote_settings
@@ -109,7 +109,7 @@ def _prune_remote(url: str, dry_run: bool, as_json: bool, limits: Mapping[str, s
     settings = remote_settings(os.environ, url=url)
     if settings is None:
         raise click.UsageError("--remote names no remote store.")
-    done = collect(
+    done = prune_packs(
         settings,
         max_age_s=None if age is None else parse_age(age, what="--age"),
         max_bytes=None if size is None else parse_size(size, what="--size"),
@@ -120,7 +120,7 @@ def _prune_remote(url: str, dry_run: bool, as_json: bool, limits: Mapping[str, s
         echo(json_text(data))
         return ToolError.exit_code if done.unread else 0
     would = "would remove" if dry_run else "removed"
-    unknown = f", {count(done.unknown, 'object')} that no catalog leads to" if done.unknown else ""
+    unknown = f", {count(done.unknown, 'object')} that no catalog names" if done.unknown else ""
     echo(f"{would} {count(done.packs, 'pack')}{unknown}: {done.bytes:,} bytes")
     stays = "would stay" if dry_run else "stay"
     echo(f"{count(done.kept_packs, 'pack')} {stays}: {done.kept_bytes:,} bytes")

@@ -42,7 +42,7 @@ def command(every: bool, store_root: Path | None, settings: RemoteSettings, as_j
       absent   variants that could not be taken
       and url, requests, bytes_read, bytes_written, refusals and more, as in pallasc build --json
     """
-    from pallasc.cache.remote.transfer import pull
+    from pallasc.cache.remote.remote import pull
     from pallasc.cli.cache import transferring
     from pallasc.cli.terminal.output import json_text
     from pallasc.compiler.builds.remote_tier import is_portable

@@ -1,33 +1,72 @@
-"""`pallasc cache stats`: what the store holds, and what it saved."""
+"""`pallasc cache stats`: figures of the store, or of a remote store."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from pallasc.cache.sizes import size
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import json_option, store_option
+from pallasc.cli.arguments.remote import every_option, required_settings
 from pallasc.cli.cache.shared import opened, warn
 from pallasc.cli.terminal.output import echo
 
+if TYPE_CHECKING:
+    from pallasc.cache.remote.remote import NamespaceStats
+    from pallasc.cache.store import Store
+
+_DAY_S = 86_400.0
+
 
 @click.command("stats", cls=Command)
+@click.option(
+    "--remote",
+    is_flag=False,
+    flag_value="",
+    metavar="[URL]",
+    help="Show this remote store instead, or the one that PALLASC_REMOTE or [tool.pallasc] names.",
+)
+@every_option
+@click.option("--verify", "verifies", is_flag=True, help="Read all of the remote store.")
 @store_option
 @json_option("the figures")
-def command(store_root: Path | None, as_json: bool) -> None:
-    """Show what the store holds and how much time it has saved.
+def command(
+    remote: str | None, every: bool, verifies: bool, store_root: Path | None, as_json: bool
+) -> int:
+    """Show what the store holds and how much time it has saved, or what a remote store holds.
 
-    Example:
+    With --remote, figures are for the toolchain here, or with --all for every one. --verify reads
+    everything and compares it with its digests; the exit code is 5 where something is wrong.
+    Builds do not use damaged objects, and builds that write send them again.
+
+    Examples:
       pallasc cache stats
+      pallasc cache stats --remote s3://bucket/kernels
+      pallasc cache stats --remote --all --verify
+
+    --json with --remote prints one object:
+      schema      1
+      url         of the remote store
+      namespaces  a list, one for each toolchain; of each: namespace, here (whether it is the
+                  namespace of the toolchain here), variants, packs, bytes, oldest_use_s,
+                  newest_use_s (of packs, in seconds since 1970)
+      faults      what --verify found, or null
     """
+    if remote is not None:
+        return _show_remote(remote, opened(store_root), every, verifies, as_json)
+    if every or verifies:
+        raise click.UsageError(f"--{'all' if every else 'verify'} needs --remote.")
     from pallasc.cache.upkeep.stats import stats
     from pallasc.cli.terminal.output import json_text
 
     figures = stats(opened(store_root))
     if as_json:
         echo(json_text(figures.to_json()))
-        return
+        return 0
     limit = "no limit" if figures.limit_bytes is None else f"of at most {figures.limit_bytes:,}"
     totals = figures.totals
     asked = totals.hits + totals.misses
@@ -46,3 +85,50 @@ def command(store_root: Path | None, as_json: bool) -> None:
     ]
     echo("\n".join(f"{label:<12} {value}" for label, value in rows))
     warn(figures.warnings)
+    return 0
+
+
+def _show_remote(url: str, store: Store, every: bool, verifies: bool, as_json: bool) -> int:
+    from pallasc.cache.remote.remote import survey, verify
+    from pallasc.cli.cache.transferring import namespaces
+    from pallasc.cli.terminal.output import json_text
+    from pallasc.errors import CorruptError
+
+    settings = required_settings(url or None)
+    here = namespaces(store, every=False) or []
+    names = None if every else here
+    found = survey(settings, names)
+    faults = verify(settings, names) if verifies else None
+    if as_json:
+        rows = [{**each._asdict(), "here": each.namespace in here} for each in found]
+        data = {"url": settings.address.text, "namespaces": rows, "faults": faults}
+        echo(json_text(data))
+    else:
+        echo(_table(settings.address.text, found, time.time()))
+        warn(tuple(faults or ()))
+    return CorruptError.exit_code if faults else 0
+
+
+def _table(url: str, found: list[NamespaceStats], now_s: float) -> str:
+    from pallasc.cli.terminal.output import table
+
+    rows = [
+        [
+            each.namespace[:12],
+            f"{each.variants:,}",
+            f"{each.packs:,}",
+            size(each.bytes),
+            _age(each.newest_use_s, now_s),
+            _age(each.oldest_use_s, now_s),
+        ]
+        for each in found
+    ]
+    head = ["NAMESPACE", "VARIANTS", "PACKS", "SIZE", "USED", "OLDEST"]
+    return f"{url}\n{table(head, rows, right=head[1:])}"
+
+
+def _age(time_s: int, now_s: float) -> str:
+    if not time_s:
+        return "-"
+    days = max(0.0, now_s - time_s) / _DAY_S
+    return "today" if days < 1 else f"{days:.0f} d ago"

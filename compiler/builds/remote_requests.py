@@ -1,4 +1,4 @@
-"""Which variants of a store may be sent to a remote one: `pallasc cache push` and `sync`."""
+"""The variants of a store that `pallasc cache push` may send to a remote one."""
 
 from __future__ import annotations
 

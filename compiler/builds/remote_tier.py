@@ -1,10 +1,9 @@
 """The remote store of a build: what the local store lacks is looked for there before compiling.
 
-A build that misses nothing asks the remote nothing. Catalog and indexes are read from the first
-miss on; where the local store is empty, while the toolchain's files are hashed. All misses are
-asked for together, before a worker is started. What arrives is published in the local store, and
-found there as any other hit. What was compiled is sent while other variants compile, and the rest
-at the end. What depends on this machine stays here (`inputs/portable`).
+A build that misses nothing sends no request. All misses are asked for together, before a worker is
+started. What arrives is published in the local store, and found there as any other hit. Compiled
+variants are sent while others compile, and the rest at the end. Entries that depend on this machine
+stay here (`inputs/portable`).
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from pallasc.specs.settings.build_settings import SALT, cache_salt
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.remote import Remote
-    from pallasc.cache.remote.settings import RemoteSettings
-    from pallasc.cache.remote.stats import RemoteStats
+    from pallasc.cache.remote.settings import RemoteSettings, RemoteStats
     from pallasc.cache.store import Store
     from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
 
@@ -51,7 +49,7 @@ class RemoteTier:
         """What was not sent, and why."""
 
     def open(self) -> Remote:
-        """Begin to read what the remote has for the toolchain; the second time, do nothing.
+        """Return the remote, opened at the first call; no request is made.
 
         Raises:
             SpecError, ToolError: signatures are required of remotes, and a key cannot be used.
@@ -59,7 +57,7 @@ class RemoteTier:
         if self._opened is None:
             from pallasc.cache.remote.remote import Remote
 
-            self._opened = Remote.open(self._settings, self._store, tell=self._store.tell)
+            self._opened = Remote(self._settings, self._store, tell=self._store.tell)
             self._opened.prepare(namespace(self._setup))
         return self._opened
 
@@ -102,7 +100,7 @@ class RemoteTier:
     def finish(self) -> RemoteStats:
         """Send what is left, and return what was done; an interrupt ends that."""
         if self._opened is None:
-            from pallasc.cache.remote.stats import RemoteStats
+            from pallasc.cache.remote.settings import RemoteStats
 
             return RemoteStats(url=self._settings.address.text)
         with suppress(KeyboardInterrupt):
@@ -127,7 +125,7 @@ def namespace(setup: Setup | RememberedToolchain) -> str:
     It consists of what is known before any file is hashed: versions, and the salt. Request keys
     alone decide what is a hit.
     """
-    from pallasc.cache.remote.layout import namespace_of
+    from pallasc.cache.remote.catalog import namespace_of
     from pallasc.version import installed_version
 
     if isinstance(setup, Setup):

@@ -11,7 +11,7 @@ from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pallasc.cache.remote.stats import RemoteStats
+    from pallasc.cache.remote.settings import RemoteStats
     from pallasc.compiler.inputs.request import Request
     from pallasc.compiler.inputs.why import Explanation
     from pallasc.compiler.toolchain.context import Context

@@ -20,7 +20,7 @@ from pallasc.specs.artifacts.budgets import check_budget
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pallasc.cache.remote.stats import RemoteStats
+    from pallasc.cache.remote.settings import RemoteStats
     from pallasc.compiler.builds.locked import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
     from pallasc.compiler.builds.tuned_rows import RowCheck

@@ -43,7 +43,7 @@ class Costs:
         seconds: Mapping[str, float],
         source: str = "",
         *,
-        missing: str = "no lock file, no --costs and no remote store has any",
+        missing: str = "no lock file and no --costs has any",
     ) -> None:
         self.milliseconds = {name: round(1000 * seconds[name]) for name in sorted(seconds)}
         """Whole numbers, whose sums are the same in every order."""

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from consoles import PATIENT, without_heartbeats
 
-from pallasc.cache.remote.guard import Guard
+from pallasc.cache.remote import session
 from pallasc.cache.store import Store
 from pallasc.cli.main import main
 
@@ -242,7 +242,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
     A busy machine may need longer than a build waits, which then takes nothing from the remote.
     """
-    monkeypatch.setattr(Guard, "left_s", lambda self: 1e9)
+    monkeypatch.setattr(session, "PATIENCE_S", 1e9)
 
 
 def _make_machine(folder: Path, warm: Store, remote: Path, *, more: str = "") -> Machine:

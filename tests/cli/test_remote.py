@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 
-from pallasc.cache.remote.guard import Guard
+from pallasc.cache.remote import session
 
 RunCommand = Callable[..., Any]
 Machine = Any
 
 DEADLINE_S = 900
-LEFT_S = Guard.left_s
+PATIENCE_S = session.PATIENCE_S
 """How long a build waits; fixtures make it patient."""
 
 
@@ -285,15 +285,15 @@ def test_a_remote_that_fails_costs_a_warning_and_few_requests(
 ) -> None:
     server.answer = answer
     if answer is stall:  # and until the build is over, so that only its patience ends the wait
-        monkeypatch.setattr(Guard, "left_s", LEFT_S)
+        monkeypatch.setattr(session, "PATIENCE_S", PATIENCE_S)
     result, found = build_with(run, machine, server.server_port)
     assert (result.code, found["totals"]["compiled"]) == (0, 1)
     assert server.asked.wait(DEADLINE_S)
     assert len(server.seen) <= most
     assert ("s of waiting" in found["remote"]["tripped"]) == (answer is stall)
     (warning,) = (line for line in result.err.splitlines() if line.startswith("warning: "))
-    assert "the remote store is left alone for the rest of this build" in warning
-    assert "given up" in result.err.splitlines()[-2]
+    assert "remote store disabled for this build" in warning
+    assert "disabled" in result.err.splitlines()[-2]
     assert "hush" not in result.err + result.out
 
 
@@ -341,7 +341,7 @@ def test_signatures_can_be_required_of_remotes_alone(
     assert (signed["totals"]["hit"], signed["remote"]["hits"]) == (1, 1)
 
 
-@pytest.mark.parametrize("verb", ["build", "sync", "pull", "remote-stats"])
+@pytest.mark.parametrize("verb", ["build", "pull", "stats"])
 def test_an_interrupt_ends_what_waits_for_a_remote(
     verb: str, machine: Machine, server: Server, patient_command: list[str]
 ) -> None:
@@ -350,9 +350,8 @@ def test_an_interrupt_ends_what_waits_for_a_remote(
     patience = ["--timeout", "3600"]
     arguments = {
         "build": ["build", *map(str, machine.arguments), "--remote-write"],
-        "sync": ["cache", "sync", str(machine.spec), "--store", str(machine.store), *patience],
         "pull": ["cache", "pull", "--store", str(machine.store), *patience],
-        "remote-stats": ["cache", "remote-stats", "--store", str(machine.store), *patience],
+        "stats": ["cache", "stats", "--store", str(machine.store)],
     }[verb]
     process = subprocess.Popen(
         [*patient_command, *arguments, "--remote", f"http://127.0.0.1:{server.server_port}"],

@@ -1,4 +1,4 @@
-"""`pallasc cache push`, `pull`, `sync`, `remote-stats` and `prune --remote`."""
+"""`pallasc cache push`, `pull`, `stats --remote` and `prune --remote`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache.remote.settings import read_settings
-from pallasc.cache.remote.transfer import push
+from pallasc.cache.remote.write import push
 from pallasc.cache.sizes import size
 from pallasc.cache.store import Store
 
@@ -50,14 +50,7 @@ def test_stores_are_brought_and_sent(
     rest = told(run("cache", "push", machine.spec, *store, "--json"))
     assert (rest["sent"], rest["present"], rest["absent"], rest["bound"]) == (1, 1, 0, {})
     other = make_machine(machine.folder / "third", machine.remote)
-    one = told(run("cache", "sync", other.spec, "--store", other.store, "--json"))
-    assert (one["pulled"]["brought"], one["pushed"]["sent"]) == (2, 0)
-    assert one["pushed"]["present"] == 2
-    lines = run("cache", "sync", other.spec, "--store", other.store).out.splitlines()
-    assert [line.partition(":")[0] for line in lines] == [
-        "brought 0 variants, 2 were there",
-        "sent 0 variants, 2 were there",
-    ]
+    assert told(run("cache", "pull", "--store", other.store, "--json"))["brought"] == 2
 
 
 def test_what_the_store_lacks_is_counted(machine: Machine, run: RunCommand) -> None:
@@ -68,24 +61,28 @@ def test_what_the_store_lacks_is_counted(machine: Machine, run: RunCommand) -> N
     assert (sent["sent"], sent["present"], sent["absent"]) == (0, 0, 2)
 
 
-def test_figures_of_a_remote_and_what_is_wrong_with_it(machine: Machine, run: RunCommand) -> None:
-    common = ("--store", machine.store, "--remote", machine.url)
-    data = told(run("cache", "remote-stats", *common, "--json"))
+def test_figures_of_a_remote_and_what_is_wrong_with_it(
+    machine: Machine, run: RunCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats = ("cache", "stats", "--store", machine.store, "--remote")
+    data = told(run(*stats, machine.url, "--json"))
     (figures,) = data["namespaces"]
     assert (data["url"], data["faults"], figures["here"]) == (machine.url, None, True)
-    assert [figures[name] for name in ("variants", "artifacts", "indexes", "packs")] == [2, 2, 1, 1]
-    text = run("cache", "remote-stats", *common, "--all", "--verify")
+    assert (figures["variants"], figures["packs"]) == (2, 1)
+    monkeypatch.setenv("PALLASC_REMOTE", machine.url)
+    text = run(*stats, "--all", "--verify")
     url, head, row = text.out.splitlines()
     assert (text.code, url, text.err) == (0, machine.url, "")
-    assert head.split() == ["NAMESPACE", "VARIANTS", "ARTIFACTS", "PACKS", "SIZE", "USED", "OLDEST"]
-    assert row.split()[1:] == ["2", "2", "1", *size(figures["bytes"]).split(), "today", "today"]
+    assert head.split() == ["NAMESPACE", "VARIANTS", "PACKS", "SIZE", "USED", "OLDEST"]
+    assert row.split()[1:] == ["2", "1", *size(figures["bytes"]).split(), "today", "today"]
     (pack,) = machine.remote.rglob("packs/*")
     pack.write_bytes(pack.read_bytes()[:-100])
-    wrong = run("cache", "remote-stats", *common, "--verify")
+    wrong = run(*stats, machine.url, "--verify")
     assert wrong.code == 5
     assert wrong.err.startswith("warning: ")
     assert pack.name in wrong.err
-    assert told(run("cache", "remote-stats", *common, "--json"))["faults"] is None
+    refused = run("cache", "stats", "--verify")
+    assert (refused.code, "--verify needs --remote." in refused.err) == (2, True)
 
 
 def test_a_remote_is_pruned_only_where_it_is_named(
@@ -108,16 +105,16 @@ def test_a_remote_is_pruned_only_where_it_is_named(
     assert packs[0].exists()
     assert run(*prune, "--remote", machine.url, "--size", "1B").out.startswith("removed 1 pack: ")
     assert not packs[0].exists()
-    found = told(run("cache", "remote-stats", "--store", machine.store, "--json"))
+    found = told(run("cache", "stats", "--remote", "--store", machine.store, "--json"))
     assert [each["variants"] for each in found["namespaces"]] == [0]
 
 
-@pytest.mark.parametrize("command", ["push", "pull", "sync", "remote-stats"])
+@pytest.mark.parametrize("command", ["push", "pull", "stats"])
 def test_a_remote_that_is_not_there_is_an_error(
     command: str, machine: Machine, run: RunCommand
 ) -> None:
     assert run("cache", "pull", "--store", machine.store, "--remote", machine.url).code == 0
-    specs = (machine.spec,) if command in ("push", "sync") else ()
+    specs = (machine.spec,) if command == "push" else ()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens
         url = f"http://me:hush@127.0.0.1:{taken.getsockname()[1]}/cache"
@@ -125,7 +122,8 @@ def test_a_remote_that_is_not_there_is_an_error(
     assert (result.code, result.out) == (4, "")
     assert result.err.startswith("error: ")
     assert "hush" not in result.err
-    missing = run("cache", command, *specs, "--store", machine.store)
+    nowhere = ("--remote",) if command == "stats" else ()
+    missing = run("cache", command, *specs, "--store", machine.store, *nowhere)
     assert missing.code == 2
     assert missing.err.startswith("error: no remote store is named.\n  Name it with --remote URL")
 
@@ -159,7 +157,7 @@ def test_what_depends_on_the_machine_is_named(
     ]
     settings = read_settings({}, url=remote[1], write=True)
     assert settings is not None
-    (namespace,) = {p.name for p in (machine.remote / "pallasc/v1").iterdir()} - {"packs"}
+    (namespace,) = {p.name for p in (machine.remote / "pallasc/v2").iterdir()}
     push(settings, hostile, {namespace: keys})
     other = ("--store", tmp_path / "third", *remote)
     pulled = told(run("cache", "pull", *other, "--json"))

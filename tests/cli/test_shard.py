@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-
-from pallasc.cache.store import Store
 
 RunCommand = Callable[..., Any]
 
@@ -84,8 +80,8 @@ def test_without_a_lock_a_digest_divides_and_that_is_said(
     run: RunCommand, built: Any, ids: list[str]
 ) -> None:
     result = run("build", *built.arguments, "--shard", "1/1")
-    said = "shard 1/1: 2 of 2 variants, divided without costs: no lock file, no --costs and no "
-    assert result.err.startswith(f"{said}remote store has any\n")
+    said = "shard 1/1: 2 of 2 variants, divided without costs: no lock file and no "
+    assert result.err.startswith(f"{said}--costs has any\n")
     reports = [taken(run, built, f"{number}/3") for number in (1, 2, 3)]
     assert sorted(v["id"] for report in reports for v in report["variants"]) == sorted(ids)
     assert {report["shard"]["costs"] for report in reports} == {None}
@@ -167,60 +163,3 @@ def test_checks_are_divided_as_builds_are(run: RunCommand, built: Any, ids: list
     assert told.code == 2
     assert "--shard divides the variants of specs, not bundles or action keys." in told.err
     assert run(*arguments, "--costs", "report.json").code == 2
-
-
-@pytest.fixture
-def repository(run: RunCommand, built: Any, tmp_path: Path) -> Callable[[int], Path]:
-    """Return what commits the spec some days from now, and returns its file."""
-    import subprocess
-    import time
-
-    folder = tmp_path / "repository"
-    folder.mkdir()
-
-    def git(*arguments: str, **environment: str) -> None:
-        identity = ("-c", "user.name=n", "-c", "user.email=e@example.org")
-        command = ["git", "-C", str(folder), *identity, *arguments]
-        own = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, **environment}
-        subprocess.run(command, check=True, env=own, capture_output=True)
-
-    def commit(days: int) -> Path:
-        (folder / "kernels.yaml").write_text(built.spec.read_text())
-        git("init", "-q")
-        git("add", ".")
-        at = f"{int(time.time()) + days * 86_400} +0000"
-        git("commit", "-q", "--allow-empty", "-m", "c", GIT_COMMITTER_DATE=at)
-        return folder / "kernels.yaml"
-
-    return commit
-
-
-def test_the_remote_store_has_the_costs_that_are_older_than_the_commit(
-    run: RunCommand,
-    built: Any,
-    repository: Callable[[int], Path],
-    warm_store: Store,
-    tmp_path: Path,
-    patient: None,
-) -> None:
-    remote = ("--remote", f"file://{tmp_path}/remote")
-    spec, warm = repository(1), tmp_path / "warm"
-    none = "divided without costs"
-    assert none in run("build", spec, "--store", built.store, "--shard", "1/2", *remote).err
-    shutil.copytree(warm_store.root, warm)
-    result = run("build", spec, "--store", warm, "--remote-write", *remote, "--jobs", "1")
-    assert result.code == 0
-    arguments = ("build", spec, "--store", built.store, *remote)
-    reports = [json.loads(run(*arguments, "--shard", f"{k}/2", "--json").out) for k in (1, 2)]
-    assert [len(report["variants"]) for report in reports] == [1, 1]
-    assert {report["shard"]["costs_from"] for report in reports} == {"the remote store"}
-    assert reports[0]["shard"]["costs"] == reports[1]["shard"]["costs"]
-    parts = [f"{k}.part" for k in (1, 2)]
-    for k, part in enumerate(parts, 1):
-        assert run(*arguments, "--shard", f"{k}/2", "--shard-output", part).code == 0
-    sent = ("--remote-write", "--remote", f"file://{tmp_path}/other")
-    assert run("merge", *parts, "--store", "merged", *sent).code == 0
-    told = run("build", spec, "--store", built.store, "--shard", "1/2", *sent[1:])
-    assert " of compiling by the remote store\n" in told.err
-    repository(-1)
-    assert none in run(*arguments, "--shard", "1/2").err

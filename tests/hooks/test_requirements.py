@@ -29,7 +29,7 @@ def without_obstore(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (PROJECT, "", []),
         (PROJECT, "s3://bucket/prefix", ["pallasc[remote]"]),
-        (PROJECT, "file:///srv/kernels", []),
+        (PROJECT, "file:///srv/kernels", ["pallasc[remote]"]),
         (READY, "s3://bucket/prefix", []),
     ],
 )

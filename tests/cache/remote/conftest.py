@@ -1,4 +1,4 @@
-"""What the tests of remote stores share."""
+"""Fixtures of the tests of remote stores."""
 
 from __future__ import annotations
 
@@ -7,17 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.cache.remote import obstore_objects, remote
+from pallasc.cache.remote import objects, session
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
 from pallasc.cache.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import bazel_cache  # noqa: F401  (tests import these by their bare names)
-import fault_proxy  # noqa: F401
-import faulty  # noqa: F401
-import servers  # noqa: F401
-import slow  # noqa: F401
+import servers  # noqa: F401  (tests import these by their bare names)
 import variants  # noqa: F401
 
 sys.path.pop(0)
@@ -26,8 +22,9 @@ sys.path.pop(0)
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each request minutes: a busy machine may take long over an answer."""
-    monkeypatch.setattr(remote, "_REQUEST_S", 300.0)
-    monkeypatch.setattr(obstore_objects, "_CONNECT_S", 300.0)
+    monkeypatch.setattr(session, "PATIENCE_S", 600.0)
+    monkeypatch.setattr(session, "REQUEST_S", 300.0)
+    monkeypatch.setattr(objects, "_CONNECT_S", 300.0)
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from variants import NAMESPACE, check, fill
 
+from pallasc.cache.remote.remote import pull, verify
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
-from pallasc.cache.remote.survey import verify
-from pallasc.cache.remote.transfer import pull, push
+from pallasc.cache.remote.write import push
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep.merge_packs import merge_packs
 from pallasc.cache.upkeep.merge_stores import merge_stores

@@ -39,7 +39,6 @@ RCLONE_S3 = "rclone serve s3 --addr 127.0.0.1:9000 --auth-key KEY,SECRET /srv/bu
 RCLONE_WEBDAV = "rclone serve webdav --addr 127.0.0.1:9000 --user USER --pass PASSWORD /srv/files"
 MOTO_S3 = "python -m moto.server -H 127.0.0.1 -p 9000"
 AZURITE = "azurite-blob --blobHost 127.0.0.1 --blobPort 9000 --location /srv/azure --silent"
-NGINX = "nginx -c /etc/pallasc/nginx.conf"
 
 
 def _command(documented: str, port: int, **replaced: str) -> list[str]:
@@ -189,54 +188,6 @@ def _make_container(endpoint: str, name: str) -> None:
     urllib.request.urlopen(request, timeout=_START_S).close()
 
 
-NGINX_SERVER = """
-server {
-  listen 127.0.0.1:9000;
-  root /srv/bazel;
-  client_max_body_size 100m;
-  location / {
-    dav_methods PUT;
-    create_full_put_path on;
-  }
-}
-"""
-"""The server of docs/remote.md."""
-_NGINX = """
-worker_processes 1;
-daemon off;
-pid {folder}/pid;
-error_log stderr warn;
-{user}
-events {{}}
-http {{
-  access_log off;
-  client_body_temp_path {folder}/body;
-  proxy_temp_path {folder}/proxy;
-  fastcgi_temp_path {folder}/fastcgi;
-  uwsgi_temp_path {folder}/uwsgi;
-  scgi_temp_path {folder}/scgi;
-  {server}
-}}
-"""
-
-
-@contextlib.contextmanager
-def nginx(folder: Path) -> Iterator[str]:
-    """Serve a folder for Bazel, as Bazel's documentation has it; give `host:port`."""
-    program = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
-    if program is None:
-        pytest.skip("nginx is not installed: apt-get install nginx-light")
-    port = free_port()
-    (folder / "root").mkdir(parents=True)
-    user = "user root;" if os.geteuid() == 0 else ""
-    configuration = folder / "nginx.conf"
-    server = NGINX_SERVER.replace("9000", str(port)).replace("/srv/bazel", f"{folder}/root")
-    configuration.write_text(_NGINX.format(folder=folder, user=user, server=server))
-    command = _command(NGINX, port, **{"/etc/pallasc/nginx.conf": str(configuration)})
-    with running([program, "-e", "stderr", *command[1:]], port):
-        yield f"127.0.0.1:{port}"
-
-
 def s3_environment(endpoint: str) -> Mapping[str, str]:
     """Return what a user sets for such a server."""
     return {
@@ -245,53 +196,3 @@ def s3_environment(endpoint: str) -> Mapping[str, str]:
         "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
         "AWS_REGION": "us-east-1",
     }
-
-
-@contextlib.contextmanager
-def tls(folder: Path) -> Iterator[str]:
-    """Serve HTTPS with a certificate that only its own key has signed; give `host:port`."""
-    import datetime
-    import ssl
-    import threading
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    (folder / "tls.pem").write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        + certificate.public_bytes(pem)
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "tls.pem")
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, request: object, client_address: object) -> None:
-            """Say nothing: the client refuses the certificate."""
-
-    server = Server(("127.0.0.1", 0), BaseHTTPRequestHandler)
-    server.daemon_threads = True
-    server.socket = context.wrap_socket(
-        server.socket, server_side=True, do_handshake_on_connect=False
-    )
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -1,4 +1,4 @@
-"""Variants in a store, and what a build does with a remote, without compiling anything."""
+"""Variants in a store, and builds with a remote that compile nothing."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import random
 from collections.abc import Iterable, Sequence
 
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.remote.guard import BUILD, Limits
 from pallasc.cache.remote.remote import Remote
-from pallasc.cache.remote.settings import RemoteSettings
-from pallasc.cache.remote.stats import RemoteStats
+from pallasc.cache.remote.settings import RemoteSettings, RemoteStats
 from pallasc.cache.store import Store
 from pallasc.specs.canonical import labelled_key
 
 NAMESPACE = "5e" * 32
-PATIENT = BUILD._replace(wait_s=600.0)
-"""Of builds in tests that are not about time: a busy machine may take long over a file."""
 
 
 def request_key(number: int) -> str:
@@ -34,7 +30,7 @@ def blobs(number: int, version: int = 0, size: int = 3000) -> dict[str, bytes]:
 
 
 def put(store: Store, number: int, version: int = 0, size: int = 3000) -> str:
-    """Have a store hold a variant; another version has other sources and another action."""
+    """Put a variant into a store; another version has other sources and another action."""
     action = action_key(number, version)
     made = store.put_artifact(action, {"number": number}, blobs(number, version, size))
     assert made.stored
@@ -63,11 +59,9 @@ def accept_all(key: str, manifest: Manifest) -> bool:
     return True
 
 
-def upload(
-    settings: RemoteSettings, store: Store, keys: Sequence[str], *, limits: Limits = PATIENT
-) -> RemoteStats:
+def upload(settings: RemoteSettings, store: Store, keys: Sequence[str]) -> RemoteStats:
     """Do what a build does that has compiled these variants."""
-    remote = Remote.open(settings, store, tell=lambda text: None, limits=limits)
+    remote = Remote(settings, store, tell=lambda text: None)
     remote.prepare(NAMESPACE)
     for key in keys:
         remote.offer(key)
@@ -75,10 +69,10 @@ def upload(
 
 
 def download(
-    settings: RemoteSettings, store: Store, keys: Sequence[str], *, limits: Limits = PATIENT
+    settings: RemoteSettings, store: Store, keys: Sequence[str]
 ) -> tuple[dict[str, str], RemoteStats]:
     """Do what a build does that lacks these variants."""
-    remote = Remote.open(settings, store, tell=lambda text: None, limits=limits)
+    remote = Remote(settings, store, tell=lambda text: None)
     remote.prepare(NAMESPACE)
     found = dict(remote.fetch(keys, accept_all))
     return found, remote.finish()

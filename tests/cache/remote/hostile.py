@@ -1,0 +1,431 @@
+"""Hostile answers of an HTTP server and mutated files of a remote folder, against real builds.
+
+Run it as `python tests/cache/remote/hostile.py --json`. Each row has the number of variants that a
+build got, wrong ones among them, the time it lost, and the growth of its memory. A hostile answer
+replaces every answer, or the answers for packs alone. The server is a process of its own, so that
+the memory is only the memory of the build.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import io
+import json
+import os
+import random
+import shutil
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import variants
+
+from pallasc.cache.packs import format as packs
+from pallasc.cache.packs.writer import PackWriter
+from pallasc.cache.remote import session
+from pallasc.cache.remote.catalog import Catalog, PackRow, catalog_name, pack_name
+from pallasc.cache.remote.settings import RemoteSettings, read_settings
+from pallasc.cache.store import Store
+
+VARIANTS, SIZE = 6, 60_000
+_BLOCK = b"x" * 65536
+_CHUNK = b"%x\r\n" % len(_BLOCK) + _BLOCK + b"\r\n"
+_DATE = "Last-Modified: Wed, 21 Oct 2026 07:28:00 GMT\r\n"
+Answer = Callable[[socket.socket, bytes, str], None]
+
+
+def _head(status: str, *lines: str) -> bytes:
+    return "\r\n".join([f"HTTP/1.1 {status}", *lines, _DATE]).encode() + b"\r\n"
+
+
+def _good_head(body: bytes, head: str) -> bytes:
+    return head.encode() + _DATE.encode() + b"Content-Length: %d\r\n\r\n" % len(body)
+
+
+def _forever(connection: socket.socket, data: bytes) -> None:
+    while True:
+        connection.sendall(data)
+
+
+def _flood(status: str) -> Answer:
+    def answer(connection: socket.socket, body: bytes, head: str) -> None:
+        connection.sendall(_head(status, "Content-Length: 99", "Transfer-Encoding: chunked"))
+        _forever(connection, _CHUNK)
+
+    return answer
+
+
+def _flood_body(connection: socket.socket, body: bytes, head: str) -> None:
+    length = f"Content-Length: {len(body)}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    connection.sendall((head + _DATE + length).encode())
+    _forever(connection, _CHUNK)
+
+
+def _raw(data: bytes, *, forever: bool = False) -> Answer:
+    def answer(connection: socket.socket, body: bytes, head: str) -> None:
+        connection.sendall(data)
+        if forever:
+            _forever(connection, data)
+
+    return answer
+
+
+def _then(head: bytes, more: bytes) -> Answer:
+    def answer(connection: socket.socket, body: bytes, _: str) -> None:
+        connection.sendall(head)
+        _forever(connection, more)
+
+    return answer
+
+
+def _wait(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while connection.recv(4096):
+            pass
+
+
+def _stall(connection: socket.socket, body: bytes, head: str) -> None:
+    _wait(connection)
+
+
+def _slow_head(connection: socket.socket, body: bytes, head: str) -> None:
+    for byte in _good_head(body, head) * 1000:
+        connection.sendall(bytes([byte]))
+        time.sleep(0.05)
+
+
+def _slow_body(connection: socket.socket, body: bytes, head: str) -> None:
+    connection.sendall(_good_head(body, head))
+    for byte in body:
+        connection.sendall(bytes([byte]))
+        time.sleep(0.05)
+
+
+def _half(connection: socket.socket, body: bytes, head: str) -> None:
+    connection.sendall(_good_head(body, head) + body[: len(body) // 2])
+
+
+def _half_and_stall(connection: socket.socket, body: bytes, head: str) -> None:
+    _half(connection, body, head)
+    _wait(connection)
+
+
+def _reset(connection: socket.socket, body: bytes, head: str) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def _changed(connection: socket.socket, body: bytes, head: str) -> None:
+    middle = len(body) // 2
+    body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+    connection.sendall(_good_head(body, head) + body)
+
+
+def _empty(connection: socket.socket, body: bytes, head: str) -> None:
+    connection.sendall(_good_head(b"", head))
+
+
+def _other_range(connection: socket.socket, body: bytes, head: str) -> None:
+    line = "Content-Range: bytes 7-99/100\r\n"
+    connection.sendall(_good_head(body, f"HTTP/1.1 206 Partial Content\r\n{line}") + body)
+
+
+ANSWERS: dict[str, Answer] = {
+    "200 that never ends": _flood_body,
+    "403 that never ends": _flood("403 Forbidden"),
+    "404 that never ends": _flood("404 Not Found"),
+    "500 that never ends": _flood("500 Internal Server Error"),
+    "200 of a terabyte": _then(_head("200 OK", "Content-Length: 1099511627776"), _BLOCK),
+    "headers that never end": _then(b"HTTP/1.1 200 OK\r\n", b"X-Y: " + b"z" * 4000 + b"\r\n"),
+    "one endless header": _then(b"HTTP/1.1 200 OK\r\nX: ", _BLOCK),
+    "100 Continue without end": _raw(b"HTTP/1.1 100 Continue\r\n\r\n" * 500, forever=True),
+    "noise": _raw(random.Random(1).randbytes(5000)),
+    "noise without end": _raw(random.Random(1).randbytes(5000), forever=True),
+    "no answer": _stall,
+    "slow headers": _slow_head,
+    "slow body": _slow_body,
+    "half a body": _half,
+    "half a body, then nothing": _half_and_stall,
+    "reset": _reset,
+    "closed": _raw(b""),
+    "changed body": _changed,
+    "empty body": _empty,
+    "another range": _other_range,
+    "429": _raw(_head("429 Too Many Requests", "Retry-After: 3600", "Content-Length: 0")),
+    "401": _raw(_head("401 Unauthorized", "Content-Length: 0")),
+    "503": _raw(_head("503 Service Unavailable", "Content-Length: 0")),
+    "redirect to itself": _raw(_head("302 Found", "Location: /pallasc/v2/x", "Content-Length: 0")),
+    "200 without length": _raw(_head("200 OK", "Connection: close") + b"x" * 100),
+}
+
+
+class Server:
+    """Serves a folder, in a forked process; the answer for a kind comes from the URL's first part.
+
+    `http://host:port/<kind number>.<p or a>`: p replaces the answers for packs, a all of them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port = self._listener.getsockname()[1]
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                self._serve()
+            finally:
+                os._exit(0)
+
+    def close(self) -> None:
+        os.kill(self.pid, 9)
+        os.waitpid(self.pid, 0)
+        self._listener.close()
+
+    def _serve(self) -> None:
+        parent = os.getppid()
+        self._listener.settimeout(1)
+        while os.getppid() == parent:
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError), connection:
+            request = b""
+            while b"\r\n\r\n" not in request:
+                request += connection.recv(65536) or b"\r\n\r\n"
+            _, path, _ = request.decode("latin-1").split(" ", 2)
+            kind, _, name = path.lstrip("/").partition("/")
+            number, _, which = kind.partition(".")
+            body, head = self._body(name, request.decode("latin-1").lower())
+            if which == "a" or (which == "p" and "/packs/" in name):
+                list(ANSWERS.values())[int(number)](connection, body, head)
+            else:
+                connection.sendall(_good_head(body, head) + body)
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def _body(self, name: str, request: str) -> tuple[bytes, str]:
+        place = self._folder / name
+        if not place.is_file():
+            return b"", "HTTP/1.1 404 Not Found\r\n"
+        body = place.read_bytes()
+        if "range: bytes=" not in request:
+            return body, "HTTP/1.1 200 OK\r\nConnection: close\r\n"
+        start, _, end = request.partition("range: bytes=")[2].split()[0].partition("-")
+        part = body[int(start) : int(end) + 1]
+        line = f"Content-Range: bytes {start}-{end}/{len(body)}\r\n"
+        return part, f"HTTP/1.1 206 Partial Content\r\nConnection: close\r\n{line}"
+
+
+def settings_of(url: str) -> RemoteSettings:
+    settings = read_settings({}, url=url, write=True)
+    assert settings is not None
+    return settings
+
+
+def _peak_bytes() -> int:
+    text = Path("/proc/self/status").read_text()
+    return int(text.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+@contextlib.contextmanager
+def growth(row: dict[str, Any]) -> Iterator[None]:
+    """Put the growth of this process's memory at its peak into a row."""
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _peak_bytes()
+    yield
+    row["growth_bytes"] = _peak_bytes() - before
+
+
+def _built(settings: RemoteSettings, folder: Path, name: str) -> dict[str, Any]:
+    """Do what a build does that lacks all variants; return a row."""
+    row: dict[str, Any] = {"name": name}
+    store = Store(folder)
+    with growth(row):
+        keys = [variants.request_key(number) for number in range(VARIANTS)]
+        found, stats = variants.download(settings, store, keys)
+    row |= {"hits": len(found), "wrong": 0, "lost_s": stats.lost_s, "tripped": stats.tripped}
+    for number in range(VARIANTS):
+        if variants.request_key(number) in found:
+            try:
+                variants.check(store, number, size=SIZE)
+            except AssertionError:
+                row["wrong"] += 1
+    shutil.rmtree(folder, ignore_errors=True)
+    return row
+
+
+def _filled(folder: Path) -> Path:
+    """Fill a remote in a folder; each variant has its own pack of more than 64 kB."""
+    store = Store(folder / "source")
+    for number in range(VARIANTS):
+        key = variants.put(store, number, size=SIZE)
+        variants.upload(settings_of(f"file://{folder}/there"), store, [key])
+    return folder / "there"
+
+
+def answers(folder: Path, server: Server) -> Iterator[dict[str, Any]]:
+    """Yield a row for each hostile answer."""
+    for number, name in enumerate(ANSWERS):
+        for which in "ap":
+            settings = settings_of(f"http://u:secret@127.0.0.1:{server.port}/{number}.{which}")
+            place = "everywhere" if which == "a" else "for packs"
+            yield _built(settings, folder / "local", f"{name}, {place}")
+
+
+def forged(folder: Path, there: Path) -> Iterator[dict[str, Any]]:
+    """Yield rows for catalogs and packs that have the right digests and unpack to gigabytes."""
+    wanted = [variants.request_key(number) for number in range(VARIANTS)]
+    for name, count, zeros in (("dense manifests", 200, True), ("noise", 8, False)):
+        out = io.BytesIO()
+        writer = PackWriter(out)
+        rng = random.Random(count)
+        for _ in range(count if zeros else 1):
+            entry = rng.randbytes(32).hex()
+            content = rng.randbytes(2**14) * 190 if zeros else rng.randbytes(2**20)
+            writer.add([packs.Entry("man", entry, content)])
+        writer.close()
+        data = out.getvalue()[: 2**24]
+        start = len(packs.MAGIC)
+        names = b"".join(bytes.fromhex(key) for key in wanted)
+        digest = hashlib.sha256(data).hexdigest()
+        tail = hashlib.sha256(data[start:]).hexdigest()
+        row = PackRow(digest, tail, len(data), start, 1, names)
+        yield _with_catalog(there, folder, f"forged pack of {name}", Catalog((row,)), {row: data})
+    prefix = bytes.fromhex(wanted[0])[:16]
+    rows = []
+    for _ in range(2000):
+        row = PackRow(
+            rng.randbytes(32).hex(), rng.randbytes(32).hex(), 4000, 15, 1,
+            b"".join(prefix + rng.randbytes(16) for _ in range(120)),
+        )  # fmt: skip
+        rows.append(row)
+    yield _with_catalog(there, folder, "catalog of 240,000 names", Catalog(tuple(rows)), {})
+
+
+def _with_catalog(
+    there: Path, folder: Path, name: str, catalog: Catalog, files: dict[PackRow, bytes]
+) -> dict[str, Any]:
+    copy = folder / name.replace(" ", "-")
+    shutil.copytree(there, copy)
+    (copy / catalog_name(variants.NAMESPACE)).write_bytes(catalog.encode())
+    for row, data in files.items():
+        (copy / pack_name(variants.NAMESPACE, row.pack)).write_bytes(data)
+    row_ = _built(settings_of(f"file://{copy}"), folder / "local", name)
+    shutil.rmtree(copy, ignore_errors=True)
+    return row_
+
+
+def mutations(folder: Path, there: Path, count: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for each of many mutations of a remote folder's files."""
+    rng = random.Random(seed)
+    for number in range(count):
+        copy = folder / f"mutated-{number}"
+        shutil.copytree(there, copy)
+        file = rng.choice(sorted(path for path in copy.rglob("*") if path.is_file()))
+        mutation = rng.choice(MUTATIONS)
+        mutation(file, rng, copy)
+        name = f"{number}: {mutation.__name__} of {file.name[:12]}"
+        try:
+            row = _built(settings_of(f"file://{copy}"), folder / "local", name)
+        except Exception as error:
+            row = {"name": name, "wrong": 1, "error": repr(error)}
+        shutil.rmtree(copy, ignore_errors=True)  # a write that was given up may still end
+        yield row
+
+
+def flip(file: Path, rng: random.Random, root: Path) -> None:
+    data = bytearray(file.read_bytes())
+    if data:
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    file.write_bytes(data)
+
+
+def cut(file: Path, rng: random.Random, root: Path) -> None:
+    data = file.read_bytes()
+    file.write_bytes(data[: rng.randrange(len(data) + 1)])
+
+
+def grow(file: Path, rng: random.Random, root: Path) -> None:
+    file.write_bytes(file.read_bytes() + rng.randbytes(rng.randrange(1, 5000)))
+
+
+def remove(file: Path, rng: random.Random, root: Path) -> None:
+    file.unlink()
+
+
+def swap(file: Path, rng: random.Random, root: Path) -> None:
+    other = rng.choice(sorted(path for path in root.rglob("*") if path.is_file()))
+    first, second = file.read_bytes(), other.read_bytes()
+    file.write_bytes(second)
+    other.write_bytes(first)
+
+
+def scramble(file: Path, rng: random.Random, root: Path) -> None:
+    data = bytearray(file.read_bytes())
+    for _ in range(20 if data else 0):
+        data[rng.randrange(len(data))] = rng.randrange(256)
+    file.write_bytes(data)
+
+
+def make_folder(file: Path, rng: random.Random, root: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def make_pipe(file: Path, rng: random.Random, root: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def make_link(file: Path, rng: random.Random, root: Path) -> None:
+    file.unlink()
+    file.symlink_to("/etc/hostname")
+
+
+MUTATIONS = (flip, cut, grow, remove, swap, scramble, make_folder, make_pipe, make_link)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mutations", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--patience", type=float, default=session.PATIENCE_S)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    session.PATIENCE_S = options.patience
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.environ["HOME"] = name
+        server = Server(folder / "there")
+        there = _filled(folder)
+        try:
+            fine = _built(settings_of(f"file://{there}"), folder / "local", "nothing wrong")
+            mutated = mutations(folder, there, options.mutations, options.seed)
+            every = chain([fine], answers(folder, server), forged(folder, there), mutated)
+            rows = []
+            for row in every:
+                rows.append(row)
+                if not options.json:
+                    print(row, flush=True)
+        finally:
+            server.close()
+    if options.json:
+        print(json.dumps(rows))
+    return int(any(row["wrong"] for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
