@@ -1,12 +1,10 @@
 """Builds divided between machines.
 
 * shards: a library (`library_mix`) is built on one machine, which records what each variant took;
-  then its eight shards are built one after the other, each with an empty store, and merged. By the
-  recorded costs, and by the real time of each job, no shard may take more than 15 % longer than the
-  mean. Merged, they must give the lock and the bundle of the one machine, digest by digest.
+  then its eight shards are built one after the other, each with an empty store, and exported. By
+  the recorded costs, and by the real time of each job, no shard may take more than 15 % longer than
+  the mean. Imported into one store, they must give the bundle of the one machine.
   Measure on a machine that does nothing else: the shards do not run at the same time.
-* kills: merges of three shards are killed at random moments (`tests/shards/merge_kills.py`); after
-  each the store must verify, and a further merge must complete it.
 * dask, client: a cluster of dask on this machine, see `farm_dask`. Its speed against `--jobs 2` is
   the median over `--rounds` rounds, in each of which both are timed one after the other.
 """
@@ -25,16 +23,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import Figure, run_benchmark
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "shards"))
-
 import farm_dask
-import merge_kills
+from harness import Figure, run_benchmark
 from library_mix import write_mix
 
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.loading.lock_file import read_lock
 
 IMBALANCE = 0.15
 
@@ -51,17 +44,17 @@ def measure(options: argparse.Namespace) -> Sequence[Figure]:
 def _shards(place: Path, options: argparse.Namespace) -> list[Figure]:
     spec, of = write_mix(place, options.variants), options.shards
     one_s, _ = _timed(place, "lock", spec, "--update", "--store", "one")
-    jobs = []
+    jobs, expected_s, files = [], [], []
     for number in range(1, of + 1):
-        where = ("--store", f"store{number}", "--shard", f"{number}/{of}")
-        output = ("--shard-output", f"{number}.part", "--junit", f"{number}.xml")
-        jobs.append(_timed(place, "build", spec, *where, *output, "--locked"))
+        where = ("--store", f"store{number}")
+        shard = ("--shard", f"{number}/{of}", "--locked", "--json")
+        jobs.append(_timed(place, "build", spec, *where, *shard, output=place / "report.json"))
+        report = json.loads((place / "report.json").read_text())
+        expected_s.append(report["shard"]["expected_s"])
+        files.append(f"{number}.pack")
+        _timed(place, "cache", "export", files[-1], *where)
         print(f"shard {number}/{of}: {jobs[-1][0]:.1f} s", file=sys.stderr)
-    files = [f"{number}.part" for number in range(1, of + 1)]
-    merged = ("--store", "merged", "--lock", "merged.lock", "--json")
-    merge_s, _ = _timed(place, "merge", *files, *merged, output=place / "report.json")
-    report = json.loads((place / "report.json").read_text())
-    expected_s = [shard["expected_s"] for shard in report["shards"]]
+    import_s, _ = _timed(place, "cache", "import", *files, "--store", "all")
     name = f"{options.variants} variants in {of} shards"
     return [
         Figure(f"{options.variants} variants on one machine", one_s, "s"),
@@ -72,9 +65,9 @@ def _shards(place: Path, options: argparse.Namespace) -> list[Figure]:
         Figure(f"{name}, imbalance by recorded costs", _imbalance(expected_s), goal=IMBALANCE),
         Figure(f"{name}, imbalance", _imbalance([s for s, _ in jobs]), goal=IMBALANCE),
         Figure(f"{name}, imbalance of CPU time", _imbalance([cpu for _, cpu in jobs])),
-        Figure(f"{name}, the parts together", sum(_size(place / file) for file in files), "bytes"),
-        Figure(f"{name}, merged", merge_s, "s"),
-        Figure("digests that differ from those of one machine", _differences(place, spec), goal=0),
+        Figure(f"{name}, exported files", sum(_size(place / file) for file in files), "bytes"),
+        Figure(f"{name}, imported", import_s, "s"),
+        Figure("bundles that differ from that of one machine", _differences(place, spec), goal=0),
     ]
 
 
@@ -84,19 +77,14 @@ def _imbalance(seconds: Sequence[float]) -> float:
 
 
 def _differences(place: Path, spec: Path) -> int:
-    """Return how many entries of the locks and digests of the bundles differ."""
-    one, merged = read_lock(place / "pallasc.lock"), read_lock(place / "merged.lock")
-    assert one is not None
-    assert merged is not None
-    names = {*one.variants, *merged.variants}
-    differing = sum(one.variants.get(name) != merged.variants.get(name) for name in names)
+    """Return by how many the different bundles of both stores exceed one."""
     digests = set()
-    for store in ("one", "merged"):
+    for store in ("one", "all"):
         output = f"{store}.pallasc"
         _timed(place, "bundle", "create", spec, "--frozen", "--store", store, "-o", output)
         with open_bundle(place / output) as bundle:
             digests.add((bundle.digest, (place / output).read_bytes()))
-    return differing + (one.toolchain != merged.toolchain) + len(digests) - 1
+    return len(digests) - 1
 
 
 def _size(path: Path) -> int:
@@ -121,18 +109,7 @@ def _timed(place: Path, *arguments: str | Path, output: Path | None = None) -> t
     return seconds, cpu_s
 
 
-def _kills(place: Path, options: argparse.Namespace) -> list[Figure]:
-    outcome = merge_kills.run(place, kills=options.kills, seed=options.seed)
-    for fault in outcome.wrong:
-        print(fault, file=sys.stderr)
-    return [
-        Figure("merges killed", outcome.kills, goal=options.kills, at_least=True),
-        Figure("kills that left some of the variants", outcome.partial),
-        Figure("what did not verify after a kill", len(outcome.wrong), goal=0),
-    ]
-
-
-PARTS = {"shards": _shards, "kills": _kills, **farm_dask.PARTS}
+PARTS = {"shards": _shards, **farm_dask.PARTS}
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -140,8 +117,6 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variants", type=int, default=200, help="variants of the library")
     parser.add_argument("--rounds", type=int, default=3, help="how often dask and home are timed")
     parser.add_argument("--shards", type=int, default=8, help="how many shards there are")
-    parser.add_argument("--kills", type=int, default=1000, help="how many merges are killed")
-    parser.add_argument("--seed", type=int, default=17, help="of the moments of kills")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@ import click
 
 from pallasc.cli.arguments.command import Group
 from pallasc.cli.cache import (
-    audit,
-    merge,
+    export,
     pin,
     prune,
     pull,
@@ -23,7 +22,7 @@ from pallasc.cli.cache import (
 @click.group(
     "cache",
     cls=Group,
-    short_help="Manage the store: stats, why, verify, prune, merge, push, pull.",
+    short_help="Manage the store: stats, why, verify, prune, export, import, push, pull.",
 )
 def command() -> None:
     """Manage the store of compiled artifacts.
@@ -50,8 +49,8 @@ for _command in (
     prune.prune_command,
     prune.clear_command,
     pin.command,
-    merge.command,
-    audit.command,
+    export.export_command,
+    export.import_command,
     push.command,
     pull.command,
     sync.command,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.cache import format
-from pallasc.cache.add_pack import add_pack
+from pallasc.cache.add_pack import publish_pack
 from pallasc.cache.entries import entries_of_variant
 from pallasc.cache.index import open_index
 from pallasc.cache.manifests import Manifest
@@ -61,8 +61,7 @@ def pack(source: Store, store: Store, numbers: Sequence[int], *, used_s: int = 1
     groups = [entries_of_variant(source, request_of(number)) or [] for number in numbers]
     out = io.BytesIO()
     write_pack(groups, out)
-    digest = add_pack(store, out.getvalue()).digest
-    path = store.folder / "packs" / digest
+    path = store.folder / "packs" / publish_pack(store, out.getvalue())
     os.utime(path, (used_s, used_s))
     store.relist_packs()
     return path

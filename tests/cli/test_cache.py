@@ -179,15 +179,6 @@ def test_pin_names_the_nearest_kernel_for_a_typo(run: RunCommand, own: tuple[Pat
     assert result.err == "error: the store has no artifact 'ad'.\n  Did you mean 'add'?\n"
 
 
-def test_audit_compiles_again_and_compares(run: RunCommand, own: tuple[Path, Path]) -> None:
-    spec, store = own
-    result = run("cache", "audit", spec, "--sample", "1", "--store", store)
-    assert result.code == 0, result.err
-    assert re.fullmatch(
-        r"same       add\[m=1024,dtype=\w+\]@h100-sxm\n1 of 2 variants compiled again\n", result.out
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -372,17 +363,22 @@ def _make_old(store: Path) -> None:
         os.utime(path, (1000, 1000))
 
 
-def test_merge_takes_a_store_and_every_command_finds_what_came(
+def _copied(run: RunCommand, store: Path, target: Path) -> str:
+    """Copy a store through a file; return what the import printed."""
+    file = target.parent / "all.pack"
+    assert run("cache", "export", file, "--store", store).code == 0
+    done = run("cache", "import", file, "--store", target)
+    assert done.code == 0, done.err
+    return str(done.out).removeprefix(f"{file}: ")
+
+
+def test_an_imported_store_is_found_by_every_command(
     run: RunCommand, own: tuple[Path, Path], tmp_path: Path
 ) -> None:
     spec, store = own
     target = tmp_path / "target"
-    done = run("cache", "merge", store, "--store", target)
-    assert (done.code, done.out) == (0, f"{store}: 2 artifacts taken\n")
+    assert _copied(run, store, target) == "2 artifacts imported\n"
     assert [path.name for path in (target / "v1" / "cas").iterdir()] == []
-    assert run("cache", "merge", store, "--store", target).out == (
-        f"{store}: 0 artifacts taken, 2 there already\n"
-    )
     built = json.loads(run("build", spec, "--store", target, "--json").out)
     assert [variant["status"] for variant in built["variants"]] == ["hit", "hit"]
     figures = json.loads(run("cache", "stats", "--store", target, "--json").out)
@@ -401,27 +397,22 @@ def test_merge_takes_a_store_and_every_command_finds_what_came(
     assert re.search(r"^removed 1 pack, 0 records, 0 blobs, 0 manifests: ", gone.out, re.M)
 
 
-def test_merge_names_what_is_damaged_and_what_is_no_store(
+def test_an_export_leaves_out_what_is_damaged(
     run: RunCommand, own: tuple[Path, Path], tmp_path: Path
 ) -> None:
     _, store = own
     blob = _blob(store)
     blob.write_bytes(b"damaged")
-    target = tmp_path / "target"
-    done = run("cache", "merge", store, "--store", target)
+    file = tmp_path / "all.pack"
+    done = run("cache", "export", file, "--store", store)
     assert done.code == 5
-    assert "left      " in done.out
-    assert done.out.endswith(f"{store}: 1 artifact taken\n")
+    assert "is corrupt and counts as missing" in done.err
+    assert done.out.startswith(f"wrote {file}: 1 artifact, ")
     assert blob.read_bytes() == b"damaged"
-    assert run("cache", "verify", "--store", target).code == 0
-    told = run("cache", "merge", tmp_path, "--store", target)
-    assert told.code == 3
-    assert "there is no store, as there is no folder v1 in it" in told.err
-    itself = run("cache", "merge", target, "--store", target)
-    assert itself.code == 2
-    assert "is the store itself" in itself.err
-    answer = json.loads(run("cache", "merge", store, "--store", target, "--json").out)
-    assert [merged["ok"] for merged in answer["merged"]] == [False]
+    assert run("cache", "import", file, "--store", tmp_path / "target").code == 0
+    none = run("cache", "export", file, "--store", tmp_path / "none")
+    assert none.code == 3
+    assert "there is no store, as there is no folder v1 in it" in none.err
 
 
 def test_verify_repairs_a_damaged_pack_and_a_build_heals_the_rest(
@@ -429,7 +420,7 @@ def test_verify_repairs_a_damaged_pack_and_a_build_heals_the_rest(
 ) -> None:
     spec, store = own
     target = tmp_path / "target"
-    assert run("cache", "merge", store, "--store", target).code == 0
+    _copied(run, store, target)
     (path,) = (target / "v1" / "packs").iterdir()
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1

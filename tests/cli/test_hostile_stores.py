@@ -117,7 +117,7 @@ def test_every_command_refuses_it_and_touches_nothing(
             ("lock", spec), ("cache", "stats"), ("cache", "why", spec), ("cache", "prune"),
             ("cache", "prune", "--size", "1B"), ("cache", "clear"), ("cache", "pin"),
             ("cache", "pin", "add"), ("cache", "pin", "add", "--remove"),
-            ("cache", "audit", spec), ("cache", "merge", spec.parent / "store"),
+            ("cache", "export", tmp_path / "x.pack"), ("cache", "import", tmp_path / "x.pack"),
         ):  # fmt: skip
             told = run(*command, "--store", root)
             assert (command, told.code) == (command, 5), told.err

@@ -116,7 +116,6 @@ COMMANDS = [
     "cache stats",
     "cache why {good}",
     "cache verify",
-    "cache audit {good}",
     "cache prune --dry-run",
     "cache pin {good}",
     "cache pin {hostile} --remove",

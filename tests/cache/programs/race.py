@@ -15,10 +15,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from content import artifact, blobs, key, manifest, pack
+from content import add, artifact, blobs, key, manifest
 from together import together
 
-from pallasc.cache.add_pack import add_pack
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep import pins
 from pallasc.cache.upkeep.limits import Limits
@@ -87,9 +86,9 @@ def operate(store: Store, dice: random.Random, tally: dict[str, Any]) -> None:
         tally["puts"] += result.stored
         tally["wrong"] += [f"conflict at {number}"] if result.conflict else []
     elif choice < 0.87:
-        added = add_pack(store, pack(number, dice.randrange(KEYS)))
-        tally["packs"] += bool(added.digest)
-        tally["wrong"] += [f"{added}"] if added.refused or added.conflicts else []
+        added = add(store, number, dice.randrange(KEYS))
+        tally["packs"] += bool(added.artifacts)
+        tally["wrong"] += [f"{added}"] if added.conflicts else []
     elif choice < 0.95:
         store.put_manifest(key(number), manifest(number, dice.randrange(1000)))
     elif choice < 0.98:

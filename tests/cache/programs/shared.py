@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import content
 import sqlite_utils  # before rights are lost that finding it may need
 import zstandard  # noqa: F401  (likewise)
-from content import artifact, blobs, is_right, key, manifest, pack, publish
+from content import artifact, blobs, is_right, key, manifest, publish
 
-from pallasc.cache.add_pack import add_pack
 from pallasc.cache.format import ARTIFACTS
 from pallasc.cache.index import open_index
 from pallasc.cache.store import Store
@@ -155,8 +155,7 @@ def add(*numbers: int) -> Step:
     """Return a step that adds a pack of some numbers."""
 
     def step(store: Store) -> list[str]:
-        added = add_pack(store, pack(*numbers))
-        return differing("added", (added.stored, added.records), (True, len(numbers)))
+        return differing("added", content.add(store, *numbers).artifacts, len(numbers))
 
     return step
 
