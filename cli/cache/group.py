@@ -7,7 +7,6 @@ import click
 from pallasc.cli.arguments.command import Group
 from pallasc.cli.cache import (
     export,
-    pin,
     prune,
     pull,
     push,
@@ -48,7 +47,6 @@ for _command in (
     verify.command,
     prune.prune_command,
     prune.clear_command,
-    pin.command,
     export.export_command,
     export.import_command,
     push.command,

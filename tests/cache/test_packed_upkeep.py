@@ -20,7 +20,6 @@ from pallasc.cache.packs.writer import write_pack
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep.limits import Limits
 from pallasc.cache.upkeep.merge_packs import merge_packs
-from pallasc.cache.upkeep.pins import pin, unpin
 from pallasc.cache.upkeep.prune import clear, prune, tidy
 from pallasc.cache.upkeep.stats import artifacts, stats
 from pallasc.cache.upkeep.verify import Verified, verify
@@ -234,15 +233,13 @@ def test_a_dry_run_tells_the_packs_that_would_go(source: Store, store: Store) ->
     assert held(store) == {0, 1}
 
 
-def test_a_pack_with_a_pinned_artifact_stays_whole(source: Store, store: Store) -> None:
+def test_a_pack_with_an_artifact_to_keep_stays_whole(source: Store, store: Store) -> None:
     pack(source, store, [0, 1])
     pack(source, store, [2, 3])
-    pin(store, key(1))
-    pruned = prune(store, limits=Limits(max_bytes=0))
+    pruned = prune(store, limits=Limits(max_bytes=0), keep=frozenset({key(1)}))
     assert held(store) == {0, 1}
     (retained,) = pruned.plan.retained
-    assert (retained.reason, retained.records, retained.files) == ("pinned", 2, 1)
-    unpin(store, key(1))
+    assert (retained.reason, retained.records, retained.files) == ("kept", 2, 1)
     clear(store)
     assert held(store) == set()
     assert packs(store) == []
