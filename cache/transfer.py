@@ -131,7 +131,7 @@ class Imported:
 
 
 def import_file(store: Store, file: Path) -> Imported:
-    """Verify a file that `export_file` wrote, then take what the store lacks.
+    """Verify a file of `export_file`, then add its new entries to the store.
 
     Raises:
         SpecError: the file does not exist, or cannot be read.
@@ -224,7 +224,7 @@ class _Contents:
 
 
 class _Choice(NamedTuple):
-    """Packed names of what is taken, and manifests that replace those of the store."""
+    """Packed names of the chosen entries, and manifests that replace the store's."""
 
     taken: set[bytes]
     newer: list[Entry]
@@ -279,7 +279,7 @@ def _leads_somewhere(store: Store, own: Manifest) -> bool:
 
 
 def _publish(store: Store, pack: Pack, choice: _Choice) -> None:
-    """Copy what is taken into one pack of the store.
+    """Copy the chosen entries into one pack of the store.
 
     Raises:
         OSError: the store cannot be written.
