@@ -28,7 +28,7 @@ from filled_store import fill, write_spec
 from harness import Figure, run_benchmark, timed_process
 
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.merge_stores import merge_stores
+from pallasc.cache.transfer import export_file, import_file
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
@@ -103,7 +103,8 @@ def _build(place: Path, count: int, *, compiled: int = 1) -> list[str]:
 def _packed(place: Path, command: list[str]) -> list[str]:
     """Copy the store of a build into packs; return the command that builds from there."""
     source, target = Path(command[-1]), place / "packed"
-    list(merge_stores(Store(target), [source]))
+    export_file(Store(source), place / "all.pack")
+    import_file(Store(target), place / "all.pack")
     shutil.copytree(source / "v1" / "stat", target / "v1" / "stat", dirs_exist_ok=True)
     return [*command[:-1], str(target)]
 

@@ -14,8 +14,8 @@ import errno
 import json
 import os
 import stat
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, NamedTuple
 
 from pallasc.cache import process
 from pallasc.cache.folders import Folders
@@ -141,8 +141,12 @@ def check_regular(descriptor: int, folders: Folders, place: str) -> None:
 
 
 @contextlib.contextmanager
-def temporary(folders: Folders, data: bytes) -> Iterator[str]:
+def temporary(folders: Folders, data: bytes | Callable[[BinaryIO], object]) -> Iterator[str]:
     """Write a new file durably in `tmp`; it is removed where it was not published.
+
+    Args:
+        folders: of the store.
+        data: the content, or a function that writes it.
 
     Raises:
         OSError: if not every byte could be written.
@@ -151,10 +155,12 @@ def temporary(folders: Folders, data: bytes) -> Iterator[str]:
     descriptor = open_new(folders, place, os.O_WRONLY | os.O_EXCL)
     try:
         try:
-            _write_all(descriptor, data)
+            size = (
+                _write_all(descriptor, data) if isinstance(data, bytes) else _fill(descriptor, data)
+            )
             # A rename may reach the disk before the data: a crash would leave a name without them.
             os.fsync(descriptor)
-            if os.fstat(descriptor).st_size != len(data):
+            if os.fstat(descriptor).st_size != size:
                 path = str(folders.path(place))
                 raise OSError(errno.EIO, "the file's size differs from what was written", path)
         finally:
@@ -183,13 +189,20 @@ def temporary_place(folder: str) -> str:
     return f"{folder}/{process.token()}-{os.urandom(8).hex()}"
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _fill(descriptor: int, write: Callable[[BinaryIO], object]) -> int:
+    with open(descriptor, "wb", closefd=False) as file:
+        write(file)
+        return file.tell()
+
+
+def _write_all(descriptor: int, data: bytes) -> int:
     left = memoryview(data)
     while left:
         written = os.write(descriptor, left)
         if written <= 0:
             raise OSError(errno.EIO, "write() wrote 0 bytes")
         left = left[written:]
+    return len(data)
 
 
 def publish_first(folders: Folders, place: str, to: str) -> bool:

@@ -1,7 +1,7 @@
 """The store's format on disk: where each thing lies, and how a record is written.
 
     root       = any folder; one store version is one folder in it, and only `v1` is read here
-    v1         = { area "/" shard "/" name } packs tmp quarantine pins leases locks uses stat index
+    v1         = { area "/" shard "/" name } packs tmp quarantine leases locks uses stat index
     area       = "cas"               blobs: raw bytes, `name` is their SHA-256
                | "ac"                records of kind `artifact`, `name` is the action key
                | "man"               records of kind `manifest`, `name` is a set-name, or the
@@ -15,7 +15,6 @@
                | "packs/" name ".gone"            { area SP name LF }; what counts as missing there
     tmp        = "tmp/" token "-" random          not yet published; no reader looks here
     quarantine = "quarantine/" ( area | "packs" ) "-" name "-" random [ ".reason" ]
-    pins       = "pins/" name                     records of kind `pin`: action keys to keep
     leases     = "leases/" token "-" random       { action-key LF }; what a running build holds
     locks      = "locks/" ( name | "index" )      empty; held through flock, never the truth
     uses       = "uses/" name                     records of kind `uses`, not yet counted
@@ -29,7 +28,7 @@
     record     = header LF body
     header     = "pallasc-store" SP version SP kind SP name SP digest
     version    = "1"
-    kind       = "artifact" | "manifest" | "stat" | "pin" | "uses" | "totals" | "seal"
+    kind       = "artifact" | "manifest" | "stat" | "uses" | "totals" | "seal"
     digest     = the SHA-256 of `body`, 64 lower-case hexadecimal digits
     body       = a JSON object: keys sorted, no spaces, ASCII only, no NaN or infinity
 
@@ -42,7 +41,6 @@
                  the source lines of an artifact (`analysis/lines/stored.py`), each under a key of
                  their own
     stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] }, ["signed"] }
-    pin        = { "label": text, "created": seconds }
     uses       = { "events": [ event ] }          see `cache/uses.py`
     totals     = { "since": seconds, "hits": n, "misses": n, "made": n, "saved_s": seconds,
                    "spent_s": seconds, "folded": [ name ] }
@@ -66,7 +64,8 @@ History:
        takes a manifest with "check" or "lines" for a damaged one and puts it away. One that
        does not know packs does not look into them, and compiles again what lies there.
        A request key has one manifest per set of sources, each under its set-name; earlier versions
-       had one under the key and one per folder, which are no longer found.
+       had one under the key and one per folder, which are no longer found. A folder `pins` of an
+       earlier pallasc means nothing.
 
 A store of another version is another folder beside `v1`; it is neither read nor changed.
 
@@ -93,11 +92,10 @@ MAGIC = "pallasc-store"
 BLOBS, ARTIFACTS, MANIFESTS = "cas", "ac", "man"
 PACKS, GONE = "packs", ".gone"
 FOLDERS = (
-    BLOBS, ARTIFACTS, MANIFESTS, PACKS, "tmp", "quarantine", "pins", "leases", "locks", "uses",
-    "stat",
+    BLOBS, ARTIFACTS, MANIFESTS, PACKS, "tmp", "quarantine", "leases", "locks", "uses", "stat",
 )  # fmt: skip
 KINDS = {ARTIFACTS: "artifact", MANIFESTS: "manifest"}
-STAT, PIN, USES, TOTALS, SEAL = "stat", "pin", "uses", "totals", "seal"
+STAT, USES, TOTALS, SEAL = "stat", "uses", "totals", "seal"
 MAX_RECORD_BYTES = 64 * 2**20
 """A longer record is refused unread: real ones have a few kilobytes."""
 MAX_BLOB_BYTES = 2**40

@@ -31,13 +31,7 @@ from pallasc.cli.arguments.options import (
     supervision_options,
 )
 from pallasc.cli.arguments.remote import remote_options
-from pallasc.cli.arguments.shard import (
-    prepare_output,
-    require_shard,
-    shard_options,
-    take_share,
-    write_output,
-)
+from pallasc.cli.arguments.shard import shard_option, take_share
 from pallasc.cli.arguments.watch import refuse_unwatchable, watch_option
 from pallasc.cli.terminal.output import echo
 
@@ -46,7 +40,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.reproduce import Reproduction
-    from pallasc.compiler.shards.shard import Shard
+    from pallasc.compiler.builds.shard import Shard
 
 
 class _Options(BuildOptions):
@@ -74,15 +68,11 @@ class _Options(BuildOptions):
 )
 @watch_option
 @frozen_options
-@shard_options
+@shard_option
 @file_option(
     "--baseline",
     'The lock or bundle that rules of budgets, such as registers: "+8", are relative to; '
     "pallasc.lock by default.",
-)
-@file_option(
-    "--shard-output",
-    "Write what `pallasc merge` needs of this shard into FILE: artifacts, report, lock entries.",
 )
 @count_option(
     "--reproduce",
@@ -120,8 +110,6 @@ def command(
     lock: Path | None,
     baseline: Path | None,
     shard: Shard | None,
-    costs: Path | None,
-    shard_output: Path | None,
     annotations: str | None,
     junit: Path | None,
     reproduce: int | None,
@@ -161,7 +149,7 @@ def command(
       pallasc build specs/ --locked --junit report.xml --annotations github
       pallasc build specs/ --fail-fast --json > report.json
       pallasc build specs/ --executor dask://scheduler:8786
-      pallasc build specs/ --shard 3/8 --shard-output 3.part
+      pallasc build specs/ --locked --shard 3/8
       pallasc build specs/ --baseline released.pallasc
       pallasc build kernels.yaml --target h100-sxm --watch
       pallasc build specs/ --lines
@@ -193,8 +181,8 @@ def command(
       reproduced   with --reproduce, a list: variant, outcome, digests (stored, first, second),
                    differences and more
       shard        with --shard: number, of, variants and others (how many this shard has, and all
-                   others have), unknown (how many of all the costs lack), expected_s (compile time
-                   by the costs), costs (digest of what was divided by, or null), costs_from
+                   others have), expected_s (compile time by the costs of the lock file, or null),
+                   costs_from (the lock file, or null)
       remote       what was done with the remote store, or null: url, requests, hits, offered (how
                    many variants were sent), bytes_read, bytes_written, waited_s, lost_s (how much
                    of that brought nothing: at most 2), saved_s, refusals (how much was not used),
@@ -223,14 +211,9 @@ def command(
         raise click.UsageError(f"--reproduce compiles, and {other} compiles nothing.")
     if watch:
         refuse_unwatchable(click.get_current_context())
-    require_shard(shard, costs=costs, shard_output=shard_output)
-    if shard_output and dry_run:
-        raise click.UsageError("--shard-output keeps what was built, and --dry-run builds nothing.")
     outputs = Outputs(as_json=as_json, junit=junit, annotations=annotations)
     opening = partial(open_store, store_root, require_signed=require_signed)
     with outputs.reporting_errors():
-        if shard_output is not None:
-            prepare_output(shard_output)
         how = Options(**options, compile=not dry_run, frozen=frozen, hold_rows=True)
         if watch:
             selection = (targets, expression, baseline, all_points)
@@ -253,14 +236,7 @@ def command(
             )
             chosen = reader.select(specs, targets, expression, all_points=all_points)
             variants = chosen.variants
-            share = take_share(
-                shard,
-                variants,
-                store,
-                costs=costs,
-                lock=lock,
-                say=progress.mention,
-            )
+            share = take_share(shard, variants, lock, progress.mention)
             variants = share.variants if share else variants
             how = replace(how, baseline=load_baseline(baseline, variants))
             report = build(variants, store=store, options=how, on_event=progress)
@@ -291,19 +267,6 @@ def command(
             progress.screen.write(f"{ending}\n")
         outputs.write(report, reproduction, share)
     missing = tell_missing(found) if lines else 0
-    if shard_output is not None and share is not None:
-        whole = not targets and expression is None
-        line = write_output(
-            shard_output,
-            share,
-            report,
-            store,
-            whole=whole,
-            specs=reader.remembered,
-            ptxas=how.ptxas,
-        )
-        if not quiet:
-            echo(line, err=True)
     return report.exit_code or missing
 
 

@@ -27,7 +27,7 @@ from pallasc.cli.arguments.options import (
     store_option,
 )
 from pallasc.cli.arguments.remote import remote_options
-from pallasc.cli.arguments.shard import require_shard, shard_options, take_share
+from pallasc.cli.arguments.shard import shard_option, take_share
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pallasc.checks.report import Report
     from pallasc.checks.subject import Options
     from pallasc.compiler.builds.options import Options as BuildOptions
-    from pallasc.compiler.shards.shard import Shard, Share
+    from pallasc.compiler.builds.shard import Shard, Share
 
 LEVELS = ("interpreter", "artifact", "all")
 """What `--level` takes; tests compare it with the levels that there are."""
@@ -56,7 +56,6 @@ class _CheckOptions(LoadOptions, _Limits):
     """How `check` selects, compiles and runs."""
 
     shard: Shard | None
-    costs: Path | None
 
 
 class _Request(NamedTuple):
@@ -89,7 +88,7 @@ class _Request(NamedTuple):
 )
 @count_option("--schedules", "Execute N schedules at the artifact level.", default=3)
 @selection_options
-@shard_options
+@shard_option
 @compile_options
 @checking_options
 @junit_option
@@ -144,7 +143,7 @@ def command(
       pallasc check kernels.yaml --level interpreter -k "matmul and m=128" --seed 7
       pallasc check specs/ --timeout 600 --sarif findings.sarif --annotations github
       pallasc check kernels.pallasc --json > report.json
-      pallasc check specs/ --shard 3/8 --costs report.json
+      pallasc check specs/ --shard 3/8
 
     --json prints one object:
       schema       1
@@ -185,7 +184,6 @@ def command(
         raise click.UsageError(
             f"--level is given {len(chosen)} times: name one level, or none for all."
         )
-    require_shard(options["shard"], costs=options["costs"])
     levels = chosen_levels(chosen[0])
     outputs = Outputs(as_json, junit, sarif, annotations, levels, quiet)
     with outputs.reporting_errors():
@@ -275,14 +273,7 @@ def _check_specs(
         variants = reader.select(
             specs, options["targets"], options["expression"], all_points=options["all_points"]
         ).variants
-        share = take_share(
-            options["shard"],
-            variants,
-            store,
-            costs=options["costs"],
-            lock=None,
-            say=progress.mention,
-        )
+        share = take_share(options["shard"], variants, None, progress.mention)
         variants = share.variants if share else variants
         check_variants(asked.options.inputs, (each.for_check() for each in variants))
         building, needed = demands(variants)

@@ -28,7 +28,6 @@ COMMANDS = (
     "bench",
     "tune",
     "lock",
-    "merge",
     "bundle",
     "cache",
     "targets",

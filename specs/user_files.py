@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from pallasc.errors import SpecError
 
@@ -68,11 +70,19 @@ def replace_file(
     make_folder: bool = True,
     hint: str = "Give another path.",
 ) -> None:
-    """Write a file in one step; it keeps its mode, and a link stays a link.
+    """Write a file in one step; arguments and errors as for `replacing`."""
+    with replacing(path, make_folder=make_folder, hint=hint) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(
+    path: str | os.PathLike[str], *, make_folder: bool = True, hint: str = "Give another path."
+) -> Iterator[BinaryIO]:
+    """Open a file that is written in one step; it keeps its mode, and a link stays a link.
 
     Args:
         path: the file.
-        data: its new content.
         make_folder: make the folder that it is in.
         hint: of the error.
 
@@ -86,7 +96,7 @@ def replace_file(
             place.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("xb") as file:
-                file.write(data)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())  # or a crash after the rename may leave it empty
             with suppress(FileNotFoundError):

@@ -1,1 +1,1 @@
-"""What keeps a store in order: eviction, pins, limits, verification, statistics."""
+"""What keeps a store in order: eviction, limits, verification, statistics."""

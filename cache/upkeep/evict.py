@@ -2,8 +2,8 @@
 
 Records go in the order of `_urgency`, as long as there is a reason for the next one to go
 (`_Decision._reason`). A blob goes with the last record that names it. A pack goes whole, in its
-turn among the records. What a pin names or a running build holds stays, a pack with such a record
-too, even where that leaves the store too large, and is reported with the reason.
+turn among the records. What the caller keeps or a running build holds stays, a pack with such a
+record too, even where that leaves the store too large, and is reported with the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pallasc.cache.upkeep.limits import Limits
 
 AGE, SIZE, CLEAR = "age", "size", "clear"
 """Why a record goes."""
-PINNED, IN_USE, YOUNG = "pinned", "in use", "young"
+KEPT, IN_USE, YOUNG = "kept", "in use", "young"
 """Why a file stays although a limit asks for it."""
 
 
@@ -49,8 +49,8 @@ class Retained:
     """What pruning had to leave in place, for one reason.
 
     Attributes:
-        reason: "pinned" · "in use": a running build holds it or may have made it · "young": no
-            record needs it, but it has not been there for the grace period.
+        reason: "kept": the caller keeps it · "in use": a running build holds it or may have made
+            it · "young": no record needs it, but it has not been there for the grace period.
         records: how many artifacts.
         files: how many files: those records, blobs and manifests, or the packs they lie in.
         bytes: the size of those files; each counts for one reason only.
@@ -94,7 +94,7 @@ class Plan:
 
     @property
     def held(self) -> int:
-        """Return how many records stay only because they are pinned or in use."""
+        """Return how many records stay only because they are kept or in use."""
         return sum(retained.records for retained in self.retained)
 
 
@@ -104,7 +104,7 @@ def decide(
     held: Held,
     *,
     now_ns: int,
-    pinned: frozenset[str] = frozenset(),
+    keep: frozenset[str] = frozenset(),
     clear: bool = False,
 ) -> Plan:
     """Return what has to go, so that what stays fits the limits.
@@ -117,7 +117,7 @@ def decide(
         limits: what may stay.
         held: what running builds hold.
         now_ns: the time now.
-        pinned: the keys of records that stay.
+        keep: the keys of records that stay.
         clear: the reason of every eviction is "clear"; otherwise it is the limit that asks for it,
             "age" or "size".
     """
@@ -125,7 +125,7 @@ def decide(
     if not inventory.complete:
         excess = _excess(before, limits)
         return Plan(bytes_before=before, bytes_after=before, excess_bytes=excess, complete=False)
-    return _Decision(inventory, limits, held, now_ns, before, pinned, clear).plan()
+    return _Decision(inventory, limits, held, now_ns, before, keep, clear).plan()
 
 
 def _excess(size: int, limits: Limits) -> int:
@@ -147,11 +147,11 @@ class _Decision:
         held: Held,
         now_ns: int,
         before: int,
-        pinned: frozenset[str],
+        keep: frozenset[str],
         clear: bool,
     ) -> None:
         self.inventory, self.limits, self.held = inventory, limits, held
-        self.pinned, self.clear = pinned, clear
+        self.keep, self.clear = keep, clear
         self.before, self.total = before, before
         self.grace_ns = now_ns - round(limits.grace_s * 1e9)
         self.oldest_ns = (
@@ -193,16 +193,16 @@ class _Decision:
                 break
             if isinstance(unit, PackFile):
                 self._decide_pack(unit, reason)
-            elif unit.key in self.pinned:
-                self.retained_entries.append((PINNED, unit))
+            elif unit.key in self.keep:
+                self.retained_entries.append((KEPT, unit))
             elif self.held.holds(unit.key, unit.last_use_ns):
                 self.retained_entries.append((IN_USE, unit))
             else:
                 self.evictions.append(self._evict(unit, reason))
 
     def _decide_pack(self, pack: PackFile, reason: str) -> None:
-        if not self.pinned.isdisjoint(pack.keys):
-            self.retained_packs.append((PINNED, pack))
+        if not self.keep.isdisjoint(pack.keys):
+            self.retained_packs.append((KEPT, pack))
         elif self.held.holds_any(pack.keys, pack.last_use_ns):
             self.retained_packs.append((IN_USE, pack))
         else:
@@ -315,7 +315,7 @@ class _Tally:
     """Counts what stays, each file once."""
 
     def __init__(self) -> None:
-        self._sums = {reason: [0, 0, 0] for reason in (PINNED, IN_USE, YOUNG)}
+        self._sums = {reason: [0, 0, 0] for reason in (KEPT, IN_USE, YOUNG)}
         self._seen: set[str] = set()
 
     @property

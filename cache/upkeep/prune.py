@@ -18,7 +18,6 @@ from pallasc.cache.upkeep.evict import Eviction, PackEviction, Plan, decide
 from pallasc.cache.upkeep.inventory import Inventory, take_inventory
 from pallasc.cache.upkeep.leftovers import Leftovers, clear_leftovers
 from pallasc.cache.upkeep.limits import Limits, read_limits
-from pallasc.cache.upkeep.pins import held_by_pins
 from pallasc.errors import CorruptError, ToolError
 
 if TYPE_CHECKING:
@@ -110,6 +109,7 @@ def prune(
     store: Store,
     *,
     limits: Limits | None = None,
+    keep: frozenset[str] = frozenset(),
     dry_run: bool = False,
     now_ns: int | None = None,
     timeout_s: float = LOCK_TIMEOUT_S,
@@ -119,6 +119,7 @@ def prune(
     Args:
         store: the store.
         limits: `read_limits()` by default.
+        keep: action keys of artifacts that stay.
         dry_run: only tell what would go; at most the log of uses is counted.
         now_ns: the time now.
         timeout_s: how long to wait for another process that has the index.
@@ -131,7 +132,8 @@ def prune(
     limits = read_limits() if limits is None else limits
     store.folders.check()
     with open_index(store, timeout_s=timeout_s) as index:
-        return _prune(store, index, limits, dry_run, time.time_ns() if now_ns is None else now_ns)
+        now_ns = time.time_ns() if now_ns is None else now_ns
+        return _prune(store, index, limits, dry_run, now_ns, keep=keep)
 
 
 def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = None) -> Pruned | None:
@@ -183,7 +185,7 @@ def _fits(store: Store, limits: Limits) -> bool:
 
 
 def clear(store: Store, *, dry_run: bool = False, now_ns: int | None = None) -> Pruned:
-    """Remove everything but what pins name and running builds hold; statistics begin anew.
+    """Remove everything but what running builds hold; statistics begin anew.
 
     Raises:
         CorruptError: something is in the place of a folder of the store; nothing is touched then.
@@ -210,7 +212,14 @@ def _logs(store: Store) -> list[str]:
 
 
 def _prune(
-    store: Store, index: Index, limits: Limits, dry_run: bool, now_ns: int, *, clear: bool = False
+    store: Store,
+    index: Index,
+    limits: Limits,
+    dry_run: bool,
+    now_ns: int,
+    *,
+    keep: frozenset[str] = frozenset(),
+    clear: bool = False,
 ) -> Pruned:
     uses.fold(store, index)
     if not dry_run:
@@ -218,10 +227,10 @@ def _prune(
             store.put_away(corrupt.area, corrupt.name, corrupt.reason, corrupt.identity)
     faults = list(index.refreshed.faults)
     inventory = take_inventory(store, index, faults)
-    pinned, held = _held(store, now_ns, faults)
+    held = _held(store, now_ns, faults)
     if faults:
         inventory = replace(inventory, complete=False)
-    plan = decide(inventory, limits, held, now_ns=now_ns, pinned=pinned, clear=clear)
+    plan = decide(inventory, limits, held, now_ns=now_ns, keep=keep, clear=clear)
     effect = _Effect(store, inventory, faults)
     names = _names(index, plan)
     if not dry_run:
@@ -235,13 +244,12 @@ def _prune(
     return Pruned(dry_run, limits, plan, evictions, packs, *counts, *told)
 
 
-def _held(store: Store, now_ns: int, faults: list[str]) -> tuple[frozenset[str], Held]:
-    """Return what is pinned, and what running builds hold."""
+def _held(store: Store, now_ns: int, faults: list[str]) -> Held:
     try:
-        return held_by_pins(store), held_by_leases(store.folders, now_ns=now_ns)
+        return held_by_leases(store.folders, now_ns=now_ns)
     except OSError as error:
         faults.append(f"{error.filename}: cannot be read: {error.strerror or error}")
-        return frozenset(), Held()
+        return Held()
 
 
 def _planned(plan: Plan) -> tuple[int, int, int, int]:

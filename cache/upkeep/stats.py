@@ -32,7 +32,7 @@ class Stats:
         bytes: blobs, records, manifests and packs together.
         cubin_bytes: the cubins alone, as often as records name them.
         limit_bytes, limit_age_s: what it may grow to; None is without limit.
-        pins, quarantined: how many artifacts are pinned, how many corrupt files are kept.
+        quarantined: how many corrupt files are kept.
         oldest_use: when the entry that goes first was last used, seconds since the epoch.
         totals: hits, misses, and what they saved.
         other_versions: folders of stores of other versions beside it, which are left alone.
@@ -49,7 +49,6 @@ class Stats:
     cubin_bytes: int
     limit_bytes: int | None
     limit_age_s: float | None
-    pins: int
     quarantined: int
     oldest_use: float | None
     totals: Totals
@@ -121,7 +120,6 @@ def stats(
         cubin_bytes=int(cubin_bytes),
         limit_bytes=limits.max_bytes,
         limit_age_s=limits.max_age_s,
-        pins=_count(store, "pins"),
         quarantined=_count(store, "quarantine"),
         oldest_use=None if oldest_ns is None else oldest_ns / 1e9,
         totals=totals,

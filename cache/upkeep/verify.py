@@ -15,7 +15,6 @@ from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, PACKS, Stor
 from pallasc.cache.index import LOCK_TIMEOUT_S, Index, open_index
 from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep import pins
 from pallasc.cache.upkeep.verify_packs import (
     CORRUPT,
     ExaminedPack,
@@ -29,7 +28,6 @@ from pallasc.specs.artifacts.cubin import Tool, other_maker, tools_of
 INCOMPLETE, FOREIGN, UNREADABLE, INDEX = "incomplete", "foreign", "unreadable", "index"
 _Body = TypeVar("_Body")
 _DECODERS: dict[str, Callable[[str, bytes], object]] = {
-    "pins": pins.decode,
     "uses": uses.decode_events,
     "stat/digests": lambda _, data: stat_digest.decode(data),
     "stat/totals": lambda _, data: uses.decode_totals(data),
@@ -47,8 +45,7 @@ class Finding:
             · "unreadable": the disk refuses · "index": the index contradicts the records.
         path: where, below the version's folder.
         reason: what is wrong.
-        repaired: it is put away, and the next build makes it anew; a pin holds on, without its
-            label; totals begin anew.
+        repaired: it is put away, and the next build makes it anew; totals begin anew.
     """
 
     kind: str
@@ -62,8 +59,8 @@ class Verified:
     """What a verification found.
 
     Attributes:
-        records, blobs, manifests, pins, uses: how many files of each are as they should be, those
-            in packs too.
+        records, blobs, manifests, uses: how many files of each are as they should be, those in
+            packs too.
         source_lines: how many of the manifests have the source lines of an artifact.
         packs: how many packs are as they should be.
         stat: how many of the two files in `stat/` that say something.
@@ -78,7 +75,6 @@ class Verified:
     manifests: int = 0
     source_lines: int = 0
     packs: int = 0
-    pins: int = 0
     uses: int = 0
     stat: int = 0
     bytes: int = 0
@@ -309,13 +305,12 @@ class _Verification:
             return None
 
     def _verify_singles(self) -> None:
-        """Verify pins and uses, which lie in one folder each, and what `stat/` remembers."""
-        for folder in ("pins", "uses"):
-            for name in self._listed(folder):
-                if format.is_name(name):
-                    self._verify_single(folder, f"{folder}/{name}", folder)
-                else:
-                    self._foreign(f"{folder}/{name}")
+        """Verify uses, and what `stat/` remembers."""
+        for name in self._listed("uses"):
+            if format.is_name(name):
+                self._verify_single("uses", f"uses/{name}", "uses")
+            else:
+                self._foreign(f"uses/{name}")
         for path in ("stat/digests", "stat/totals"):
             self._verify_single("stat", path, path)
 
@@ -333,15 +328,10 @@ class _Verification:
             setattr(self._result, kind, getattr(self._result, kind) + 1)
 
     def _mended(self, path: str, file: files.Content) -> bool:
-        """Remove what is of no use; a damaged pin still holds, so it is written anew."""
-        folder, _, name = path.partition("/")
         with contextlib.suppress(OSError):
             if file.identity is not None and not self._is_still(path, file.identity):
                 return True  # another process has mended it
-            if folder == "pins":
-                pins.mend(self._store, name)
-            else:
-                files.remove_any(self._store.folders, path)
+            files.remove_any(self._store.folders, path)
             return True
         return False
 

@@ -13,14 +13,12 @@ watch_option = click.option(
 
 _NOTHING = "compiles nothing"
 _REPORT = "writes the report of a whole build, and a watch has no end"
-_SHARE = "builds a share for `pallasc merge`, and a watch builds for whoever edits"
 _REFUSED = {
     "frozen": _NOTHING,
     "dry_run": _NOTHING,
     "locked": "fails where something differs from the lock file, as every edit does",
     "lock": "names the lock file of --frozen and --locked",
-    "shard": _SHARE,
-    "shard_output": _SHARE,
+    "shard": "builds one of the shares of several machines, and a watch builds for one user",
     "reproduce": "compiles everything twice more; run it when the edits are done",
     "lines": "compiles everything once more; run it when the edits are done",
     "executor": "compiles on a cluster, and the processes of a watch are on this machine",

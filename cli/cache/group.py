@@ -6,9 +6,7 @@ import click
 
 from pallasc.cli.arguments.command import Group
 from pallasc.cli.cache import (
-    audit,
-    merge,
-    pin,
+    export,
     prune,
     pull,
     push,
@@ -21,7 +19,7 @@ from pallasc.cli.cache import (
 @click.group(
     "cache",
     cls=Group,
-    short_help="Manage the store: stats, why, verify, prune, merge, push, pull.",
+    short_help="Manage the store: stats, why, verify, prune, export, import, push, pull.",
 )
 def command() -> None:
     """Manage the store of compiled artifacts.
@@ -47,9 +45,8 @@ for _command in (
     verify.command,
     prune.prune_command,
     prune.clear_command,
-    pin.command,
-    merge.command,
-    audit.command,
+    export.export_command,
+    export.import_command,
     push.command,
     pull.command,
 ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from pallasc.cli.arguments.options import (
 )
 from pallasc.cli.cache.shared import opened, warn
 from pallasc.cli.terminal.output import count, echo
-from pallasc.errors import ToolError
+from pallasc.errors import SpecError, ToolError
 
 if TYPE_CHECKING:
     from pallasc.cache.upkeep.prune import Pruned
@@ -45,21 +45,29 @@ _REASONS = {
     help="Prune this remote store instead: packs that were not used for --age, and those used "
     "longest ago until the others fit --size.",
 )
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the artifacts that this lock file names; repeatable.",
+)
 @store_option
 @json_option("what was removed")
 def prune_command(
     dry_run: bool,
     remote: str | None,
+    keep: tuple[Path, ...],
     store_root: Path | None,
     as_json: bool,
     **limits: str | None,
 ) -> int:
     """Make the store fit its limits, and remove what dead processes left.
 
-    What was used longest ago goes first; a pack, which holds many artifacts, goes whole. What a
-    pin names or a running build holds stays, and so does a blob that is younger than five minutes;
-    where that leaves the store over a limit, the output says why. Ends with exit code 4 where
-    something cannot be looked at or removed.
+    What was used longest ago goes first; a pack, which holds many artifacts, goes whole. What
+    --keep names or a running build holds stays, and so does a blob that is younger than five
+    minutes; where that leaves the store over a limit, the output says why. Ends with exit code 4
+    where something cannot be looked at or removed.
 
     A remote store is pruned only where --remote names it, with --size or --age; its server may
     have a rule for that, which is better. Packs that no catalog names go after a day. Ends with
@@ -67,7 +75,7 @@ def prune_command(
 
     Examples:
       pallasc cache prune --dry-run
-      pallasc cache prune --size 2GiB --age 30d
+      pallasc cache prune --size 2GiB --age 30d --keep pallasc.lock
       pallasc cache prune --remote s3://bucket/kernels --age 90d --dry-run
 
     --json prints one object:
@@ -83,11 +91,31 @@ def prune_command(
     kept_packs, kept_bytes, unread
     """
     if remote is not None:
+        if keep:
+            raise click.UsageError("--keep is for a local store: leave it or --remote out.")
         return _prune_remote(remote, dry_run, as_json, limits)
     from pallasc.cache.upkeep.prune import prune
 
-    pruned = prune(opened(store_root), limits=read_limits(limits), dry_run=dry_run)
+    keys, store = _locked(keep), opened(store_root)
+    pruned = prune(store, limits=read_limits(limits), keep=keys, dry_run=dry_run)
     return _show_pruned(pruned, as_json)
+
+
+def _locked(files: Sequence[Path]) -> frozenset[str]:
+    """Return the action keys that lock files name.
+
+    Raises:
+        SpecError: one does not exist, or is damaged.
+    """
+    keys: set[str] = set()
+    for file in files:
+        from pallasc.specs.loading.lock_file import read_lock
+
+        lock = read_lock(file)
+        if lock is None:
+            raise SpecError(f"there is no {file}.", hint="--keep takes a lock file.")
+        keys.update(entry.action for entry in lock.variants.values())
+    return frozenset(keys)
 
 
 def _prune_remote(url: str, dry_run: bool, as_json: bool, limits: Mapping[str, str | None]) -> int:
@@ -133,7 +161,7 @@ def _prune_remote(url: str, dry_run: bool, as_json: bool, limits: Mapping[str, s
 @store_option
 @json_option("what was removed")
 def clear_command(dry_run: bool, store_root: Path | None, as_json: bool) -> int:
-    """Remove everything except what pins name and running builds hold.
+    """Remove everything except what running builds hold.
 
     The statistics start again from zero. Ends with exit code 4 where something cannot be looked at
     or removed.
@@ -179,7 +207,7 @@ def _lines(pruned: Pruned) -> Iterator[str]:
 
 def _retained_lines(pruned: Pruned) -> Iterator[str]:
     reasons = {
-        "pinned": "pinned",
+        "kept": "named by --keep",
         "in use": "held by a running build",
         "young": f"made less than {pruned.limits.grace_s:.0f} s ago",
     }

@@ -73,7 +73,7 @@ def command(
     rate = f", {100 * totals.hits / asked:.0f} % of {asked}" if asked else ""
     rows = [
         ("folder", figures.folder),
-        ("artifacts", f"{figures.entries} ({figures.pins} pinned)"),
+        ("artifacts", f"{figures.entries}"),
         *([("source lines", f"{figures.source_lines}")] if figures.source_lines else []),
         *([("packs", f"{figures.packs}")] if figures.packs else []),
         ("bytes", f"{figures.bytes:,} {limit}, {figures.cubin_bytes:,} in cubins"),

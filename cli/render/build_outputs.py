@@ -13,7 +13,7 @@ from pallasc.errors import PallascError
 if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.reproduce import Reproduction
-    from pallasc.compiler.shards.shard import Share
+    from pallasc.compiler.builds.shard import Share
 
 
 class Outputs(NamedTuple):

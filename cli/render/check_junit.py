@@ -26,7 +26,7 @@ from pallasc.cli.terminal.workspace import relative_file
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult
     from pallasc.checks.report import Report, VariantCheck
-    from pallasc.compiler.shards.shard import Shard
+    from pallasc.compiler.builds.shard import Shard
     from pallasc.errors import Location, PallascError
 
 _BUILD = "build"

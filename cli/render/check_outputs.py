@@ -21,7 +21,7 @@ from pallasc.errors import PallascError
 if TYPE_CHECKING:
     from pallasc.checks.levels import Level
     from pallasc.checks.report import Report
-    from pallasc.compiler.shards.shard import Share
+    from pallasc.compiler.builds.shard import Share
 
 
 class Outputs(NamedTuple):

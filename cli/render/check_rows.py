@@ -10,7 +10,7 @@ from pallasc.cli.render.report_rows import error_row, shard_row
 
 if TYPE_CHECKING:
     from pallasc.checks.report import Report, VariantCheck
-    from pallasc.compiler.shards.shard import Share
+    from pallasc.compiler.builds.shard import Share
     from pallasc.errors import PallascError
 
 

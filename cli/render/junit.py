@@ -37,7 +37,7 @@ from pallasc.specs.spec import Budget
 
 if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report, VariantResult
-    from pallasc.compiler.shards.shard import Shard
+    from pallasc.compiler.builds.shard import Shard
     from pallasc.errors import PallascError
     from pallasc.specs.spec import Variant
 

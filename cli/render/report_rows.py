@@ -21,7 +21,7 @@ from pallasc.specs.artifacts.resources import resources_of
 if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.builds.reproduce import Reproduction
-    from pallasc.compiler.shards.shard import Share
+    from pallasc.compiler.builds.shard import Share
     from pallasc.errors import PallascError
     from pallasc.specs.artifacts.artifact import Artifact, KernelResources
     from pallasc.specs.gpus import Target
@@ -77,11 +77,9 @@ def shard_row(share: Share) -> dict[str, object]:
         "number": share.shard.number,
         "of": share.shard.of,
         "variants": len(share.variants),
-        "others": len(share.listed) - len(share.variants),
-        "unknown": share.unknown,
-        "expected_s": round(share.expected_s, 3),
-        "costs": share.costs.digest or None,
-        "costs_from": share.costs.source or None,
+        "others": share.others,
+        "expected_s": share.expected_s,
+        "costs_from": share.costs_from or None,
     }
 
 

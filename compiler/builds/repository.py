@@ -155,16 +155,6 @@ def find_repository(folder: Path) -> Repository | None:
     return Repository(Path(os.path.realpath(root)), commit)
 
 
-def commit_time_s(folder: Path) -> int | None:
-    """Return when the commit of a folder's repository was made, in seconds since 1970.
-
-    None as for `find_repository`.
-    """
-    answer = _git(folder, "show", "--no-patch", "--format=%ct", "HEAD")
-    text = (answer or b"").strip()
-    return int(text) if text.isdigit() else None
-
-
 def _git(folder: Path, *arguments: str, index: Path | None = None) -> bytes | None:
     """Return the output of git, None if it fails or is not installed."""
     options = _without_filters(folder)

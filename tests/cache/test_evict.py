@@ -98,7 +98,7 @@ def test_what_lay_unused_for_too_long_goes(age_s: float | None, gone: list[str])
         (Held(frozenset({"old"}), since_ns=30 * S), ["mid"], 2, 10),
     ],
 )
-def test_what_is_pinned_or_in_use_stays_even_where_the_store_stays_too_large(
+def test_what_is_kept_or_in_use_stays_even_where_the_store_stays_too_large(
     held: Held, gone: list[str], kept: int, excess: int
 ) -> None:
     found = plan(THREE, held, size=10)
@@ -197,19 +197,19 @@ FOUR = Inventory(
 
 
 @pytest.mark.parametrize(
-    ("pinned", "held", "limits", "kept"),
+    ("keep", "held", "limits", "kept"),
     [
         ({"b"}, Held(), {"size": 0},
-         [Retained("pinned", 1, 3, 121), Retained("young", 0, 2, 1003)]),
+         [Retained("kept", 1, 3, 121), Retained("young", 0, 2, 1003)]),
         ({"b"}, Held(since_ns=3 * S), {"size": 0},
-         [Retained("pinned", 1, 3, 121), Retained("in use", 2, 5, 1014),
+         [Retained("kept", 1, 3, 121), Retained("in use", 2, 5, 1014),
           Retained("young", 0, 1, 3)]),
         ({"b"}, Held(since_ns=(NOW - 200) * S), {"size": 0},
-         [Retained("pinned", 1, 3, 121), Retained("in use", 0, 1, 7),
+         [Retained("kept", 1, 3, 121), Retained("in use", 0, 1, 7),
           Retained("young", 0, 2, 1003)]),
         ({"a", "b"}, Held(frozenset({"b"})), {"size": 0},
-         [Retained("pinned", 2, 5, 132), Retained("young", 0, 2, 1003)]),
-        ({"a"}, Held(), {"age_s": 998.5}, [Retained("pinned", 1, 3, 111)]),
+         [Retained("kept", 2, 5, 132), Retained("young", 0, 2, 1003)]),
+        ({"a"}, Held(), {"age_s": 998.5}, [Retained("kept", 1, 3, 111)]),
         ({"c"}, Held(), {"age_s": 998.5}, []),
         ({"d"}, Held(), {"age_s": 996.5}, [Retained("young", 0, 1, 1000)]),
         (set(), Held(), {"size": 1150}, []),
@@ -217,9 +217,9 @@ FOUR = Inventory(
     ],
 )  # fmt: skip
 def test_what_stays_over_a_limit_is_told_with_its_reason(
-    pinned: set[str], held: Held, limits: dict[str, Any], kept: list[Retained]
+    keep: set[str], held: Held, limits: dict[str, Any], kept: list[Retained]
 ) -> None:
-    found = plan(FOUR, held, pinned=frozenset(pinned), **limits)
+    found = plan(FOUR, held, keep=frozenset(keep), **limits)
     assert list(found.retained) == kept
     if limits == {"size": 0}:
         assert sum(retained.bytes for retained in kept) == found.bytes_after == found.excess_bytes

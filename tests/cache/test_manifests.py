@@ -10,7 +10,6 @@ from pallasc.cache import format
 from pallasc.cache.index import open_index
 from pallasc.cache.manifests import Manifest, check_manifest
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.pins import pin, pins
 from pallasc.cache.upkeep.prune import prune
 from pallasc.cache.upkeep.stats import artifacts, stats
 from pallasc.cache.upkeep.verify import verify
@@ -98,20 +97,18 @@ def test_a_forged_manifest_is_a_miss_that_is_told_and_healed(store: Store, body:
 
 
 @pytest.mark.parametrize("body", BODIES, ids=range(len(BODIES)))
-@pytest.mark.parametrize("where", ["pins", "uses", "stat/totals", "stat/digests", "index.seal"])
+@pytest.mark.parametrize("where", ["uses", "stat/totals", "stat/digests", "index.seal"])
 def test_other_forged_records_stop_nobody(store: Store, where: str, body: str) -> None:
     store.put_artifact(KEY, {"kernels": []}, {"cubin": b"x"})
-    pin(store, KEY, label="mine")
     stats(store)
-    kind = {"pins": "pin", "stat/totals": "totals", "stat/digests": "stat", "index.seal": "seal"}
+    kind = {"stat/totals": "totals", "stat/digests": "stat", "index.seal": "seal"}
     name = {"stat/totals": format.sha256(b"pallasc totals"),
             "stat/digests": format.sha256(b"pallasc file digests"),
             "index.seal": format.sha256(b"pallasc index")}.get(where, KEY)  # fmt: skip
-    place = store.folder / where / KEY if where in ("pins", "uses") else store.folder / where
+    place = store.folder / where / KEY if where == "uses" else store.folder / where
     place.parent.mkdir(exist_ok=True)
     place.write_bytes(forged(kind.get(where, "uses"), name, body))
     assert stats(store).entries == 1
-    assert [pinned.key for pinned in pins(store)] == [KEY]
     assert prune(store).records == 0
     assert verify(store, repair=True).ok
     assert verify(store).ok

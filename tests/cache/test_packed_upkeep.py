@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.cache import format
-from pallasc.cache.add_pack import add_pack
+from pallasc.cache.add_pack import publish_pack
 from pallasc.cache.entries import entries_of_variant
 from pallasc.cache.index import open_index
 from pallasc.cache.manifests import Manifest
@@ -20,7 +20,6 @@ from pallasc.cache.packs.writer import write_pack
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep.limits import Limits
 from pallasc.cache.upkeep.merge_packs import merge_packs
-from pallasc.cache.upkeep.pins import pin, unpin
 from pallasc.cache.upkeep.prune import clear, prune, tidy
 from pallasc.cache.upkeep.stats import artifacts, stats
 from pallasc.cache.upkeep.verify import Verified, verify
@@ -61,8 +60,7 @@ def pack(source: Store, store: Store, numbers: Sequence[int], *, used_s: int = 1
     groups = [entries_of_variant(source, request_of(number)) or [] for number in numbers]
     out = io.BytesIO()
     write_pack(groups, out)
-    digest = add_pack(store, out.getvalue()).digest
-    path = store.folder / "packs" / digest
+    path = store.folder / "packs" / publish_pack(store, out.getvalue())
     os.utime(path, (used_s, used_s))
     store.relist_packs()
     return path
@@ -235,15 +233,13 @@ def test_a_dry_run_tells_the_packs_that_would_go(source: Store, store: Store) ->
     assert held(store) == {0, 1}
 
 
-def test_a_pack_with_a_pinned_artifact_stays_whole(source: Store, store: Store) -> None:
+def test_a_pack_with_an_artifact_to_keep_stays_whole(source: Store, store: Store) -> None:
     pack(source, store, [0, 1])
     pack(source, store, [2, 3])
-    pin(store, key(1))
-    pruned = prune(store, limits=Limits(max_bytes=0))
+    pruned = prune(store, limits=Limits(max_bytes=0), keep=frozenset({key(1)}))
     assert held(store) == {0, 1}
     (retained,) = pruned.plan.retained
-    assert (retained.reason, retained.records, retained.files) == ("pinned", 2, 1)
-    unpin(store, key(1))
+    assert (retained.reason, retained.records, retained.files) == ("kept", 2, 1)
     clear(store)
     assert held(store) == set()
     assert packs(store) == []

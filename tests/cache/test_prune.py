@@ -17,7 +17,6 @@ from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.cache.upkeep import prune as prune_module
 from pallasc.cache.upkeep.limits import Limits
-from pallasc.cache.upkeep.pins import pin
 from pallasc.cache.upkeep.prune import TIDY_EVERY_S, clear, prune, tidy
 from pallasc.cache.upkeep.stats import stats
 from pallasc.cache.uses import Session
@@ -167,29 +166,22 @@ def test_nothing_goes_where_a_record_cannot_be_read(
     assert here(filled) == [OLD, MID, NEW]
 
 
-@pytest.mark.parametrize("folder", ["leases", "pins"])
 def test_nothing_goes_where_what_is_held_cannot_be_read(
-    filled: Store, monkeypatch: pytest.MonkeyPatch, folder: str
+    filled: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real_read, real_names = files.read, Folders.names
+    real_read = files.read
 
     def refuse_read(folders: Folders, place: str, **options: Any) -> files.Content | None:
-        if place.startswith(f"{folder}/"):
+        if place.startswith("leases/"):
             raise PermissionError(13, "Permission denied", str(folders.path(place)))
         return real_read(folders, place, **options)
-
-    def refuse_names(folders: Folders, place: str = "") -> list[str]:
-        if place == "pins" == folder:
-            raise PermissionError(13, "Permission denied", str(folders.path(place)))
-        return real_names(folders, place)
 
     with Session(filled) as session, monkeypatch.context() as patch:
         session.hit(NEW)
         patch.setattr(files, "read", refuse_read)
-        patch.setattr(Folders, "names", refuse_names)
         pruned = prune(filled, limits=NOTHING)
     (warning,) = pruned.warnings
-    assert f"/{folder}" in warning
+    assert "/leases" in warning
     assert warning.endswith(": cannot be read: Permission denied")
     assert (pruned.records, pruned.plan.complete) == (0, False)
     assert here(filled) == [OLD, MID, NEW]
@@ -289,22 +281,21 @@ def test_tidying_fails_no_build_where_sqlite_cannot_be_had(
     assert here(filled) == [OLD, MID, NEW]
 
 
-def test_clearing_leaves_pins_and_nothing_else(filled: Store) -> None:
-    pin(filled, MID)
+def test_clearing_leaves_nothing(filled: Store) -> None:
     with Session(filled) as session:
         session.hit(MID)
     filled.put_blob(b"without a record")
     filled.put_manifest("cc" * 32, Manifest())
-    assert clear(filled, dry_run=True).records == 2
+    assert clear(filled, dry_run=True).records == 3
     assert here(filled) == [OLD, MID, NEW]
     assert stats(filled).totals.hits == 1
     cleared = clear(filled).to_json()
-    assert [row["reason"] for row in cleared["evicted"]] == ["clear", "clear"]
-    assert [row["reason"] for row in cleared["kept"]] == ["pinned"]
-    assert here(filled) == [MID]
+    assert [row["reason"] for row in cleared["evicted"]] == ["clear"] * 3
+    assert cleared["kept"] == []
+    assert here(filled) == []
     assert files_in(filled, "man", "uses", "stat", "tmp", "quarantine") == []
     assert not (filled.folder / "index.sqlite").exists()
-    assert len(files_in(filled, "cas")) == 1
+    assert files_in(filled, "cas") == []
     assert stats(filled).totals.hits == 0
 
 

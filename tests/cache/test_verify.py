@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,6 @@ from pallasc.cache.index import open_index
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.pins import Pin, held_by_pins, pin, pins
 from pallasc.cache.upkeep.stats import stats
 from pallasc.cache.upkeep.verify import Verified, verify
 from pallasc.cache.uses import Session
@@ -45,14 +43,13 @@ def kinds(verified: Verified) -> list[tuple[str, str]]:
 
 
 def test_a_sound_store_has_no_findings(filled: Store) -> None:
-    pin(filled, KEY)
     with Session(filled) as session:
         session.hit(KEY)
     filled.put_blob(b"orphan")
     filled.put_manifest("00" * 32, Manifest(action="11" * 32))
     found = verify(filled)
     assert (found.records, found.blobs, found.manifests) == (2, 4, 2)
-    assert (found.pins, found.uses, found.orphans, found.dangling) == (1, 1, 1, 1)
+    assert (found.uses, found.orphans, found.dangling) == (1, 1, 1)
     assert found.ok
     assert found.findings == []
     assert found.bytes > len(CUBIN)
@@ -121,33 +118,6 @@ def test_what_was_repaired_is_made_anew_by_the_next_build(filled: Store) -> None
     verify(filled, repair=True)
     assert filled.get_artifact(KEY) is None
     assert filled.put_artifact(KEY, {}, {"cubin": CUBIN}).stored
-    assert verify(filled).findings == []
-
-
-@pytest.mark.parametrize("how", ["empty", "of another form", "a folder", "a socket"])
-def test_a_damaged_pin_holds_before_and_after_its_repair(filled: Store, how: str) -> None:
-    pin(filled, KEY, label="release")
-    place = filled.folder / "pins" / KEY
-    place.unlink()
-    make: dict[str, Damage] = {
-        "empty": lambda _: place.write_bytes(b""),
-        "of another form": lambda _: place.write_bytes(format.encode(format.PIN, KEY, {})[0]),
-        "a folder": lambda _: (place.mkdir(), (place / "x").write_text("mine")),
-        "a socket": lambda _: os.mknod(place, stat.S_IFSOCK | 0o644),
-    }
-    make[how](filled)
-    assert kinds(verify(filled)) == [("corrupt", "pins")]
-    assert held_by_pins(filled) == {KEY}
-    assert verify(filled, repair=True).ok
-    assert pins(filled) == [Pin(KEY)]
-    found = verify(filled)
-    assert (found.findings, found.pins) == ([], 1)
-
-
-def test_a_pin_that_names_nothing_is_put_away(filled: Store) -> None:
-    (filled.folder / "pins").mkdir()
-    (filled.folder / "pins" / "release").write_text("mine")
-    assert kinds(verify(filled, repair=True)) == [("foreign", "pins")]
     assert verify(filled).findings == []
 
 

@@ -42,7 +42,7 @@ def test_stats_count_what_was_compiled_and_what_was_hit(
     assert after["hits"] == before["hits"] + 2
     assert after["saved_s"] > before["saved_s"]
     text = run("cache", "stats", "--store", store).out
-    assert re.search(r"^artifacts    2 \(0 pinned\)$", text, re.MULTILINE)
+    assert re.search(r"^artifacts    2$", text, re.MULTILINE)
 
 
 def test_why_says_hit_and_names_the_field_that_differs(
@@ -153,39 +153,20 @@ def test_verify_finds_damage_and_repair_lets_it_heal(
     assert run("cache", "verify", "--store", store).code == 0
 
 
-def test_prune_spares_what_is_pinned(run: RunCommand, own: tuple[Path, Path]) -> None:
+def test_prune_spares_what_a_lock_names(
+    run: RunCommand, own: tuple[Path, Path], tmp_path: Path
+) -> None:
     spec, store = own
-    keys = [
-        variant["action_key"]
-        for variant in json.loads(run("build", spec, "--store", store, "--json").out)["variants"]
-    ]
-    pinned = run("cache", "pin", keys[0], "--label", "kept", "--store", store)
-    line = f"{keys[0]}  add (dtype=f32, m=1024, h100-sxm)  kept\n"
-    assert (pinned.code, pinned.out) == (0, f"pinned  {line}")
-    assert run("cache", "pin", "--store", store).out == line
-    dry = run("cache", "clear", "--dry-run", "--store", store)
-    assert "would remove 1 record," in dry.out
-    assert run("cache", "clear", "--store", store).code == 0
-    left = json.loads(run("cache", "stats", "--store", store, "--json").out)
-    assert (left["entries"], left["pins"]) == (1, 1)
-    gone = run("cache", "pin", "kept", "--remove", "--store", store)
-    assert (gone.code, gone.out) == (0, f"unpinned  {line}")
-    assert run("cache", "pin", "--store", store).out == ""
-
-
-def test_pin_names_the_nearest_kernel_for_a_typo(run: RunCommand, own: tuple[Path, Path]) -> None:
-    result = run("cache", "pin", "ad", "--store", own[1])
-    assert result.code == 3
-    assert result.err == "error: the store has no artifact 'ad'.\n  Did you mean 'add'?\n"
-
-
-def test_audit_compiles_again_and_compares(run: RunCommand, own: tuple[Path, Path]) -> None:
-    spec, store = own
-    result = run("cache", "audit", spec, "--sample", "1", "--store", store)
-    assert result.code == 0, result.err
-    assert re.fullmatch(
-        r"same       add\[m=1024,dtype=\w+\]@h100-sxm\n1 of 2 variants compiled again\n", result.out
-    )
+    _make_old(store)
+    lock = tmp_path / "kept.lock"
+    one = ("-k", "dtype=f32", "--store", store)
+    assert run("lock", spec, *one, "--lock", lock, "--update").code == 0
+    pruned = run("cache", "prune", "--size", "1B", "--keep", lock, "--store", store)
+    assert "kept 1 artifact: named by --keep, " in pruned.out
+    assert "1 hit" in run("build", spec, *one, "--lock", lock, "--frozen").err
+    assert json.loads(run("cache", "stats", "--store", store, "--json").out)["entries"] == 1
+    assert run("cache", "prune", "--keep", "none.lock", "--store", store).code == 2
+    assert run("cache", "prune", "--keep", lock, "--remote", "file:///none").code == 2
 
 
 @pytest.mark.parametrize(
@@ -211,23 +192,25 @@ def _toolchains(store: Path) -> Path:
 
 
 def test_prune_says_what_stays_over_the_limit_and_why(
-    run: RunCommand, own: tuple[Path, Path]
+    run: RunCommand, own: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    _, store = own
+    spec, store = own
+    lock = tmp_path / "kept.lock"
+    assert run("lock", spec, "--lock", lock, "--update", "--store", store).code == 0
     _make_old(store)
-    run("cache", "pin", "add", "--store", store)
     size = json.loads(run("cache", "stats", "--store", store, "--json").out)["bytes"]
     held = size - _toolchains(store).stat().st_size
-    dry = run("cache", "prune", "--size", "1KB", "--store", store, "--dry-run")
+    limit = ("cache", "prune", "--size", "1KB", "--keep", lock, "--store", store)
+    dry = run(*limit, "--dry-run")
     assert dry.out == (
-        f"would keep 2 artifacts: pinned, {held:,} bytes\n"
+        f"would keep 2 artifacts: named by --keep, {held:,} bytes\n"
         f"would remove 0 records, 0 blobs, 1 manifest: {size - held:,} of {size:,} bytes\n"
         f"the store would still be {held - 1000:,} bytes over its limit of 1,000 bytes\n"
     )
-    told = json.loads(run("cache", "prune", "--size", "1KB", "--store", store, "--json").out)
+    told = json.loads(run(*limit, "--json").out)
     assert (told["excess_bytes"], told["bytes_after"]) == (held - 1000, held)
     (kept,) = told["kept"]
-    assert (kept["reason"], kept["records"], kept["bytes"]) == ("pinned", 2, held)
+    assert (kept["reason"], kept["records"], kept["bytes"]) == ("kept", 2, held)
 
 
 def test_prune_names_files_that_are_too_young(run: RunCommand, own: tuple[Path, Path]) -> None:
@@ -249,8 +232,6 @@ def test_clear_has_its_own_reason_and_the_statistics_begin_anew(
 ) -> None:
     spec, store = own
     run("build", spec, "--store", store)
-    run("cache", "pin", "add", "--store", store, "--label", "kept")
-    run("cache", "pin", "add", "--store", store, "--remove")
     cleared = run("cache", "clear", "--store", store)
     assert cleared.code == 0
     assert len(re.findall(r"^removed add: [0-9,]+ bytes$", cleared.out, re.MULTILINE)) == 2
@@ -258,24 +239,9 @@ def test_clear_has_its_own_reason_and_the_statistics_begin_anew(
     assert [told[name] for name in ("hits", "misses", "made", "bytes")] == [0, 0, 0, 0]
 
 
-def test_a_pin_that_is_none_cannot_be_removed(run: RunCommand, own: tuple[Path, Path]) -> None:
-    for what in ("add", "release", "ab" * 32):
-        result = run("cache", "pin", what, "--remove", "--store", own[1])
-        assert (result.code, result.out) == (3, "")
-        assert result.err.startswith(f"error: {what!r} is not pinned.\n")
-
-
-def test_a_pin_is_removed_by_the_start_of_its_key(run: RunCommand, own: tuple[Path, Path]) -> None:
-    key = run("cache", "pin", "add", "--store", own[1]).out.split()[1]
-    gone = run("cache", "pin", key[:6], "--remove", "--store", own[1]).out
-    assert gone.startswith(f"unpinned  {key}  add (")
-    assert gone.count("\n") == 1
-    assert key not in run("cache", "pin", "--store", own[1]).out
-
-
 COMMANDS = (
     ("stats",), ("verify",), ("verify", "--repair"), ("prune",), ("prune", "--dry-run"),
-    ("clear",), ("clear", "--dry-run"), ("pin",), ("pin", "add"), ("pin", "add", "--remove"),
+    ("clear",), ("clear", "--dry-run"),
 )  # fmt: skip
 
 
@@ -300,7 +266,7 @@ def test_a_store_that_is_not_there_is_empty_and_is_not_made(
     run: RunCommand, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     result = run("cache", *command, "--store", tmp_path / "store")
-    assert result.code == (3 if "add" in command else 0)
+    assert result.code == 0
     assert not (tmp_path / "store").exists()
 
 
@@ -314,7 +280,7 @@ def test_a_store_of_another_version_is_named_and_left_alone(
         run("cache", *command, "--store", store)
     told = run("cache", "stats", "--store", store).out
     assert "left alone   v2, of another version\n" in told
-    assert "artifacts    0 (0 pinned)\n" in told
+    assert "artifacts    0\n" in told
     assert sorted((path, path.stat().st_mtime_ns) for path in (store / "v2").rglob("*")) == before
     assert [path.name for path in store.iterdir()] == ["v2"]
 
@@ -329,7 +295,7 @@ def test_a_store_of_another_user_gives_hits_and_cannot_be_pruned(
         shutil.copy(built.spec, spec)
         shutil.copytree(built.store, store)
         commands = (("build", spec), ("cache", "stats"), ("cache", "verify"), ("cache", "clear"),
-                    ("cache", "prune", "--size", "1B"), ("cache", "pin", "add"))  # fmt: skip
+                    ("cache", "prune", "--size", "1B"))  # fmt: skip
         for command in commands:  # so that everything is imported
             run(*command, "--store", store)
         shutil.rmtree(store)
@@ -337,15 +303,14 @@ def test_a_store_of_another_user_gives_hits_and_cannot_be_pruned(
         before = sorted(store.rglob("*"))
         results = [_as_nobody(run, *command, "--store", store) for command in commands]
         assert sorted(store.rglob("*")) == before
-    build, stats, verify, clear, prune, pin = results
+    build, stats, verify, clear, prune = results
     assert (build[0], "2 hits" in build[1], "warning" in build[1]) == (0, True, False)
-    assert (stats[0], "artifacts    2 " in stats[1], "warning" in stats[1]) == (0, True, False)
+    assert (stats[0], "artifacts    2\n" in stats[1], "warning" in stats[1]) == (0, True, False)
     assert (verify[0], "0 findings" in verify[1]) == (0, True)
     for code, text in (clear, prune):
         assert code == 4
         assert "removed 0 records, 0 blobs, 0 manifests: 0 of" in text
         assert "cannot be removed: Permission denied" in text
-    assert (pin[0], "cannot be pinned: Permission denied" in pin[1]) == (4, True)
 
 
 def _as_nobody(run: RunCommand, *arguments: str | Path) -> tuple[int, str]:
@@ -372,17 +337,22 @@ def _make_old(store: Path) -> None:
         os.utime(path, (1000, 1000))
 
 
-def test_merge_takes_a_store_and_every_command_finds_what_came(
+def _copied(run: RunCommand, store: Path, target: Path) -> str:
+    """Copy a store through a file; return what the import printed."""
+    file = target.parent / "all.pack"
+    assert run("cache", "export", file, "--store", store).code == 0
+    done = run("cache", "import", file, "--store", target)
+    assert done.code == 0, done.err
+    return str(done.out).removeprefix(f"{file}: ")
+
+
+def test_an_imported_store_is_found_by_every_command(
     run: RunCommand, own: tuple[Path, Path], tmp_path: Path
 ) -> None:
     spec, store = own
     target = tmp_path / "target"
-    done = run("cache", "merge", store, "--store", target)
-    assert (done.code, done.out) == (0, f"{store}: 2 artifacts taken\n")
+    assert _copied(run, store, target) == "2 artifacts imported\n"
     assert [path.name for path in (target / "v1" / "cas").iterdir()] == []
-    assert run("cache", "merge", store, "--store", target).out == (
-        f"{store}: 0 artifacts taken, 2 there already\n"
-    )
     built = json.loads(run("build", spec, "--store", target, "--json").out)
     assert [variant["status"] for variant in built["variants"]] == ["hit", "hit"]
     figures = json.loads(run("cache", "stats", "--store", target, "--json").out)
@@ -392,36 +362,27 @@ def test_merge_takes_a_store_and_every_command_finds_what_came(
     assert why.out == "hit   add[m=1024,dtype=f32]@h100-sxm: the store has it\n"
     key = built["variants"][0]["action_key"]
     assert run("inspect", key, "--store", target).out == run("inspect", key, "--store", store).out
-    assert run("cache", "pin", "add", "--store", target).code == 0
-    kept = run("cache", "prune", "--size", "1B", "--store", target)
-    assert "kept 2 artifacts: pinned" in kept.out
-    assert run("cache", "pin", "add", "--remove", "--store", target).code == 0
     gone = run("cache", "clear", "--store", target)
     assert re.search(r"^removed pack [0-9a-f]{12} of 2 artifacts: [0-9,]+ bytes$", gone.out, re.M)
     assert re.search(r"^removed 1 pack, 0 records, 0 blobs, 0 manifests: ", gone.out, re.M)
 
 
-def test_merge_names_what_is_damaged_and_what_is_no_store(
+def test_an_export_leaves_out_what_is_damaged(
     run: RunCommand, own: tuple[Path, Path], tmp_path: Path
 ) -> None:
     _, store = own
     blob = _blob(store)
     blob.write_bytes(b"damaged")
-    target = tmp_path / "target"
-    done = run("cache", "merge", store, "--store", target)
+    file = tmp_path / "all.pack"
+    done = run("cache", "export", file, "--store", store)
     assert done.code == 5
-    assert "left      " in done.out
-    assert done.out.endswith(f"{store}: 1 artifact taken\n")
+    assert "is corrupt and counts as missing" in done.err
+    assert done.out.startswith(f"wrote {file}: 1 artifact, ")
     assert blob.read_bytes() == b"damaged"
-    assert run("cache", "verify", "--store", target).code == 0
-    told = run("cache", "merge", tmp_path, "--store", target)
-    assert told.code == 3
-    assert "there is no store, as there is no folder v1 in it" in told.err
-    itself = run("cache", "merge", target, "--store", target)
-    assert itself.code == 2
-    assert "is the store itself" in itself.err
-    answer = json.loads(run("cache", "merge", store, "--store", target, "--json").out)
-    assert [merged["ok"] for merged in answer["merged"]] == [False]
+    assert run("cache", "import", file, "--store", tmp_path / "target").code == 0
+    none = run("cache", "export", file, "--store", tmp_path / "none")
+    assert none.code == 3
+    assert "there is no store, as there is no folder v1 in it" in none.err
 
 
 def test_verify_repairs_a_damaged_pack_and_a_build_heals_the_rest(
@@ -429,7 +390,7 @@ def test_verify_repairs_a_damaged_pack_and_a_build_heals_the_rest(
 ) -> None:
     spec, store = own
     target = tmp_path / "target"
-    assert run("cache", "merge", store, "--store", target).code == 0
+    _copied(run, store, target)
     (path,) = (target / "v1" / "packs").iterdir()
     data = bytearray(path.read_bytes())
     data[len(data) // 3] ^= 1

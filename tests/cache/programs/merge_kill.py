@@ -1,6 +1,6 @@
-"""Kill merges of stores at random moments; both stores must verify, and a last merge be whole.
+"""Kill imports of exported stores at random moments; the store must verify, a last one be whole.
 
-Usage: merge_kill.py ROOT KILLS SEED. Prints JSON: how many kills there were, how many hit a merge
+Usage: merge_kill.py ROOT KILLS SEED. Prints JSON: how many kills there were, how many hit an import
 in the middle of its work, and everything that was wrong. It goes on until enough have hit.
 """
 
@@ -20,8 +20,8 @@ from unittest import mock
 from content import is_right, key, manifest, publish
 
 from pallasc.cache.store import Store
+from pallasc.cache.transfer import export_file, import_file
 from pallasc.cache.upkeep.merge_packs import merge_packs
-from pallasc.cache.upkeep.merge_stores import merge_stores
 from pallasc.cache.upkeep.verify import verify
 
 KEYS = 20
@@ -30,18 +30,15 @@ LEAST_SHARE = 0.125
 
 
 def merge(target: Path, sources: list[Path]) -> None:
-    """Merge, with packs so small that there are many, and then merge those."""
+    """Import files, then merge their packs."""
     store = Store(target)
-    with (
-        mock.patch("pallasc.cache.upkeep.merge_stores.PACK_BYTES", 50_000),
-        mock.patch("pallasc.cache.packs.format.FRAME_BYTES", 50_000),
-    ):
-        list(merge_stores(store, sources))
-        merge_packs(store, most=3)
+    for source in sources:
+        import_file(store, source)
+    merge_packs(store, most=1)
 
 
 def kill_one(target: Path, sources: list[Path], pause_s: float) -> bool:
-    """Start a merge and kill it after `pause_s`; False if it had ended before."""
+    """Start imports and kill them after `pause_s`; False if they had ended before."""
     ready, ready_there = os.pipe()
     child = os.fork()
     if not child:
@@ -71,12 +68,16 @@ def faults(root: Path) -> list[str]:
 
 
 def run(root: Path, kills: int, seed: int) -> tuple[int, list[str]]:
-    """Kill merges into a store in a folder; return how many were at work, and what was wrong."""
+    """Kill imports into a store; return how many were at work, and what was wrong."""
     dice = random.Random(seed)
-    sources, target = [root / "one", root / "two"], root / "target"
+    stores, target = [root / "one", root / "two"], root / "target"
     for number in range(KEYS):
-        publish(Store(sources[number % 2]), number)
-        publish(Store(sources[0]), number % 5)
+        publish(Store(stores[number % 2]), number)
+        publish(Store(stores[0]), number % 5)
+    sources = [store.with_suffix(".pack") for store in stores]
+    with mock.patch("pallasc.cache.packs.format.FRAME_BYTES", 50_000):
+        for store, source in zip(stores, sources, strict=True):
+            export_file(Store(store), source)
     began_s = time.perf_counter()
     merge(target, sources)
     whole_s = time.perf_counter() - began_s
@@ -88,7 +89,7 @@ def run(root: Path, kills: int, seed: int) -> tuple[int, list[str]]:
         is_hit = kill_one(target, sources, dice.uniform(0, whole_s))
         interrupted += is_hit
         whole_s *= 1.02 if is_hit else 0.9
-        found = [text for place in (*sources, target) for text in faults(place)]
+        found = faults(target)
         wrong += [f"after kill {number}: {text}" for text in found]
     merge(target, sources)
     whole = Store(target)

@@ -15,19 +15,16 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from content import artifact, blobs, key, manifest, pack
+from content import add, artifact, blobs, key, manifest
 from together import together
 
-from pallasc.cache.add_pack import add_pack
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep import pins
 from pallasc.cache.upkeep.limits import Limits
 from pallasc.cache.upkeep.merge_packs import merge_packs
 from pallasc.cache.upkeep.prune import prune, tidy
 from pallasc.cache.upkeep.stats import stats
 from pallasc.cache.upkeep.verify import verify
 from pallasc.cache.uses import Session
-from pallasc.errors import NotCachedError
 
 KEYS = 6
 
@@ -87,23 +84,23 @@ def operate(store: Store, dice: random.Random, tally: dict[str, Any]) -> None:
         tally["puts"] += result.stored
         tally["wrong"] += [f"conflict at {number}"] if result.conflict else []
     elif choice < 0.87:
-        added = add_pack(store, pack(number, dice.randrange(KEYS)))
-        tally["packs"] += bool(added.digest)
-        tally["wrong"] += [f"{added}"] if added.refused or added.conflicts else []
+        added = add(store, number, dice.randrange(KEYS))
+        tally["packs"] += bool(added.artifacts)
+        tally["wrong"] += [f"{added}"] if added.conflicts else []
     elif choice < 0.95:
         store.put_manifest(key(number), manifest(number, dice.randrange(1000)))
     elif choice < 0.98:
         spoil(store, dice, number)
     elif choice < 0.985:
-        care(store, dice, number)
+        care(store, dice)
     else:
         with Session(store) as session:
             session.hit(key(number), seconds=1.0)
 
 
-def care(store: Store, dice: random.Random, number: int) -> None:
+def care(store: Store, dice: random.Random) -> None:
     """Do what keeps a store in order, without waiting for others who do the same."""
-    choice = dice.randrange(7)
+    choice = dice.randrange(5)
     if choice == 0:
         prune(store, limits=Limits(max_bytes=dice.randrange(150_000), grace_s=0), timeout_s=0)
     elif choice == 1:
@@ -112,13 +109,8 @@ def care(store: Store, dice: random.Random, number: int) -> None:
         stats(store, timeout_s=0)
     elif choice == 3:
         verify(store, repair=True, timeout_s=0)
-    elif choice == 4:
-        with contextlib.suppress(NotCachedError):
-            pins.pin(store, key(number))
-    elif choice == 5:
-        merge_packs(store, most=1)
     else:
-        pins.unpin(store, key(number))
+        merge_packs(store, most=1)
 
 
 def work(root: Path, seed: int, operations: int) -> dict[str, Any]:

@@ -15,15 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import content
 import sqlite_utils  # before rights are lost that finding it may need
 import zstandard  # noqa: F401  (likewise)
-from content import artifact, blobs, is_right, key, manifest, pack, publish
+from content import artifact, blobs, is_right, key, manifest, publish
 
-from pallasc.cache.add_pack import add_pack
 from pallasc.cache.format import ARTIFACTS
 from pallasc.cache.index import open_index
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep import pins
 from pallasc.cache.upkeep.limits import Limits
 from pallasc.cache.upkeep.merge_packs import merge_packs
 from pallasc.cache.upkeep.prune import clear, prune
@@ -87,18 +86,6 @@ def count(entries: int, hits: int) -> Step:
     return step
 
 
-def pin(store: Store) -> list[str]:
-    """Pin what the other one published."""
-    pins.pin(store, key(1), label="release")
-    return differing("pins", [pin.label for pin in pins.pins(store)], ["release"])
-
-
-def pin_again_and_unpin(store: Store) -> list[str]:
-    """Change the other one's pin, and remove it."""
-    pins.pin(store, key(1), label="mine")
-    return differing("removed", [pin.label for pin in pins.unpin(store, "mine")], ["mine"])
-
-
 def spoil(store: Store) -> None:
     """Damage a blob of one's own."""
     place = store.path("cas", store.get_artifact(key(2)).record["blobs"]["cubin"]["digest"])  # type: ignore[union-attr]
@@ -136,8 +123,8 @@ def clean_up(store: Store) -> list[str]:
 
 
 def prune_but_one(store: Store) -> list[str]:
-    """Take away everything but what is pinned."""
-    pruned = prune(store, limits=Limits(max_bytes=1, grace_s=0))
+    """Take away everything but one artifact."""
+    pruned = prune(store, limits=Limits(max_bytes=1, grace_s=0), keep=frozenset({key(1)}))
     return [*pruned.warnings, *differing("left", stats(store).entries, 1)]
 
 
@@ -155,8 +142,7 @@ def add(*numbers: int) -> Step:
     """Return a step that adds a pack of some numbers."""
 
     def step(store: Store) -> list[str]:
-        added = add_pack(store, pack(*numbers))
-        return differing("added", (added.stored, added.records), (True, len(numbers)))
+        return differing("added", content.add(store, *numbers).artifacts, len(numbers))
 
     return step
 
@@ -190,18 +176,15 @@ STEPS: tuple[tuple[int, Step], ...] = (
     (ANNE, lambda store: stats(store) and None),
     (BERT, count(4, 10)),
     (ANNE, count(4, 10)),
-    (BERT, pin),
-    (ANNE, pin_again_and_unpin),
     (ANNE, spoil),
     (BERT, heal),
     (ANNE, lambda store: missing(store, (1, 2, 3, 11))),
     (ANNE, die),
     (BERT, clean_up),
-    (BERT, pin),
     (ANNE, prune_but_one),
     (
         BERT,
-        lambda store: differing("pinned", store.get_artifact(key(1), verify=True) is None, False),
+        lambda store: differing("kept", store.get_artifact(key(1), verify=True) is None, False),
     ),
     (BERT, publish_all((2,))),
     (ANNE, check),
@@ -212,7 +195,6 @@ STEPS: tuple[tuple[int, Step], ...] = (
     (BERT, add(7)),
     (BERT, both_missing),
     (ANNE, lambda store: missing(store, (6, 7))),
-    (BERT, lambda store: pins.unpin(store, "release") and None),
     (ANNE, clear_all),
     (BERT, publish_all((1,))),
 )

@@ -1,0 +1,295 @@
+"""A store, or some of its variants, as one file: a pack (`cache/packs/format.py`).
+
+An imported file may come from a stranger. It is read frame by frame, so memory stays within a few
+hundred megabytes, and nothing is stored unless every file in it is whole. What is taken arrives in
+one pack, published in one step. Nothing is signed: signatures travel with the manifests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from pallasc.cache import format
+from pallasc.cache.add_pack import publish_pack
+from pallasc.cache.entries import entries_of_action
+from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
+from pallasc.cache.manifests import Manifest, manifest_from_json
+from pallasc.cache.packs.format import MAX_FILE_BYTES, Entry, packed_name
+from pallasc.cache.packs.reader import Pack, open_pack
+from pallasc.cache.packs.writer import PackWriter
+from pallasc.cache.store import Store
+from pallasc.errors import CorruptError, NotCachedError, SpecError, ToolError
+from pallasc.specs.user_files import check_regular, replacing
+
+MAX_NAMES = 2**18
+MAX_RECORD_BYTES = 8 * 2**20
+"""JSON takes up to 20 times its size in memory."""
+MOST_DENSE, SLACK_BYTES = 64, 64 * 2**20
+"""A file may unpack to so many times its size, and a little more."""
+
+
+class Exported(NamedTuple):
+    """Numbers of artifacts and manifests that were exported, and the size of the file."""
+
+    artifacts: int
+    manifests: int
+    bytes: int
+
+
+def export_file(store: Store, file: Path, manifests: Iterable[str] | None = None) -> Exported:
+    """Write manifests, the artifacts that they lead to, and their blobs into one file.
+
+    What is damaged is left out, with a warning of the store.
+
+    Args:
+        store: the store.
+        file: is replaced in one step.
+        manifests: their names; by default the whole store.
+
+    Raises:
+        NotCachedError: there is no store.
+        SpecError: the file cannot be written.
+        CorruptError: the store is too large for one file.
+    """
+    if not store.folder.is_dir():
+        raise NotCachedError(
+            f"{store.root}: there is no store, as there is no folder {format.FOLDER} in it.",
+            hint="Name the folder that --store or PALLASC_CACHE_DIR named when it was filled.",
+        )
+    with replacing(file) as out:
+        writer = PackWriter(out)
+        for group in _groups(store, manifests):
+            writer.add(group)
+        summary = writer.close()
+        areas = [area for area, _ in summary.names]
+        if len(areas) > MAX_NAMES:
+            raise CorruptError(
+                f"{file} would hold {len(areas):,} files of the store; the limit is {MAX_NAMES:,}.",
+                hint="Name the specs whose variants are exported.",
+            )
+    return Exported(areas.count(ARTIFACTS), areas.count(MANIFESTS), summary.size)
+
+
+def _groups(store: Store, names: Iterable[str] | None) -> Iterator[list[Entry]]:
+    """Yield each manifest with its artifact, then artifacts that no manifest leads to."""
+    every = names is None
+    for _, name in sorted(_by_kernel(store, store.names(MANIFESTS) if every else names or ())):
+        manifest, data = store.find_manifest(name), store.get_file(MANIFESTS, name)
+        if manifest is None or data is None:
+            continue
+        artifact = entries_of_action(store, manifest.action) if manifest.action else []
+        if artifact is not None:
+            yield from _fitting([Entry(MANIFESTS, name, data), *artifact])
+    for key in store.names(ARTIFACTS) if every else ():
+        yield from _fitting(entries_of_action(store, key) or [])
+
+
+def _by_kernel(store: Store, names: Iterable[str]) -> Iterator[tuple[tuple[str, str], str]]:
+    for name in names:
+        manifest = store.find_manifest(name)
+        if manifest is not None:
+            yield (manifest.name, manifest.variant), name
+
+
+def _fitting(group: list[Entry]) -> Iterator[list[Entry]]:
+    if all(
+        len(entry.data) <= (MAX_FILE_BYTES if entry.area == BLOBS else MAX_RECORD_BYTES)
+        for entry in group
+    ):
+        yield group
+
+
+@dataclass(slots=True)
+class Imported:
+    """What became of a file that was imported.
+
+    Attributes:
+        file: its path.
+        artifacts, manifests: how many of each were taken.
+        existed: artifacts that the store had.
+        kept: manifests of the store that stay in place of the file's, as they lead to an artifact.
+        unsigned: manifests that were left because signatures are required and no trusted key
+            signed them.
+        conflicts: action keys under which store and file have different artifacts: the compilation
+            is not deterministic. The store keeps its own.
+    """
+
+    file: str
+    artifacts: int = 0
+    manifests: int = 0
+    existed: int = 0
+    kept: int = 0
+    unsigned: int = 0
+    conflicts: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON."""
+        return asdict(self)
+
+
+def import_file(store: Store, file: Path) -> Imported:
+    """Verify a file of `export_file`, then add its new entries to the store.
+
+    Raises:
+        SpecError: the file does not exist, or cannot be read.
+        CorruptError: it is not such a file, or is damaged; nothing was stored.
+        ToolError: the store cannot be written.
+    """
+    try:
+        check_regular(str(file))
+        pack = open_pack(file)
+        contents = _Contents(pack)
+    except FileNotFoundError:
+        raise SpecError(f"{file}: there is no such file.") from None
+    except OSError as error:
+        raise SpecError(f"{file} cannot be read: {error.strerror or error}.") from error
+    except CorruptError as error:
+        raise CorruptError(
+            f"{file} cannot be imported: {error.message.rstrip('.')}. Nothing was stored.",
+            hint="Export it again with: pallasc cache export FILE",
+        ) from None
+    imported = Imported(str(file))
+    try:
+        _publish(store, pack, _choose(store, contents, imported))
+    except OSError as error:
+        raise ToolError(
+            f"the store {store.root} cannot be written: {store.not_written(error)}.",
+            hint="Name another store with --store or PALLASC_CACHE_DIR.",
+        ) from error
+    return imported
+
+
+class _Artifact(NamedTuple):
+    """Digest of a record, and the packed names of record and blobs."""
+
+    digest: str
+    names: tuple[bytes, ...]
+
+
+class _Contents:
+    """The verified contents of a pack, without the bytes.
+
+    Raises:
+        CorruptError: something in it is damaged or missing.
+    """
+
+    def __init__(self, pack: Pack) -> None:
+        self._pack = pack
+        self._sizes: dict[bytes, int] = {}
+        self.artifacts: dict[str, _Artifact] = {}
+        raw_bytes = sum(frame.raw_size for frame in pack.frames)
+        if len(pack) > MAX_NAMES or raw_bytes > MOST_DENSE * pack.size + SLACK_BYTES:
+            raise CorruptError(
+                f"it holds {len(pack):,} files and unpacks to {raw_bytes:,} bytes, over the limits "
+                f"of {MAX_NAMES:,} and {MOST_DENSE} times its size"
+            )
+        found = 0
+        for number in range(len(pack.frames)):
+            for entry in pack.entries(number):
+                self._add(entry)
+                found += 1
+        if found != len(pack):
+            raise CorruptError(f"its index names {len(pack):,} files, but it holds {found:,}")
+        for key, artifact in self.artifacts.items():
+            if lost := next((name for name in artifact.names if name not in self._sizes), None):
+                raise CorruptError(f"artifact {key} lacks its blob {lost[1:].hex()}")
+
+    def _add(self, entry: Entry) -> None:
+        packed = packed_name(entry.area, entry.name)
+        self._sizes[packed] = len(entry.data)
+        if entry.area == BLOBS:
+            if (actual := format.sha256(entry.data)) != entry.name:
+                raise CorruptError(f"the SHA-256 of blob {entry.name} is {actual}")
+            return
+        if len(entry.data) > MAX_RECORD_BYTES:
+            raise CorruptError(f"{entry.area} {entry.name} has {len(entry.data):,} bytes")
+        if entry.area == ARTIFACTS:
+            record, digest = format.decode_artifact(entry.name, entry.data)
+            blobs = {packed_name(BLOBS, blob["digest"]) for blob in record["blobs"].values()}
+            self.artifacts[entry.name] = _Artifact(digest, (packed, *sorted(blobs)))
+        else:
+            format.decode(KINDS[MANIFESTS], entry.name, entry.data)
+
+    def manifests(self) -> Iterator[tuple[Entry, Manifest]]:
+        """Yield each manifest and its fields."""
+        for number in range(len(self._pack.frames)):
+            if any(area == MANIFESTS for area, _ in self._pack.names_in(number)):
+                for entry in self._pack.entries(number):
+                    if entry.area == MANIFESTS:
+                        body, _ = format.decode(KINDS[MANIFESTS], entry.name, entry.data)
+                        yield entry, manifest_from_json(body)
+
+
+class _Choice(NamedTuple):
+    """Packed names of the chosen entries, and manifests that replace the store's."""
+
+    taken: set[bytes]
+    newer: list[Entry]
+
+
+def _choose(store: Store, contents: _Contents, imported: Imported) -> _Choice:
+    """Decide what the store takes, and count it."""
+    required = store.trust.required
+    artifacts = {} if required else dict(contents.artifacts)
+    manifests: list[tuple[Entry, str, bool]] = []
+    for entry, manifest in contents.manifests():
+        if not store.trust.believes(KINDS[MANIFESTS], entry.name, manifest.body):
+            imported.unsigned += 1
+            continue
+        action, artifact = manifest.action, contents.artifacts.get(manifest.action)
+        is_other = required and artifact is not None and manifest.record != artifact.digest
+        if is_other or (action and artifact is None):
+            continue
+        if artifact is not None:
+            artifacts[action] = artifact
+        own = store.find_manifest(entry.name)
+        if own is None or store.get_file(MANIFESTS, entry.name) != entry.data:
+            if own is not None and _leads_somewhere(store, own):
+                imported.kept += 1
+            else:
+                manifests.append((entry, action, own is not None))
+    taken = _choose_artifacts(store, artifacts, imported)
+    manifests = [each for each in manifests if each[1] not in imported.conflicts]
+    imported.manifests = len(manifests)
+    taken.update(packed_name(MANIFESTS, entry.name) for entry, _, _ in manifests)
+    return _Choice(taken, [entry for entry, _, has_own in manifests if has_own])
+
+
+def _choose_artifacts(
+    store: Store, artifacts: Mapping[str, _Artifact], imported: Imported
+) -> set[bytes]:
+    taken: set[bytes] = set()
+    for key, artifact in artifacts.items():
+        own = store.get_artifact(key, verify=True)
+        if own is None:
+            imported.artifacts += 1
+            taken.update(artifact.names)
+        elif own.digest == artifact.digest:
+            imported.existed += 1
+        else:
+            imported.conflicts.append(key)
+    return taken
+
+
+def _leads_somewhere(store: Store, own: Manifest) -> bool:
+    return not own.action or store.get_artifact(own.action, verify=True) is not None
+
+
+def _publish(store: Store, pack: Pack, choice: _Choice) -> None:
+    """Copy the chosen entries into one pack of the store.
+
+    Raises:
+        OSError: the store cannot be written.
+    """
+
+    def copy(out: BinaryIO) -> str:
+        writer = PackWriter(out)
+        for number, frame in enumerate(pack.frames):
+            writer.copy(pack.stored(number), frame, only=choice.taken)
+        return writer.close().digest
+
+    if choice.taken:
+        publish_pack(store, copy, choice.newer)

@@ -1,1 +1,0 @@
-"""Shards: a build divided between machines that do not talk to each other, and joined again."""
