@@ -33,8 +33,7 @@ from pallasc.compiler.cluster.pool import ClusterPool
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.request import data_digests, request_fields
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.messages import Compile, Compiled
-from pallasc.compiler.workers.pool import Task
+from pallasc.compiler.workers.messages import Compile, Compiled, Task
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 

@@ -39,7 +39,7 @@ def _settings(ctx: click.Context, _: click.Parameter, url: str | None) -> Remote
             other = "--remote" if url is not None else "--remote-write"
             raise click.UsageError(f"{other} and --no-remote contradict each other.")
         return None
-    from pallasc.compiler.builds.remote_settings import remote_settings
+    from pallasc.compiler.builds.options import remote_settings
 
     settings = remote_settings(os.environ, url=url, write=write)
     if settings is None and write:
@@ -57,7 +57,7 @@ def _named(ctx: click.Context, _: click.Parameter, url: str | None) -> RemoteSet
     """
     if ctx.resilient_parsing:
         return None
-    from pallasc.compiler.builds.remote_settings import remote_settings
+    from pallasc.compiler.builds.options import remote_settings
 
     timeout_s = ctx.meta.get(_TIMEOUT, _TIMEOUT_S)
     settings = remote_settings(os.environ, url=url, timeout_s=timeout_s)

@@ -11,8 +11,7 @@ from pallasc.compiler.cluster.received import received
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.capacity import find_capacity
-from pallasc.compiler.workers.messages import Compile, Compiled, Reply, Request
-from pallasc.compiler.workers.tasks import Task
+from pallasc.compiler.workers.messages import Compile, Compiled, Reply, Request, Task
 
 _TICK_S = 0.25
 

@@ -21,7 +21,6 @@ from pallasc.compiler.cluster.relayed import Relayed
 from pallasc.compiler.cluster.relocated import at_home, below, text_at_home
 from pallasc.compiler.cluster.slots import Slot, Timed
 from pallasc.compiler.toolchain.components import components
-from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.toolchain.environment import (
     compiler_variables,
     compiling_environment,
@@ -29,12 +28,11 @@ from pallasc.compiler.toolchain.environment import (
     tool_folder,
 )
 from pallasc.compiler.toolchain.identity import toolchain_identity
-from pallasc.compiler.toolchain.setup import Setup
+from pallasc.compiler.toolchain.setup import Context, Setup
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.compiler.workers.capacity import find_capacity
-from pallasc.compiler.workers.messages import Introduction
+from pallasc.compiler.workers.messages import Introduction, Task
 from pallasc.compiler.workers.pool import Pool
-from pallasc.compiler.workers.tasks import Task
 from pallasc.compiler.workers.worker_process import PROGRAM
 from pallasc.errors import Location, PallascError
 from pallasc.specs.lock import differences

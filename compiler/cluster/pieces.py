@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pallasc.compiler.workers.messages import Request
-from pallasc.compiler.workers.tasks import Group, Task
+from pallasc.compiler.workers.messages import Group, Request, Task
 from pallasc.errors import CompileError, PallascError, ToolError
 
 _PIECE_S = 0.25

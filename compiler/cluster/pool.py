@@ -32,12 +32,11 @@ from pallasc.compiler.cluster.pieces import Backlog, Item, Piece
 from pallasc.compiler.cluster.roster import Roster
 from pallasc.compiler.cluster.shipped import shipped
 from pallasc.compiler.cluster.under_way import UnderWay
-from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.toolchain.environment import counted_values
+from pallasc.compiler.toolchain.setup import Context
 from pallasc.compiler.workers import failures
-from pallasc.compiler.workers.messages import Compiled, Reply, Request
+from pallasc.compiler.workers.messages import Answer, Compiled, Reply, Request, Task
 from pallasc.compiler.workers.pool import Event
-from pallasc.compiler.workers.tasks import Answer, Task
 from pallasc.compiler.workers.worker_process import PROGRAM
 from pallasc.errors import PallascError, ToolError
 from pallasc.specs.spec import Variant

@@ -13,9 +13,8 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from pallasc.compiler.workers.messages import Request
+from pallasc.compiler.workers.messages import Answer, Request, Task
 from pallasc.compiler.workers.pool import Pool
-from pallasc.compiler.workers.tasks import Answer, Task
 
 IDLE_S = 60.0
 """How long a compiling process waits for more to do."""

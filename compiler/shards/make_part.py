@@ -21,8 +21,8 @@ from pallasc.compiler.inputs.remembered_toolchain import (
 from pallasc.compiler.inputs.request import Request, Requests
 from pallasc.compiler.shards.part import Head, Toolchain, write_part
 from pallasc.compiler.shards.shard import RULE, Share
-from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.toolchain.identity import JAX, recorded
+from pallasc.compiler.toolchain.setup import Context
 from pallasc.errors import ToolError
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.lock import Entry as Locked

@@ -9,12 +9,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.compiler.references.input_files import check_input, names_in, read_input, read_named
 from pallasc.compiler.references.npy import (
+    check_input,
+    names_in,
     npy_bytes,
     pack,
     parse_npy,
     read_array,
+    read_input,
+    read_named,
     unpack,
 )
 from pallasc.errors import ArgumentError, SpecError

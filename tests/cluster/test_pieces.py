@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pallasc.compiler.cluster.pieces import Backlog, Item, Piece
-from pallasc.compiler.workers.tasks import Group, Task
+from pallasc.compiler.workers.messages import Group, Task
 from pallasc.errors import CompileError, ToolError
 
 ONE: Group = ("sm_90a", "/specs", ())

@@ -22,8 +22,9 @@ from pallasc.compiler.cluster.address import parse_address
 from pallasc.compiler.cluster.pieces import Backlog, Piece
 from pallasc.compiler.cluster.pool import ClusterPool
 from pallasc.compiler.cluster.under_way import UnderWay
-from pallasc.compiler.toolchain.context import Context
-from pallasc.compiler.workers.pool import Answer, Pool, Task
+from pallasc.compiler.toolchain.setup import Context
+from pallasc.compiler.workers.messages import Answer, Task
+from pallasc.compiler.workers.pool import Pool
 from pallasc.errors import ToolError
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from pallasc.compiler.cluster.pieces import Item
 from pallasc.compiler.cluster.roster import Roster
-from pallasc.compiler.workers.tasks import Task
+from pallasc.compiler.workers.messages import Task
 
 
 class Clock:
