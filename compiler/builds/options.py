@@ -136,7 +136,7 @@ class Baseline:
     Attributes:
         name: the file, for messages.
         find: returns the resources of a variant by its id, None if the file lacks it.
-        kernels: returns those of each of its kernels, where the file has them: a bundle does.
+        kernels: returns the resources of each of its kernels; only a bundle has them.
         absent: ids of variants with rules that `check` did not find.
     """
 
@@ -210,7 +210,7 @@ def _no_baseline(variant: Variant) -> SpecError:
 
 
 def open_baseline(path: Path) -> Baseline:
-    """Return what a lock or a bundle says of its variants.
+    """Return the baseline in a lock or a bundle.
 
     Raises:
         SpecError: it does not exist, cannot be read, or is a lock without resources.

@@ -8,7 +8,7 @@ in the project's folder:
 
 * `schema`: 1
 * `commit`: commit that was checked out
-* `dirty`: whether the sources differed from it, null if git could not tell
+* `dirty`: whether the sources differed from it, null if git could not report it
 * `folder`: folder of the project, relative to the repository; empty if it is the same
 * `files`: SHA-256 of each source of kernels, by its name relative to the project
 """
@@ -59,7 +59,7 @@ class FilesRead:
         return {file for spec in specs for file in self.files.get(spec, ())}
 
     def is_unknown(self, specs: Collection[Path]) -> bool:
-        """Tell whether variants of these spec files may have read other files."""
+        """Return True if variants of these spec files may have read other files."""
         return not self.unknown.isdisjoint(specs)
 
 
@@ -90,7 +90,7 @@ def paths_read(manifest: Manifest, place: Place, base_dir: str) -> Iterator[Path
     """Yield the user's files that a manifest says were read.
 
     Args:
-        manifest: that of a variant, or of a Python spec file.
+        manifest: of a variant, or of a Python spec file.
         place: where modules were searched.
         base_dir: the folder of the spec.
     """
@@ -146,7 +146,7 @@ class SdistRecord:
         return (self.folder / file.relative_to(self.root).as_posix()).as_posix()
 
     def tracked(self, files: Collection[Path]) -> set[Path]:
-        """Return those of the files that the record lists."""
+        """Return the files that the record lists."""
         return {file for file in files if self._name(file) in self.files}
 
     def differences(self, files: Collection[Path], *, ignore: Collection[Path] = ()) -> Differences:

@@ -168,7 +168,7 @@ class Sendable(NamedTuple):
 
 
 def sendable(variants: Sequence[Variant], store: Store) -> Sendable:
-    """Look variants up, and return what may be sent of them; nothing is compiled.
+    """Look up variants, and return the ones that may be sent; nothing is compiled.
 
     Raises:
         ToolError: the toolchain is incomplete, or none is installed and the store remembers none.

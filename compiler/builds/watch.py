@@ -86,7 +86,7 @@ class WatchedFiles:
                 self._states[path] = _UNKNOWN if is_new else state
 
     def wait(self) -> list[Path]:
-        """Wait until something has changed and nothing changes any more; return what did."""
+        """Wait for changes until they stop; return the changed files."""
         while (now := self._look()) == self._states:
             self._pause(_INTERVAL_S)
         began_s = self._clock()
@@ -136,7 +136,7 @@ _MOST = 2000
 
 
 def files_of_paths(paths: Sequence[str]) -> set[Path]:
-    """Return what is known before specs are read: the paths, their folders, the project's file."""
+    """Return the files known before specs are read: paths, folders, the project's file."""
     files = set()
     for path in map(Path, paths):
         found = path.resolve()
@@ -231,7 +231,7 @@ class WarmWorkers:
     def pool(self, tasks: int) -> Pool:
         """Return the workers, as many and with the limits that a build of `tasks` variants has.
 
-        The limits are those of the first build with as many: free memory is less while workers of
+        The limits are the first such build's: free memory is less while workers of
         this watch have some of it.
 
         Raises:
@@ -251,7 +251,7 @@ class WarmWorkers:
         They are not more than such a build runs at the same time.
 
         Args:
-            variants: those of the last build; what is likely to be compiled next comes first.
+            variants: the last build's; the likely next ones come first.
             context: what identified the toolchain in the last build.
             store: the store.
 
@@ -323,7 +323,7 @@ class Watch:
         on_tick: OnTick | None = None,
         broken: Callable[[SpecError], None] | None = None,
     ) -> Report:
-        """Build once; whatever comes of it, its files are watched from now on.
+        """Build once; its files are watched from now on, even if it fails.
 
         Args:
             store: the store.

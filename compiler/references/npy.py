@@ -20,10 +20,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError, SpecError
 from pallasc.specs.dtypes import parse_dtype
+
+if TYPE_CHECKING:
+    import zipfile
 
 _MAGIC = b"\x93NUMPY"
 _HEADER_UNIT = 64  # numpy aligns the data to it, so that they can be memory-mapped
@@ -58,14 +61,9 @@ def read_array(path: Path, dtype: str, shape: tuple[int, ...], what: str) -> byt
         SpecError: the file cannot be read, or is not a .npy file.
         ArgumentError: it holds another array.
     """
-    return array_bytes(_read(path), dtype, shape, what, name=str(path))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
+    with _refusing(path):
+        data = path.read_bytes()
+    return array_bytes(data, dtype, shape, what, name=str(path))
 
 
 def array_bytes(data: bytes, dtype: str, shape: tuple[int, ...], what: str, *, name: str) -> bytes:
@@ -280,7 +278,7 @@ def check_input(path: Path, name: str, dtype: str, shape: tuple[int, ...], what:
     """
     if _is_archive(path):
         shown = f"{name} in {path}"
-        with _member(path, name) as file:
+        with _archive(path) as archive, archive.open(f"{name}.npy") as file:
             head = file.read(LONGEST_HEAD_BYTES)
     else:
         shown, what = str(path), f"{what}: {name}"
@@ -291,7 +289,7 @@ def check_input(path: Path, name: str, dtype: str, shape: tuple[int, ...], what:
 
 
 def named_with_devices(name: str, count: int) -> str:
-    """Return what a kernel is called in messages about files, which have the devices in front."""
+    """Return a kernel's name in messages about files, which have the devices in front."""
     return f"{name}, whose files have its {count} devices in front" if count > 1 else name
 
 
@@ -309,17 +307,20 @@ def _refusing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _member(path: Path, name: str) -> Iterator[IO[bytes]]:
-    """Open an array of an archive."""
+def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an archive."""
     import zipfile
+    import zlib
 
+    damage = (zipfile.BadZipFile, zlib.error, LookupError, RuntimeError, ValueError, EOFError)
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{name}.npy") as file:
-            yield file
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError, EOFError) as error:
-        raise _no_archive(path, str(error)) from error
+        with _refusing(path), zipfile.ZipFile(path) as archive:
+            yield archive
+    except damage as error:
+        raise SpecError(
+            f"{path} is not a .npz file, or is damaged: {error}.",
+            hint="Write it with numpy.savez, each array under the name of its input.",
+        ) from error
 
 
 def read_named(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: str) -> bytes:
@@ -330,25 +331,16 @@ def read_named(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: 
         name: the array's name.
         dtype: short name of the element type that it must have.
         shape: the shape that it must have.
-        what: what the array is called in messages.
+        what: the array's name in messages.
 
     Raises:
         SpecError: the file cannot be read, or is not such an archive.
         ArgumentError: it holds another array under this name.
     """
-    import zipfile
-
-    member = f"{name}.npy"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            size = archive.getinfo(member).file_size
-            most = LONGEST_HEAD_BYTES + 16 * math.prod(shape)
-            data = archive.read(member) if size <= most else b""
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError, EOFError) as error:
-        raise _no_archive(path, str(error)) from error
-    if size > most:
+    most = LONGEST_HEAD_BYTES + 16 * math.prod(shape)
+    with _archive(path) as archive, archive.open(f"{name}.npy") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
         raise ArgumentError(f"{what}: {name} in {path} is larger than {dtype}{list(shape)}.")
     return array_bytes(data, dtype, shape, what, name=f"{name} in {path}")
 
@@ -359,19 +351,5 @@ def names_in(path: Path) -> list[str]:
     Raises:
         SpecError: the file cannot be read, or is not such an archive.
     """
-    import zipfile
-
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return sorted(n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy"))
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror or error}.") from error
-    except (zipfile.BadZipFile, ValueError) as error:
-        raise _no_archive(path, str(error)) from error
-
-
-def _no_archive(path: Path, reason: str) -> SpecError:
-    return SpecError(
-        f"{path} is not a .npz file, or is damaged: {reason}.",
-        hint="Write it with numpy.savez, each array under the name of its input.",
-    )
+    with _archive(path) as archive:
+        return sorted(n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy"))

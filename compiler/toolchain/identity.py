@@ -57,7 +57,7 @@ def own_digest(
     Args:
         digest: SHA-256 of a file.
         parts: packages and modules of pallasc, without `pallasc.` in front.
-        top: the folder that they lie in.
+        top: the folder that contains them.
     """
     environment = [variables.FORCED, variables.FIXED, variables.SYSTEM_PATH]
     state = hashlib.sha256(canonical_json(environment))
@@ -95,7 +95,7 @@ def _top() -> Path:
 
 
 def _modules(part: str, top: str) -> list[str]:
-    """Return the name of a module, or those of the modules of a package."""
+    """Return the name of a module, or the names of a package's modules."""
     place = os.path.join(top, *part.split("."))
     if not os.path.isdir(place):
         return [part]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Context(NamedTuple):
-    """What all variants of a build share: the toolchain's identity and the digests of files.
+    """Toolchain identity and file digests that all variants of a build share.
 
     `unchecked` is None where a compiler is installed. Elsewhere, packages that are missing are no
     change, and their names are put there.

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _ErrorText:
-    """An error of ours; `type` names the nearest public class."""
+    """A `PallascError`; `type` names the nearest public class."""
 
     type: str
     message: str
@@ -551,7 +551,7 @@ class Answer:
         output: the end of the worker's output meanwhile.
         place: where in the user's files it was when it died or was stopped, if that is known.
         repeat: whether an earlier task of its worker may be to blame.
-        stray_bytes: ignored bytes that came through the worker's channel beside the reply.
+        stray_bytes: ignored bytes that came through the worker's channel with the reply.
     """
 
     task: Task

@@ -28,7 +28,7 @@ _START_S = 2.0
 
 @dataclass(slots=True)
 class Pace:
-    """How long tasks and starts of workers take on average, in seconds."""
+    """Average times of tasks and of workers' starts, in seconds."""
 
     tasks: int = 0
     tasks_s: float = 0.0
@@ -44,7 +44,7 @@ class Pace:
         self.starts, self.starts_s = self.starts + 1, self.starts_s + seconds
 
     def pays(self, waiting: int, serving_s: Sequence[float]) -> bool:
-        """Tell whether another worker for a group is worth its start.
+        """Return True if another worker for a group is worth its start.
 
         It is if, by the average time of tasks so far, tasks will still wait when it is ready. Tasks
         may take longer this time, so it is also worth it as soon as no worker has become free for

@@ -77,7 +77,7 @@ def held_bytes(process: int) -> int:
 
 
 def held_together_bytes(processes: Iterable[int]) -> int:
-    """Return what processes hold, counting shared pages once; slower."""
+    """Return the memory of processes, counting shared pages once; slower."""
     total = 0
     for process in processes:
         parts = _PROPORTIONAL.findall(_proc_file(f"/proc/{process}/smaps_rollup"))

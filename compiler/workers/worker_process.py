@@ -87,7 +87,7 @@ _SPLIT = re.compile(r"[\s,{}\udc80-\udcff]")
 def temporary_folder() -> str:
     """Return the folder for temporary files, `/tmp` where Mosaic could not read its path.
 
-    The device library lies there (`device_library`), and Mosaic names it in a line of options for
+    It contains the device library (`device_library`), and Mosaic names it in a line of options for
     LLVM's passes, which is split at blanks, commas and braces, and has to be UTF-8.
     """
     folder = os.path.realpath(tempfile.gettempdir())
