@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult
     from pallasc.checks.messages import Checked
     from pallasc.compiler.builds.options import Options as BuildOptions
-    from pallasc.compiler.toolchain.context import Context
-    from pallasc.compiler.workers.tasks import Answer
+    from pallasc.compiler.toolchain.setup import Context
+    from pallasc.compiler.workers.messages import Answer
     from pallasc.specs.artifacts.artifact import Artifact
 
 
@@ -291,7 +291,7 @@ class Checking:
 def _own_context(store: Store) -> Context:
     """Return what keys of results need where there is no toolchain: the digests of files."""
     from pallasc.cache.stat_digest import FileDigests
-    from pallasc.compiler.toolchain.context import Context
+    from pallasc.compiler.toolchain.setup import Context
 
     return Context({}, {}, FileDigests(store.root, trust=store.trust))
 

@@ -145,7 +145,7 @@ def not_checked(level: str, reason: str, *, stopped: bool = False) -> LevelResul
 
 def to_json(result: LevelResult) -> dict[str, object]:
     """Return a result as plain data."""
-    from pallasc.compiler.workers.typed_json import plain
+    from pallasc.compiler.workers.messages import plain
 
     return {name: plain(getattr(result, name)) for name in LevelResult.__slots__}
 
@@ -158,7 +158,7 @@ def result_from_json(data: Mapping[str, object]) -> LevelResult:
     """
     if (plain_result := _without_findings(data)) is not None:
         return plain_result
-    from pallasc.compiler.workers.typed_json import read_dataclass
+    from pallasc.compiler.workers.messages import read_dataclass
 
     try:
         result: LevelResult = read_dataclass(LevelResult, data)

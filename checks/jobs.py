@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.messages import Check
     from pallasc.compiler.builds.options import Options as BuildOptions
-    from pallasc.compiler.workers.tasks import Answer, Task
+    from pallasc.compiler.workers.messages import Answer, Task
 
 _PROGRAM = "pallasc.checks.worker"
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -96,8 +96,8 @@ def run_jobs(
 
 def _find_ptx(jobs: Sequence[Job], store: Store, limits: BuildOptions, count: int) -> None:
     """Give the PTX of XLA's kernels to those jobs that take it, or tell why there is none."""
-    from pallasc.compiler.again.find_ptx import find_ptx, without_ptx
     from pallasc.compiler.toolchain.setup import prepare
+    from pallasc.compiler.workers.again import find_ptx, without_ptx
 
     lacking = [
         (job, job.subject.variant)
@@ -122,7 +122,7 @@ def _find_ptx(jobs: Sequence[Job], store: Store, limits: BuildOptions, count: in
 def _task(label: int, job: Job, timeout_s: float | None, memory_bytes: int) -> Task:
     from pallasc.checks.messages import Check
     from pallasc.compiler.toolchain.environment import declared_values
-    from pallasc.compiler.workers.tasks import Task
+    from pallasc.compiler.workers.messages import Task
 
     subject, level, options = job.subject, job.level, job.options
     variant = subject.variant if level.calls_user else None

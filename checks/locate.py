@@ -74,8 +74,8 @@ class Locator:
     def _find(self, wanted: Sequence[tuple[Variant, Artifact]]) -> None:
         if not wanted:
             return
-        from pallasc.compiler.again.find_lines import find_lines
         from pallasc.compiler.toolchain.setup import prepare
+        from pallasc.compiler.workers.again import find_lines
         from pallasc.compiler.workers.capacity import find_capacity
 
         kernels = [(variant, _ptx(artifact)) for variant, artifact in wanted]

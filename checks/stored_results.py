@@ -29,7 +29,7 @@ from pallasc.cache.manifests import Manifest, check_manifest, manifest_from_json
 from pallasc.compiler.inputs.changes import CurrentSources
 from pallasc.compiler.inputs.manifest import joined
 from pallasc.compiler.inputs.request import Request, Requests
-from pallasc.compiler.toolchain.own_modules import own_digest
+from pallasc.compiler.toolchain.identity import own_digest
 from pallasc.errors import PallascError
 from pallasc.specs.canonical import canonical_text, labelled_key
 from pallasc.specs.spec import Variant
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pallasc.checks.findings import LevelResult
     from pallasc.checks.levels import Level
     from pallasc.checks.subject import Options
-    from pallasc.compiler.toolchain.context import Context
     from pallasc.compiler.toolchain.modules import Place
+    from pallasc.compiler.toolchain.setup import Context
 
 SCHEMA = 2
 _LOCATING = "checks.locate"

@@ -198,10 +198,9 @@ def command(
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.summary import print_notes, summary
     from pallasc.cli.source.views import found_lines, tell_missing
-    from pallasc.compiler.builds.baseline import load_baseline
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.collect import SpecReader
-    from pallasc.compiler.builds.options import Options
+    from pallasc.compiler.builds.options import Options, load_baseline
 
     if lines and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"
@@ -283,7 +282,7 @@ def _watch(
     quiet: bool,
 ) -> int:
     from pallasc.cli.render.watching import watch_builds
-    from pallasc.compiler.watch.watch import Watch
+    from pallasc.compiler.builds.watch import Watch
 
     here = replace(options, executor=None)
     with Watch(specs, here, targets, expression, baseline, all_points) as watch:

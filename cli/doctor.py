@@ -103,7 +103,7 @@ def _salt() -> list[Item]:
 
 def _remote(ptxas: Path | None) -> list[Item]:
     """Return the remote store of builds here, whether it answers; nothing if there is none."""
-    from pallasc.compiler.builds.remote_settings import remote_settings
+    from pallasc.compiler.builds.options import remote_settings
     from pallasc.compiler.toolchain.inventory import Item
     from pallasc.errors import PallascError
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import tempfile
 import threading
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,13 +15,19 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from pallasc.cache.about import About
+from pallasc.cache.format import KINDS, MANIFESTS
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
+from pallasc.cache.uses import Session
 from pallasc.compiler.builds.arrays import array_tree, to_notation, with_calls_resolved
+from pallasc.compiler.inputs.lookup import stored_artifact
 from pallasc.compiler.lowering.ptxas_reports import Reports, first_on_path
-from pallasc.compiler.toolchain.setup import Setup, prepare
+from pallasc.compiler.toolchain.setup import Context, Setup, prepare
 from pallasc.errors import PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.canonical import labelled_key
 from pallasc.specs.gpus import Target
 from pallasc.specs.loading.decorator import spec_of
 from pallasc.specs.loading.matrix import expand
@@ -28,7 +36,7 @@ from pallasc.specs.spelling import show
 from pallasc.specs.targets import resolve_target
 
 if TYPE_CHECKING:
-    from pallasc.compiler.lowering.compile import Tools
+    from pallasc.compiler.lowering.compile import Job, Tools
     from pallasc.compiler.workers.xla_process import XlaProcess
 
 T = TypeVar("T")
@@ -119,9 +127,7 @@ def _compile_here(call: _Call, ptxas: Path | None, store: Store | None) -> Artif
 
     def compiled(tools: Tools) -> Artifact:
         if store is not None:
-            from pallasc.compiler.builds.compile_stored import compile_with_store
-
-            return compile_with_store(job, setup, store, tools)
+            return _compile_with_store(job, setup, store, tools)
         result, blobs = compile_job(job, lower_job(job, tools.process), tools)
         return Artifact(result, blobs.__getitem__)
 
@@ -130,8 +136,8 @@ def _compile_here(call: _Call, ptxas: Path | None, store: Store | None) -> Artif
 
     @cache
     def find() -> Mapping[str, str]:
-        from pallasc.compiler.again.find_ptx import without_ptx
         from pallasc.compiler.lowering.xla_ptx import xla_ptx
+        from pallasc.compiler.workers.again import without_ptx
 
         lacking = without_ptx(artifact)
         return _with_xla(lambda used: xla_ptx(job, used, lacking), tools, setup, call.target)
@@ -226,7 +232,7 @@ def _compile_isolated(call: _Call, ptxas: Path | None, store: Store | None) -> A
 
     @cache
     def find() -> Mapping[str, str]:
-        from pallasc.compiler.again.find_ptx import find_ptx
+        from pallasc.compiler.workers.again import find_ptx
 
         (found,) = find_ptx([(variant, artifact)], _setup(ptxas), used)
         if isinstance(found, PallascError):
@@ -235,3 +241,79 @@ def _compile_isolated(call: _Call, ptxas: Path | None, store: Store | None) -> A
 
     artifact.find_ptx = find
     return artifact
+
+
+_contexts: dict[tuple[Path, Path], Context] = {}
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_CACHES = ("jax_compilation_cache", "jax_persistent_cache", "jax_enable_compilation_cache")
+
+
+def _compile_with_store(job: Job, setup: Setup, store: Store, tools: Tools) -> Artifact:
+    """Return the artifact of a job from the store, or compile and store it.
+
+    The function is always traced and lowered: the reads of this process were not recorded, and its
+    modules may have been modified, so there is no manifest. The action key also has all of JAX's
+    settings in this process, as some act after lowering.
+
+    Raises:
+        CompileError: it does not compile.
+    """
+    from pallasc.compiler.lowering.compile import action_fields, compile_job, lower_job
+
+    context = _contexts.get((setup.toolchain.ptxas, store.root)) or _identified(setup, store)
+    tools = replace(tools, identity=context.for_actions(), variables=context.variables)
+    lowered = lower_job(job, tools.process)
+    key = labelled_key(action_fields(job, lowered, tools) | _settings())
+    about = About(str(getattr(job.function, "__name__", "function")), job.target.name, {})
+    with Session(store) as session, store.single_flight(key):
+        stored = _trusted_artifact(store, key)
+        if stored is not None:
+            session.hit(key, about=about)
+            return stored
+        began_s = time.monotonic()
+        result, blobs = compile_job(job, lowered, tools)
+        put = store.put_artifact(key, result, blobs, replace=store.trust.strict)
+        if store.trust.signs and put.stored:
+            store.put_manifest(_voucher_key(key), Manifest(action=key, record=put.digest))
+        session.miss(about=about)
+        session.made(key, seconds=time.monotonic() - began_s, about=about)
+        return Artifact(result, blobs.__getitem__)
+
+
+def _trusted_artifact(store: Store, key: str) -> Artifact | None:
+    """Return the artifact under an action key, if its signature is trusted where required."""
+    if not store.trust.strict:
+        return stored_artifact(store, key, record=None)
+    name = _voucher_key(key)
+    manifest = store.find_manifest(name)
+    if manifest is None or not store.trust.vouches(KINDS[MANIFESTS], name, manifest.body):
+        return None
+    if manifest.action != key:
+        return None
+    return stored_artifact(store, key, record=manifest.record)
+
+
+def _voucher_key(key: str) -> str:
+    """Return the key of the manifest that vouches for an artifact of a caller's process.
+
+    A store that signs entries, or accepts only signed ones, has such a manifest:
+    `{"action": key, "record": digest of the record}`.
+    """
+    return labelled_key({"compiled in the caller's process": key})
+
+
+def _identified(setup: Setup, store: Store) -> Context:
+    """Identify the toolchain once per process: later installs do not change what it has loaded."""
+    context = setup.context(store)
+    context.digests.save()
+    _contexts[setup.toolchain.ptxas, store.root] = context
+    return context
+
+
+def _settings() -> dict[str, str]:
+    """Return JAX's settings in this process as a labelled field, without locations of caches."""
+    import jax
+
+    values = {n: repr(v) for n, v in jax.config.values.items() if not n.startswith(_CACHES)}
+    text = "\n".join(f"{name}={values[name]}" for name in sorted(values))
+    return {"settings": _ADDRESS.sub("", text)}

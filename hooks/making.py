@@ -127,8 +127,7 @@ def _build(setting: Setting, file: Path, root: Path, environ: Mapping[str, str],
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.bundling import BundleOptions, make_bundle
     from pallasc.compiler.builds.collect import SpecReader
-    from pallasc.compiler.builds.options import Options
-    from pallasc.compiler.builds.remote_settings import remote_settings
+    from pallasc.compiler.builds.options import Options, remote_settings
 
     remote = remote_settings(environ, folder=root)
     store = Store(warn=lambda text: say(f"warning: {text}"))

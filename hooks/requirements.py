@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallasc.cache import signing
-from pallasc.compiler.builds.remote_settings import remote_settings
+from pallasc.compiler.builds.options import remote_settings
 from pallasc.compiler.toolchain.installed import find_package
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import PallascError

@@ -1,6 +1,6 @@
 """What an sdist has to carry, so that a wheel can be built from it: specs and what lies with them.
 
-Beside them travels a record of the commit (`compiler/builds/recorded_commit.py`), for the bundle's
+Beside them travels a record of the commit (`compiler/builds/provenance.py`), for the bundle's
 provenance.
 
 A folder of specs travels as a whole, and so does the folder of a spec file, because kernels import
@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from pallasc.compiler.builds.recorded_commit import RECORD as RECORD
-from pallasc.compiler.builds.recorded_commit import record_text
+from pallasc.compiler.builds.provenance import RECORD as RECORD
+from pallasc.compiler.builds.provenance import record_text
 from pallasc.hooks.settings import SUFFIX, Setting
 from pallasc.specs.spelling import nearest, show
 

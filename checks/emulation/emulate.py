@@ -13,12 +13,12 @@ from pallasc.checks.emulation.messages import Emulate, Emulated
 from pallasc.checks.findings import Finding, from_findings
 from pallasc.checks.locate import Locator
 from pallasc.checks.subject import Subject
-from pallasc.compiler.again.find_ptx import find_ptx, without_ptx
 from pallasc.compiler.toolchain.environment import settled
 from pallasc.compiler.toolchain.setup import prepare
+from pallasc.compiler.workers.again import find_ptx, without_ptx
 from pallasc.compiler.workers.capacity import find_capacity
-from pallasc.compiler.workers.messages import Failed
-from pallasc.compiler.workers.pool import Pool, Task
+from pallasc.compiler.workers.messages import Task
+from pallasc.compiler.workers.pool import Pool
 from pallasc.errors import CheckError, PallascError, ToolError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -133,14 +133,8 @@ def _answer(task: Task, limits: Options) -> Emulated:
         program=PROGRAM,
     ) as pool:
         for kind, _, answer in pool.run([task]):
-            if kind != "done" or answer is None:
-                continue
-            if isinstance(answer.reply, Failed):
-                raise answer.reply.error
-            if isinstance(answer.reply, Emulated):
-                return answer.reply
-            if answer.error is not None:
-                raise answer.error
+            if kind == "done" and answer is not None:
+                return answer.require(Emulated)
     raise PallascError(f"{task.doing} sent no answer.")
 
 

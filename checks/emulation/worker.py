@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pallasc.checks.artifact.faults import fault_finding
 from pallasc.checks.emulation.messages import Emulate, Emulated
 from pallasc.compiler.workers.channel import Channel
-from pallasc.compiler.workers.serving import serve
+from pallasc.compiler.workers.messages import serve
 from pallasc.emulator.arrays import from_bytes, joined, of_devices, split, to_bytes
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.machine import Machine
@@ -22,7 +22,7 @@ from pallasc.specs.artifacts.artifact import Artifact
 
 def main(arguments: list[str], channel: Channel) -> int:
     """Serve requests until there are no more."""
-    return serve(arguments[0], channel, Emulate, _emulate)
+    return serve(arguments[0], channel, {Emulate: _emulate})
 
 
 def _emulate(request: Emulate) -> Emulated:

@@ -38,7 +38,7 @@ def _settings(ctx: click.Context, _: click.Parameter, url: str | None) -> Remote
             other = "--remote" if url is not None else "--remote-write"
             raise click.UsageError(f"{other} and --no-remote contradict each other.")
         return None
-    from pallasc.compiler.builds.remote_settings import remote_settings
+    from pallasc.compiler.builds.options import remote_settings
 
     settings = remote_settings(os.environ, url=url, write=write)
     if settings is None and write:
@@ -60,7 +60,7 @@ def required_settings(url: str | None, timeout_s: float = _TIMEOUT_S) -> RemoteS
     Raises:
         SpecError: there is none, or a setting is wrong.
     """
-    from pallasc.compiler.builds.remote_settings import remote_settings
+    from pallasc.compiler.builds.options import remote_settings
 
     settings = remote_settings(os.environ, url=url, timeout_s=timeout_s)
     if settings is None:

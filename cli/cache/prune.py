@@ -129,7 +129,7 @@ def _prune_remote(url: str, dry_run: bool, as_json: bool, limits: Mapping[str, s
     from pallasc.cache.remote.write import prune as prune_packs
     from pallasc.cache.upkeep.limits import parse_age, parse_size
     from pallasc.cli.terminal.output import json_text
-    from pallasc.compiler.builds.remote_settings import remote_settings
+    from pallasc.compiler.builds.options import remote_settings
 
     size, age = limits["size"], limits["age"]
     if size is None and age is None:

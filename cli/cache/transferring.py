@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pallasc.cache.remote.write import Transfer
     from pallasc.cache.store import Store
     from pallasc.cli.arguments.options import SpecSelection
-    from pallasc.compiler.builds.remote_requests import Sendable
+    from pallasc.compiler.builds.remote_tier import Sendable
 
 _MOST_NAMED = 5
 
@@ -41,7 +41,7 @@ def namespaces(store: Store, *, every: bool) -> list[str] | None:
     """
     if every:
         return None
-    from pallasc.compiler.builds.remote_requests import namespace_here
+    from pallasc.compiler.builds.remote_tier import namespace_here
 
     return [namespace_here(store)]
 
@@ -49,7 +49,7 @@ def namespaces(store: Store, *, every: bool) -> list[str] | None:
 def find_sendable(specs: tuple[str, ...], store: Store, selection: SpecSelection) -> Sendable:
     """Return what of the selected variants may be sent, and say what may not."""
     from pallasc.cli.arguments.selection import load_variants
-    from pallasc.compiler.builds.remote_requests import sendable
+    from pallasc.compiler.builds.remote_tier import sendable
 
     variants = load_variants(specs, store=store, timeout_s=None, memory_bytes=None, **selection)
     found = sendable(variants, store)

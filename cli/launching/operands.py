@@ -49,7 +49,7 @@ def make_inputs(
         SpecError: a file cannot be read.
         ArgumentError: it holds another array, or the kernel takes no array of that path.
     """
-    from pallasc.compiler.references.input_files import named_with_devices, read_input
+    from pallasc.compiler.references.npy import named_with_devices, read_input
 
     check_names(files, [array.path for array in signature.inputs], name)
     values = []

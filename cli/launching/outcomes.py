@@ -138,7 +138,7 @@ def _compared(chosen: Sequence[Chosen], launcher: Launcher) -> Iterator[tuple[in
     """Launch each variant when its reference can be run; yield its number and outcome."""
     if not chosen:
         return
-    from pallasc.compiler.references.reference import compare
+    from pallasc.compiler.references.comparison import compare
 
     launched: dict[int, Outcome] = {}
     with tempfile.TemporaryDirectory(prefix="pallasc-run-") as folder:

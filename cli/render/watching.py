@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.cli.render.progress import Progress
     from pallasc.compiler.builds.report import Report
-    from pallasc.compiler.watch.watch import Watch
+    from pallasc.compiler.builds.watch import Watch
 
 _MOST_NAMED = 3
 

@@ -18,9 +18,8 @@ from pallasc.cache.about import About
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
-from pallasc.compiler.builds.hidden_inputs import hidden_notes
 from pallasc.compiler.builds.options import DEFAULTS, Options
-from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
+from pallasc.compiler.builds.report import OnEvent, Report, VariantResult, hidden_notes
 from pallasc.compiler.builds.state import LastingWorkers, Miss, Run, ticking
 from pallasc.compiler.inputs.lookup import Lookup, LookupResult, attempt, untrusted_entry
 from pallasc.compiler.inputs.request import Request

@@ -149,8 +149,7 @@ def make_bundle(
     groups = _groups(report.results, place, options.split_by)
     provenance = options.provenance
     if provenance is None:
-        from pallasc.compiler.builds.files_read import files_read
-        from pallasc.compiler.builds.provenance import origins
+        from pallasc.compiler.builds.provenance import files_read, origins
 
         artifacts = [result.artifact for result in report.results if result.artifact is not None]
         provenance = origins(

@@ -28,7 +28,7 @@ from pallasc.cache.format import MANIFESTS
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.hidden_inputs import hidden_notes
+from pallasc.compiler.builds.report import hidden_notes
 from pallasc.compiler.inputs.changes import CurrentSources
 from pallasc.compiler.toolchain.environment import (
     declared_fields,
@@ -36,9 +36,8 @@ from pallasc.compiler.toolchain.environment import (
     key_variables,
     settled,
 )
-from pallasc.compiler.toolchain.identity import JAX, recorded
+from pallasc.compiler.toolchain.identity import COLLECTING, JAX, own_digest, recorded
 from pallasc.compiler.toolchain.modules import Place
-from pallasc.compiler.toolchain.own_modules import COLLECTING, own_digest
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import Location, NotCachedError, PallascError, SpecError
 from pallasc.specs.canonical import canonical_text, labelled_key
@@ -53,9 +52,8 @@ from pallasc.specs.wire import spec_from_json, spec_to_json
 
 if TYPE_CHECKING:
     from pallasc.compiler.workers.diagnostics import Diagnostic
-    from pallasc.compiler.workers.messages import Collected
+    from pallasc.compiler.workers.messages import Answer, Collected
     from pallasc.compiler.workers.pool import Pool
-    from pallasc.compiler.workers.tasks import Answer
 
 _SCHEMA = "2"
 _TICK_S = 0.5
@@ -262,8 +260,7 @@ class SpecReader:
         raise error
 
     def _answer(self, path: str, names: Iterable[str]) -> Answer:
-        from pallasc.compiler.workers.messages import Collect
-        from pallasc.compiler.workers.tasks import Task
+        from pallasc.compiler.workers.messages import Collect, Task
 
         request = Collect(path=path, env=declared_values(names))
         # The folder is where a crash is located.

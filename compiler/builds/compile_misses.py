@@ -20,9 +20,8 @@ from pallasc.compiler.inputs.request import data_digests, request_fields
 from pallasc.compiler.toolchain.environment import declared_values
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.capacity import find_capacity
-from pallasc.compiler.workers.messages import Compile, Compiled, Failed, Request
+from pallasc.compiler.workers.messages import Answer, Compile, Compiled, Failed, Request, Task
 from pallasc.compiler.workers.pool import Pool
-from pallasc.compiler.workers.tasks import Answer, Task
 from pallasc.errors import CompileError, CorruptError, PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant

@@ -40,7 +40,7 @@ from pallasc.compiler.inputs.lookup import Lookup, LookupResult, artifact_of_act
 from pallasc.compiler.inputs.manifest import fields_in
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.components import TRACING_PACKAGES, package_components
-from pallasc.compiler.toolchain.context import Context
+from pallasc.compiler.toolchain.setup import Context
 from pallasc.compiler.workers.diagnostics import stored_for_action
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.loading.lock_file import read_lock

@@ -1,15 +1,27 @@
-"""The options of a build."""
+"""The options of a build, its remote store, and the baseline of its budgets.
+
+A baseline is a lock or a bundle with what variants took before. Without `--baseline` it is
+`pallasc.lock` of the current folder, if a rule needs one. A variant that the baseline lacks is new:
+nothing is compared, and a note says so. Only `pallasc build` checks rules.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pallasc.errors import BudgetError, SpecError
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.budgets import Kernels, check_budget
+from pallasc.specs.resources import Resources
+from pallasc.specs.settings.build_settings import build_settings
+from pallasc.specs.spec import Variant
+
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
-    from pallasc.compiler.builds.baseline import Baseline
     from pallasc.compiler.builds.locked import Locked
 
 
@@ -65,3 +77,186 @@ class Options:
 
 DEFAULTS = Options()
 """The options of a build that compiles all misses and has no lock."""
+
+
+URL = "PALLASC_REMOTE"
+NONE = ("none", "off", "0")
+"""Values of that variable, and of `--remote`, that switch the project's remote off."""
+
+
+def remote_settings(
+    environ: Mapping[str, str],
+    *,
+    url: str | None = None,
+    write: bool | None = None,
+    folder: str | Path = ".",
+    timeout_s: float = 60.0,
+) -> RemoteSettings | None:
+    """Return the remote store of a build, None if it has none; imports little if there is none.
+
+    Args:
+        environ: environment variables.
+        url: the URL of the command line.
+        write: whether to write there, as the command line says.
+        folder: the folder whose project is asked.
+        timeout_s: as in `RemoteSettings`.
+
+    Raises:
+        SpecError: a setting is wrong; the message says which, and shows no credentials.
+    """
+    named = url or environ.get(URL, "")
+    if named.lower() in NONE:
+        return None
+    project = build_settings(folder)
+    if not (named or project.remote):
+        return None
+    from pallasc.cache.remote.settings import read_settings
+
+    table = {
+        "remote": project.remote or None,
+        "remote-write": project.remote_write or False,
+        "remote-signed": project.remote_signed or "optional",
+    }
+    try:
+        return read_settings(environ, url=url, write=write, project=table, timeout_s=timeout_s)
+    except SpecError as error:
+        if not named and error.location is None:
+            error.location = project.where.get("remote")
+        raise
+
+
+_NAMED = 3
+_NOTHING = Resources()
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What variants took before.
+
+    Attributes:
+        name: the file, for messages.
+        find: returns the resources of a variant by its id, None if the file lacks it.
+        kernels: returns the resources of each of its kernels; only a bundle has them.
+        absent: ids of variants with rules that `check` did not find.
+    """
+
+    name: str
+    find: Callable[[str], Resources | None]
+    kernels: Callable[[str], Kernels] = lambda variant: ()
+    absent: list[str] = field(default_factory=list)
+
+    def check(self, artifact: Artifact, variant: Variant) -> BudgetError | None:
+        """Return the error of an artifact that exceeds its budget, None if it does not."""
+        rules = variant.budget.rules()
+        if not rules:
+            return check_budget(artifact, variant.budget)
+        before = self.find(variant.id) or _NOTHING
+        if any(getattr(before, name) is None for name in rules):
+            self.absent.append(variant.id)
+        kernels = self.kernels(variant.id)
+        return check_budget(
+            artifact, variant.budget, before=before, kernels=kernels, baseline=self.name
+        )
+
+    def notes(self) -> list[str]:
+        """Return a note on the variants whose rules could not be checked."""
+        if not self.absent:
+            return []
+        shown = ", ".join(self.absent[:_NAMED])
+        more = f" and {len(self.absent) - _NAMED:,} more" if len(self.absent) > _NAMED else ""
+        number = len(self.absent)
+        which = f"{number:,} variant{'s' if number > 1 else ''}"
+        return [
+            f"{self.name} says nothing of {which} whose budget is relative to it, so that "
+            f"nothing was compared: {shown}{more}"
+        ]
+
+
+def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | None:
+    """Return the baseline of a build, None where no budget needs one.
+
+    Args:
+        path: a lock or a bundle; None for the lock of the current folder.
+        variants: the variants of the build.
+
+    Raises:
+        SpecError: the file does not exist or cannot be read, or has nothing to compare with; or a
+            rule needs a baseline, and there is none.
+        CorruptError: the bundle is damaged, or not signed as this machine demands.
+    """
+    first = next((variant for variant in variants if variant.budget.rules()), None)
+    if path is not None:
+        return open_baseline(path)
+    if first is None:
+        return None
+    from pallasc.specs.lock import LOCK_FILE  # most builds have no rule, and need none of it
+
+    if not LOCK_FILE.exists():
+        raise _no_baseline(first)
+    return open_baseline(LOCK_FILE)
+
+
+def _no_baseline(variant: Variant) -> SpecError:
+    from pallasc.specs.lock import LOCK_FILE, update_command
+
+    rule = variant.budget.rules()[0]
+    return SpecError(
+        f"{variant.name}.budget.{rule}: {getattr(variant.budget, rule)!r} is relative to a "
+        f"baseline, and there is no {LOCK_FILE} here.",
+        location=variant.where(f"budget.{rule}"),
+        hint=f"Make one with: {update_command(LOCK_FILE)}; or name a lock or a bundle with "
+        "--baseline.",
+    )
+
+
+def open_baseline(path: Path) -> Baseline:
+    """Return the baseline in a lock or a bundle.
+
+    Raises:
+        SpecError: it does not exist, cannot be read, or is a lock without resources.
+        CorruptError: the bundle is damaged, or not signed as this machine demands.
+    """
+    from pallasc.specs.bundle.source import is_bundle
+
+    if is_bundle(path):
+        return _in_bundle(path)
+    from pallasc.specs.loading.lock_file import read_lock
+    from pallasc.specs.lock import update_command
+
+    lock = read_lock(path)
+    if lock is None:
+        raise SpecError(
+            f"--baseline: there is no {path}.", hint=f"Make it with: {update_command(path)}"
+        )
+    if lock.variants and not lock.resources:
+        raise SpecError(
+            f"{path} has digests alone and no resources, as an older pallasc wrote it: nothing can "
+            "be compared with it.",
+            hint=f"Add them with: {update_command(path)}",
+        )
+    return Baseline(str(path), lock.resources.get)
+
+
+def _in_bundle(path: Path) -> Baseline:
+    from pallasc.specs.artifacts.resources import kernels_of, resources_of
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.trust import read_policy
+
+    bundle = open_bundle(path)
+    read_policy().check(bundle)
+    entries = {entry.id: entry for entry in bundle.entries()}
+
+    def artifact(variant: str) -> Artifact | None:
+        entry = entries.get(variant)
+        # As it was compiled: what ships may lack debug sections, and be smaller.
+        return Artifact(bundle.record(entry), lambda key: b"") if entry is not None else None
+
+    def find(variant: str) -> Resources | None:
+        found = artifact(variant)
+        return None if found is None else resources_of(found)
+
+    def kernels(variant: str) -> Kernels:
+        found = artifact(variant)
+        return () if found is None else kernels_of(found)
+
+    return Baseline(str(path), find, kernels)

@@ -9,17 +9,21 @@ stay here (`inputs/portable`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.cache.manifests import Manifest, set_prefix
+from pallasc.cache.store import Store
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.portable import why_not_portable
+from pallasc.compiler.inputs.remembered_toolchain import installed_or_remembered
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.identity import python_name
 from pallasc.compiler.toolchain.setup import Setup
+from pallasc.specs.garbage import collector_paused
 from pallasc.specs.settings.build_settings import SALT, cache_salt
+from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.remote import Remote
@@ -143,3 +147,50 @@ def namespace(setup: Setup | RememberedToolchain) -> str:
             **({SALT: salt} if salt else {}),
         }
     )
+
+
+class Sendable(NamedTuple):
+    """What of some variants may be sent.
+
+    Attributes:
+        namespace: of the toolchain.
+        keys: names of the manifests of variants that the store has.
+        absent: number of variants that the store lacks.
+        bound: why variants depend on this machine and stay, by their ids.
+    """
+
+    namespace: str
+    keys: tuple[str, ...]
+    absent: int
+    bound: dict[str, str]
+
+
+def sendable(variants: Sequence[Variant], store: Store) -> Sendable:
+    """Look up variants, and return the ones that may be sent; nothing is compiled.
+
+    Raises:
+        ToolError: the toolchain is incomplete, or none is installed and the store remembers none.
+    """
+    keys: dict[str, None] = {}
+    bound: dict[str, str] = {}
+    absent = 0
+    with installed_or_remembered(store) as setup, collector_paused():
+        context = setup.context(store)
+        lookup = Lookup(context, store)
+        for variant in variants:
+            request = lookup.requests.of(variant)
+            found = lookup.find(request)
+            if found.artifact is None:
+                absent += 1
+            elif why := why_not_portable(found.manifest):
+                bound[variant.id] = why
+            else:
+                keys[found.manifest_key] = None
+        context.digests.save()
+        return Sendable(namespace(setup), tuple(keys), absent, bound)
+
+
+def namespace_here(store: Store) -> str:
+    """Return the namespace of the toolchain here; raises as `sendable` does."""
+    with installed_or_remembered(store) as setup:
+        return namespace(setup)

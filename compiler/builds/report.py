@@ -1,20 +1,27 @@
-"""The events of a build, and its report."""
+"""The events of a build, its report, and its notes on inputs that are hidden from kernels.
+
+Kernels see only the variables that their specs declare (`environment`), and an empty home folder
+(`isolation`). If a requested variable is set here, or the file exists, the user may expect it to
+have an effect, so the build warns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
+from pallasc.specs.variables import why_not_declared
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteStats
     from pallasc.compiler.inputs.request import Request
     from pallasc.compiler.inputs.why import Explanation
-    from pallasc.compiler.toolchain.context import Context
+    from pallasc.compiler.toolchain.setup import Context
     from pallasc.compiler.workers.diagnostics import Diagnostic
 
 Status = Literal["hit", "lowered", "shared", "compiled", "failed", "skipped", "missing"]
@@ -43,7 +50,7 @@ class VariantResult:
         printed: output of tracing and lowering, packed (`kernel_output.unpack`).
         manifest_key: key of the manifest that lists its inputs, "" if unknown.
         diagnostics: warnings of tracing, lowering and compiling, also of an earlier build.
-        missed: variables and files that its code requested but could not see (`hidden_inputs`).
+        missed: variables and files that its code requested but could not see (`hidden_notes`).
         request: its look-up keys, None if it has none or is not a hit.
         remote: whether a hit came from the remote store, in this build.
     """
@@ -154,3 +161,62 @@ class Report:
         errors = [*(result.error for result in self.failed), *self.errors]
         codes = [error.exit_code for error in errors if error]
         return 1 if 1 in codes else next(iter(codes), 0)
+
+
+_HOME = f"~{os.sep}"
+
+
+def hidden_notes(missed: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
+    """Return a note on each requested variable that is set here, and each file that exists.
+
+    Args:
+        missed: kernels, each with what it could not see (`missed` of its manifest).
+    """
+    requests: dict[str, dict[str, str]] = {}
+    for kernel, places in missed:
+        for name, place in places.items():
+            requests.setdefault(name, {}).setdefault(kernel, place)
+    return [_note(name, kernels) for name, kernels in sorted(requests.items()) if _is_here(name)]
+
+
+def diagnostics_of(result: VariantResult) -> list[Diagnostic]:
+    """Return the notes of one variant as diagnostics, for `fail_on_warning`."""
+    from pallasc.compiler.workers.diagnostics import Diagnostic
+
+    kernel, missed = result.variant.name, result.missed
+    return [
+        Diagnostic("lower", "pallasc", str(place), _note(name, {kernel: ""}))
+        for name, place in missed.items()
+        if _is_here(name)
+    ]
+
+
+def _is_here(name: str) -> bool:
+    if name.startswith(_HOME):
+        return os.path.isfile(os.path.expanduser(name))
+    return name in os.environ
+
+
+def _note(name: str, kernels: Mapping[str, str]) -> str:
+    (first, place), *others = kernels.items()
+    who = first if not others else f"{first} and {_more(others)}"
+    where = f" ({place})" if place else ""
+    if name.startswith(_HOME):
+        return (
+            f"{who} looked for {name}{where}, which exists but is hidden: kernels have an empty "
+            'home. To use your home, write env: ["HOME"] in the spec.'
+        )
+    asks = "asks" if not others else "ask"
+    why = why_not_declared(name)
+    if why:
+        return f"{who} {asks} for {name}{where}, which is set here but not let through: it {why}."
+    return (
+        f"{who} {asks} for {name}{where}, which is set here but not let through. "
+        f'To let it through, write env: ["{name}"] in the spec, or env = ["{name}"] under '
+        "[tool.pallasc] in pyproject.toml."
+    )
+
+
+def _more(others: Iterable[object]) -> str:
+    count = len(list(others))
+    return f"{count} other kernel{'s' if count > 1 else ''}"

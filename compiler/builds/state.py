@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.hidden_inputs import diagnostics_of
 from pallasc.compiler.builds.options import Options
-from pallasc.compiler.builds.report import Event, OnEvent, Tick, VariantResult
+from pallasc.compiler.builds.report import Event, OnEvent, Tick, VariantResult, diagnostics_of
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.request import Request
 from pallasc.errors import PallascError
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.tuned_rows import RowCheck
     from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
     from pallasc.compiler.inputs.why import Explanation
-    from pallasc.compiler.toolchain.context import Context
-    from pallasc.compiler.toolchain.setup import Setup
+    from pallasc.compiler.toolchain.setup import Context, Setup
     from pallasc.compiler.workers.pool import Pool
 
 
@@ -42,7 +40,7 @@ class Miss:
 
 
 class LastingWorkers(Protocol):
-    """A toolchain and workers that stay between builds (`warm_workers`)."""
+    """A toolchain and workers that stay between builds (`watch`)."""
 
     def setup(self) -> Setup:
         """Return the installed toolchain."""

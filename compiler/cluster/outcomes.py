@@ -22,8 +22,7 @@ from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.workers.channel import decode, encode
 from pallasc.compiler.workers.diagnostics import store_for_action
-from pallasc.compiler.workers.messages import Compile, Compiled, Message
-from pallasc.compiler.workers.tasks import Task
+from pallasc.compiler.workers.messages import Compile, Compiled, Message, Task
 from pallasc.errors import CorruptError, Location, PallascError
 from pallasc.specs.artifacts.artifact import Artifact
 

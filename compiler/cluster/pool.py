@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 from pallasc.compiler.cluster.address import Address
 from pallasc.compiler.cluster.outcomes import LONGEST_BYTES, Outcome
 from pallasc.compiler.workers import failures
-from pallasc.compiler.workers.messages import Compiled
+from pallasc.compiler.workers.messages import Answer, Compiled, Task
 from pallasc.compiler.workers.pool import Event
-from pallasc.compiler.workers.tasks import Answer, Task
 from pallasc.errors import CompileError, PallascError, ToolError
 
 if TYPE_CHECKING:

@@ -24,14 +24,12 @@ from pallasc.cache.store import Store, default_root
 from pallasc.compiler.cluster.outcomes import Outcome
 from pallasc.compiler.cluster.sources import SentSources
 from pallasc.compiler.lowering.kernel_output import pack, unpack
-from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.toolchain.environment import compiler_variables, counted_values
 from pallasc.compiler.toolchain.identity import toolchain_identity
-from pallasc.compiler.toolchain.setup import Setup, prepare
+from pallasc.compiler.toolchain.setup import Context, Setup, prepare
 from pallasc.compiler.workers.capacity import find_capacity
-from pallasc.compiler.workers.messages import Compile, Compiled, Introduction
+from pallasc.compiler.workers.messages import Answer, Compile, Compiled, Group, Introduction, Task
 from pallasc.compiler.workers.pool import Pool
-from pallasc.compiler.workers.tasks import Answer, Group, Task
 from pallasc.errors import PallascError
 from pallasc.specs.lock import Component, differences
 

@@ -18,8 +18,8 @@ from pallasc.cache.signing import ANOTHER_RECORD, NOT_SIGNED
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs.changes import CurrentSources, SourceChange
 from pallasc.compiler.inputs.request import Request, Requests
-from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.toolchain.modules import Place
+from pallasc.compiler.toolchain.setup import Context
 from pallasc.errors import CorruptError, PallascError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant

@@ -1,18 +1,25 @@
-"""How results differ from those of a reference, and what asks for that comparison.
+"""Launches compared with the references of their specs, in a separate process.
 
-The request is `Compare`, the reply `Compared` or `Failed` (`messages`).
+The process is `reference_worker`; the request is `Compare`, the reply `Compared` or `Failed`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from pallasc.compiler.workers.messages import Reply, Request
+from pallasc.compiler.toolchain.environment import declared_values, settled
+from pallasc.compiler.workers.messages import Reply, Request, Task
+from pallasc.compiler.workers.pool import Pool
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.spec import Variant
+
+if TYPE_CHECKING:
+    from pallasc.specs.artifacts.plan import Binding
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,3 +89,41 @@ class Compare(Request):
     variant: Variant
     launched: LaunchFiles
     env: Mapping[str, str | None] = field(default_factory=dict)
+
+
+PROGRAM = "pallasc.compiler.references.reference_worker"
+
+
+Launch = Callable[[int], LaunchFiles]
+"""Launches a variant, given its number."""
+
+
+def compare(
+    variants: Sequence[Variant], launch: Launch
+) -> Iterator[tuple[int, tuple[Comparison, ...]]]:
+    """Launch and compare one variant after the other; yield its number and comparisons.
+
+    Args:
+        variants: variants that have a reference.
+        launch: see `Launch`. Its files may be removed when the comparison is yielded.
+
+    Raises:
+        PallascError: a launch or a reference fails.
+    """
+    tasks = [
+        Task(
+            number,
+            ("", variant.base_dir, tuple(declared_values(variant.env).items())),
+            partial(_request, number, variant, launch),
+            f"the process that runs the reference of {variant.id}",
+        )
+        for number, variant in enumerate(variants)
+    ]
+    with Pool(1, settled(os.environ), program=PROGRAM, tick_s=None) as pool:
+        for kind, task, answer in pool.run(tasks):
+            if kind == "done" and task is not None and answer is not None:
+                yield task.label, answer.require(Compared).outputs
+
+
+def _request(number: int, variant: Variant, launch: Launch) -> Compare:
+    return Compare(variant=variant, env=declared_values(variant.env), launched=launch(number))

@@ -16,12 +16,17 @@ from __future__ import annotations
 import ast
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import ArgumentError, SpecError
 from pallasc.specs.dtypes import parse_dtype
+
+if TYPE_CHECKING:
+    import zipfile
 
 _MAGIC = b"\x93NUMPY"
 _HEADER_UNIT = 64  # numpy aligns the data to it, so that they can be memory-mapped
@@ -56,14 +61,9 @@ def read_array(path: Path, dtype: str, shape: tuple[int, ...], what: str) -> byt
         SpecError: the file cannot be read, or is not a .npy file.
         ArgumentError: it holds another array.
     """
-    return array_bytes(_read(path), dtype, shape, what, name=str(path))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
+    with _refusing(path):
+        data = path.read_bytes()
+    return array_bytes(data, dtype, shape, what, name=str(path))
 
 
 def array_bytes(data: bytes, dtype: str, shape: tuple[int, ...], what: str, *, name: str) -> bytes:
@@ -260,3 +260,96 @@ def unpack(data: bytes, bits: int, count: int, *, signed: bool) -> bytes:
 def _value(byte: int, bits: int, signed: bool) -> int:
     low = byte & ((1 << bits) - 1)
     return (low - (1 << bits)) & 0xFF if signed and low >> (bits - 1) else low
+
+
+def read_input(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: str) -> bytes:
+    """Return the bytes of an input: `read_named` of an archive, `read_array` of another file."""
+    if _is_archive(path):
+        return read_named(path, name, dtype, shape, what)
+    return read_array(path, dtype, shape, f"{what}: {name}")
+
+
+def check_input(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: str) -> None:
+    """Check what `read_input` would find, by the head of the file: neither numbers nor its end.
+
+    Raises:
+        SpecError: the file cannot be read, or holds no such array.
+        ArgumentError: it holds another array.
+    """
+    if _is_archive(path):
+        shown = f"{name} in {path}"
+        with _archive(path) as archive, archive.open(f"{name}.npy") as file:
+            head = file.read(LONGEST_HEAD_BYTES)
+    else:
+        shown, what = str(path), f"{what}: {name}"
+        with _refusing(path), path.open("rb") as file:
+            head = file.read(LONGEST_HEAD_BYTES)
+    descr, found, _ = parse_head(head, shown)
+    check_type(descr, found, dtype, shape, what, name=shown)
+
+
+def named_with_devices(name: str, count: int) -> str:
+    """Return a kernel's name in messages about files, which have the devices in front."""
+    return f"{name}, whose files have its {count} devices in front" if count > 1 else name
+
+
+def _is_archive(path: Path) -> bool:
+    with _refusing(path), path.open("rb") as file:
+        return file.read(2) == b"PK"
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an archive."""
+    import zipfile
+    import zlib
+
+    damage = (zipfile.BadZipFile, zlib.error, LookupError, RuntimeError, ValueError, EOFError)
+    try:
+        with _refusing(path), zipfile.ZipFile(path) as archive:
+            yield archive
+    except damage as error:
+        raise SpecError(
+            f"{path} is not a .npz file, or is damaged: {error}.",
+            hint="Write it with numpy.savez, each array under the name of its input.",
+        ) from error
+
+
+def read_named(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: str) -> bytes:
+    """Return the bytes of an array of a .npz file, as `read_array` does.
+
+    Args:
+        path: the file, a zip archive of .npy files.
+        name: the array's name.
+        dtype: short name of the element type that it must have.
+        shape: the shape that it must have.
+        what: the array's name in messages.
+
+    Raises:
+        SpecError: the file cannot be read, or is not such an archive.
+        ArgumentError: it holds another array under this name.
+    """
+    most = LONGEST_HEAD_BYTES + 16 * math.prod(shape)
+    with _archive(path) as archive, archive.open(f"{name}.npy") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ArgumentError(f"{what}: {name} in {path} is larger than {dtype}{list(shape)}.")
+    return array_bytes(data, dtype, shape, what, name=f"{name} in {path}")
+
+
+def names_in(path: Path) -> list[str]:
+    """Return the names of the arrays in a .npz file.
+
+    Raises:
+        SpecError: the file cannot be read, or is not such an archive.
+    """
+    with _archive(path) as archive:
+        return sorted(n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy"))

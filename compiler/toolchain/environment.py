@@ -18,8 +18,9 @@ compiler and what a spec declares. Every variable belongs to one of these groups
 * **declared**: a spec lists it under `env`, or the project's `pyproject.toml` does. Its value is in
   the request key of the kernels that declare it.
 * **withheld**: everything else. Kernels see none. Where one asks for such a variable and it is set,
-  the build says so (`hidden_inputs`). Some cannot be declared: `CUDA_ROOT` makes JAX take assembler
-  and device library from there, `PYTHONOPTIMIZE` removes asserts, `MAKEFLAGS` reaches ptxas.
+  the build warns (`report.hidden_notes`). Some cannot be declared: `CUDA_ROOT` makes JAX take
+  assembler and device library from there, `PYTHONOPTIMIZE` removes asserts, `MAKEFLAGS` reaches
+  ptxas.
 
 One more counts in every key and reaches no compiler: `PALLASC_CACHE_SALT`, or the project's
 `cache-salt`. Changing it disowns all that stores have.

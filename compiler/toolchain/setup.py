@@ -9,19 +9,37 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.toolchain.context import Context
-from pallasc.compiler.toolchain.environment import (
-    compiling_environment,
-    key_variables,
-    tool_folder,
-)
-from pallasc.compiler.toolchain.identity import identity_files, toolchain_identity
+from pallasc.compiler.toolchain.environment import compiling_environment, key_variables, tool_folder
+from pallasc.compiler.toolchain.identity import TRACED_WITH, identity_files, toolchain_identity
 from pallasc.compiler.toolchain.toolchain import Toolchain, find_toolchain, toolchain_record
 
 if TYPE_CHECKING:
     import tempfile
 
     from pallasc.specs.lock import Component
+
+
+class Context(NamedTuple):
+    """Toolchain identity and file digests that all variants of a build share.
+
+    `unchecked` is None where a compiler is installed. Elsewhere, packages that are missing are no
+    change, and their names are put there.
+    """
+
+    identity: Mapping[str, str]
+    variables: Mapping[str, str]
+    digests: FileDigests
+    unchecked: set[str] | None = None
+
+    def for_actions(self) -> dict[str, str]:
+        """Return the part of the identity that action keys depend on."""
+        return {label: held for label, held in self.identity.items() if label != TRACED_WITH}
+
+    def components(self, versions: Mapping[str, str]) -> dict[str, Component]:
+        """Return the identity as a lock has it; `versions` for people, as `versions_of` says."""
+        from pallasc.compiler.toolchain.components import components
+
+        return components(self.identity, versions, self.variables)
 
 
 class Setup(NamedTuple):

@@ -198,7 +198,7 @@ def _since(descriptor: int, start: int) -> str:
     """Return what was written to an output after its first `start` bytes."""
     size = _size(descriptor)
     if size < start:
-        start = 0  # the build has cut it (`worker_log`)
+        start = 0  # the build has cut it (`worker_process.Log`)
     start = max(start, size - _MOST_READ_BYTES)
     try:
         return os.pread(descriptor, size - start, start).decode("utf-8", "replace")

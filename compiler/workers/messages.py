@@ -10,25 +10,145 @@ The user's code runs in the process that replies, so a reply is read with every 
 
 from __future__ import annotations
 
+import base64
+import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from types import MappingProxyType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from pallasc import errors
 from pallasc.compiler.inputs.sources import Sources
 from pallasc.compiler.lowering.line_tables import LineTable
+from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
-from pallasc.compiler.workers.typed_json import plain, read_dataclass
-from pallasc.errors import PallascError
+from pallasc.errors import CompileError, Location, PallascError, SpecError, bounded
 from pallasc.specs.gpus import Target
 from pallasc.specs.spec import Spec, Variant
+from pallasc.specs.wire import spec_from_json, spec_to_json, variant_from_json, variant_to_json
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.compiler.toolchain.context import Context
-    from pallasc.compiler.toolchain.setup import Setup
+    from pallasc.compiler.toolchain.setup import Context, Setup
+
+
+@dataclass(frozen=True, slots=True)
+class _ErrorText:
+    """A `PallascError`; `type` names the nearest public class."""
+
+    type: str
+    message: str
+    hint: str | None
+    location: Location | None
+    exit_code: int
+    field: str = ""
+    kind: str = ""
+
+    @staticmethod
+    def of(error: PallascError) -> _ErrorText:
+        public = next(k.__name__ for k in type(error).__mro__ if hasattr(errors, k.__name__))
+        place = error.field if isinstance(error, SpecError) else ""
+        hint = error.hint and bounded(error.hint)
+        told = (bounded(error.message), hint, error.location, error.exit_code)
+        return _ErrorText(public, *told, place, error.kind)
+
+    def error(self) -> PallascError:
+        if not 0 < self.exit_code < 256:
+            raise ValueError(f"exit code {self.exit_code}")
+        public = getattr(errors, self.type, None)
+        kind = public if isinstance(public, type) and issubclass(public, PallascError) else None
+        error = (kind or CompileError)(self.message, location=self.location, hint=self.hint)
+        error.kind = self.kind
+        error.exit_code = self.exit_code
+        if isinstance(error, SpecError):
+            error.field = self.field
+        return error
+
+
+_WRITERS: tuple[tuple[type, Callable[[Any], object]], ...] = (
+    (PallascError, lambda error: plain(_ErrorText.of(error))),
+    (Variant, variant_to_json),
+    (Spec, spec_to_json),
+    (bytes, lambda data: base64.b64encode(data).decode()),
+    (Path, str),
+    (set, sorted),
+)
+_READERS: Mapping[object, Callable[[Any], object]] = {
+    PallascError: lambda data: read_dataclass(_ErrorText, data).error(),
+    Variant: variant_from_json,
+    Spec: spec_from_json,
+    bytes: lambda text: base64.b64decode(text, validate=True),
+    Path: lambda text: Path(_read(str, text)),
+}
+
+
+def plain(value: object) -> object:
+    """Return a value as plain JSON data."""
+    if value is None or isinstance(value, str | int | float):  # most of a record
+        return value
+    for kind, write in _WRITERS:
+        if isinstance(value, kind):
+            return write(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def read_dataclass(kind: Any, data: object) -> Any:
+    """Return a dataclass from a JSON object; unknown fields are ignored."""
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{kind.__name__}: not an object")
+    values = {}
+    for name, (hint, is_required) in _fields_of(kind).items():
+        if is_required or name in data:
+            values[name] = _read(hint, data[name])
+    return kind(**values)
+
+
+@cache
+def _fields_of(kind: Any) -> dict[str, tuple[object, bool]]:
+    """Return the type of each field of a dataclass, and whether it is required."""
+    hints = get_type_hints(kind)
+    return {
+        each.name: (hints[each.name], each.default is each.default_factory is MISSING)
+        for each in fields(kind)
+    }
+
+
+def _read(kind: Any, value: object) -> Any:
+    """Return a value of JSON as the type of its field; one of another type is refused."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is object or (type(value) is kind and kind in (str, int, float, bool)):
+        return value
+    if origin is UnionType:  # `X | None`, nothing else
+        return None if value is None else _read(inner[0], value)
+    if kind in _READERS:
+        return _READERS[kind](value)
+    if is_dataclass(kind):
+        return read_dataclass(kind, value)
+    if isinstance(value, dict) and origin in (dict, Mapping):
+        return {key: _read(inner[1], item) for key, item in value.items()}
+    if isinstance(value, list) and origin in (tuple, list, set):
+        return origin(_read(inner[0], item) for item in value)
+    if (kind is float and type(value) is int) or (origin is Literal and value in inner):
+        return value
+    raise ValueError(f"{value!r:.80} is not {kind}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +180,8 @@ class Message:
 
 
 # ---- replies
+
+R = TypeVar("R", bound="Reply")
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -387,3 +509,102 @@ def read_request(data: Mapping[str, object]) -> Request:
     if kind is None:
         raise ValueError(f"there is no request {data.get('op')!r}")
     return kind.from_json(data)
+
+
+Group = tuple[str, str, tuple[tuple[str, str | None], ...]]
+"""Architecture, the folders of the spec, as in `PATH`, and the variables that it declares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A request to a worker of a group.
+
+    Attributes:
+        label: the caller's number for it.
+        group: a worker serves a single group.
+        request: for the worker, or a function that makes it when it is sent.
+        doing: what messages call the worker.
+    """
+
+    label: int
+    group: Group
+    request: Request | Callable[[], Request]
+    doing: str = "the compiling process"
+
+    def make_request(self) -> Request:
+        """Return the request for the worker.
+
+        Raises:
+            PallascError: it cannot be made.
+        """
+        return self.request() if callable(self.request) else self.request
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The outcome of a task: the worker's reply, or the error that took its place.
+
+    Attributes:
+        task: the task.
+        reply: the worker's reply, None if there is none.
+        error: why there is no reply.
+        output: the end of the worker's output meanwhile.
+        place: where in the user's files it was when it died or was stopped, if that is known.
+        repeat: whether an earlier task of its worker may be to blame.
+        stray_bytes: ignored bytes that came through the worker's channel with the reply.
+    """
+
+    task: Task
+    reply: Reply | None
+    error: PallascError | None
+    output: str
+    place: Location | None = None
+    repeat: bool = False
+    stray_bytes: int = 0
+
+    def reply_or_error(self, kind: type[R]) -> R | PallascError:
+        """Return the reply, which has to be of a class, or the error in its place."""
+        if isinstance(self.reply, kind):
+            return self.reply
+        if isinstance(self.reply, Failed):
+            return self.reply.error
+        return self.error or CompileError(f"{self.task.doing} sent no answer")
+
+    def require(self, kind: type[R]) -> R:
+        """Return the reply, which has to be of a class.
+
+        Raises:
+            PallascError: the task failed.
+        """
+        reply = self.reply_or_error(kind)
+        if isinstance(reply, PallascError):
+            raise reply
+        return reply
+
+
+def serve(
+    descriptor: str, channel: Channel, answers: Mapping[type[Request], Callable[[Any], Reply]]
+) -> int:
+    """Answer requests until there are no more, and return the exit status.
+
+    Nothing is kept from one request to the next.
+
+    Args:
+        descriptor: where the requests come from, in decimal.
+        channel: takes the answers.
+        answers: for each class of requests, a function that returns the answer or raises a
+            `PallascError`.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    kinds = {kind.op: kind for kind in answers}
+    with os.fdopen(int(descriptor), "rb") as source:
+        for line in source:
+            data = decode(line)
+            kind = kinds[str(data.get("op"))]
+            request = kind.from_json(data)
+            try:
+                reply = answers[kind](request)
+            except PallascError as error:
+                reply = Failed.because_of(error)
+            channel.send(replace(reply, task=request.task).to_json())
+    return 0

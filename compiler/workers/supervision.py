@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pallasc.compiler.workers import failures
-from pallasc.compiler.workers.messages import Failed
-from pallasc.compiler.workers.processes import (
+from pallasc.compiler.workers.messages import Answer, Failed, Task
+from pallasc.compiler.workers.warden import (
     held_bytes,
     held_together_bytes,
     recent_parents,
 )
-from pallasc.compiler.workers.tasks import Answer, Task
 from pallasc.compiler.workers.worker_process import Worker
 from pallasc.errors import CompileError
 

@@ -12,22 +12,19 @@ import os
 import signal
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pallasc.cache.signing import Trust
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs import closure, imports, reads
 from pallasc.compiler.inputs.isolation import enter, expose_variables
-from pallasc.compiler.inputs.process_snapshot import (
-    ProcessSnapshot,
-    SharedState,
-    read_flags,
-)
+from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, SharedState, read_flags
 from pallasc.compiler.lowering import device_library
-from pallasc.compiler.lowering.compile import Tools
+from pallasc.compiler.lowering.compile import Job, Tools, compile_job, lower_job
 from pallasc.compiler.lowering.ptxas_reports import Reports
 from pallasc.compiler.toolchain import nvjitlink
 from pallasc.compiler.workers.channel import Channel, decode
@@ -54,7 +51,9 @@ from pallasc.compiler.workers.messages import (
     read_request,
 )
 from pallasc.errors import CompileError, PallascError
+from pallasc.specs.arrays import resolve_array
 from pallasc.specs.garbage import collector_past
+from pallasc.specs.gpus import Target
 from pallasc.specs.loading.modules import module_name
 
 
@@ -79,9 +78,7 @@ def _serve(source: BinaryIO, channel: Channel) -> None:
         if isinstance(request, Introduction):
             session = _session(request)
             if request.rehearsal is not None:
-                from pallasc.compiler.workers.rehearsal import rehearse
-
-                rehearse(request.rehearsal, session.tools)
+                _rehearse(request.rehearsal, session.tools)
         if isinstance(request, Introduction | Listen):
             channel.send({"ready": True})
             continue
@@ -179,3 +176,31 @@ def _collect(path: str, env: Mapping[str, str | None]) -> Reply:
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
         uncached = why_unknown_reads(error)
     return Collected(specs=specs, uncached=uncached, sources=read, diagnostics=diagnostics)
+
+
+_SIZE = 128
+
+
+def _rehearse(target: Target, tools: Tools) -> None:
+    """Compile a small kernel for a target, so that JAX, Mosaic, and XLA have started before a task.
+
+    What goes wrong is left to the first task. No artifact shows a rehearsal: what a process
+    compiles does not depend on what it compiled before.
+    """
+    array = resolve_array(f"f32[{_SIZE}]")
+    job = Job(function=_double, args={"x": array}, static={}, target=target)
+    with suppress(Exception):
+        compile_job(job, lower_job(job), tools)
+
+
+def _double(x: Any) -> Any:
+    import jax
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    def body(x_gmem: Any, out_gmem: Any) -> None:
+        out_gmem[...] = x_gmem[...] + x_gmem[...]
+
+    out = jax.ShapeDtypeStruct((_SIZE,), x.dtype)
+    warpgroup = plgpu.LoweringSemantics.Warpgroup
+    compiled = plgpu.CompilerParams(lowering_semantics=warpgroup)
+    return plgpu.kernel(body, out_type=out, compiler_params=compiled)(x)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import resource
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -17,16 +20,137 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE
+from typing import IO
 
+from pallasc.cache import process
+from pallasc.cache.leases import is_over
 from pallasc.compiler.lowering.device_library import TOOLKIT
 from pallasc.compiler.workers.channel import Frames, encode, key_line, make_key
 from pallasc.compiler.workers.failures import exit_in_words
-from pallasc.compiler.workers.messages import Request
-from pallasc.compiler.workers.processes import descendants, parents
-from pallasc.compiler.workers.tasks import Group, Task
-from pallasc.compiler.workers.warden import SHOW_STACK
-from pallasc.compiler.workers.worker_log import Log
+from pallasc.compiler.workers.messages import Group, Request, Task
+from pallasc.compiler.workers.warden import SHOW_STACK, descendants, parents
 from pallasc.errors import ToolError
+
+LONGEST_BYTES = 64 << 20
+_TAIL_BYTES = 256 << 10
+_LEFT_OUT = b"[%d MB of output are left out]\n"
+
+
+class Log:
+    """An unnamed file to which a worker appends.
+
+    Args:
+        longest_bytes: `cut` shortens a longer file.
+    """
+
+    def __init__(self, longest_bytes: int = LONGEST_BYTES) -> None:
+        self.file: IO[bytes] = tempfile.TemporaryFile(prefix="pallasc-worker-")  # noqa: SIM115
+        self._longest_bytes = longest_bytes
+        self._start = 0
+        # The worker writes to the new end after a cut, not to its old offset.
+        fcntl.fcntl(self.file, fcntl.F_SETFL, os.O_APPEND)
+
+    @property
+    def size(self) -> int:
+        """The length of the file in bytes."""
+        return os.fstat(self.file.fileno()).st_size
+
+    def mark(self) -> None:
+        """Forget what was written until now."""
+        self._start = self.size
+
+    def tail(self, longest_bytes: int) -> str:
+        """Return the end of what was written since the mark."""
+        end = self.size
+        start = max(self._start, end - longest_bytes)
+        return os.pread(self.file.fileno(), max(0, end - start), start).decode("utf-8", "replace")
+
+    def cut(self) -> None:
+        """Drop all but the end of a long file; what is written meanwhile may be lost."""
+        size = self.size
+        if size <= self._longest_bytes:
+            return
+        end = os.pread(self.file.fileno(), _TAIL_BYTES, size - _TAIL_BYTES)
+        os.ftruncate(self.file.fileno(), 0)
+        self._start = 0
+        os.write(self.file.fileno(), _LEFT_OUT % ((size - _TAIL_BYTES) // 1_000_000) + end)
+
+    def close(self) -> None:
+        """Close the file, which removes it."""
+        self.file.close()
+
+
+_PREFIX = "pallasc-workers-"
+_SPLIT = re.compile(r"[\s,{}\udc80-\udcff]")
+
+
+def temporary_folder() -> str:
+    """Return the folder for temporary files, `/tmp` where Mosaic could not read its path.
+
+    It contains the device library (`device_library`), and Mosaic names it in a line of options for
+    LLVM's passes, which is split at blanks, commas and braces, and has to be UTF-8.
+    """
+    folder = os.path.realpath(tempfile.gettempdir())
+    return "/tmp" if _SPLIT.search(folder) else folder
+
+
+class Scratch:
+    """The temporary folder of one build, with one for each worker; made when first needed.
+
+        <temporary folder>/pallasc-workers-<token>-<random>/<number>/
+
+    The token (`cache/process`) names the build's process, so that the next build recognizes and
+    removes what a killed build has left.
+    """
+
+    def __init__(self) -> None:
+        self._folder: Path | None = None
+        self._count = 0
+
+    def make_folder(self) -> Path:
+        """Make an empty folder for a worker.
+
+        Raises:
+            ToolError: that fails.
+        """
+        try:
+            if self._folder is None:
+                remove_left_folders()
+                prefix = f"{_PREFIX}{process.token()}-"
+                self._folder = Path(tempfile.mkdtemp(prefix=prefix, dir=temporary_folder()))
+            self._count += 1
+            made = self._folder / str(self._count)
+            made.mkdir(mode=0o700)
+        except OSError as error:
+            raise ToolError(
+                f"no folder for temporary files can be made: {error}",
+                hint="Choose another folder with TMPDIR.",
+            ) from error
+        return made
+
+    def remove(self) -> None:
+        """Remove the folder with its contents."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def remove_left_folders() -> None:
+    """Remove the folders of this user's killed builds."""
+    with contextlib.suppress(OSError), os.scandir(temporary_folder()) as entries:
+        for entry in entries:
+            if entry.name.startswith(_PREFIX) and _is_left(entry):
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _is_left(entry: os.DirEntry[str]) -> bool:
+    with contextlib.suppress(OSError):
+        status = entry.stat(follow_symlinks=False)
+        name = entry.name.removeprefix(_PREFIX)
+        is_ours = entry.is_dir(follow_symlinks=False) and status.st_uid == os.geteuid()
+        return is_ours and is_over(name, status.st_mtime_ns, now_ns=time.time_ns())
+    return False
+
 
 PROGRAM = "pallasc.compiler.workers.worker"
 _HIGH, _ROOM = 700, 64

@@ -3,30 +3,130 @@
 A program may have loaded libnvJitLink, as torch and JAX on a GPU do, or have compiled before; and
 the device library of the system cannot be hidden here (`device_library`). Tracing and lowering stay
 in this process, so that closures compile; the module and XLA's options go to the other.
+
+The other is started as `python -X PLACE -P -m pallasc.compiler.workers.xla_process`;
+`device_library` says why. Frames on its standard input and output: eight bytes for the length, then
+a pickle. Requests: `("isa",)`, or `("compile", target, number of devices, MLIR bytecode, XLA's
+CompileOptions)`. Answers: `(True, result)`, or `(False, class of the error, its text, output
+meanwhile)`. It ends with its input.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
+import pickle
 import shutil
+import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+from pallasc.compiler.lowering import device_library
 from pallasc.compiler.lowering.device_library import TOOLKIT
+from pallasc.compiler.lowering.diagnose import captured_output
 from pallasc.compiler.lowering.patches import patched
 from pallasc.compiler.lowering.ptxas_reports import Reports
+from pallasc.compiler.toolchain import nvjitlink
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.failures import exit_in_words
-from pallasc.compiler.workers.scratch import temporary_folder
-from pallasc.compiler.workers.xla_worker import receive, send
-from pallasc.errors import CompileError, ToolError
+from pallasc.compiler.workers.worker_process import temporary_folder
+from pallasc.errors import CompileError, ToolError, message_of
+from pallasc.specs.garbage import collector_past
 from pallasc.specs.gpus import Target
+
+LENGTH = struct.Struct(">Q")
+
+
+def send(target: IO[bytes], message: Any) -> None:
+    """Write a frame."""
+    data = pickle.dumps(message)
+    target.write(LENGTH.pack(len(data)) + data)
+    target.flush()
+
+
+def receive(source: IO[bytes]) -> Any:
+    """Read a frame.
+
+    Raises:
+        EOFError: there is none, or it ends too early.
+    """
+    head = source.read(LENGTH.size)
+    size = LENGTH.unpack(head)[0] if len(head) == LENGTH.size else 0
+    data = source.read(size)
+    if not size or len(data) < size:
+        raise EOFError
+    return pickle.loads(data)
+
+
+def main(toolkit: str, folder: str) -> None:
+    """Serve requests until there are no more.
+
+    Args:
+        toolkit: the folder that assembler and device library come from.
+        folder: of temporary files, which the command line names.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
+    nvjitlink.hide()
+    device_library.offer(Path(toolkit), Path(folder))
+    tempfile.tempdir = folder
+    # The compiler prints to descriptor 1, which must not get among the frames.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    # Says where Mosaic's host code finds the runtime library, and takes long.
+    with collector_past():
+        importlib.import_module("jax.experimental.mosaic.gpu")
+    while True:
+        try:
+            request = receive(sys.stdin.buffer)
+        except EOFError:
+            return
+        send(answers, _answer(*request))
+
+
+def _answer(what: str, *arguments: Any) -> tuple[Any, ...]:
+    with captured_output() as output:
+        try:
+            result = _isa() if what == "isa" else _compile(*arguments)
+        except Exception as error:  # noqa: BLE001 - the parent raises it again
+            return False, type(error).__name__, message_of(error), output()
+        written = output()
+    os.write(2, written.encode())
+    return True, result
+
+
+def _isa() -> int:
+    from jax._src.lib import mosaic_gpu
+
+    library: Any = mosaic_gpu
+    version: int = library._mosaic_gpu_ext._get_ptxas_isa_version()
+    return version
+
+
+def _compile(target: Any, count: int, bytecode: bytes, options: bytes) -> bytes:
+    from jax._src import lib
+    from jax._src.interpreters import mlir
+    from jaxlib.mlir import ir
+
+    from pallasc.compiler.lowering.topology import devices_for
+
+    library: Any = lib
+    xla_client = library.xla_client
+    devices = devices_for(target, count)
+    with mlir.make_ir_context():
+        executable = devices[0].client.compile(
+            ir.Module.parse(bytecode),
+            executable_devices=xla_client.DeviceList(devices),
+            compile_options=xla_client.CompileOptions.ParseFromString(options),
+        )
+    serialized: bytes = executable.serialize()
+    return serialized
 
 
 class XlaRuntimeError(Exception):
@@ -55,7 +155,7 @@ class XlaProcess:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-X", str(self._folder / TOOLKIT), "-P", "-m",
-                 "pallasc.compiler.workers.xla_worker", str(setup.toolkit), str(self._folder)],
+                 "pallasc.compiler.workers.xla_process", str(setup.toolkit), str(self._folder)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 env={**setup.environment, "PATH": path}, start_new_session=True,
             )  # fmt: skip
@@ -115,3 +215,7 @@ class XlaProcess:
         failed = XlaRuntimeError(text if "RuntimeError" in kind else f"{kind}: {text}")
         failed.output = output
         raise failed
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -24,8 +24,7 @@ from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Report, VariantResult
 from pallasc.compiler.inputs.request import request_key
-from pallasc.compiler.toolchain.context import Context
-from pallasc.compiler.toolchain.setup import prepare
+from pallasc.compiler.toolchain.setup import Context, prepare
 from pallasc.compiler.workers import supervision, worker_process
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.spec import Variant

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.again.find_lines import Tables, find_lines
 from pallasc.compiler.toolchain.setup import prepare
+from pallasc.compiler.workers.again import Tables, find_lines
 from pallasc.errors import CompileError
 from pallasc.specs import library
 

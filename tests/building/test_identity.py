@@ -15,15 +15,17 @@ import pytest
 import pallasc.errors
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.toolchain import own_modules
+from pallasc.compiler.toolchain import identity
 from pallasc.compiler.toolchain.identity import (
+    COMPILING,
     differing,
+    own_digest,
     package_digest,
+    reached,
     recorded,
     toolchain_identity,
     tree_digest,
 )
-from pallasc.compiler.toolchain.own_modules import COMPILING, own_digest, reached
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.toolchain.toolchain import toolchain_files
 from pallasc.specs import variables
@@ -111,12 +113,12 @@ def test_a_package_in_a_shared_namespace_has_a_digest_of_its_own(
 
 
 def test_what_compiles_counts_and_no_other_module_of_pallasc(tmp_path: Path) -> None:
-    here = Path(own_modules.__file__).resolve().parents[2]
+    here = Path(identity.__file__).resolve().parents[2]
     for name in ("compiler", "specs"):
         shutil.copytree(here / name, tmp_path / name)
     before = own_digest(FileDigests().digest)
     assert own_digest(FileDigests().digest, top=tmp_path) == before
-    for module in ("specs/library/elementwise.py", "compiler/workers/schedule.py"):
+    for module in ("specs/library/elementwise.py", "compiler/workers/pool.py"):
         (tmp_path / module).write_text("")
         assert own_digest(FileDigests().digest, top=tmp_path) == before
     lower = tmp_path / "compiler" / "lowering" / "lower.py"
@@ -127,7 +129,7 @@ def test_what_compiles_counts_and_no_other_module_of_pallasc(tmp_path: Path) -> 
 
 
 def test_a_clone_and_an_install_have_one_identity(tmp_path: Path) -> None:
-    here = Path(own_modules.__file__).resolve().parents[2]
+    here = Path(identity.__file__).resolve().parents[2]
     for name in ("compiler", "specs"):
         shutil.copytree(here / name, tmp_path / name)
     clone = own_digest(FileDigests().digest, top=tmp_path)
@@ -142,7 +144,7 @@ def test_what_workers_see_in_their_environment_counts(monkeypatch: pytest.Monkey
 
 
 def test_what_the_compiling_modules_import_is_what_python_says() -> None:
-    names = reached(COMPILING, Path(own_modules.__file__).resolve().parents[2]).values()
+    names = reached(COMPILING, Path(identity.__file__).resolve().parents[2]).values()
     code = f"import sys\nfor n in {sorted(names)!r}: __import__('pallasc.' + n)\n"
     code += "print(*(n for n in sys.modules if n.startswith('pallasc.')))"
     result = subprocess.run(

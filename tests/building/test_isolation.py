@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.hidden_inputs import hidden_notes
+from pallasc.compiler.builds.report import hidden_notes
 from pallasc.compiler.lowering.kernel_output import unpack
 from pallasc.errors import SpecError
 from pallasc.specs.loading.yaml_loader import load_specs

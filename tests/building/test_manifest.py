@@ -23,8 +23,8 @@ from pallasc.compiler.inputs.request import (
     place_of,
     request_fields,
 )
-from pallasc.compiler.toolchain.context import Context
 from pallasc.compiler.toolchain.modules import Place
+from pallasc.compiler.toolchain.setup import Context
 from pallasc.specs.loading.yaml_loader import parse_yaml
 from pallasc.specs.spec import Variant
 

@@ -9,12 +9,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.compiler.references.input_files import check_input, names_in, read_input, read_named
 from pallasc.compiler.references.npy import (
+    check_input,
+    names_in,
     npy_bytes,
     pack,
     parse_npy,
     read_array,
+    read_input,
+    read_named,
     unpack,
 )
 from pallasc.errors import ArgumentError, SpecError
@@ -212,3 +215,13 @@ def test_what_is_no_archive_says_so(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "in.npz").write_bytes(data)
     with pytest.raises(SpecError, match=r"is not a \.npz file, or is damaged"):
         read_named(tmp_path / "in.npz", "x", "f32", SHAPE, "x")
+
+
+def test_an_archive_with_damaged_data_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "in.npz"
+    np.savez_compressed(file, x=np.arange(15, dtype=np.float32).reshape(SHAPE))
+    data = bytearray(file.read_bytes())
+    data[60:90] = b"\xff" * 30
+    file.write_bytes(data)
+    with pytest.raises(SpecError, match=r"is not a \.npz file, or is damaged"):
+        read_named(file, "x", "f32", SHAPE, "x")

@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.workers import schedule
-from pallasc.compiler.workers.messages import Collect, Collected, Failed
-from pallasc.compiler.workers.pool import Pool, Task
-from pallasc.compiler.workers.schedule import Pace
+from pallasc.compiler.workers import pool as pools
+from pallasc.compiler.workers.messages import Collect, Collected, Failed, Task
+from pallasc.compiler.workers.pool import Pace, Pool
 from pallasc.compiler.workers.worker_process import Worker
 from pallasc.errors import SpecError, ToolError
 
@@ -196,7 +195,7 @@ def test_workers_leave_no_descriptor_open() -> None:
 def test_no_worker_is_started_twice_for_a_group_where_a_start_costs_more(
     jobs: int, groups: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schedule, "_START_S", 3600.0)
+    monkeypatch.setattr(pools, "_START_S", 3600.0)
     tasks = [code(WHO, n, str(n % groups)) for n in range(200)]
     with fakes(jobs) as pool:
         found = values(pool, *tasks)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pallasc.compiler.workers import processes
-from pallasc.compiler.workers.processes import (
+from pallasc.compiler.workers import warden
+from pallasc.compiler.workers.warden import (
     descendants,
     held_bytes,
     held_together_bytes,
@@ -94,8 +94,8 @@ def test_a_list_of_processes_is_read_again_when_it_is_too_old(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tables = iter([{2: 1}, {3: 1}])
-    monkeypatch.setattr(processes, "_recent", (float("-inf"), {}))
-    monkeypatch.setattr(processes, "parents", lambda: next(tables))
-    assert processes.recent_parents(60.0) == {2: 1}
-    assert processes.recent_parents(60.0) == {2: 1}
-    assert processes.recent_parents(-1.0) == {3: 1}
+    monkeypatch.setattr(warden, "_recent", (float("-inf"), {}))
+    monkeypatch.setattr(warden, "parents", lambda: next(tables))
+    assert warden.recent_parents(60.0) == {2: 1}
+    assert warden.recent_parents(60.0) == {2: 1}
+    assert warden.recent_parents(-1.0) == {3: 1}

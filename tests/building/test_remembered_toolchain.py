@@ -167,8 +167,7 @@ def test_a_lock_is_compared_without_a_compiler(
 def identity(name: str) -> dict[str, str]:
     """Return the identity of a toolchain of this Python and this pallasc."""
     from pallasc.cache.stat_digest import FileDigests
-    from pallasc.compiler.toolchain.identity import python_name
-    from pallasc.compiler.toolchain.own_modules import own_digest
+    from pallasc.compiler.toolchain.identity import own_digest, python_name
 
     own = own_digest(FileDigests().digest)
     return {"python": f"{python_name()}, starts with this", "pallasc": own, "jax": name * 64}

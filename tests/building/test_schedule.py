@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.workers.messages import Warm
-from pallasc.compiler.workers.schedule import Pace, Queue
-from pallasc.compiler.workers.tasks import Group, Task
+from pallasc.compiler.workers.messages import Group, Task, Warm
+from pallasc.compiler.workers.pool import Pace, Queue
 
 
 def group(name: str) -> Group:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.cache import process
-from pallasc.compiler.workers.scratch import Scratch, remove_left_folders
+from pallasc.compiler.workers.worker_process import Scratch, remove_left_folders
 from pallasc.errors import ToolError
 
 
@@ -23,7 +23,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def left_by_a_dead_process(temporary: Path) -> Path:
-    code = "from pallasc.compiler.workers.scratch import Scratch; print(Scratch().make_folder())"
+    module = "pallasc.compiler.workers.worker_process"
+    code = f"from {module} import Scratch; print(Scratch().make_folder())"
     variables = {**os.environ, "TMPDIR": str(temporary)}
     done = subprocess.run(
         [sys.executable, "-P", "-c", code],

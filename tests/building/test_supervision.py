@@ -17,8 +17,8 @@ from pallasc.cli.render.junit import junit_xml
 from pallasc.cli.render.report_rows import report_json
 from pallasc.compiler.builds.report import Report
 from pallasc.compiler.workers import supervision, worker_process
-from pallasc.compiler.workers.messages import Collect, Failed, Listen
-from pallasc.compiler.workers.pool import Answer, Pool, Task
+from pallasc.compiler.workers.messages import Answer, Collect, Failed, Listen, Task
+from pallasc.compiler.workers.pool import Pool
 from pallasc.errors import Location
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))

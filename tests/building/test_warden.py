@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.workers.pool import Answer
+from pallasc.compiler.workers.messages import Answer
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 from fakes import answers, code, environment, fakes, value

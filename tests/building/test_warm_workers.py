@@ -8,7 +8,7 @@ from typing import Any
 
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
-from pallasc.compiler.builds.warm_workers import WarmWorkers
+from pallasc.compiler.builds.watch import WarmWorkers
 from pallasc.compiler.workers.pool import Pool
 
 KERNEL = """

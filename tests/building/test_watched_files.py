@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.watch.files_of_build import files_of_paths, python_files
-from pallasc.compiler.watch.watched_files import WatchedFiles
+from pallasc.compiler.builds.watch import WatchedFiles, files_of_paths, python_files
 
 
 class Script:

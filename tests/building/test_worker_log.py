@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pallasc.compiler.workers.worker_log import Log
+from pallasc.compiler.workers.worker_process import Log
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from made_bundles import make_artifact
 
-from pallasc.compiler.builds.provenance import origins
-from pallasc.compiler.builds.recorded_commit import RECORD, record_text
+from pallasc.compiler.builds.provenance import RECORD, origins, record_text
 from pallasc.specs.bundle.provenance import Provenance, pack_provenance
 from pallasc.specs.loading.yaml_loader import load_specs
 from pallasc.specs.spec import Spec

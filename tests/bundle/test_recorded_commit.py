@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.builds.recorded_commit import RECORD, find_recorded, record_text
+from pallasc.compiler.builds.provenance import RECORD, find_recorded, record_text
 from pallasc.compiler.builds.repository import Differences
 from pallasc.errors import SpecError
 

@@ -20,8 +20,7 @@ from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.manifest import joined
 from pallasc.compiler.inputs.request import data_digests, request_fields
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.messages import Compile, Compiled
-from pallasc.compiler.workers.tasks import Task
+from pallasc.compiler.workers.messages import Compile, Compiled, Task
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.spec import Variant

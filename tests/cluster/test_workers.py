@@ -16,8 +16,7 @@ from pallasc.compiler.cluster.outcomes import Outcome
 from pallasc.compiler.cluster.pool import ClusterPool
 from pallasc.compiler.cluster.sources import SentSources
 from pallasc.compiler.cluster.worker import BuildPlugin
-from pallasc.compiler.workers.messages import Warm
-from pallasc.compiler.workers.tasks import Answer, Task
+from pallasc.compiler.workers.messages import Answer, Task, Warm
 from pallasc.errors import PallascError, ToolError
 
 FALSE = [

@@ -11,8 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles
-from pallasc.compiler.references.reference import compare
+from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles, compare
 from pallasc.compiler.references.user_calls import kernel_call, run_reference
 from pallasc.errors import Location, PallascError, SpecError
 from pallasc.specs.arrays import resolve_array

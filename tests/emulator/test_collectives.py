@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.compiler.again.find_lines import find_lines
-from pallasc.compiler.again.find_ptx import find_ptx
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.lowering.line_tables import LineTable
 from pallasc.compiler.toolchain.setup import prepare
+from pallasc.compiler.workers.again import find_lines, find_ptx
 from pallasc.emulator.arrays import numpy_dtype
 from pallasc.emulator.machine.machine import Machine, Policy
 from pallasc.emulator.machine.warp import Warp

@@ -11,12 +11,12 @@ import steps_of_xla
 from steps_of_xla import ARGUMENTS
 
 from pallasc.cache.store import Store
-from pallasc.compiler.again.find_ptx import find_ptx, without_ptx
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.references.compare import array_of
 from pallasc.compiler.references.input_values import random_bytes
 from pallasc.compiler.toolchain.setup import prepare
+from pallasc.compiler.workers.again import find_ptx, without_ptx
 from pallasc.emulator.machine.machine import Machine
 from pallasc.emulator.run_plan import PlanRun
 from pallasc.specs.arrays import ArraySpec

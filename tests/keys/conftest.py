@@ -28,10 +28,11 @@ from pallasc.compiler.inputs.changes import CurrentSources
 from pallasc.compiler.inputs.request import place_of, request_key
 from pallasc.compiler.lowering.compile import Job, Tools, action_fields
 from pallasc.compiler.lowering.lower import Lowered, Signature
-from pallasc.compiler.toolchain import modules, own_modules
-from pallasc.compiler.toolchain.context import Context
+from pallasc.compiler.toolchain import identity as identities
+from pallasc.compiler.toolchain import modules
 from pallasc.compiler.toolchain.environment import compiling_environment, key_variables
 from pallasc.compiler.toolchain.identity import toolchain_identity
+from pallasc.compiler.toolchain.setup import Context
 from pallasc.compiler.toolchain.toolchain import Package, Toolchain
 from pallasc.specs import gpus
 from pallasc.specs.artifacts.plan import Binding
@@ -218,12 +219,12 @@ class World:
 
     def flip_own(self, module: str) -> None:
         """Change one bit of a module of pallasc, in a copy that its identity is then taken from."""
-        here = Path(own_modules.__file__).resolve().parents[2]
+        here = Path(identities.__file__).resolve().parents[2]
         for name in ("compiler", "specs", "cli"):
             shutil.copytree(here / name, self.root / "own" / name)
         shutil.copy(pallasc.errors.__file__, self.root / "own")  # where a wheel has it
         self.flip(f"own/{module}")
-        self.patch.setattr(own_modules, "_top", lambda: self.root / "own")
+        self.patch.setattr(identities, "_top", lambda: self.root / "own")
 
     def set_row(self, capability: tuple[int, int], values: dict[str, Any]) -> None:
         """Change values in pallasc's row of an architecture, or add one like that of sm_90a."""
@@ -285,7 +286,7 @@ class World:
     def action_fields(self, variant: Variant, context: Context) -> dict[str, str]:
         """Return what the action key is made of, had the kernel been lowered to `module`."""
         signature = Signature(self.inputs, (), {"x": 0, "y": 1}, None)
-        job = Job(cast(Callable[..., Any], None), variant.args, {}, variant.target)
+        job = Job(cast("Callable[..., Any]", None), variant.args, {}, variant.target)
         tools = Tools({}, self.tools / "bin/ptxas", context.for_actions(), context.variables)
         return action_fields(job, Lowered(None, self.module, signature), tools)
 

@@ -286,7 +286,7 @@ KEEPS: dict[str, Change] = {
     **{
         f"pallasc's {module}": flip_own(module)
         for module in (
-            "compiler/workers/schedule.py", "compiler/builds/bundling.py",
+            "compiler/workers/pool.py", "compiler/builds/bundling.py",
             "compiler/builds/report.py",
             "compiler/inputs/why.py", "specs/bundle/audit.py", "specs/loading/matrix.py",
             "specs/library/elementwise.py", "cli/build.py", "errors.py",

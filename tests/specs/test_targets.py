@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from pallasc.compiler.toolchain.own_modules import COMPILING, reached
+from pallasc.compiler.toolchain.identity import COMPILING, reached
 from pallasc.errors import Location, SpecError
 from pallasc.specs import gpus
 from pallasc.specs.gpus import (

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from environments import EXAMPLES, NOT_SOURCES, Environment, bundles_in, wheel_in
 
-from pallasc.compiler.builds.recorded_commit import RECORD
+from pallasc.compiler.builds.provenance import RECORD
 from pallasc.specs.bundle.bundle import open_bundle
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

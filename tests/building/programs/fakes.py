@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pallasc.compiler.workers.messages import Reply, Request
-from pallasc.compiler.workers.pool import Answer, Pool, Task
+from pallasc.compiler.workers.messages import Answer, Reply, Request, Task
+from pallasc.compiler.workers.pool import Pool
 from pallasc.compiler.workers.worker_process import Worker
 
 if TYPE_CHECKING:

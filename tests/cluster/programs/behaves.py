@@ -13,8 +13,7 @@ from pathlib import Path
 
 from pallasc.compiler.cluster import worker
 from pallasc.compiler.cluster.outcomes import LONGEST_BYTES, Outcome
-from pallasc.compiler.workers.messages import Reply
-from pallasc.compiler.workers.tasks import Group
+from pallasc.compiler.workers.messages import Group, Reply
 
 GOOD = Outcome(reply=Reply().to_json()).to_bytes()
 ANSWERS: Mapping[str, object] = {

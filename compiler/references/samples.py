@@ -1,6 +1,6 @@
 """Reference values for a job: some elements of what the reference functions of points give.
 
-A process of its own, `sample_worker`, calls them with JAX on the CPU, as their code is the user's.
+A separate process, `reference_worker`, calls them with JAX on the CPU, since they are user code.
 Points that differ only in tuned parameters have the same reference, which is called once.
 """
 
@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
+from pallasc.compiler.references.comparison import PROGRAM
 from pallasc.compiler.toolchain.environment import declared_values, settled
-from pallasc.compiler.workers.messages import Failed, Reply, Request
-from pallasc.compiler.workers.pool import Answer, Pool, Task
-from pallasc.errors import CompileError, CorruptError, PallascError
+from pallasc.compiler.workers.messages import Answer, Reply, Request, Task
+from pallasc.compiler.workers.pool import Pool
+from pallasc.errors import PallascError
 from pallasc.specs.artifacts.plan import Binding, LaunchPlan
 from pallasc.specs.bundle.reference import MOST_VALUES, parse_reference
 from pallasc.specs.spec import Variant
 
-PROGRAM = "pallasc.compiler.tuning.sample_worker"
 SEED = 0
 """Of the inputs: what `pallasc run` takes by default."""
 LONGEST_S = 120
@@ -141,16 +141,9 @@ def _carried_out(
 
 
 def _settled(answer: Answer, plan: LaunchPlan) -> Samples:
-    reply = answer.reply
-    error: PallascError | None = answer.error
-    if isinstance(reply, Failed):
-        error = reply.error
-    elif isinstance(reply, Sampled):
-        try:
-            parse_reference(reply.data, [output.shape for output in plan.outputs])
-        except CorruptError as fault:
-            error = fault
-        else:
-            return Samples(reply.data)
-    error = error or CompileError("the process that runs references sent no answer")
-    return Samples(None, error.message)
+    try:
+        data = answer.require(Sampled).data
+        parse_reference(data, [output.shape for output in plan.outputs])
+    except PallascError as error:
+        return Samples(None, error.message)
+    return Samples(data)

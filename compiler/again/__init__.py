@@ -1,1 +1,0 @@
-"""What compiles a variant once more, for what no artifact holds: lines, PTX of XLA's kernels."""

@@ -1,0 +1,400 @@
+"""A build that is repeated when one of its files changes.
+
+Files are polled: a look at some dozens takes a tenth of a millisecond, and works where events do
+not. inotify misses what another machine writes to NFS, and a file that an editor replaces by
+renaming another over it.
+
+Workers stay between builds, with JAX imported and XLA started, but no user module. A worker keeps
+what it imported, so it serves one build; another gets ready in the background for the next, one for
+each architecture. A forking server would save this second of work, but threads of XLA and LLVM do
+not survive a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+
+from pallasc.cache.store import Store
+from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.collect import OnTick, SpecReader
+from pallasc.compiler.builds.compile_misses import open_pool
+from pallasc.compiler.builds.options import Options, load_baseline
+from pallasc.compiler.builds.provenance import files_named, files_read, paths_read
+from pallasc.compiler.builds.report import OnEvent, Report
+from pallasc.compiler.toolchain.modules import Place
+from pallasc.compiler.toolchain.setup import Context, Setup, prepare
+from pallasc.compiler.toolchain.toolchain import find_toolchain
+from pallasc.compiler.workers.capacity import find_capacity
+from pallasc.compiler.workers.messages import Introduction
+from pallasc.compiler.workers.pool import Pool
+from pallasc.errors import PallascError, SpecError
+from pallasc.specs.spec import Spec, Variant
+
+_INTERVAL_S = 0.05
+_GONE_S = 0.5
+"""How long a file that vanished may take to come back: some editors remove it before they write."""
+_RESTLESS_S = 5.0
+"""After this time a build begins although files still change."""
+_GRAIN_NS = 20_000_000
+"""The resolution of file times, at most, on the file systems of Linux."""
+_SOURCES = (".py", ".yaml", ".yml", ".toml")
+
+State = tuple[int, int, int, int] | tuple[str, ...] | None
+"""Of a file inode, size, times of modification and change in ns; of a folder the names of what may
+be sources; None where there is nothing."""
+
+_UNKNOWN: State = ("",)
+"""Equal to the state of nothing."""
+
+
+class WatchedFiles:
+    """Files and folders, each with its state when it was looked at last.
+
+    Args:
+        pause: waits for some seconds.
+        clock: gives the time, in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pause, self._clock = pause, clock
+        self._states: dict[Path, State] = {}
+
+    def __len__(self) -> int:
+        return sum(path.is_file() for path in self._states)
+
+    def follow(self, paths: Iterable[Path], *, read_ns: int) -> None:
+        """Watch more files and folders, which were read after the time `read_ns` of the clock.
+
+        What was written since then may have been read before that, so it counts as changed.
+        """
+        for path in paths:
+            if path not in self._states:
+                state = _state(path)
+                is_new = _written_ns(path) >= read_ns - _GRAIN_NS
+                self._states[path] = _UNKNOWN if is_new else state
+
+    def wait(self) -> list[Path]:
+        """Wait for changes until they stop; return the changed files."""
+        while (now := self._look()) == self._states:
+            self._pause(_INTERVAL_S)
+        began_s = self._clock()
+        while True:
+            self._pause(_INTERVAL_S)
+            before, now = now, self._look()
+            waited_s = self._clock() - began_s
+            is_whole = waited_s >= _GONE_S or not self._gone(now)
+            if (now == before and is_whole) or waited_s >= _RESTLESS_S:
+                break
+        changed = [path for path, state in now.items() if state != self._states[path]]
+        self._states = now
+        return changed
+
+    def _look(self) -> dict[Path, State]:
+        return {path: _state(path) for path in self._states}
+
+    def _gone(self, now: dict[Path, State]) -> bool:
+        return any(state is None and self._states[path] is not None for path, state in now.items())
+
+
+def _state(path: Path) -> State:
+    try:
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            return tuple(sorted(filter(_may_be_source, os.listdir(path))))
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _may_be_source(name: str) -> bool:
+    return name.endswith(_SOURCES) and not name.startswith(".")
+
+
+def _written_ns(path: Path) -> int:
+    """Return when a file was written or replaced last, 0 for a folder and for nothing."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return 0
+    return 0 if stat.S_ISDIR(status.st_mode) else max(status.st_mtime_ns, status.st_ctime_ns)
+
+
+_PROJECT = "pyproject.toml"
+_MOST = 2000
+
+
+def files_of_paths(paths: Sequence[str]) -> set[Path]:
+    """Return the files known before specs are read: paths, folders, the project's file."""
+    files = set()
+    for path in map(Path, paths):
+        found = path.resolve()
+        folder = found if found.is_dir() else found.parent
+        files |= {found, folder}
+        nearest = (up / _PROJECT for up in (folder, *folder.parents))
+        files.update([next(filter(Path.is_file, nearest), folder / _PROJECT)])
+    return files
+
+
+def files_of_specs(specs: Sequence[Spec], remembered: Iterable[str], store: Store) -> set[Path]:
+    """Return the files that specs name, and those that executing Python specs read.
+
+    Args:
+        specs: the specs.
+        remembered: keys of the manifests of Python specs.
+        store: has these manifests.
+    """
+    files = files_named(specs)
+    folders = {spec.base_dir for spec in specs}
+    for key in remembered:
+        manifest = store.get_manifest(key)
+        if manifest is not None:
+            for folder in folders:
+                files.update(paths_read(manifest, Place(folder, (folder,)), folder))
+    return files
+
+
+def files_of_report(report: Report, store: Store) -> set[Path]:
+    """Return the files that compiling read.
+
+    Where that is not known, as after a failure, all Python files around the spec count.
+    """
+    read = files_read(report.results, store)
+    files = set().union(*read.files.values())
+    for spec in read.unknown:
+        files |= python_files(spec.parent)
+    return files
+
+
+def python_files(folder: Path) -> set[Path]:
+    """Return the Python files in a folder and below it, without environments and hidden folders."""
+    return {path for path, _ in zip(_python_files(folder), range(_MOST), strict=False)}
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    for top, folders, names in os.walk(folder):
+        if "pyvenv.cfg" in names:
+            folders.clear()
+            continue
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
+        yield from (Path(top, name) for name in sorted(names) if name.endswith(".py"))
+
+
+class WarmWorkers:
+    """The toolchain and the workers of several builds with the same options; a context manager.
+
+    Args:
+        options: options of the builds.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._setup: Setup | None = None
+        self._pool: Pool | None = None
+        self._most = 0
+        self._of_setup, self._of_pool = ExitStack(), ExitStack()
+
+    def __enter__(self) -> WarmWorkers:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def setup(self) -> Setup:
+        """Return the installed toolchain; one that has changed gets other workers.
+
+        Raises:
+            ToolError: the toolchain is incomplete.
+        """
+        ptxas = self._options.ptxas
+        if self._setup is None or self._setup.toolchain != find_toolchain(ptxas):
+            self._close()
+            self._setup = self._of_setup.enter_context(prepare(ptxas))
+        return self._setup
+
+    def pool(self, tasks: int) -> Pool:
+        """Return the workers, as many and with the limits that a build of `tasks` variants has.
+
+        The limits are the first such build's: free memory is less while workers of
+        this watch have some of it.
+
+        Raises:
+            ToolError: the toolchain is incomplete.
+        """
+        setup = self.setup()
+        most = min(tasks, find_capacity().cores)
+        if self._pool is None or self._most != most:
+            self._of_pool.close()
+            self._most = most
+            self._pool = self._of_pool.enter_context(open_pool(self._options, setup, tasks))
+        return self._pool
+
+    def keep_ready(self, variants: Sequence[Variant], context: Context, store: Store) -> None:
+        """Have workers get ready for the next build, one for each architecture.
+
+        They are not more than such a build runs at the same time.
+
+        Args:
+            variants: the last build's; the likely next ones come first.
+            context: what identified the toolchain in the last build.
+            store: the store.
+
+        Raises:
+            ToolError: the toolchain is incomplete, or a worker cannot be started.
+        """
+        pool = self.pool(len(variants))
+        pool.context = plain = Introduction.of(self.setup(), context, store)
+        contexts: dict[str, Introduction] = {}
+        for variant in variants:
+            if variant.target.arch not in contexts and len(contexts) < pool.jobs:
+                contexts[variant.target.arch] = replace(plain, rehearsal=variant.target)
+        pool.keep_ready(contexts)
+
+    def _close(self) -> None:
+        self._of_pool.close()
+        self._of_setup.close()
+        self._setup = self._pool = None
+
+
+@dataclass(slots=True)
+class Watch:
+    """Builds specs again and again, with workers that stay; use it as a context manager.
+
+    Each build is an ordinary one, with a store that is opened for it. After the first, nothing is
+    asked of a remote store and nothing is sent there: edits are nobody else's.
+
+    Args:
+        paths: spec files and folders.
+        targets: see `SpecReader.select`.
+        expression: see `SpecReader.select`.
+        options: of the builds.
+        baseline: see `load_baseline`, which reads it before each build.
+        all_points: see `SpecReader.select`.
+        files: what is watched.
+    """
+
+    paths: Sequence[str]
+    options: Options
+    targets: Sequence[str] = ()
+    expression: str | None = None
+    baseline: Path | None = None
+    all_points: bool = False
+    files: WatchedFiles = field(default_factory=WatchedFiles)
+    _stack: ExitStack = field(default_factory=ExitStack, init=False)
+    _warm: WarmWorkers = field(init=False)
+    _reading: Pool | None = field(default=None, init=False)
+    _executes: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._warm = self._stack.enter_context(WarmWorkers(self.options))
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def build(
+        self,
+        store: Store,
+        *,
+        on_event: OnEvent,
+        on_tick: OnTick | None = None,
+        broken: Callable[[SpecError], None] | None = None,
+    ) -> Report:
+        """Build once; its files are watched from now on, even if it fails.
+
+        Args:
+            store: the store.
+            on_event: see `build`.
+            on_tick: see `SpecReader`.
+            broken: see `SpecReader`.
+
+        Raises:
+            PallascError: as of `SpecReader.select` and `build`.
+        """
+        began_ns = time.time_ns()
+        self.files.follow(files_of_paths(self.paths), read_ns=began_ns)
+        reader = self._reader(store, on_tick, broken)
+        try:
+            selection = reader.select(
+                self.paths, self.targets, self.expression, all_points=self.all_points
+            )
+            self._executes = any(_is_python(spec) for spec in selection.specs)
+            named = files_of_specs(selection.specs, reader.remembered, store)
+            self.files.follow(named, read_ns=began_ns)
+            baseline = load_baseline(self.baseline, selection.variants)
+            report = build(
+                selection.variants,
+                store=store,
+                options=replace(self.options, baseline=baseline),
+                on_event=on_event,
+                warm=self._warm,
+            )
+        except PallascError:
+            self.files.follow(self._around(), read_ns=began_ns)
+            raise
+        self.files.follow(files_of_report(report, store), read_ns=began_ns)
+        self.options = replace(self.options, remote=None)
+        return report
+
+    def get_ready(self, report: Report, store: Store) -> None:
+        """Have workers get ready for the next build, while nobody waits.
+
+        Raises:
+            ToolError: the toolchain is incomplete, or a worker cannot be started.
+        """
+        variants = [r.variant for r in sorted(report.results, key=lambda r: r.status == "hit")]
+        if report.context is not None:
+            self._warm.keep_ready(variants, report.context, store)
+        if self._reading is not None and self._executes:
+            self._reading.warm(1)
+
+    def wait(self) -> list[Path]:
+        """Wait for a change; return the files that have changed."""
+        return self.files.wait()
+
+    def _reader(
+        self, store: Store, on_tick: OnTick | None, broken: Callable[[SpecError], None] | None
+    ) -> SpecReader:
+        reader = SpecReader(
+            store=store,
+            timeout_s=self.options.timeout_s,
+            memory_bytes=self.options.memory_bytes,
+            on_tick=on_tick,
+            broken=broken,
+        )
+        if self._reading is None:
+            self._reading = self._stack.enter_context(reader.open_workers())
+        return replace(reader, workers=self._reading)
+
+    def _around(self) -> set[Path]:
+        """Return the Python files around the specs: any of them may be why they cannot be read."""
+        places = (Path(path).resolve() for path in self.paths)
+        folders = {place if place.is_dir() else place.parent for place in places}
+        return set().union(*map(python_files, folders))
+
+
+def _is_python(spec: Spec | Variant) -> bool:
+    return spec.location.file.endswith(".py")

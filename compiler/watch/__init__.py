@@ -1,1 +1,0 @@
-"""A build that is repeated whenever one of its files changes."""
