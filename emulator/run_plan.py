@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,7 +20,7 @@ from pallasc.emulator.program import Program, assemble
 from pallasc.emulator.ptx.parse import parse
 from pallasc.errors import ArgumentError, UnsupportedError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
-from pallasc.specs.artifacts.occupancy import blocks_per_sm, model_figure
+from pallasc.specs.artifacts.occupancy import REGISTERS_PER_SM, blocks_per_sm, model_figure
 from pallasc.specs.artifacts.peers import HEAD_WORDS, MULTICAST, Peers, PeerTable
 from pallasc.specs.artifacts.plan import (
     MAP_BYTES,
@@ -34,6 +35,23 @@ from pallasc.specs.artifacts.plan import (
 
 Array = npt.NDArray[np.generic]
 _POISON = 0xFF  # NaN in every format of floats
+
+
+_INCREASE = re.compile(r"setmaxnreg\.inc\S*\s+(\d+)")
+_MOST_REGISTERS = 255
+
+
+def _registers(resources: KernelResources, step: Launch, ptx: str) -> int:
+    """Return how many registers a thread has at the start, 0 if it needs no others.
+
+    ptxas gives a kernel what `setmaxnreg.inc` asks for, or what its threads leave. If it gave
+    fewer, it left these instructions out, as ptxas 13 does on sm_120a if they ask for 256.
+    """
+    asked = max(map(int, _INCREASE.findall(ptx)), default=0)
+    left = REGISTERS_PER_SM // math.prod(step.block) // 8 * 8
+    if resources.registers < min(asked, left, _MOST_REGISTERS):
+        return 0
+    return -(-resources.registers // 8) * 8
 
 
 @lru_cache(maxsize=64)
@@ -108,11 +126,12 @@ class PlanRun:
         return regions
 
     def _launch(self, step: Launch) -> None:
-        code = program(self.ptx_of(step), step.kernel)
+        ptx = self.ptx_of(step)
+        code = program(ptx, step.kernel)
         running = (step.cubin, step.kernel)
         resources = next((k for k in self.artifact.kernels if (k.cubin, k.name) == running), None)
         room = None if resources is None else self._room(step, resources)
-        registers = 0 if resources is None else -(-resources.registers // 8) * 8
+        registers = 0 if resources is None else _registers(resources, step, ptx)
         launches = []
         for device in range(len(self.buffers)):
             data = self._parameters(step, code, device)
