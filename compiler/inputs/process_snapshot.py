@@ -27,7 +27,6 @@ from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.machinery import ExtensionFileLoader
-from operator import attrgetter
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
@@ -195,19 +194,18 @@ _WRAPPERS = ("jaxlib", "functools")
 """Modules whose objects are functions that are implemented in C."""
 _IMMUTABLE_CLASS = 1 << 8
 _ABSENT = object()
-_function_parts = attrgetter("__code__", "__defaults__", "__kwdefaults__")
 
 
 class SharedState:
     """The modules that all variants of a process share; the others are loaded again for each.
 
-    Shared are the modules of Python, of JAX, and of other installed packages. `reset` compares
-    settings, namespaces, and containers; except in Python's library and numpy also attributes of
-    objects and classes; and parts of functions, of JAX only of public ones. JAX fills caches while
-    it compiles, which do not count.
+    Shared are the modules of Python, of JAX, and of the packages that were imported before any of
+    the user's code. `reset` compares settings, namespaces, and containers; except in Python's
+    library and numpy also attributes of objects and classes; and parts of JAX's public functions.
+    JAX fills caches while it compiles, which do not count.
 
-    Not compared: state inside extension modules, and what Python cannot look into, such as
-    iterators and `functools.lru_cache`. Shared modules stay imported. `--reproduce` finds the rest.
+    Not compared: state inside extension modules, and caches that Python cannot look into, such as
+    `functools.lru_cache`. Modules of Python and JAX stay imported. `--reproduce` finds the rest.
     """
 
     def __init__(self) -> None:
@@ -251,24 +249,21 @@ class SharedState:
         self._count = len(sys.modules)
 
     def _is_shared(self, name: str) -> bool:
+        package = name.partition(".")[0]
         if name in self._modules:
             return True
-        module = namespace_of(sys.modules.get(name))
-        package = name.partition(".")[0]
         if package in COVERED:  # unless the user has made up a module of that name
-            return module.get("__spec__") is not None
-        file, folders = module.get("__file__"), module.get("__path__")
-        if file is None and isinstance(folders, Iterable):
-            file = next(iter(folders), None)
-        if not isinstance(file, str):
-            return package in self._packages or is_standard(name)
-        return package == "pallasc" or is_installed(file) or is_pythons(file)
+            return namespace_of(sys.modules.get(name)).get("__spec__") is not None
+        if not (package in self._packages or is_standard(name)):
+            return False
+        file = namespace_of(sys.modules.get(name)).get("__file__")
+        outside = isinstance(file, str) and not (is_installed(file) or is_pythons(file))
+        return package == "pallasc" or not outside
 
     def _add_module(self, name: str, namespace: Mapping[str, Any]) -> None:
         self._add(_NAMES, name, namespace)
-        package = name.partition(".")[0]
-        compares_functions = package not in self._packages or (
-            package == "jax" and not (_is_private(name) or name.startswith(_MOSAIC))
+        compares_functions = name.partition(".")[0] == "jax" and not (
+            _is_private(name) or name.startswith(_MOSAIC)
         )
         goes_deeper = not (is_standard(name) or name.startswith("numpy"))
         for attribute, value in list(namespace.items()):
@@ -418,6 +413,11 @@ class SharedState:
         return is_loaded and not self._is_shared(owner)
 
 
+def _function_parts(function: FunctionType) -> tuple[Any, ...]:
+    keywords = function.__kwdefaults__
+    return function.__code__, function.__defaults__, keywords and {**keywords}
+
+
 def _records() -> list[dict[str, Any]]:
     """Return the records of imports and reads, by module."""
     return [edges, failed_imports, loaded, reads.by_module]
@@ -471,4 +471,5 @@ def _settings() -> dict[str, object]:
         "digits": sys.get_int_max_str_digits(),
         "switching": sys.getswitchinterval(),
         "umask": _umask(),
+        "arguments": [*sys.argv],
     }
