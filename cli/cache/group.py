@@ -19,7 +19,7 @@ from pallasc.cli.cache import (
 @click.group(
     "cache",
     cls=Group,
-    short_help="Manage the store: stats, why, verify, prune, export, import, push, pull.",
+    short_help="Manage and share the store: stats, verify, prune, export, pull.",
 )
 def command() -> None:
     """Manage the store of compiled artifacts.

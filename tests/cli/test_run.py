@@ -295,7 +295,7 @@ def test_a_gpu_without_room_is_quoted(gpu: Any, launch: RunCommand) -> None:
     [
         ("failing", "references.py:11: the reference references.py:failing_reference of add "
                     "failed: ValueError: not today\n"),
-        ("narrow", "gives out the shape [1024, 4095], and the kernel [1024, 4096].\n"
+        ("narrow", "gives arrays of the shapes [1024, 4095], and the kernel [1024, 4096].\n"
                    "  It must return arrays like the kernel's.\n"),
         ("no", "has no 'no_reference'"),
     ],
