@@ -69,7 +69,7 @@ def _prefetches_together(equation: Any, is_warpgroup: bool) -> bool:
 
 BOOLEANS = WrongConstruct(
     "boolean arrays are read and written as bits, where XLA keeps a byte for each element",
-    "Pass them as int8, and write x_ref[...] != 0.",
+    "Pass them as int8: read x_ref[...] != 0, and write value.astype(jnp.int8).",
     (0, 11),
     (0, 12),
     _transfers_booleans,
