@@ -2,9 +2,8 @@
 
 In compiling processes, `recorders` adds them to the module that read them. Manifests hold their
 digests, so an undeclared tuning table still counts. The user's modules are loaded again for each
-variant, and their reads are forgotten with them. A module of an installed package stays and may
-cache what it read while it was imported, so those reads count for every later variant that reaches
-the module, too.
+variant, and their reads are forgotten with them. A module that stays, such as one of JAX, may cache
+what it read while it was imported, so those reads count for every later variant that reaches it.
 
 Labels, each with its value in a manifest; null if it does not exist:
 
