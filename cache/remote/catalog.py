@@ -34,8 +34,8 @@ from pallasc.errors import CorruptError
 from pallasc.specs.canonical import labelled_key
 
 ROOT = "pallasc/v2"
-MAX_CATALOG_BYTES = 8 * 2**20
-"""About 250,000 variants; the oldest packs leave a catalog that would be larger."""
+MAX_CATALOG_BYTES = 4 * 2**20
+"""About 125,000 variants; the oldest packs leave a catalog that would be larger."""
 MAX_ROWS = 10_000
 MAX_PACK_BYTES = 12 * 2**20
 MAX_TAIL_BYTES = 4 * 2**20
@@ -108,11 +108,14 @@ class Catalog(NamedTuple):
         seen: set[bytes] = set()
         kept, size = [], _HEAD
         for row in rows[:MAX_ROWS]:
-            names = [name for name in row.each() if name not in seen]
-            size += _ROW.size + len(names) * _NAME
-            if names and size <= MAX_CATALOG_BYTES:
-                seen.update(names)
-                kept.append(row._replace(names=b"".join(names)))
+            if seen:
+                names = b"".join(name for name in row.each() if name not in seen)
+                row = row._replace(names=names)
+            if row.pack in added:  # names of the other packs differ already
+                seen.update(row.each())
+            size += _ROW.size + len(row.names)
+            if row.names and size <= MAX_CATALOG_BYTES:
+                kept.append(row)
         return Catalog(tuple(kept))
 
     def has(self, change: Change) -> bool:
@@ -129,8 +132,10 @@ class Catalog(NamedTuple):
             pack, tail = bytes.fromhex(row.pack), bytes.fromhex(row.tail)
             count = len(row.names) // _NAME
             parts += [_ROW.pack(pack, tail, *row[2:5], count), row.names]
-        body = b"".join(parts)
-        return _MAGIC + hashlib.sha256(body).digest() + body
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(part)
+        return b"".join([_MAGIC, digest.digest(), *parts])
 
 
 def decode_catalog(data: bytes) -> Catalog:
@@ -141,7 +146,7 @@ def decode_catalog(data: bytes) -> Catalog:
     """
     if not data.startswith(_MAGIC):
         raise CorruptError("not a pallasc catalog (bad magic)")
-    if hashlib.sha256(data[_HEAD:]).digest() != data[len(_MAGIC) : _HEAD]:
+    if hashlib.sha256(memoryview(data)[_HEAD:]).digest() != data[len(_MAGIC) : _HEAD]:
         raise CorruptError("the catalog is damaged or cut short")
     rows: list[PackRow] = []
     at = _HEAD

@@ -27,9 +27,10 @@ from pallasc.cache.signing import Trust, read_trust
 PATIENCE_S = 1.8
 VARIANT_S = 0.1
 MOST_FAILURES = 8
-MOST_GROWTH_BYTES = 40 * 2**20
+MOST_GROWTH_BYTES = 32 * 2**20
 REQUEST_S = 10.0
 _TICK_S = 0.02
+_WATCH_S = 0.004
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ class Session:
         self._grown_from[task] = _resident_bytes()
         try:
             while not task.done():
-                await asyncio.wait([task], timeout=_TICK_S)
+                await asyncio.wait([task], timeout=_WATCH_S)
                 oldest = next(iter(self._grown_from.values()))
                 if _resident_bytes() - oldest > MOST_GROWTH_BYTES:
                     text = f"{self.stats.url}: the server's answers do not end"

@@ -20,6 +20,7 @@ from pallasc.cache.entries import entries_of_variant
 from pallasc.cache.packs.format import Entry
 from pallasc.cache.packs.writer import PackWriter
 from pallasc.cache.remote.catalog import (
+    MAX_CATALOG_BYTES,
     ROOT,
     Catalog,
     Change,
@@ -172,7 +173,7 @@ async def change_catalog(session: Session, namespace: str, change: Change) -> Ca
                 catalog, version = await read_catalog(session, namespace)
             except CorruptError:
                 catalog = Catalog()
-                version = (await session.objects.get(name, limit=2**24)).version
+                version = (await session.objects.get(name, limit=4 * MAX_CATALOG_BYTES)).version
             new = catalog.changed(change)
             if new == catalog:
                 return catalog
