@@ -102,9 +102,9 @@ def source_lines(artifact: Artifact, tables: Tables, files: Files) -> SourceLine
     kernels = []
     for kernel in _mosaic(artifact):
         table = tables[kernel.ptx or ""]
-        numbers = [0]
-        for places in table.stacks:
-            numbers.append(_number(places, files, stacks))
+        used = sorted({*table.numbers} - {0})
+        numbers = {each: _number(table.stacks[each - 1], files, stacks) for each in used}
+        own = tuple(numbers.values())
         elf = parse_elf(artifact.blob(kernel.cubin))
         text = code_of(elf, kernel.name)
         told = lines_of_code(ptx_rows(elf), len(text))
@@ -115,8 +115,8 @@ def source_lines(artifact: Artifact, tables: Tables, files: Files) -> SourceLine
                 code=digest(text),
                 ptx=kernel.ptx or "",
                 ptx_lines=tuple(with_products(text, ptx, told)),
-                ptx_stacks=tuple(numbers[number] for number in table.numbers),
-                shared_memory=tuple(_memory(part, numbers, files, stacks) for part in table.memory),
+                ptx_stacks=tuple(numbers.get(number, 0) for number in table.numbers),
+                shared_memory=tuple(_memory(part, own, files, stacks) for part in table.memory),
             )
         )
     return SourceLines(tuple(kernels), tuple(stacks), files.files())
@@ -133,7 +133,7 @@ def _memory(part: Part, own: Sequence[int], files: Files, stacks: dict[Stack, in
     number = _number(part.stack, files, stacks)
     if not number and part.what in ("scratch", "barrier", "tensor memory address"):
         by_number = {number: stack for stack, number in stacks.items()}
-        number = min(own[1:], key=lambda each: len(by_number.get(each, ())), default=0)
+        number = min(own, key=lambda each: len(by_number.get(each, ())), default=0)
     return SharedMemory(part.what, part.name, part.type, part.bytes, part.offset, number)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pallasc.compiler.lowering.line_tables import matched, printed_kernels
-from pallasc.errors import CompileError
+from pallasc.compiler.lowering.line_tables import _with_calls, matched, printed_kernels
+from pallasc.errors import CompileError, Location
 
 SHIPPED = """\
 .version 9.0
@@ -103,6 +103,20 @@ def test_barriers_are_initialized_at_the_line_of_their_kernel() -> None:
     two = located + located.replace("1 2 0", "1 3 0").replace("entry kernel", "entry other")
     both = zip((shipped * 2).splitlines(), matched(shipped * 2, two, 6), strict=True)
     assert [number for line, number in both if "mbarrier.init" in line] == [2, 3]
+
+
+def test_the_start_of_a_kernel_has_the_line_of_its_call() -> None:
+    """The kernel is called at line 23, in a backward rule; a function before it has number 1."""
+    call = (Location("k.py", 23), Location("k.py", 30))
+    stacks = [(Location("k.py", 26),), call, (Location("k.py", 13), *call)]
+    stacks += [(Location("k.py", 8), Location("k.py", 14), *call)]
+    located = (
+        LOCATED.replace("1 2 0", "1 1 0", 1).replace("1 5 0", "1 4 1").replace("1 1 7", "1 3 1")
+    )
+    found = _with_calls(matched(SHIPPED, located, len(stacks)), stacks)
+    pairs = zip(SHIPPED.splitlines(), found, strict=True)
+    lines = {line.split()[0]: number for line, number in pairs if line}
+    assert (lines["mov.u32"], lines["bar.sync"]) == (2, 3)
 
 
 def test_a_number_without_a_stack_is_none() -> None:
