@@ -20,6 +20,7 @@ from pallasc.cli.arguments.options import (
     supervision_options,
 )
 from pallasc.cli.arguments.remote import remote_options
+from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
@@ -103,6 +104,7 @@ def command(
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.summary import summary
+    from pallasc.cli.terminal.output import count
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.options import Options
     from pallasc.reports.make import make_report
@@ -140,7 +142,11 @@ def command(
         page = make_report(
             report, store, checked=checked, baseline=before, title=title, timing=timings
         )
-    replace_file(output, page.encode("utf-8", "replace"))
+    data = page.encode("utf-8", "replace")
+    replace_file(output, data)
+    if not quiet:
+        variants = count(len(report.results), "variant")
+        echo(f"wrote {output}: {variants}, {len(data):,} bytes", err=True)
     return report.exit_code
 
 
