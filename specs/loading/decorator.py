@@ -202,6 +202,8 @@ def collect_python(path: str | Path, *, shown: str | None = None) -> list[Spec]:
             load_module(path, fresh=True, shown=shown)
     except SpecError as error:
         error.hint = error.hint or _how_to_call(error.__cause__)
+        # Python 3.13 has the same suggestion.
+        error.message = error.message.removesuffix(f". {error.hint}")
         raise
     if not collection.specs:
         raise SpecError(

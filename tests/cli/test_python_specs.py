@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,12 @@ FOR_MISSES_AND_ERRORS = {
 KERNEL = "import pallasc\n@pallasc.kernel(args=['f32[8]'], targets=['sm_90a'])\ndef k(x): pass\n"
 
 
+def _imported_with(module: str) -> set[str]:
+    """Return the modules that a module of Python imports: 3.13 imports `tempfile` for this one."""
+    command = [sys.executable, "-I", "-c", f"import {module}, sys; print(*sys.modules)"]
+    return {*subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()}
+
+
 def test_a_build_that_finds_all_imports_nothing_that_starts_processes(
     process: Callable[..., Any], built: Any, tmp_path: Path
 ) -> None:
@@ -45,7 +53,7 @@ def test_a_build_that_finds_all_imports_nothing_that_starts_processes(
     loaded = {*modules.read_text().splitlines()}
     assert "pallasc.compiler.builds.collect" in loaded
     assert loaded & STARTERS == set()
-    assert loaded & FOR_MISSES_AND_ERRORS == set()
+    assert loaded & FOR_MISSES_AND_ERRORS <= _imported_with("importlib.metadata")
     assert built.modules >= STARTERS, "the names are those of the modules that do"
 
 
