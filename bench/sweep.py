@@ -12,7 +12,7 @@ Each test ends as one of these:
 * unsupported: the emulator does not support an instruction, or pallasc cannot launch a step;
 * refused by JAX: JAX does not compile the kernel, as some tests want it;
 * no kernel: the test calls no kernel with arrays;
-* judges files: the test looks at dumps or profiles that JAX writes, which pallasc does not write;
+* explained: it fails for a reason in `EXPLAINED`, which is not a fault of the emulator;
 * skipped: the test is for another GPU;
 * stopped: the test took longer than `--limit`.
 
@@ -59,13 +59,19 @@ STATES = (
     "unsupported",
     "refused by JAX",
     "no kernel",
-    "judges files",
+    "explained",
     "skipped",
     "stopped",
 )
-JUDGE_FILES = re.compile(
-    r"\.test_(profiler|profiler_warp_scope|line_info|griddepcontrol_multi_kernel)\d*$"
-)
+EXPLAINED = {
+    "test_profiler.*|test_line_info": "looks at a profile or dump that only JAX writes",
+    "test_griddepcontrol_multi_kernel": "looks at a dump that only JAX writes",
+    "test_copy_gmem_to_smem_clamped_arrivals1": "copies past the end of an array, and is told so",
+    "test_copy_gmem_to_smem_predicate": "deadlocks with JAX 0.12: its predicate covers the arrival",
+    "test_realistic_matmul": "expects the bits of a product that CPUs round otherwise, by 1 ulp",
+    "test_cluster_launch_control[45]": "both blocks ask for work, as before `collective_axes`",
+}
+"""Tests that fail for a reason that was looked into; each says what the test does."""
 
 
 class Outcome(NamedTuple):
@@ -172,9 +178,11 @@ def outcome(test: unittest.TestCase, emulated: Emulated) -> Outcome:
     elif isinstance(error, CompileError):
         state, reason = "refused by JAX", error.message
     elif emulated.executed:
-        judged = JUDGE_FILES.search(_name(test)) and not error
-        bad = "judges files" if judged else "wrong"
-        state, reason = (bad if failures else "right"), (error.message if error else said)
+        state, reason = ("wrong" if failures else "right"), (error.message if error else said)
+        method = _name(test).rpartition(".")[2]
+        why = next((why for each, why in EXPLAINED.items() if re.fullmatch(each, method)), None)
+        if failures and why:
+            state, reason = "explained", why
     else:
         state, reason = ("refused by JAX" if failures else "no kernel"), said
     return Outcome(_name(test), state, _last_line(reason)[:300])
