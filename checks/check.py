@@ -281,11 +281,13 @@ class Checking:
         decided = self._results.get((id(asking), _DECIDES))
         if decided is None or decided[0].status == "not checked" or decided[0].fails:
             return result, from_store
-        findings = (
+        from pallasc.checks.findings import status_of
+
+        findings = tuple(
             replace(each, severity="note", hint=_ORDERED) if _is_race(each) else each
             for each in result.findings
         )
-        return replace(result, findings=tuple(findings)), from_store
+        return replace(result, findings=findings, status=status_of(findings)), from_store
 
 
 def _own_context(store: Store) -> Context:

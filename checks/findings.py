@@ -11,7 +11,7 @@ store, and in `--json`. In the store, files are relative to the spec's folder (`
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -24,6 +24,8 @@ CALLED = "called from here"
 """The text of a place that calls the function of the finding's line."""
 
 Status = Literal["passed", "found", "not checked"]
+
+_CONSEQUENCES = ("uninitialized-read", "wrong-numbers", "compiled-wrongly")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,8 @@ class LevelResult:
 
     Attributes:
         level: the name of the level.
-        status: `found` if and only if there are findings.
-        findings: what is wrong.
+        status: `found` if and only if there are findings other than notes.
+        findings: what is wrong, and notes.
         reason: why it was not checked; "" otherwise.
         stopped: it was not checked because the check itself was stopped or failed: time, memory, a
             crash, an error in the user's reference. Such a result is not stored, and the command
@@ -122,7 +124,7 @@ class LevelResult:
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if (self.status == "found") != bool(self.findings):
+        if (self.status == "found") != any(map(_is_fault, self.findings)):
             raise ValueError(f"{self.status!r} with {len(self.findings)} findings")
         if (self.status == "not checked") != bool(self.reason):
             raise ValueError(f"{self.status!r} because {self.reason!r}")
@@ -130,12 +132,25 @@ class LevelResult:
     @property
     def fails(self) -> bool:
         """Tell whether the command must not end with 0 because of this result."""
-        return self.stopped or any(finding.severity != "note" for finding in self.findings)
+        return self.stopped or self.status == "found"
 
 
-def from_findings(level: str, findings: tuple[Finding, ...]) -> LevelResult:
-    """Return the result of a level that has checked everything that it can see."""
-    return LevelResult(level=level, status="found" if findings else "passed", findings=findings)
+def _is_fault(finding: Finding) -> bool:
+    return finding.severity != "note"
+
+
+def from_findings(level: str, findings: Iterable[Finding]) -> LevelResult:
+    """Return the result of a level that has checked everything that it can see.
+
+    Causes come first: memory may be uninitialized because of a missing wait.
+    """
+    ordered = tuple(sorted(findings, key=lambda each: each.rule in _CONSEQUENCES))
+    return LevelResult(level=level, status=status_of(ordered), findings=ordered)
+
+
+def status_of(findings: Iterable[Finding]) -> Status:
+    """Return the status of a level that has these findings."""
+    return "found" if any(map(_is_fault, findings)) else "passed"
 
 
 def not_checked(level: str, reason: str, *, stopped: bool = False) -> LevelResult:

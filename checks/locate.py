@@ -50,6 +50,8 @@ class Locator:
 
     def located(self, results: Sequence[Located]) -> list[LevelResult]:
         """Return results with the lines of their findings, or a note that tells why not."""
+        from pallasc.checks.findings import status_of
+
         wanted = {
             _key(variant): (variant, artifact)
             for result, artifact, variant in results
@@ -63,7 +65,7 @@ class Locator:
             notes = result.notes
             if variant is not None and any(map(_names_ptx, findings)) and not tables:
                 notes = (*notes, f"no source lines: {self._why_none[_key(variant)]}")
-            status = "passed" if result.findings and not findings else result.status
+            status = status_of(findings) if result.status == "found" else result.status
             found.append(replace(result, status=status, findings=findings, notes=notes))
         return found
 

@@ -17,7 +17,7 @@ import re
 _ESCAPE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b[ -/]*[0-Z\\-~]", re.DOTALL
 )
-_COMMAND = re.compile(r"^([ \t\xa0]*)::", re.MULTILINE)
+_COMMAND = re.compile(r"^([^\S\n]*)::", re.MULTILINE)
 _MARKER = re.compile(r"##(?=\[|vso\[|teamcity\[)", re.IGNORECASE)
 _BIDIRECTIONAL = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _TAGS = range(0xE0000, 0xE0080)

@@ -376,7 +376,7 @@ def _places(origin: Origin) -> Iterator[Place]:
         yield Place(f"writes other elements: {each.opcode}", ptx_line=each.line)
     for each in origin.unread:
         yield Place(f"writes memory that is never read: {each.opcode}", ptx_line=each.line)
-    for source in origin.sources:
+    for source in origin.sources if origin.writer is not None else ():
         yield _fed(source, *origin.elsewhere.get(id(source.instruction), ("", "")))
 
 

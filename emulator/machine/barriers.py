@@ -59,11 +59,15 @@ class Mbarrier:
         self.pending = self.expected
         return True
 
+    def _expected(self) -> str:
+        """Return the arrivals of a phase, for people who wrote `num_arrivals`."""
+        if self.expected % _WARPGROUP:
+            return f"{self.expected} arrivals"
+        count = self.expected // _WARPGROUP
+        return f"{self.expected} arrivals (num_arrivals={count} with {_WARPGROUP} threads each)"
+
     def _left(self) -> str:
-        """Return the arrivals that are left in this phase, for people who wrote `num_arrivals`."""
-        of = f"{self.expected} arrivals"
-        if self.expected % _WARPGROUP == 0:
-            of += f" (num_arrivals={self.expected // _WARPGROUP} with {_WARPGROUP} threads each)"
+        of = self._expected()
         if self.pending:
             return f"only {self.pending} of its {of} are left"
         return f"all its {of} have already happened, and it waits for bytes of copies"
@@ -82,7 +86,7 @@ class Mbarrier:
             under_way = f", {self.bytes} bytes announced but not copied"
         elif self.bytes < 0:
             under_way = f", {-self.bytes} bytes copied but not announced"
-        return f"phase {self.phase}: {arrived} of {self.expected} arrivals{under_way}"
+        return f"phase {self.phase}: {arrived} of {self._expected()}{under_way}"
 
 
 @dataclass(slots=True)

@@ -113,8 +113,8 @@ class RegistersWait:
 
     def __str__(self) -> str:
         return (
-            f"{self.wanted} registers per thread, of which its warp has {self.held} and the other "
-            f"warps have given back {self.block.free_registers}"
+            f"{self.wanted} registers per thread: its warp has {self.held}, and the other warps "
+            f"have given back {self.block.free_registers}"
         )
 
 

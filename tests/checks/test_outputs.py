@@ -255,7 +255,7 @@ def test_junit_has_one_failure_a_case_and_none_for_notes(tmp_path: Path) -> None
 
 def test_the_summary_tells_notes_from_findings() -> None:
     note, *failures = _note_and_failures()
-    assert summary_line(_report_of(note)) == "1 variant in 1.0 s: 1 found; 1 note"
+    assert summary_line(_report_of(note)) == "1 variant in 1.0 s: 1 passed; 1 note"
     both = summary_line(_report_of(note, *failures))
     assert both == "1 variant in 1.0 s: 1 found; 2 findings, 1 note"
 

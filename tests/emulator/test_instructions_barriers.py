@@ -338,5 +338,5 @@ def test_a_warp_gets_the_registers_that_others_of_its_block_give_back(wanted: in
     if wanted == 64 + 64 - 40:
         assert run(lines, threads=64, registers=64).tolist() == list(range(64))
         return
-    with pytest.raises(Deadlock, match="96 registers per thread, of which its warp has 64 and"):
+    with pytest.raises(Deadlock, match="96 registers per thread: its warp has 64, and"):
         run(lines, threads=64, registers=64)
