@@ -129,7 +129,7 @@ def namespace(setup: Setup | RememberedToolchain) -> str:
     It consists of what is known before any file is hashed: versions, and the salt. Request keys
     alone decide what is a hit.
     """
-    from pallasc.cache.remote.catalog import namespace_of
+    from pallasc.cache.remote.transfer import namespace_of
     from pallasc.version import installed_version
 
     if isinstance(setup, Setup):
