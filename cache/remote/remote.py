@@ -1,7 +1,6 @@
 """A remote store of a build, and the commands about one.
 
-    remote = Remote(settings, store, tell=…)
-    remote.prepare(namespace)
+    remote = Remote(settings, store, namespace, tell=…)
     remote.fetch(request keys, accept)        what the local store lacks arrives there
     remote.offer(name of a manifest)          after each compilation, where writing is on
     stats = remote.finish()                   what is left is sent
@@ -60,6 +59,7 @@ class Remote:
     Args:
         settings: where it is, and whether it is written.
         store: the local store.
+        namespace: of the toolchain; see `transfer.namespace_of`.
         tell: is called with a warning, at most once.
         environ: where credentials are looked up.
 
@@ -71,6 +71,7 @@ class Remote:
         self,
         settings: RemoteSettings,
         store: Store,
+        namespace: str,
         *,
         tell: Callable[[str], None],
         environ: Mapping[str, str] = os.environ,
@@ -78,7 +79,7 @@ class Remote:
         self._trust = _trust(settings, environ)
         self._session = Session(settings, environ, is_build=True)
         self._writes, self._store, self._tell = settings.write, store, tell
-        self._namespace = ""
+        self._namespace = namespace
         self._catalog: Catalog | None = None
         self._writer: Writer | None = None
         self._brought: list[str] = []
@@ -90,10 +91,6 @@ class Remote:
     def stats(self) -> RemoteStats:
         """Figures so far."""
         return self._session.stats
-
-    def prepare(self, namespace: str) -> None:
-        """Set the namespace; see `transfer.namespace_of`. No request is made."""
-        self._namespace = namespace
 
     def fetch(self, wanted: Sequence[str], accept: Accept) -> dict[str, str]:
         """Bring variants into the local store.

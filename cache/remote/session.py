@@ -104,13 +104,15 @@ class Session:
         self.stats = RemoteStats(url=settings.address.text)
         self.is_build = is_build
         self.failed: RemoteError | None = None
-        self.objects = Objects(
-            settings.address,
-            self.stats,
-            environ=environ,
-            timeout_s=REQUEST_S if is_build else settings.timeout_s,
-            retries=1 if is_build else 2,
-        )
+        timeout = timedelta(seconds=REQUEST_S if is_build else settings.timeout_s)
+        options = {
+            "client_options": {"timeout": timeout, "allow_http": True, "user_agent": "pallasc"},
+            "retry_config": {
+                "max_retries": 1 if is_build else 2,
+                "retry_timeout": timedelta(seconds=3),
+            },
+        }
+        self.objects = Objects(settings.address, self.stats, environ, options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._grown_from: dict[asyncio.Task[Any], int] = {}
@@ -265,17 +267,6 @@ def _resident_bytes() -> int:
         return int(file.read().split()[1]) * _PAGE_BYTES
 
 
-@contextlib.contextmanager
-def command_session(settings: RemoteSettings, environ: Mapping[str, str]) -> Iterator[Session]:
-    """Give a session to a command, which waits for its requests and fails with their errors."""
-    session = Session(settings, environ, is_build=False)
-    try:
-        with session.waiting():
-            yield session
-    finally:
-        session.close()
-
-
 # ---- objects
 
 
@@ -294,13 +285,11 @@ class Objects:
         self,
         address: Address,
         stats: RemoteStats,
-        *,
         environ: Mapping[str, str],
-        timeout_s: float,
-        retries: int,
+        options: dict[str, Any],
     ) -> None:
-        self.address, self._stats = address, stats
-        self._environ, self._timeout_s, self._retries = environ, timeout_s, retries
+        self.address, self._stats, self._environ = address, stats, environ
+        self._options = options
         self._made: Any = None
         is_below = address.scheme in CLOUDS and address.path
         self._prefix = f"{address.path}/" if is_below else ""
@@ -438,13 +427,7 @@ class Objects:
                 hint="Install the extra: pip install 'pallasc[remote]'.",
             ) from None
         scheme, place = self.address.scheme, self.address.place
-        client: dict[str, Any] = {
-            "timeout": timedelta(seconds=self._timeout_s),
-            "allow_http": True,
-            "user_agent": "pallasc",
-        }
-        retry = {"max_retries": self._retries, "retry_timeout": timedelta(seconds=3)}
-        options: dict[str, Any] = {"client_options": client, "retry_config": retry}
+        options = self._options
         try:
             if scheme == "file":
                 return stores.LocalStore(self.address.path)
@@ -456,7 +439,7 @@ class Objects:
                 return stores.AzureStore(place, **options)
             header = authorization(self.address, self._environ)
             if header is not None:
-                client["default_headers"] = {"Authorization": header}
+                options["client_options"]["default_headers"] = {"Authorization": header}
             return stores.HTTPStore(self.address.text, **options)
         except RemoteError:
             raise

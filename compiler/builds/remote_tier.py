@@ -60,8 +60,9 @@ class RemoteTier:
         if self._opened is None:
             from pallasc.cache.remote.remote import Remote
 
-            self._opened = Remote(self._settings, self._store, tell=self._store.tell)
-            self._opened.prepare(namespace(self._setup))
+            self._opened = Remote(
+                self._settings, self._store, namespace(self._setup), tell=self._store.tell
+            )
         return self._opened
 
     def fetch(self, lookup: Lookup, requests: Iterable[Request]) -> set[str]:

@@ -191,9 +191,10 @@ class _Translator:
     def kernel(self, thunk: Any, body: Any, places: Places) -> None:
         """Launch a kernel of XLA's in the cubin of the module."""
         dims = body.launch_dimensions
-        launch = Launch(
+        self._launch(
+            thunk,
+            self.executable.binary,
             kernel=body.kernel_name,
-            cubin=self._keep(self.executable.binary),
             grid=_dim3(dims.block_counts),
             cluster=_cluster(body),
             block=_dim3(dims.thread_counts_per_block),
@@ -201,9 +202,7 @@ class _Translator:
             pdl=body.use_pdl,
             parameters=self._xla_parameters(body, list(body.args), places),
             origin="xla",
-            label=thunk.thunk_info.profile_annotation,
         )
-        self._append(launch)
 
     def custom_kernel(self, thunk: Any, body: Any, places: Places) -> None:
         """Launch a kernel of XLA's that brings its own cubin."""
@@ -214,9 +213,10 @@ class _Translator:
         if spec.kernel_name.startswith(_STATEFUL):
             self._refuse(thunk, describe_thunk("rng_seed_thunk"))
         slices = packed([argument.slice for argument in body.args], spec)
-        launch = Launch(
+        self._launch(
+            thunk,
+            spec.cubin.data,
             kernel=spec.kernel_name,
-            cubin=self._keep(spec.cubin.data),
             grid=_dim3(kernel.block_dims),
             cluster=_cluster(kernel),
             block=_dim3(kernel.thread_dims),
@@ -224,9 +224,7 @@ class _Translator:
             pdl=body.use_pdl,
             parameters=self._xla_parameters(body, slices, places),
             origin="xla",
-            label=thunk.thunk_info.profile_annotation,
         )
-        self._append(launch)
 
     def _xla_parameters(
         self, body: Any, slices: list[Any], places: Places
@@ -266,22 +264,17 @@ class _Translator:
         operands = sum(item.HasField("shaped_slice") for item in body.operands)
         into, back = self._aligned(positions, [piece.size for piece in slices], operands)
         self.result.steps += into
-        self._append(
-            Launch(
-                kernel=mosaic.name,
-                cubin=self._keep(mosaic.cubin),
-                grid=launch.grid,
-                cluster=launch.cluster if any(launch.cluster) else None,
-                block=launch.block,
-                dynamic_smem_bytes=launch.dynamic_smem_bytes,
-                pdl=launch.pdl,
-                parameters=tuple(mosaic_parameter(a, positions) for a in launch.arguments),
-                origin="mosaic",
-                label=thunk.thunk_info.profile_annotation,
-                peer_table=peer_table(
-                    body, positions, multimem=mosaic.uses_multimem, ranks=self.ranks
-                ),
-            )
+        self._launch(
+            thunk,
+            mosaic.cubin,
+            kernel=mosaic.name,
+            grid=launch.grid,
+            cluster=launch.cluster if any(launch.cluster) else None,
+            block=launch.block,
+            dynamic_smem_bytes=launch.dynamic_smem_bytes,
+            pdl=launch.pdl,
+            parameters=tuple(mosaic_parameter(each, positions) for each in launch.arguments),
+            peer_table=peer_table(body, positions, multimem=mosaic.uses_multimem, ranks=self.ranks),
         )
         self.result.steps += back
 
@@ -345,15 +338,14 @@ class _Translator:
             self._refuse(thunk, "a slice at an offset that is computed at run time")
         self.run(sequence.thunks, places)
 
-    def _keep(self, cubin: bytes) -> str:
+    def _launch(self, thunk: Any, cubin: bytes, **fields: Any) -> None:
+        """Append a launch of a kernel in a cubin; `fields` are those of `Launch`."""
         key = digest(cubin)
         self.result.blobs[key] = cubin
         if key not in self._kernels:
             self._kernels[key] = parse_cubin(cubin).kernels
-        return key
-
-    def _append(self, launch: Launch) -> None:
-        check_signature(launch, self._kernels[launch.cubin])
+        launch = Launch(cubin=key, label=thunk.thunk_info.profile_annotation, **fields)
+        check_signature(launch, self._kernels[key])
         self.result.steps.append(launch)
 
 

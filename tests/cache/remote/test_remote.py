@@ -45,8 +45,7 @@ def test_what_one_machine_wrote_another_one_finds(
     assert (stats.hits, stats.saved_s, stats.refused) == (10, 15.0, [])
     for number in range(10):
         check(other, number)
-    remote = Remote(settings, other, tell=lambda text: None)
-    remote.prepare("0" * 64)
+    remote = Remote(settings, other, "0" * 64, tell=lambda text: None)
     assert remote.fetch(keys, accept_all) == {}
 
 
@@ -74,8 +73,7 @@ def test_only_accepted_manifests_arrive_and_the_newest_that_fits_counts(
     names = [put_set(version) for version in range(5)]
     for name in names:
         upload(settings, store, [name])
-    remote = Remote(settings, other, tell=lambda text: None)
-    remote.prepare(NAMESPACE)
+    remote = Remote(settings, other, NAMESPACE, tell=lambda text: None)
     seen: list[str] = []
 
     def accept(name: str, manifest: Manifest) -> bool:
@@ -206,8 +204,7 @@ def test_verify_finds_a_changed_byte_and_the_next_writer_heals_it(
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
     assert verify(settings) != []
-    remote = Remote(settings, other, tell=lambda text: None)
-    remote.prepare(NAMESPACE)
+    remote = Remote(settings, other, NAMESPACE, tell=lambda text: None)
     assert remote.fetch(keys, accept_all) == {}
     for key in fill(other, range(4)):
         remote.offer(key)
