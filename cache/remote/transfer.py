@@ -457,16 +457,18 @@ class Fetch:
             self._publish()
 
     def _copy_frame(self, pack: Pack, number: int, blobs: set[bytes]) -> None:
+        stored, frame = pack.stored(number), pack.frames[number]
+        content = packs.read_content(stored, frame, number)
         found = set()
-        for entry in pack.entries(number):
-            packed = packed_name(entry.area, entry.name)
+        for area, name, at, size in packs.read_head(content, number):
+            packed = packed_name(area, name)
             if packed in blobs:
-                if format.sha256(entry.data) != entry.name:
-                    raise CorruptError(f"blob {entry.name} is damaged")
+                if format.sha256(content[at : at + size]) != name:
+                    raise CorruptError(f"blob {name} is damaged")
                 found.add(packed)
         if found != blobs:
             raise CorruptError(f"frame {number} lacks a blob that its index names")
-        self._local.copy(pack.stored(number), pack.frames[number], only=blobs)
+        self._local.copy(stored, frame, content=content, only=blobs)
 
     def _judge(self, pack: Pack, name: str) -> PackedVariant | None:
         """Return the variant of a manifest if it is to be copied."""
@@ -546,6 +548,7 @@ class Writer:
     def _open(self) -> None:
         self._out = io.BytesIO()
         self._pack = PackWriter(self._out)
+        self._tail: list[Entry] = []
         self._names: list[bytes] = []
         self._bytes = 0
 
@@ -570,7 +573,8 @@ class Writer:
         if size > MAX_VARIANT_BYTES:
             raise CorruptError(f"manifest {name}: {size:,} bytes are too many for a remote store")
         self._known.add(packed)
-        self._pack.add(entries)
+        self._pack.add([entry for entry in entries if entry.area == format.BLOBS])
+        self._tail += [entry for entry in entries if entry.area != format.BLOBS]
         self._names.append(packed)
         self._bytes += size
         if self._bytes >= PACK_BYTES:
@@ -581,6 +585,8 @@ class Writer:
         """Send the pack that is being filled."""
         if not self._names:
             return
+        self._pack.end_frame()  # records are read without unpacking blobs
+        self._pack.add(self._tail)
         summary = self._pack.close()
         row = PackRow(summary.digest, summary.size, int(time.time()), b"".join(self._names))
         data = self._out.getvalue()
