@@ -80,6 +80,7 @@ PACK_BYTES = 4 * 2**20
 """A pack is sent after the variant that fills it so far; counted before compression."""
 _UNDER_WAY, _UNDER_WAY_BYTES = 4, 8 * 2**20
 """Requests under way, and bytes of packs that are being read."""
+_LOCAL_PACK_BYTES = 8 * 2**20
 _ATTEMPTS = 10
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MAGIC = b"pallasc-remote 3\n"
@@ -453,7 +454,7 @@ class Fetch:
             self._local.add(found.entries)
             self._complete[name] = found.manifest
         self._session.earn(len(accepted))
-        if self._local.bytes_so_far >= PACK_BYTES:
+        if self._local.bytes_so_far >= _LOCAL_PACK_BYTES:
             self._publish()
 
     def _copy_frame(self, pack: Pack, number: int, blobs: set[bytes]) -> None:
