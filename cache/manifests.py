@@ -2,7 +2,7 @@
 
 All fields are optional and unknown ones are rejected. A store may come from an untrusted source, so
 readers of a checked manifest only have to handle missing fields. What the fields mean is documented
-in `manifest.py` and `remembered_toolchain.py` of `compiler/inputs`, and in
+in `manifest.py` of `compiler/inputs`, and in
 `compiler/builds/collect.py`; `check` in `checks/stored_results.py`, `lines` in
 `analysis/lines/stored.py`.
 """

@@ -60,8 +60,7 @@ def mosaic_cubins(executable: bytes) -> list[bytes]:
 
     Wherever the calls lie: XLA may have put them into a graph.
     """
-    from pallasc.compiler.executable.serialized import parse_executable
-    from pallasc.compiler.executable.xla_schema import message_type
+    from pallasc.compiler.executable.serialized import message_type, parse_executable
 
     kind = message_type("MosaicGpuKernelProto")
     found = map(kind.FromString, _states(parse_executable(executable)))

@@ -1,47 +1,56 @@
-"""A remote store of a build, and the commands that read one.
+"""A remote store of a build, and the commands about one.
 
-    remote = Remote(settings, store, tell=…)
-    remote.prepare(namespace)
+    remote = Remote(settings, store, namespace, tell=…)
     remote.fetch(request keys, accept)        what the local store lacks arrives there
     remote.offer(name of a manifest)          after each compilation, where writing is on
     stats = remote.finish()                   what is left is sent
 
-Nothing in `Remote` raises for what a remote does, and waiting is bounded: `session.py`.
+Nothing in `Remote` raises for what a remote does, and waiting is bounded: `session.py`. Commands
+wait as long as `--timeout` allows, and fail where the remote fails.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from pallasc.cache import format
 from pallasc.cache.manifests import Manifest, set_prefix
-from pallasc.cache.packs.reader import open_pack
-from pallasc.cache.remote.catalog import (
-    ROOT,
-    Catalog,
-    PackRow,
-    pack_name,
-)
-from pallasc.cache.remote.objects import OF_ONE_OBJECT, RemoteError
-from pallasc.cache.remote.read import Accept, Fetch, known_catalog, open_tail, read_catalog
-from pallasc.cache.remote.session import Session, command_session, trust_of
+from pallasc.cache.remote.session import OF_ONE_OBJECT, Failure, RemoteError, Session
 from pallasc.cache.remote.settings import RemoteSettings, RemoteStats
-from pallasc.cache.remote.write import (
-    MOST_PACKS,
-    OnStep,
-    Transfer,
+from pallasc.cache.remote.transfer import (
+    ROOT,
+    Accept,
+    Catalog,
+    Change,
+    Fetch,
+    PackedVariant,
+    PackRow,
     Writer,
-    namespaces_of,
-    use_change,
+    change_catalog,
+    known_catalog,
+    open_remote_pack,
+    pack_name,
+    read_catalog,
 )
+from pallasc.cache.signing import Trust, read_trust
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
 
-Judge = Callable[[RemoteStats, str, Manifest], bool]
+MOST_PACKS = 32
+"""A build that had to read from more packs sends what it read again, in few packs."""
+GRACE_S = 24 * 3600
+"""Objects that no catalog names stay for a day: their writer may still be at work."""
+_USED_AGAIN_S = 24 * 3600
 _PROBE = f"{ROOT}/probe"
+
+Judge = Callable[[RemoteStats, str, Manifest], bool]
+OnStep = Callable[[int, int], None]
+"""Is called with the number of variants that are done, and of all."""
 
 
 class Remote:
@@ -50,6 +59,7 @@ class Remote:
     Args:
         settings: where it is, and whether it is written.
         store: the local store.
+        namespace: of the toolchain; see `transfer.namespace_of`.
         tell: is called with a warning, at most once.
         environ: where credentials are looked up.
 
@@ -61,17 +71,17 @@ class Remote:
         self,
         settings: RemoteSettings,
         store: Store,
+        namespace: str,
         *,
         tell: Callable[[str], None],
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self._trust = trust_of(settings, environ)
+        self._trust = _trust(settings, environ)
         self._session = Session(settings, environ, is_build=True)
         self._writes, self._store, self._tell = settings.write, store, tell
-        self._namespace = ""
+        self._namespace = namespace
         self._catalog: Catalog | None = None
         self._writer: Writer | None = None
-        self._waiting: list[str] = []
         self._brought: list[str] = []
         self._used: set[str] = set()
         self._bad: set[str] = set()
@@ -81,10 +91,6 @@ class Remote:
     def stats(self) -> RemoteStats:
         """Figures so far."""
         return self._session.stats
-
-    def prepare(self, namespace: str) -> None:
-        """Set the namespace; see `catalog.namespace_of`. No request is made."""
-        self._namespace = namespace
 
     def fetch(self, wanted: Sequence[str], accept: Accept) -> dict[str, str]:
         """Bring variants into the local store.
@@ -104,9 +110,7 @@ class Remote:
             if catalog is None:
                 return {}
             found = catalog.find(set_prefix(key) for key in wanted)
-            fetch = Fetch(
-                self._session, self._store, self._namespace, self._trust, accept, hold=True
-            )
+            fetch = Fetch(self._session, self._store, self._namespace, self._trust, accept)
             fetch.run(found)
         self._brought += fetch.actions
         self._used |= fetch.used
@@ -118,19 +122,17 @@ class Remote:
 
     def offer(self, name: str) -> None:
         """Send a variant, given the name of its manifest here, if writing is on."""
-        if not self._writes or self._session.failed is not None:
-            return
-        self._waiting.append(name)
-        if self._catalog is not None:
-            self._send_waiting(self._catalog)
+        if self._writes:
+            self._send([name])
 
     def finish(self) -> RemoteStats:
         """Send what is left, end all requests, and return what was done."""
         try:
-            has_news = self._waiting or self._writer or self._used or self._bad
-            if self._writes and self._session.failed is None and has_news:
+            if len(self._used) > MOST_PACKS and self._writes:
+                self._send(self._brought, again=True)  # the next build reads from few packs
+            if self._writes and (self._writer or self._used or self._bad):
                 with self._session.waiting():
-                    self._finish_writing()
+                    self._change_catalog()
         except RemoteError as error:
             self._session.fail(error)
         finally:
@@ -138,17 +140,15 @@ class Remote:
             self._session.close()
         return self.stats
 
-    def _finish_writing(self) -> None:
+    def _change_catalog(self) -> None:
         catalog = self._load()
         if catalog is None:
             return
-        if len(self._used) > MOST_PACKS:  # so that the next build reads from few packs
-            self._writer = self._writer or Writer(self._session, self._namespace, ())
-            for name in self._brought:
-                self._add(self._writer, name)
-        self._send_waiting(catalog)
+        now = int(time.time())
+        stale = {row.pack for row in catalog.rows if row.used < now - _USED_AGAIN_S}
+        used = dict.fromkeys((self._used & stale) - self._bad, now)
         writer = self._writer or Writer(self._session, self._namespace, ())
-        self.stats.offered = writer.finish(use_change(catalog, self._used, self._bad))
+        self.stats.offered = writer.finish(Change(used=used, dropped=self._bad))
 
     def _load(self) -> Catalog | None:
         """Return the catalog; None if it cannot be known."""
@@ -156,25 +156,24 @@ class Remote:
             try:
                 self._catalog = known_catalog(self._session, self._namespace)
             except RemoteError as error:
-                self._session.failed_with(error)
                 self._session.fail(error)
         self._tell_once()
         return None if self._session.failed else self._catalog
 
-    def _send_waiting(self, catalog: Catalog) -> None:
-        if self._writer is None:
-            rows = tuple(row for row in catalog.rows if row.pack not in self._bad)
-            self._writer = Writer(self._session, self._namespace, Catalog(rows).names())
-        waiting, self._waiting = self._waiting, []
-        for name in waiting:
-            self._add(self._writer, name)
-
-    def _add(self, writer: Writer, name: str) -> None:
-        try:
+    def _send(self, names: Sequence[str], *, again: bool = False) -> None:
+        with self._session.waiting():
+            catalog = self._load()
+            if catalog is None:
+                return
+            if self._writer is None:
+                rows = tuple(row for row in catalog.rows if row.pack not in self._bad)
+                self._writer = Writer(self._session, self._namespace, Catalog(rows).names())
             with self._session.own_work():
-                writer.add(self._store, name)
-        except CorruptError as error:
-            self.stats.refuse(error.message)
+                for name in names:
+                    try:
+                        self._writer.add(self._store, name, again=again)
+                    except CorruptError as error:
+                        self.stats.refuse(error.message)
 
     def _tell_once(self) -> None:
         error = self._session.failed
@@ -182,6 +181,88 @@ class Remote:
             self._told = True
             hint = f" {error.hint}" if error.hint else ""
             self._tell(f"remote store disabled for this build: {error.message}.{hint}")
+
+
+def _trust(settings: RemoteSettings, environ: Mapping[str, str]) -> Trust | None:
+    """Return the keys that must sign manifests, None where no signature is required of remotes."""
+    return read_trust(environ, required=True) if settings.signed else None
+
+
+# ---- commands
+
+
+@contextlib.contextmanager
+def _command_session(settings: RemoteSettings, environ: Mapping[str, str]) -> Iterator[Session]:
+    session = Session(settings, environ, is_build=False)
+    with contextlib.closing(session), session.waiting():
+        yield session
+
+
+def _namespaces(session: Session, names: Sequence[str] | None = None) -> Sequence[str]:
+    """Return these namespaces, by default all of the remote."""
+    if names is not None:
+        return names
+    try:
+        return sorted(filter(format.is_name, session.result(session.objects.folders(ROOT))))
+    except RemoteError as error:
+        if error.failure is Failure.MISSING:
+            return []
+        raise
+
+
+class Transfer(NamedTuple):
+    """The result of a push or pull.
+
+    Attributes:
+        moved: variants that were sent or brought.
+        present: variants that were there before.
+        left: variants that the local store lacks a part of, or that did not arrive.
+        stats: requests, bytes and refusals.
+    """
+
+    moved: int
+    present: int
+    left: int
+    stats: RemoteStats
+
+
+def push(
+    settings: RemoteSettings,
+    store: Store,
+    names: Mapping[str, Sequence[str]],
+    *,
+    environ: Mapping[str, str] = os.environ,
+    on_step: OnStep = lambda done, of: None,
+) -> Transfer:
+    """Send variants of the local store to the remote; a killed push can be started again.
+
+    Args:
+        settings: of the remote; `write` does not matter.
+        store: the local store.
+        names: names of manifests by namespace.
+        environ: where credentials are looked up.
+        on_step: is called as variants are done.
+
+    Raises:
+        RemoteError: the remote fails.
+        CorruptError: a name is not one.
+    """
+    moved = left = done = 0
+    total = sum(map(len, names.values()))
+    with _command_session(settings, environ) as session:
+        for namespace, wanted in names.items():
+            writer = Writer(session, namespace, known_catalog(session, namespace).names())
+            for name in wanted:
+                try:
+                    left += writer.add(store, name) is None
+                except CorruptError as error:
+                    session.stats.refuse(error.message)
+                    left += 1
+                done += 1
+                on_step(done, total)
+            moved += writer.finish(Change())
+        session.stats.offered = moved
+        return Transfer(moved, total - moved - left, left, session.stats)
 
 
 def pull(
@@ -210,10 +291,10 @@ def pull(
         RemoteError: the remote fails, or cannot be listed.
         SpecError, ToolError: signatures are required, and a key cannot be used.
     """
-    trust = trust_of(settings, environ)
+    trust = _trust(settings, environ)
     moved = present = left = 0
-    with command_session(settings, environ) as session:
-        for namespace in namespaces_of(session) if namespaces is None else namespaces:
+    with _command_session(settings, environ) as session:
+        for namespace in _namespaces(session, namespaces):
             catalog = known_catalog(session, namespace)
             absent: dict[PackRow, list[str]] = {}
             for row in catalog.rows:
@@ -249,21 +330,17 @@ def probe(
         Why the remote cannot be read, and why it cannot be written; "" if it can.
     """
     session = Session(settings, environ, is_build=True)
-    problems = ["", ""]
-    try:
-        with session.waiting():
-            for number in range(1 + settings.write):
-                try:
-                    if number:
-                        session.result(session.objects.put(_PROBE, b"pallasc\n"))
-                    else:
-                        known_catalog(session, namespace)
-                except RemoteError as error:
-                    problems[number] = f"{error.message}. {error.hint or ''}".strip()
-                    break
-    finally:
-        session.close()
-    return problems[0], problems[1]
+    with contextlib.closing(session), session.waiting():
+        try:
+            known_catalog(session, namespace)
+        except RemoteError as error:
+            return f"{error.message}. {error.hint}", ""
+        try:
+            if settings.write:
+                session.result(session.objects.put(_PROBE, b"pallasc\n"))
+        except RemoteError as error:
+            return "", f"{error.message}. {error.hint}"
+    return "", ""
 
 
 class NamespaceStats(NamedTuple):
@@ -296,21 +373,17 @@ def survey(
     Raises:
         RemoteError: the remote fails, or cannot be listed.
     """
-    with command_session(settings, environ) as session:
-        names = namespaces_of(session) if namespaces is None else namespaces
-        return [_figures(name, known_catalog(session, name)) for name in names]
-
-
-def _figures(namespace: str, catalog: Catalog) -> NamespaceStats:
-    times = [row.used for row in catalog.rows]
-    return NamespaceStats(
-        namespace,
-        len({set_prefix(name.hex()) for name in catalog.names()}),
-        len(catalog.rows),
-        sum(row.size for row in catalog.rows),
-        min(times, default=0),
-        max(times, default=0),
-    )
+    found = []
+    with _command_session(settings, environ) as session:
+        for namespace in _namespaces(session, namespaces):
+            catalog = known_catalog(session, namespace)
+            variants = len({set_prefix(name.hex()) for name in catalog.names()})
+            size, times = sum(row.size for row in catalog.rows), [row.used for row in catalog.rows]
+            oldest, newest = min(times, default=0), max(times, default=0)
+            found.append(
+                NamespaceStats(namespace, variants, len(catalog.rows), size, oldest, newest)
+            )
+    return found
 
 
 def verify(
@@ -324,8 +397,8 @@ def verify(
     Raises:
         RemoteError: the remote fails, or cannot be listed.
     """
-    with command_session(settings, environ) as session:
-        names = namespaces_of(session) if namespaces is None else namespaces
+    with _command_session(settings, environ) as session:
+        names = _namespaces(session, namespaces)
         return [f"{name}: {fault}" for name in names for fault in _faults(session, name)]
 
 
@@ -336,12 +409,16 @@ def _faults(session: Session, namespace: str) -> Iterator[str]:
         yield error.message
         return
     for row in catalog.rows:
-        name = pack_name(namespace, row.pack)
         try:
-            data = session.result(session.objects.get(name, limit=row.size)).data
-            open_tail(row, data[row.offset :])
-            for fault in _pack_faults(row, data):
-                yield f"pack {row.pack}: {fault}"
+            name = pack_name(namespace, row.pack)
+            data, _ = session.result(session.objects.get(name, limit=row.size))
+            pack = open_remote_pack(row, data)
+            yield from (f"pack {row.pack}: {fault}" for _, fault in pack.faults())
+            for name, _ in pack.listed(format.BLOBS):
+                if format.sha256(pack.read(format.BLOBS, name) or b"") != name:
+                    yield f"pack {row.pack}: blob {name} is damaged"
+            for packed in row.each():
+                PackedVariant.read(pack, packed.hex())
         except CorruptError as error:
             yield f"pack {row.pack}: {error.message}"
         except RemoteError as error:
@@ -350,24 +427,83 @@ def _faults(session: Session, namespace: str) -> Iterator[str]:
             yield f"pack {row.pack}: {error.message}"
 
 
-def _pack_faults(row: PackRow, data: bytes) -> Iterator[str]:
-    """Yield what is wrong with a pack; every file in it is verified."""
-    pack = open_pack(data, digest=row.pack)
-    yield from (fault for _, fault in pack.faults())
-    records, manifests, blobs = {}, {}, set()
-    for number in range(len(pack.frames)):
-        for area, name, content in pack.entries(number):
-            if area == format.BLOBS:
-                blobs.add(name)
-                if format.sha256(content) != name:
-                    yield f"blob {name} is damaged"
-            elif area == format.ARTIFACTS:
-                records[name] = format.decode_artifact(name, content)
-            else:
-                manifests[name] = format.decode(format.KINDS[area], name, content)[0]
-    for each in row.each():
-        body = manifests.get(each.hex(), {})
-        record, digest = records.get(str(body.get("action")), ({"blobs": {}}, ""))
-        found = {blob["digest"] for blob in record["blobs"].values()}
-        if not digest or digest != body.get("record") or not found <= blobs:
-            yield f"manifest {each.hex()} does not lead to a whole artifact"
+class Pruned(NamedTuple):
+    """What went from a remote, or would go.
+
+    Attributes:
+        packs: packs that were too old or over the size.
+        unknown: objects that no catalog names.
+        bytes: of both.
+        kept_packs, kept_bytes: packs that stay.
+        unread: catalogs that are damaged; their namespaces stay as they are.
+    """
+
+    packs: int
+    unknown: int
+    bytes: int
+    kept_packs: int
+    kept_bytes: int
+    unread: tuple[str, ...] = ()
+
+
+def prune(
+    settings: RemoteSettings,
+    *,
+    max_age_s: float | None = None,
+    max_bytes: int | None = None,
+    dry_run: bool = False,
+    environ: Mapping[str, str] = os.environ,
+    now_s: float | None = None,
+) -> Pruned:
+    """Remove packs that were not used for long, and the longest unused ones over a size.
+
+    Catalogs change before anything is deleted, so a reader finds a miss at worst.
+
+    Raises:
+        RemoteError: the remote fails, or cannot be listed.
+    """
+    now = time.time() if now_s is None else now_s
+    unread: list[str] = []
+    catalogs: dict[str, Catalog] = {}
+    unknown: dict[str, int] = {}
+    with _command_session(settings, environ) as session:
+        for namespace in _namespaces(session):
+            try:
+                catalogs[namespace] = session.result(read_catalog(session, namespace))[0]
+            except CorruptError as error:
+                unread.append(f"namespace {namespace} stays as it is: {error.message}")
+        rows = [row for catalog in catalogs.values() for row in catalog.rows]
+        old = _old(rows, now, max_age_s, max_bytes)
+        change = Change(dropped=frozenset(row.pack for row in old))
+        gone = []
+        for namespace, catalog in catalogs.items():
+            names = [pack_name(namespace, row.pack) for row in catalog.rows if row in old]
+            gone += names
+            if names and not dry_run:
+                catalog = session.result(change_catalog(session, namespace, change))
+            named = {*names, *(pack_name(namespace, row.pack) for row in catalog.rows)}
+            for item in session.result(session.objects.listed(f"{ROOT}/{namespace}/packs")):
+                if item.name not in named and item.modified_s < now - GRACE_S:
+                    unknown[item.name] = item.size
+        for name in [] if dry_run else [*gone, *unknown]:
+            session.result(session.objects.delete(name))
+    freed = sum(row.size for row in old)
+    kept = sum(row.size for row in rows) - freed
+    return Pruned(
+        len(old), len(unknown), freed + sum(unknown.values()), len(rows) - len(old), kept,
+        tuple(unread),
+    )  # fmt: skip
+
+
+def _old(
+    rows: Sequence[PackRow], now_s: float, max_age_s: float | None, max_bytes: int | None
+) -> set[PackRow]:
+    """Return the packs that have to go: the too old ones, then the longest unused ones."""
+    size = sum(row.size for row in rows)
+    old = set()
+    for row in sorted(rows, key=lambda row: (row.used, row.pack)):
+        too_old = max_age_s is not None and row.used < now_s - max_age_s
+        if too_old or (max_bytes is not None and size > max_bytes):
+            old.add(row)
+            size -= row.size
+    return old

@@ -1,38 +1,91 @@
-"""Requests to a remote store in a background thread, and how long a build waits for them.
+"""Requests to a remote store, how long a build waits for them, and credentials.
 
-The thread runs an event loop, so every request can be cancelled, which ends its download. A build
-has a budget: it may lose `PATIENCE_S` of waiting, where each variant that arrives or is sent
-returns up to `VARIANT_S` of the time lost so far, less than compiling it takes. After that, after
-`MOST_FAILURES` bad objects, or after a failure of the whole remote, no further request is made.
+Requests go through obstore, in an event loop in a background thread, so every request can be
+cancelled, which ends its download. A build has a budget: it may lose `PATIENCE_S` of waiting, where
+each variant that arrives or is sent returns up to `VARIANT_S` of the time lost so far, less than
+compiling it takes. After that, after `MOST_FAILURES` bad objects, or after a failure of the whole
+remote, no further request is made.
 
 obstore reads the body of an error answer without a limit. So the memory of this process is watched
 while requests are under way, and one that makes it grow by `MOST_GROWTH_BYTES` ends the session.
+
+obstore's messages quote addresses, headers, and answers, which may hold credentials. An error here
+consists of words from this module, numbers, and names that match a pattern, and has no other
+exception attached. Credentials come from obstore's own look at the environment, and:
+
+    s3     the profile $AWS_PROFILE or `default` of ~/.aws where the environment has none: static
+           keys, region, endpoint_url; boto3, if installed, reads every other kind of profile
+    gs     google-auth, if installed, reads workload identity (`external_account`)
+    http   user and password of the URL, else PALLASC_REMOTE_TOKEN as a bearer token, else the
+           host's entry in $NETRC or ~/.netrc
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import configparser
 import contextlib
+import errno
+import json
 import os
+import re
+import stat
 import threading
 import time
-from collections.abc import Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from typing import Any, TypeVar
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-from pallasc.cache.remote.objects import OF_ONE_OBJECT, Failure, Objects, RemoteError
-from pallasc.cache.remote.settings import RemoteSettings, RemoteStats
-from pallasc.cache.signing import Trust, read_trust
+from pallasc.cache.remote.settings import CLOUDS, Address, RemoteSettings, RemoteStats
+from pallasc.errors import ToolError
 
 PATIENCE_S = 1.8
 VARIANT_S = 0.1
 MOST_FAILURES = 8
 MOST_GROWTH_BYTES = 32 * 2**20
 REQUEST_S = 10.0
+TOKEN = "PALLASC_REMOTE_TOKEN"
 _TICK_S = 0.02
 _WATCH_S = 0.004
+_CHUNK_BYTES = 256 * 2**10
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+_AWS_VARIABLES = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_SKIP_SIGNATURE",
+)
+_AWS_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+_FOR_BOTO3 = ("sso_session", "sso_start_url", "source_profile", "credential_process", "role_arn")
 T = TypeVar("T")
+
+
+class Failure(Enum):
+    """The kinds of failures, with their hints; MISSING and TORN leave the rest usable."""
+
+    MISSING = "Check the address; `pallasc cache push` makes what is missing."
+    TORN = "Try again; if it stays, look at the network and any proxy."
+    REFUSED = "Check the credentials and what they may do, and the address."
+    BROKEN = "Try again; if it stays, look at the server's own log."
+    UNREACHABLE = "Check the address, the network, the certificate and any proxy."
+    SLOW = "Try again later, or allow more time with --timeout."
+    SETTINGS = "Check the settings and credentials of the remote."
+
+
+OF_ONE_OBJECT = (Failure.MISSING, Failure.TORN)
+
+
+class RemoteError(ToolError):
+    """A remote store did not do what was asked; `failure` is the kind."""
+
+    def __init__(self, message: str, failure: Failure, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint or failure.value)
+        self.failure = failure
 
 
 class Session:
@@ -51,13 +104,15 @@ class Session:
         self.stats = RemoteStats(url=settings.address.text)
         self.is_build = is_build
         self.failed: RemoteError | None = None
-        self.objects = Objects(
-            settings.address,
-            self.stats,
-            environ=environ,
-            timeout_s=REQUEST_S if is_build else settings.timeout_s,
-            retries=1 if is_build else 2,
-        )
+        timeout = timedelta(seconds=REQUEST_S if is_build else settings.timeout_s)
+        options = {
+            "client_options": {"timeout": timeout, "allow_http": True, "user_agent": "pallasc"},
+            "retry_config": {
+                "max_retries": 1 if is_build else 2,
+                "retry_timeout": timedelta(seconds=3),
+            },
+        }
+        self.objects = Objects(settings.address, self.stats, environ, options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._grown_from: dict[asyncio.Task[Any], int] = {}
@@ -82,7 +137,7 @@ class Session:
                 oldest = next(iter(self._grown_from.values()))
                 if _resident_bytes() - oldest > MOST_GROWTH_BYTES:
                     text = f"{self.stats.url}: the server's answers do not end"
-                    raise RemoteError(text, Failure.TOO_LARGE)
+                    raise RemoteError(text, Failure.BROKEN)
             return task.result()
         finally:
             task.cancel()
@@ -212,21 +267,393 @@ def _resident_bytes() -> int:
         return int(file.read().split()[1]) * _PAGE_BYTES
 
 
-@contextlib.contextmanager
-def command_session(settings: RemoteSettings, environ: Mapping[str, str]) -> Iterator[Session]:
-    """Give a session to a command, which waits for its requests and fails with their errors."""
-    session = Session(settings, environ, is_build=False)
-    try:
-        with session.waiting():
-            yield session
-    finally:
-        session.close()
+# ---- objects
 
 
-def trust_of(settings: RemoteSettings, environ: Mapping[str, str]) -> Trust | None:
-    """Return the keys that must sign manifests, None where no signature is required of remotes.
+class StoredObject(NamedTuple):
+    """An object in a listing; `modified_s` in seconds since 1970."""
+
+    name: str
+    size: int
+    modified_s: float
+
+
+class Objects:
+    """The objects below an address; `stats` counts requests and bytes."""
+
+    def __init__(
+        self,
+        address: Address,
+        stats: RemoteStats,
+        environ: Mapping[str, str],
+        options: dict[str, Any],
+    ) -> None:
+        self.address, self._stats, self._environ = address, stats, environ
+        self._options = options
+        self._made: Any = None
+        is_below = address.scheme in CLOUDS and address.path
+        self._prefix = f"{address.path}/" if is_below else ""
+
+    async def get(self, name: str, *, limit: int) -> tuple[bytes, str]:
+        """Return an object of at most `limit` bytes, and its version, "" where there is none.
+
+        The stream is dropped at the first byte too many, which ends the download.
+        """
+        what = f"GET {self.address}/{name}"
+
+        async def read() -> tuple[bytes, str]:
+            result = await self._store(name).get_async(self._prefix + name)
+            meta = result.meta
+            parts, arrived = [], 0
+            if meta["size"] <= limit:
+                async for chunk in result.stream(_CHUNK_BYTES):
+                    parts.append(bytes(chunk))
+                    arrived += len(parts[-1])
+                    self._stats.bytes_read += len(parts[-1])
+                    if arrived > limit:
+                        break
+            if max(arrived, meta["size"]) > limit:
+                raise RemoteError(f"{what}: over the limit of {limit:,} bytes", Failure.TORN)
+            tag, version = meta.get("e_tag") or "", meta.get("version") or ""
+            return b"".join(parts), f"{tag}\n{version}" if tag or version else ""
+
+        return await self._call(what, read())
+
+    async def put(self, name: str, data: bytes, *, mode: Any = "overwrite") -> bool:
+        """Write an object; return False where `mode` does not allow to replace the present one."""
+
+        async def write() -> bool:
+            from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+            store = self._store(name, write=True)
+            try:
+                await store.put_async(self._prefix + name, data, mode=mode, use_multipart=False)
+            except (AlreadyExistsError, PreconditionError):
+                if mode == "overwrite":
+                    raise
+                return False
+            self._stats.bytes_written += len(data)
+            return True
+
+        return await self._call(f"PUT {self.address}/{name}", write())
+
+    async def put_if(self, name: str, data: bytes, version: str | None) -> bool:
+        """Write an object if it still has this version, None for "does not exist".
+
+        Plain web servers and folders have no such condition; there the object is written.
+        """
+        if self.address.scheme not in CLOUDS:
+            return await self.put(name, data)
+        tag, _, number = (version or "").partition("\n")
+        known = {label: text for label, text in (("e_tag", tag), ("version", number)) if text}
+        return await self.put(name, data, mode=known or "create")
+
+    async def listed(self, prefix: str) -> list[StoredObject]:
+        """Return the objects in a folder and below it."""
+
+        async def read() -> list[StoredObject]:
+            found = []
+            async for batch in self._store(prefix).list(self._prefix + prefix):
+                for meta in batch:
+                    name = meta["path"].removeprefix(self._prefix)
+                    found.append(
+                        StoredObject(name, meta["size"], meta["last_modified"].timestamp())
+                    )
+            return found
+
+        return await self._call(f"LIST {self.address}/{prefix}", read())
+
+    async def folders(self, prefix: str) -> list[str]:
+        """Return the names of the folders in a folder."""
+
+        async def read() -> list[str]:
+            found = await self._store(prefix).list_with_delimiter_async(self._prefix + prefix)
+            return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
+
+        return await self._call(f"LIST {self.address}/{prefix}", read())
+
+    async def delete(self, name: str) -> None:
+        """Delete an object; one that does not exist is no error."""
+        try:
+            delete = self._store(name).delete_async
+            await self._call(f"DELETE {self.address}/{name}", delete(self._prefix + name))
+        except RemoteError as error:
+            if error.failure is not Failure.MISSING:
+                raise
+
+    async def _call(self, what: str, request: Coroutine[Any, Any, T]) -> T:
+        """Make a request; its error is raised where the library's is not in `__context__`."""
+        self._stats.requests += 1
+        try:
+            return await request
+        except RemoteError:
+            raise
+        except FileNotFoundError as error:
+            problem = translated(str(error), what, missing=True)
+        except Exception as error:  # noqa: BLE001 - obstore also raises bare and built-in ones
+            problem = translated(str(error), what)
+        raise problem
+
+    def _store(self, name: str = "", *, write: bool = False) -> Any:
+        if self.address.scheme == "file":
+            self._check_folder(name, write=write)
+        if self._made is None:
+            self._made = self._connect()
+        return self._made
+
+    def _check_folder(self, name: str, *, write: bool) -> None:
+        """Make the folder of the address for a writer; refuse links and pipes below it."""
+        root = Path(self.address.path)
+        if not root.exists():
+            if not write:
+                raise RemoteError(f"{self.address}: does not exist", Failure.MISSING)
+            root.mkdir(parents=True)
+        for place in (root / name, *(root / name).parents):
+            if place == root:
+                break
+            if os.path.lexists(place):
+                mode = place.lstat().st_mode
+                if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+                    text = f"{self.address}: {place.relative_to(root)} is not a folder or file"
+                    raise RemoteError(text, Failure.TORN)
+
+    def _connect(self) -> Any:
+        try:
+            from obstore import store as stores
+        except ImportError:
+            raise RemoteError(
+                f"{self.address}: needs the package obstore, which is not installed",
+                Failure.SETTINGS,
+                hint="Install the extra: pip install 'pallasc[remote]'.",
+            ) from None
+        scheme, place = self.address.scheme, self.address.place
+        options = self._options
+        try:
+            if scheme == "file":
+                return stores.LocalStore(self.address.path)
+            if scheme == "s3":
+                return stores.S3Store(place, **options, **s3_options(self._environ))
+            if scheme == "gs":
+                return stores.GCSStore(place, **options, **gcs_options(self._environ))
+            if scheme == "az":
+                return stores.AzureStore(place, **options)
+            header = authorization(self.address, self._environ)
+            if header is not None:
+                options["client_options"]["default_headers"] = {"Authorization": header}
+            return stores.HTTPStore(self.address.text, **options)
+        except RemoteError:
+            raise
+        except Exception as error:  # noqa: BLE001 - obstore also raises bare and built-in ones
+            text = str(error)
+        if scheme == "file":
+            raise translated(text, str(self.address))
+        raise _unusable(f"{self.address}: the environment has no complete settings for this remote")
+
+
+# ---- errors
+
+_STATUS = re.compile(r"status code: (\d{3})\b|\bstatus: (\d{3})\b", re.ASCII)
+_CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>", re.ASCII)
+_SYSTEM = re.compile(r"\bos error (\d+)\b|\bOs \{ code: (\d+)\b", re.ASCII)
+_CERTIFICATE = re.compile(
+    r"\b(UnknownIssuer|Expired|NotValidForName|NotValidYet|BadSignature|Revoked|BadEncoding"
+    r"|CaUsedAsEndEntity)\b"
+)
+_OF_STATUS = {
+    404: Failure.MISSING, 410: Failure.MISSING, 401: Failure.REFUSED, 403: Failure.REFUSED,
+    407: Failure.REFUSED, 408: Failure.SLOW, 504: Failure.SLOW,
+}  # fmt: skip
+_OF_SYSTEM = {
+    errno.EACCES: Failure.REFUSED, errno.EPERM: Failure.REFUSED, errno.EROFS: Failure.REFUSED,
+    errno.ENOTDIR: Failure.SETTINGS, errno.ETIMEDOUT: Failure.SLOW,
+    errno.ECONNREFUSED: Failure.UNREACHABLE, errno.EHOSTUNREACH: Failure.UNREACHABLE,
+    errno.ENETUNREACH: Failure.UNREACHABLE,
+}  # fmt: skip
+_SIGNS = (
+    (r"dns error|lookup address", Failure.UNREACHABLE, "the host's name cannot be resolved"),
+    (r"Time(dO|o)ut", Failure.SLOW, "no answer came in time"),
+    (r"IncompleteBody|body error|response body", Failure.TORN, "the answer broke off"),
+    (r"Credential", Failure.REFUSED, "there are no credentials"),
+    (r"kind: Connect", Failure.UNREACHABLE, "no connection can be made"),
+)
+"""Patterns in the library's text, the failure, our text. The first match counts."""
+
+
+def translated(text: str, action: str, *, missing: bool = False) -> RemoteError:
+    """Return the error for a library's message; only known names of it are used.
+
+    Args:
+        text: the library's message.
+        action: the request and its address, without credentials.
+        missing: the library reports a missing object.
+    """
+    code, status, system = _CODE.search(text), _STATUS.search(text), _SYSTEM.search(text)
+    if code and code[1] in ("NoSuchBucket", "ContainerNotFound"):
+        hint = "Check the address, and what names the server, such as AWS_ENDPOINT_URL."
+        return RemoteError(f"{action}: there is no such bucket", Failure.SETTINGS, hint=hint)
+    if status or missing:
+        number = int(status[1] or status[2]) if status else 404
+        shown = f"{number} ({code[1]})" if code else str(number)
+        hint = "Make the folder of the address on the server." if number == 409 else ""
+        failure = _OF_STATUS.get(number, Failure.BROKEN)
+        return RemoteError(f"{action}: the server answers {shown}", failure, hint=hint)
+    if "certificate" in text:
+        fault = _CERTIFICATE.search(text)
+        hint = "Name the certificate of its authority in SSL_CERT_FILE." if fault else ""
+        why = f"the server's certificate is not valid ({fault[1] if fault else 'unknown reason'})"
+        return RemoteError(f"{action}: {why}", Failure.UNREACHABLE, hint=hint)
+    if system:
+        number = int(system[1] or system[2])
+        failure = _OF_SYSTEM.get(number, Failure.BROKEN)
+        return RemoteError(f"{action}: {os.strerror(number)}", failure)
+    for pattern, failure, why in _SIGNS:
+        if re.search(pattern, text):
+            return RemoteError(f"{action}: {why}", failure)
+    return RemoteError(f"{action}: the request failed", Failure.BROKEN)
+
+
+# ---- credentials
+
+
+def _unusable(text: str, hint: str = "") -> RemoteError:
+    return RemoteError(text, Failure.SETTINGS, hint=hint)
+
+
+def authorization(address: Address, environ: Mapping[str, str]) -> str | None:
+    """Return the header `Authorization` for requests of HTTP, None where there is none.
 
     Raises:
-        SpecError, ToolError: one is required, and a key cannot be used.
+        RemoteError: a token or netrc file cannot be used.
     """
-    return read_trust(environ, required=True) if settings.signed else None
+    token = environ.get(TOKEN, "").strip()
+    if address.login is None and token:
+        if not token.isascii() or not token.isprintable():
+            raise _unusable(f"{TOKEN} has characters that no header may have")
+        return f"Bearer {token}"
+    login = address.login or _netrc(address, environ)
+    if login is None:
+        return None
+    return f"Basic {base64.b64encode(':'.join(login).encode()).decode()}"
+
+
+def _netrc(address: Address, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    import netrc
+
+    named = environ.get("NETRC")
+    path = Path(named) if named else _home(environ) / ".netrc"
+    if not path.is_file():
+        return None
+    host = address.place.rpartition("]")[0].lstrip("[") or address.place.partition(":")[0]
+    try:
+        if not named and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            problem = "other users can read it"
+        else:
+            entry = netrc.netrc(path).authenticators(host)
+            return (entry[0], entry[2] or "") if entry else None
+    except OSError as error:
+        problem = error.strerror or "it cannot be read"
+    except netrc.NetrcParseError as error:
+        problem = f"line {error.lineno} is not understood"
+    raise _unusable(f"{path}: {problem}")
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("HOME") or "/nonexistent")
+
+
+def s3_options(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of obstore's S3 store that its own look at the environment lacks.
+
+    Raises:
+        RemoteError: the profile does not exist, or cannot be used.
+    """
+    options: dict[str, Any] = {}
+    if not any(environ.get(variable) for variable in _AWS_VARIABLES):
+        name = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE")
+        profile = _profile(environ, name or "default")
+        if name and not profile:
+            raise _unusable(f"the profile {name} of AWS has no entry in ~/.aws")
+        if "aws_access_key_id" in profile and "source_profile" not in profile:
+            keys = [label for label in _AWS_KEYS if label in profile]
+            options = {label.removeprefix("aws_"): profile[label] for label in keys}
+        elif any(label in profile for label in _FOR_BOTO3):
+            options["credential_provider"] = _boto3_provider(name or "default")
+        if "endpoint_url" in profile and not any(v.startswith("AWS_ENDPOINT") for v in environ):
+            options["endpoint"] = profile["endpoint_url"]
+        options["region"] = profile.get("region", "us-east-1")
+    if environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"):
+        options.pop("region", None)
+    else:
+        options.setdefault("region", "us-east-1")
+    return options
+
+
+def _profile(environ: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return a profile from both files of AWS; the credentials file wins."""
+    home = _home(environ) / ".aws"
+    config = environ.get("AWS_CONFIG_FILE") or home / "config"
+    credentials = environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / "credentials"
+    parser = configparser.RawConfigParser(strict=False, allow_no_value=True)
+    try:
+        parser.read([config, credentials], encoding="utf-8")
+    except (OSError, UnicodeDecodeError, configparser.Error):
+        is_readable = False
+    else:
+        is_readable = True
+    if not is_readable:
+        raise _unusable(f"{config} or {credentials}: it cannot be read")
+    sections = [each for each in (f"profile {name}", name) if parser.has_section(each)]
+    items = [item for section in sections for item in parser.items(section)]
+    return {label: value.strip() for label, value in items if value}
+
+
+def _provider(make: Callable[[], Any], who: str, packages: str, hint: str) -> Any:
+    """Return a provider of credentials; an error shows nothing of the library's text."""
+    try:
+        return make()
+    except ImportError:
+        problem = f"{who}: needs {packages}"
+    except Exception:  # noqa: BLE001 - these libraries' errors quote files of credentials
+        problem = f"{who}: {packages} cannot use it"
+    raise _unusable(problem, hint)
+
+
+def _boto3_provider(name: str) -> Any:
+    def make() -> Any:
+        import boto3
+        from obstore.auth.boto3 import Boto3CredentialProvider
+
+        return Boto3CredentialProvider(boto3.Session(profile_name=name))
+
+    hint = (
+        "Install boto3, or set the variables that "
+        "`aws configure export-credentials --format env` prints."
+    )
+    return _provider(make, f"the profile {name} of AWS", "boto3", hint)
+
+
+def gcs_options(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of obstore's Google store that its own look at the environment lacks.
+
+    Raises:
+        RemoteError: the credentials need google-auth, and it is missing.
+    """
+    named = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
+    if not named:
+        return {}
+    try:
+        kind = json.loads(Path(named).read_bytes()).get("type", "")
+    except (OSError, ValueError, AttributeError):
+        kind = None
+    if kind is None:
+        raise _unusable("GOOGLE_APPLICATION_CREDENTIALS names no readable file of JSON")
+    if kind in ("service_account", "authorized_user"):
+        return {}
+
+    def make() -> Any:
+        from obstore.auth.google import GoogleCredentialProvider
+
+        return GoogleCredentialProvider()
+
+    who, packages = "the credentials in $GOOGLE_APPLICATION_CREDENTIALS", "google-auth and requests"
+    return {"credential_provider": _provider(make, who, packages, f"Install {packages}.")}

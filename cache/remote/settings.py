@@ -195,7 +195,7 @@ def parse_address(url: str) -> Address:
         port = parts.port
     except ValueError:
         raise _wrong("is not a URL") from None
-    scheme = parts.scheme.lower()
+    scheme, path = parts.scheme, unquote(parts.path).strip("/")
     if scheme not in _SCHEMES:
         known = ", ".join(f"{name}://" for name in _SCHEMES)
         shown = scheme if re.fullmatch(r"[a-z0-9+.-]{1,20}", scheme) else "something else"
@@ -203,51 +203,37 @@ def parse_address(url: str) -> Address:
     if "?" in url or "#" in url:
         raise _wrong("has a query or a fragment", "Give credentials by the environment.")
     if scheme == "file":
-        return _folder(parts)
-    prefix = unquote(parts.path).strip("/")
-    names = prefix.split("/") if prefix else []
-    if not _PATH.fullmatch(prefix) or any(name in ("", ".", "..") for name in names):
+        is_absolute = parts.netloc in ("", "localhost") and parts.path.startswith("/")
+        if not is_absolute or "\0" in path:
+            raise _wrong("names no absolute folder", "Give file:///absolute/folder.")
+        return Address(f"file:///{path}", "file", "", f"/{path}")
+    names = path.split("/") if path else []
+    if not _PATH.fullmatch(path) or any(name in ("", ".", "..") for name in names):
         raise _wrong(
             "has a path with '..', an empty part or an unusual character",
             "Use letters, digits and any of . _ ~ @ + = , - in its path.",
         )
-    place, login = _bucket(scheme, parts) if scheme in CLOUDS else _host(scheme, parts, port)
-    text = f"{scheme}://{place}" + (f"/{prefix}" if prefix else "")
-    return Address(text, scheme, place, prefix, login)
+    place, login = _place(parts, port)
+    return Address(f"{scheme}://{place}{'/' * bool(path)}{path}", scheme, place, path, login)
 
 
 def _wrong(fault: str, hint: str = _HINT) -> SpecError:
     return SpecError(f"the address of the remote store {fault}", hint=hint)
 
 
-def _folder(parts: SplitResult) -> Address:
-    if parts.netloc not in ("", "localhost"):
-        raise _wrong("is file:// with a host", "Give file:///absolute/folder, with three slashes.")
-    path = unquote(parts.path)
-    if not path.startswith("/") or "\0" in path:
-        raise _wrong("is file:// without an absolute folder", "Give file:///absolute/folder.")
-    path = "/" + path.strip("/")
-    return Address(f"file://{path}", "file", "", path)
-
-
-def _bucket(scheme: str, parts: SplitResult) -> tuple[str, None]:
-    if "@" in parts.netloc:
-        raise _wrong(
-            "has credentials before its bucket",
-            "Give credentials by the environment, as the cloud's own tools take them.",
-        )
-    if not _BUCKET.fullmatch(parts.netloc):
-        problem = "has an unusual name" if parts.netloc else f"is {scheme}:// without the name"
-        raise _wrong(f"{problem} of a bucket or container")
-    return parts.netloc, None
-
-
-def _host(scheme: str, parts: SplitResult, port: int | None) -> tuple[str, tuple[str, str] | None]:
-    host = parts.hostname or ""
+def _place(parts: SplitResult, port: int | None) -> tuple[str, tuple[str, str] | None]:
+    """Return the bucket, or host and port, and the login."""
+    has_login, host = "@" in parts.netloc, parts.hostname or ""
+    if parts.scheme in CLOUDS:
+        if has_login:
+            raise _wrong(
+                "has credentials before its bucket",
+                "Give credentials by the environment, as the cloud's own tools take them.",
+            )
+        if not _BUCKET.fullmatch(parts.netloc):
+            raise _wrong("has no name, or an unusual name of a bucket or container")
+        return parts.netloc, None
     if not _HOST.fullmatch(host):
-        raise _wrong(f"is {scheme}:// without a host")
-    login = None
-    if "@" in parts.netloc:
-        login = (unquote(parts.username or ""), unquote(parts.password or ""))
-    place = (f"[{host}]" if ":" in host else host) + (f":{port}" if port is not None else "")
-    return place, login
+        raise _wrong("has no host, or an unusual one")
+    login = (unquote(parts.username or ""), unquote(parts.password or "")) if has_login else None
+    return (f"[{host}]" if ":" in host else host) + (f":{port}" if port is not None else ""), login

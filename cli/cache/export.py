@@ -76,7 +76,7 @@ def _selected(
     """Return names of manifests of variants and Python specs, and ids of absent variants."""
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.inputs.lookup import Lookup
-    from pallasc.compiler.inputs.remembered_toolchain import installed_or_remembered
+    from pallasc.compiler.inputs.manifest import installed_or_remembered
 
     reader = SpecReader(store=store)
     chosen = reader.select(

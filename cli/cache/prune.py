@@ -126,7 +126,7 @@ def _prune_remote(url: str, dry_run: bool, as_json: bool, limits: Mapping[str, s
         SpecError: the URL or a limit is wrong.
         RemoteError: the remote store fails, or can neither list nor delete.
     """
-    from pallasc.cache.remote.write import prune as prune_packs
+    from pallasc.cache.remote.remote import prune as prune_packs
     from pallasc.cache.upkeep.limits import parse_age, parse_size
     from pallasc.cli.terminal.output import json_text
     from pallasc.compiler.builds.options import remote_settings

@@ -54,7 +54,7 @@ def command(
       bound    why variants depend on this machine, by their ids
       and url, requests, bytes_read, bytes_written, refusals and more, as in pallasc build --json
     """
-    from pallasc.cache.remote.write import push
+    from pallasc.cache.remote.remote import push
     from pallasc.cli.cache import transferring
     from pallasc.cli.terminal.output import json_text
 

@@ -10,7 +10,7 @@ from pallasc.cli.terminal.output import count, echo
 from pallasc.cli.terminal.times import Heartbeat
 
 if TYPE_CHECKING:
-    from pallasc.cache.remote.write import Transfer
+    from pallasc.cache.remote.remote import Transfer
     from pallasc.cache.store import Store
     from pallasc.cli.arguments.options import SpecSelection
     from pallasc.compiler.builds.remote_tier import Sendable

@@ -44,7 +44,7 @@ def command(
     from pallasc.cli.arguments.selection import load_variants
     from pallasc.cli.render.why_text import explanation_text
     from pallasc.cli.terminal.output import json_text
-    from pallasc.compiler.inputs.remembered_toolchain import installed_or_remembered
+    from pallasc.compiler.inputs.manifest import installed_or_remembered
     from pallasc.compiler.inputs.why import explain_variants
 
     store = opened(store_root)

@@ -127,7 +127,7 @@ def stored_artifacts(variants: Iterable[Variant], store: Store) -> Mapping[str, 
     Without those that it does not have, or not as they would be compiled today.
     """
     from pallasc.compiler.inputs.lookup import Lookup
-    from pallasc.compiler.inputs.remembered_toolchain import installed_or_remembered
+    from pallasc.compiler.inputs.manifest import installed_or_remembered
     from pallasc.errors import NotCachedError, ToolError
 
     digests = {}

@@ -32,7 +32,7 @@ from pallasc.specs.spec import Variant
 if TYPE_CHECKING:
     from pallasc.cache.upkeep.limits import Limits
     from pallasc.compiler.cluster.pool import ClusterPool
-    from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
+    from pallasc.compiler.inputs.manifest import RememberedToolchain
     from pallasc.compiler.inputs.why import Explanation
     from pallasc.compiler.workers.diagnostics import Diagnostic
     from pallasc.compiler.workers.pool import Pool
@@ -132,7 +132,7 @@ def _run(run: Run) -> None:
             if run.misses and run.may_compile():
                 workers.compile(lookup, session)
             if any(_adds_manifest(result) for result in run.results.values()):
-                from pallasc.compiler.inputs.remembered_toolchain import remember
+                from pallasc.compiler.inputs.manifest import remember
 
                 remember(run.store, context.identity, setup.versions_now())
         run.notes += setup.notes(context)
@@ -160,7 +160,7 @@ def _prepared(run: Run) -> Setup | RememberedToolchain | None:
         return run.warm.setup()
     if options.ptxas is not None or is_compiler_installed():
         return prepare(options.ptxas)
-    from pallasc.compiler.inputs.remembered_toolchain import (
+    from pallasc.compiler.inputs.manifest import (
         choose_remembered,
         remembered_toolchains,
     )

@@ -29,7 +29,7 @@ from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.report import hidden_notes
-from pallasc.compiler.inputs.changes import CurrentSources
+from pallasc.compiler.inputs.lookup import CurrentSources
 from pallasc.compiler.toolchain.environment import (
     declared_fields,
     declared_values,
@@ -208,7 +208,7 @@ class SpecReader:
         """
         yield key, None
         if not is_compiler_installed():
-            from pallasc.compiler.inputs.remembered_toolchain import remembered_toolchains
+            from pallasc.compiler.inputs.manifest import remembered_toolchains
 
             for toolchain in remembered_toolchains(self.store):
                 yield _key(path, digests, of_project, toolchain.jax), set()

@@ -57,7 +57,7 @@ from pallasc.specs.lock import (
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
+    from pallasc.compiler.inputs.manifest import RememberedToolchain
     from pallasc.compiler.toolchain.setup import Setup
 
 _REPRODUCE = "See what differs with: pallasc build SPECS --reproduce N"

@@ -18,7 +18,7 @@ from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.builds.tuned_rows import tables_of
 from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
-from pallasc.compiler.inputs.remembered_toolchain import installed_or_remembered
+from pallasc.compiler.inputs.manifest import installed_or_remembered
 from pallasc.compiler.inputs.request import Request, Requests
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import NotCachedError

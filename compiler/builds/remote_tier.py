@@ -3,7 +3,7 @@
 A build that misses nothing sends no request. All misses are asked for together, before a worker is
 started. What arrives is published in the local store, and found there as any other hit. Compiled
 variants are sent while others compile, and the rest at the end. Entries that depend on this machine
-stay here (`inputs/portable`).
+stay here (`inputs/manifest`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pallasc.cache.manifests import Manifest, set_prefix
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs.lookup import Lookup
-from pallasc.compiler.inputs.portable import why_not_portable
-from pallasc.compiler.inputs.remembered_toolchain import installed_or_remembered
+from pallasc.compiler.inputs.manifest import installed_or_remembered, why_not_portable
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.identity import python_name
 from pallasc.compiler.toolchain.setup import Setup
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from pallasc.cache.remote.remote import Remote
     from pallasc.cache.remote.settings import RemoteSettings, RemoteStats
     from pallasc.cache.store import Store
-    from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
+    from pallasc.compiler.inputs.manifest import RememberedToolchain
 
 _NOT_NAMES = ("computed with", "traced with", "ptxas")
 """Labels of versions that are slow to know, or several in one."""
@@ -61,8 +60,9 @@ class RemoteTier:
         if self._opened is None:
             from pallasc.cache.remote.remote import Remote
 
-            self._opened = Remote(self._settings, self._store, tell=self._store.tell)
-            self._opened.prepare(namespace(self._setup))
+            self._opened = Remote(
+                self._settings, self._store, namespace(self._setup), tell=self._store.tell
+            )
         return self._opened
 
     def fetch(self, lookup: Lookup, requests: Iterable[Request]) -> set[str]:
@@ -129,7 +129,7 @@ def namespace(setup: Setup | RememberedToolchain) -> str:
     It consists of what is known before any file is hashed: versions, and the salt. Request keys
     alone decide what is a hit.
     """
-    from pallasc.cache.remote.catalog import namespace_of
+    from pallasc.cache.remote.transfer import namespace_of
     from pallasc.version import installed_version
 
     if isinstance(setup, Setup):

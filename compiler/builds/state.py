@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.locked import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
     from pallasc.compiler.builds.tuned_rows import RowCheck
-    from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
+    from pallasc.compiler.inputs.manifest import RememberedToolchain
     from pallasc.compiler.inputs.why import Explanation
     from pallasc.compiler.toolchain.setup import Context, Setup
     from pallasc.compiler.workers.pool import Pool

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from pallasc.cache.manifests import Manifest, check_manifest, manifest_from_json, set_name
 from pallasc.cache.store import Store
 from pallasc.compiler.cluster.sources import SentSources, certain_sources
-from pallasc.compiler.inputs.changes import SourceChange
-from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.inputs.lookup import Lookup, SourceChange
 from pallasc.compiler.inputs.manifest import fields_text, joined
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.modules import Place

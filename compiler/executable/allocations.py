@@ -1,4 +1,4 @@
-"""The buffers of a plan, from the allocations of an XLA executable.
+"""The buffers of a plan and places in them, from the allocations of an XLA executable.
 
 `BufferAllocationProto` (`xla/service/buffer_assignment.proto`): parameters, outputs, constants and
 temporaries. Dropped are thread-local allocations (scalars inside reductions) and whatever no step
@@ -12,6 +12,7 @@ memory a byte holds several, the first in its lowest bits (`PackIntN` in `xla/ut
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -48,7 +49,7 @@ def number_buffers(
     outputs: dict[int, int] = {}
     for rank, index in enumerate(output_allocations(executable)):
         outputs.setdefault(index, rank)
-    used = {*outputs, *_used(executable.thunks)}
+    used = {*outputs, *(index for thunk in executable.thunks for index in _slices(thunk))}
 
     def order(allocation: Any) -> tuple[int, int]:
         if allocation.is_entry_computation_parameter:
@@ -57,12 +58,9 @@ def number_buffers(
             return 1, outputs[allocation.index]
         return 2 if allocation.is_constant else 3, allocation.index
 
+    allocations = executable.buffer_allocations.values
     ordered = sorted(
-        (
-            allocation
-            for allocation in executable.buffer_allocations.values
-            if allocation.is_entry_computation_parameter or allocation.index in used
-        ),
+        (each for each in allocations if each.is_entry_computation_parameter or each.index in used),
         key=order,
     )
     for allocation in ordered:
@@ -85,13 +83,8 @@ def _check(allocation: Any, colours: Sequence[int]) -> None:
         )
 
 
-def _used(thunks: Any) -> Iterator[int]:
-    """Yield the indices of the allocations that thunks refer to."""
-    for thunk in thunks:
-        yield from _slices(thunk)
-
-
 def _slices(message: Any) -> Iterator[int]:
+    """Yield the indices of the allocations that a message refers to."""
     name = message.DESCRIPTOR.name
     if name == "Slice":
         yield message.buffer_allocation_index
@@ -137,7 +130,12 @@ def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> di
     contents: dict[int, bytes] = {}
     for constant in executable.constants:
         if constant.allocation_index in places:
-            contents[places[constant.allocation_index][0]] = _content(constant, literals)
+            number, _ = places[constant.allocation_index]
+            # XLA leaves the content out where the literal in the HLO module has it.
+            name = constant.symbol_name.removeprefix("buffer_for_")
+            data = bytes(constant.content.data)
+            has_literal = not data and name in literals
+            contents[number] = literal_bytes(literals[name]) if has_literal else data
     for number, buffer in enumerate(buffers):
         if buffer.role != "constant":
             continue
@@ -151,43 +149,20 @@ def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> di
     return contents
 
 
-def _content(constant: Any, literals: Mapping[str, object]) -> bytes:
-    # XLA leaves the content out where the literal in the HLO module has it.
-    name = constant.symbol_name.removeprefix("buffer_for_")
-    data = bytes(constant.content.data)
-    return literal_bytes(literals[name]) if not data and name in literals else data
-
-
-# xla.PrimitiveType -> (field, struct format; None where the field holds the bytes as they are).
-_FIELDS = {
-    1: ("preds", "?"), 2: ("s8s", None), 3: ("s16s", None), 4: ("s32s", "i"), 5: ("s64s", "q"),
-    6: ("u8s", None), 7: ("u16s", None), 8: ("u32s", "I"), 9: ("u64s", "Q"), 10: ("f16s", None),
-    11: ("f32s", "I"), 12: ("f64s", "Q"), 15: ("c64s", "I"), 16: ("bf16s", None),
-    18: ("c128s", "Q"), 19: ("f8e5m2s", None), 20: ("f8e4m3fns", None), 21: ("s4s", None),
-    22: ("u4s", None), 23: ("f8e4m3b11fnuzs", None), 24: ("f8e5m2fnuzs", None),
-    25: ("f8e4m3fnuzs", None), 26: ("s2s", None), 27: ("u2s", None), 28: ("f8e4m3s", None),
-    29: ("f8e3m4s", None), 32: ("f4e2m1fns", None), 33: ("f8e8m0fnus", None),
-    30: ("s1s", None), 31: ("u1s", None),
-}  # fmt: skip
-
+_FORMATS = {3: "q", 4: "Q", 5: "i", 6: "Q", 7: "I", 8: "?", 13: "I"}
+"""Format of an element by `FieldDescriptorProto.Type`; other fields hold the bytes themselves."""
 _PACKED_BITS = {21: 4, 22: 4, 26: 2, 27: 2, 30: 1, 31: 1, 32: 4}
 
 
 def literal_bytes(literal: Any) -> bytes:
-    """Return the bytes of a `LiteralProto`.
-
-    Raises:
-        CompileError: its element type has no field here.
-    """
-    kind = literal.shape.element_type
-    if kind not in _FIELDS:
-        raise CompileError(f"a constant has the unknown element type {kind}")
-    name, code = _FIELDS[kind]
-    value = getattr(literal, name)
-    if code is not None:
-        return struct.pack(f"<{len(value)}{code}", *value)
-    bits = _PACKED_BITS.get(kind)
-    return _packed(value, bits) if bits else bytes(value)
+    """Return the bytes of a `LiteralProto`, whose elements are in its only other field."""
+    for descriptor, value in literal.ListFields():
+        if descriptor.type in _FORMATS:
+            return struct.pack(f"<{len(value)}{_FORMATS[descriptor.type]}", *value)
+        if descriptor.name != "shape":
+            bits = _PACKED_BITS.get(literal.shape.element_type)
+            return _packed(value, bits) if bits else bytes(value)
+    return b""
 
 
 def _packed(elements: bytes, bits: int) -> bytes:
@@ -198,3 +173,123 @@ def _packed(elements: bytes, bits: int) -> bytes:
         sum((element & mask) << (bits * place) for place, element in enumerate(group))
         for group in groups
     )
+
+
+# ---- slices
+
+_RELOCATION_ABSOLUTE_64 = 1
+
+
+def place(piece: Any, places: Places) -> tuple[int, int]:
+    """Return the buffer of the plan and the byte offset at which a `BufferAllocationSlice` starts.
+
+    Raises:
+        CompileError: it is of an allocation that the plan has no buffer for.
+    """
+    if piece.buffer_allocation_index not in places:
+        raise CompileError(f"a step uses the unknown allocation {piece.buffer_allocation_index}")
+    buffer, offset = places[piece.buffer_allocation_index]
+    return buffer, offset + piece.offset
+
+
+def packed(slices: list[Any], spec: Any) -> list[Any]:
+    """Return the slices in the order in which a kernel that brings its cubin takes them.
+
+    Raises:
+        CompileError: an argument is packed otherwise than as one address.
+    """
+    if not spec.HasField("kernel_args_packing_spec"):
+        return slices
+    result = []
+    for argument in spec.kernel_args_packing_spec.kernel_arguments:
+        kinds = [relocation.kind for relocation in argument.relocations]
+        if kinds != [_RELOCATION_ABSOLUTE_64] or len(argument.data) not in (0, 8):
+            raise CompileError(
+                f"XLA's kernel {spec.kernel_name} packs an argument in an unknown way"
+            )
+        result.append(slices[argument.relocations[0].argument_index])
+    return result
+
+
+def constant_places(body: Any, places: Places) -> Places | None:
+    """Return the places of the slices that a `DynamicSliceThunk` runs on.
+
+    None where an offset is computed at run time.
+    """
+    inner = {}
+    for index, (argument, offsets) in enumerate(zip(body.arguments, body.offsets, strict=True)):
+        if not argument.HasField("slice"):
+            continue
+        buffer, start = place(argument.slice, places)
+        constants = offsets.offsets.offsets if offsets.HasField("offsets") else []
+        if any(each.HasField("slice_offset") or each.hlo_module_offset_idx for each in constants):
+            return None
+        if constants:
+            shape = body.orig_shapes[index].shape
+            start += _constant_start(shape, argument.slice.size, constants)
+        inner[index] = (buffer, start)
+    return inner
+
+
+def _constant_start(shape: Any, size: int, offsets: Sequence[Any]) -> int:
+    """Return the byte offset of constant element offsets into an array of `shape`."""
+    stride = size // math.prod(shape.dimensions)
+    total = 0
+    for dimension in shape.layout.minor_to_major:
+        total += offsets[dimension].const_offset * stride
+        stride *= shape.dimensions[dimension]
+    return int(total)
+
+
+def fusion_places(body: Any, places: Places, rounds: Sequence[int]) -> Places | None:
+    """Return the places of the slices that a `DynamicSliceFusionThunk` (from JAX 0.11 on) runs on.
+
+    Inner allocation i is slice i, first those of parameters, then those of results; several slices
+    may be of one buffer.
+
+    Args:
+        body: the thunk.
+        places: those of the allocations around it.
+        rounds: the numbers of the rounds of the loops around it, the innermost last.
+
+    Returns:
+        The places, None where an offset is computed at run time.
+
+    Raises:
+        CompileError: the thunk contradicts itself.
+    """
+    slices = [
+        *((body.parameter_buffers, each.parameter_number, each.slice_offsets, each, "slice_config")
+          for each in body.parameters),
+        *((body.result_buffers, each.result_number, each.update_offsets, each, "update_config")
+          for each in body.results),
+    ]  # fmt: skip
+    if len(slices) != len(body.slice_allocations):
+        raise CompileError(
+            f"a slice has {len(slices)} buffers and {len(body.slice_allocations)} allocations"
+        )
+    inner = {}
+    for index, (buffers, number, offsets, each, config) in enumerate(slices):
+        if not 0 <= number < len(buffers):
+            raise CompileError(f"a slice names buffer {number} of {len(buffers)}")
+        buffer, start = place(buffers[number], places)
+        has_config = each.HasField(config)
+        inside = _start_in_round(offsets, getattr(each, config) if has_config else None, rounds)
+        if inside is None:
+            return None
+        inner[index] = (buffer, start + inside)
+    return inner
+
+
+def _start_in_round(offsets: Sequence[Any], config: Any, rounds: Sequence[int]) -> int | None:
+    """Return where a slice starts in its buffer, None if that is computed at run time."""
+    if config is None:
+        return None if offsets else 0
+    if config.table:
+        return None
+    where = config.linear if config.HasField("linear") else config
+    start, stride = int(where.byte_offset), int(where.byte_stride)
+    if stride and (config.loop_index or not rounds):
+        return None
+    # Index 0 is the innermost loop; no executable seen so far names another.
+    return start + stride * rounds[-1] if stride else start

@@ -34,7 +34,7 @@ _LOCK = threading.RLock()
 class TiledMap:
     """The arguments of `mosaic_gpu_init_tma_desc`; dimensions major first, strides in elements.
 
-    `peers` is set if it is made on another device's array (`peer_tables`).
+    `peers` is set if it is made on another device's array (`mosaic_kernel`).
     """
 
     address: int
@@ -68,16 +68,6 @@ class Recorded:
     arguments: tuple[Argument, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
-    """The cubin that the init function of a version 1 kernel loads, and its kernel."""
-
-    cubin: bytes
-    kernel: str
-    dynamic_smem_bytes: int
-    cluster_size: int
-
-
 class Launcher(Enum):
     """How the host function launches, which is what tells Mosaic's versions apart.
 
@@ -89,18 +79,6 @@ class Launcher(Enum):
     SPEC = "spec"
     PDL = "pdl"
     PLAIN = "plain"
-
-
-KNOWN_SYMBOLS = frozenset(
-    {
-        "mosaic_gpu_init_tma_desc",
-        "mosaic_gpu_init_tma_im2col_desc",
-        "mosaic_gpu_launch_kernel",
-        "mosaic_gpu_build_kernel_spec",
-        "mosaic_gpu_module_load",
-        "mosaic_gpu_get_function",
-    }
-)
 
 
 def sentinel(index: int) -> int:
@@ -128,9 +106,13 @@ class HostObject:
     """
 
     def __init__(self, object_file: bytes, launcher: Launcher) -> None:
-        _check_symbols(object_file)
         self._object_file = object_file
         self._launcher = launcher
+        symbols = {s.name for s in parse_elf(object_file).symbols() if s.name and not s.section}
+        unknown = sorted(symbols - self._recorders().keys() - _LIBC)
+        if unknown:
+            names = ", ".join(unknown)
+            raise CompileError(f"the kernel's host code calls unknown functions: {names}")
         self._parameter_sizes: Sequence[int] = ()
         self._maps: list[TiledMap] = []
         self._launches: list[Recorded] = []
@@ -152,15 +134,20 @@ class HostObject:
         del self._engine, self._callbacks
         _LOCK.release()
 
-    def init(self, name: str) -> Module:
-        """Run the init function `(module**, function**)` of a version 1 kernel."""
+    def init(self, name: str) -> tuple[str, bytes, int, int]:
+        """Run the init function `(module**, function**)` of a version 1 kernel.
+
+        Returns:
+            The kernel's name, its cubin, the bytes of dynamic shared memory, the cluster size.
+        """
         slots = [(ctypes.c_void_p * 1)() for _ in range(2)]
         self._call(name, [ctypes.addressof(slot) for slot in slots])
         if len(self._cubins) != 1 or len(self._functions) != 1:
             raise CompileError(
                 f"{name} loads {len(self._cubins)} modules and {len(self._functions)} functions"
             )
-        return Module(self._cubins[0], *self._functions[0])
+        kernel, smem_bytes, cluster_size = self._functions[0]
+        return kernel, self._cubins[0], smem_bytes, cluster_size
 
     def launch(
         self,
@@ -203,13 +190,11 @@ class HostObject:
         if self._errors:
             raise self._errors[0]
 
-    def _bind(self) -> list[Any]:
-        """Bind Mosaic's runtime symbols to the recorders; return what must be kept alive."""
-        import llvmlite.binding as llvm
-
+    def _recorders(self) -> dict[str, tuple[Callable[..., Any], Any, list[Any]]]:
+        """Return recorder, result type, and argument types for each symbol of Mosaic's runtime."""
         pdl = [] if self._launcher is Launcher.PLAIN else [_I32]
         map_args = [_PTR, _PTR, _I64, _I64, _PTR, _PTR, _I64, _PTR]
-        recorders: dict[str, tuple[Callable[..., Any], Any, list[Any]]] = {
+        return {
             "mosaic_gpu_init_tma_desc": (self._tiled, None, map_args),
             "mosaic_gpu_init_tma_im2col_desc": (
                 self._im2col, None, [*map_args, _PTR, _I64, _I64, _PTR]),
@@ -220,8 +205,13 @@ class HostObject:
             "mosaic_gpu_module_load": (self._module_load, _PTR, [_PTR]),
             "mosaic_gpu_get_function": (self._get_function, _PTR, [_PTR, _PTR, _I32, _I32]),
         }  # fmt: skip
+
+    def _bind(self) -> list[Any]:
+        """Bind the symbols to the recorders; return the callbacks, which must be kept alive."""
+        import llvmlite.binding as llvm
+
         alive = []
-        for name, (recorder, result, arguments) in recorders.items():
+        for name, (recorder, result, arguments) in self._recorders().items():
             # LLVM keeps the address alone: a collected callback would leave it dangling.
             callback = ctypes.CFUNCTYPE(result, *arguments)(self._guarded(recorder))
             llvm.add_symbol(name, ctypes.cast(callback, _PTR).value)
@@ -242,23 +232,17 @@ class HostObject:
         self, target: int, base: int, kind: int, rank: int, sizes: int, strides: int, swizzle: int,
         window: int,
     ) -> None:  # fmt: skip
-        self._add_map(
-            target,
-            TiledMap(base, kind, _read64(sizes, rank), _read64(strides, rank), swizzle,
-                     _read64(window, rank)),
-        )  # fmt: skip
+        shape = _read64(sizes, rank), _read64(strides, rank)
+        self._add_map(target, TiledMap(base, kind, *shape, swizzle, _read64(window, rank)))
 
     def _im2col(
         self, target: int, base: int, kind: int, rank: int, sizes: int, strides: int, swizzle: int,
         lower: int, upper: int, channels: int, rows: int, steps: int,
     ) -> None:  # fmt: skip
-        spatial = rank - 2
-        bounds = (_read32(lower, spatial), _read32(upper, spatial), channels, rows)
-        self._add_map(
-            target,
-            TiledMap(base, kind, _read64(sizes, rank), _read64(strides, rank), swizzle,
-                     im2col=(*bounds, _read32(steps, spatial))),
-        )  # fmt: skip
+        shape = _read64(sizes, rank), _read64(strides, rank)
+        low, high, step = (_read32(at, rank - 2) for at in (lower, upper, steps))
+        windows = (low, high, channels, rows, step)
+        self._add_map(target, TiledMap(base, kind, *shape, swizzle, im2col=windows))
 
     def _add_map(self, target: int, tensor_map: TiledMap) -> None:
         if target % 64:
@@ -329,13 +313,6 @@ class HostObject:
     def _get_function(self, _module: int, name: int, smem: int, cluster: int) -> int:
         self._functions.append((ctypes.string_at(name).decode(), smem, cluster))
         return 2
-
-
-def _check_symbols(object_file: bytes) -> None:
-    symbols = [s.name for s in parse_elf(object_file).symbols() if s.name and not s.section]
-    unknown = sorted(set(symbols) - KNOWN_SYMBOLS - _LIBC)
-    if unknown:
-        raise CompileError(f"the kernel's host code calls unknown functions: {', '.join(unknown)}")
 
 
 def _load(object_file: bytes) -> Any:

@@ -7,27 +7,30 @@ file for each. Asynchronous thunks run where they start: a plan has one stream.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 from pallasc.compiler.executable.allocations import (
     Places,
     constant_bytes,
+    constant_places,
+    fusion_places,
     number_buffers,
     output_allocations,
+    packed,
+    place,
 )
-from pallasc.compiler.executable.launch_parameters import check_signature, mosaic_parameter
-from pallasc.compiler.executable.mosaic_kernel import MosaicKernel, Regions, read_mosaic_kernel
-from pallasc.compiler.executable.peer_tables import peer_table, uses_peers
-from pallasc.compiler.executable.slices import constant_places, fusion_places, packed, place
-from pallasc.compiler.executable.tensor_maps import from_xla
-from pallasc.compiler.executable.unsupported import (
-    UNSUPPORTED_HINT,
-    describe_call,
-    source_frames,
+from pallasc.compiler.executable.mosaic_kernel import (
+    MosaicKernel,
+    Regions,
+    check_tensor_map,
+    mosaic_parameter,
+    peer_table,
+    read_mosaic_kernel,
+    uses_peers,
 )
-from pallasc.compiler.executable.xla_schema import describe_thunk, refuse_unknown_fields
+from pallasc.compiler.executable.serialized import refuse_unknown_fields
 from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.artifacts.cubin import Kernel, parse_cubin
 from pallasc.specs.artifacts.plan import (
@@ -40,6 +43,7 @@ from pallasc.specs.artifacts.plan import (
     Parameter,
     Pointer,
     Step,
+    TensorMap,
 )
 from pallasc.specs.artifacts.profile import Profile
 from pallasc.specs.canonical import digest
@@ -47,6 +51,8 @@ from pallasc.specs.canonical import digest
 MOSAIC_TARGET = "mosaic_gpu_v2"
 MOSAIC_ALIGNMENT = 256
 """The alignment that Mosaic assumes of every buffer (`kExpectedHbmAlignment`)."""
+
+UNSUPPORTED_HINT = "Leave it out of the function, or give the kernel alone as the entry."
 
 MOST_STEPS = 4096
 """Steps that a plan may have because of loops."""
@@ -91,61 +97,49 @@ def translate(executable: Any, *, ranks: int = 1, regions: Sequence[Regions] = (
         CorruptError: a cubin in it is damaged.
     """
     try:
-        return _translate(executable, ranks, regions)
+        buffers, places = number_buffers(executable, ranks=ranks)
+        outputs = [places[index][0] for index in output_allocations(executable)]
+        result = Translation(buffers, outputs)
+        for number, data in constant_bytes(executable, places, buffers).items():
+            key = digest(data)
+            result.blobs[key] = data
+            buffers[number] = Buffer("constant", len(data), digest=key)
+        by_hash = {kernel.kernel: kernel for kernel in regions}
+        _Translator(executable, result, ranks, by_hash).run(executable.thunks, places)
+        return result
     except (LookupError, ValueError, TypeError, OverflowError) as error:
         raise CompileError(f"the executable's parts contradict each other: {error!r}") from error
 
 
-def _translate(executable: Any, ranks: int, regions: Sequence[Regions]) -> Translation:
-    buffers, places = number_buffers(executable, ranks=ranks)
-    outputs = [places[index][0] for index in output_allocations(executable)]
-    result = Translation(buffers, outputs)
-    for number, data in constant_bytes(executable, places, buffers).items():
-        key = digest(data)
-        result.blobs[key] = data
-        buffers[number] = Buffer("constant", len(data), digest=key)
-    module = executable.hlo_module_with_config.hlo_module
-    by_hash = {kernel.kernel: kernel for kernel in regions}
-    translator = _Translator(module, executable.binary, result, ranks, by_hash)
-    translator.run(executable.thunks, places)
-    return result
-
-
 @dataclass(slots=True)
 class _Translator:
-    module: Any
-    module_cubin: bytes
+    executable: Any
     result: Translation
-    ranks: int = 1
-    regions: Mapping[str, Regions] = field(default_factory=dict)
+    ranks: int
+    regions: Mapping[str, Regions]
     _kernels: dict[str, Mapping[str, Kernel]] = field(default_factory=dict)
     _mosaics: dict[bytes, MosaicKernel] = field(default_factory=dict)
     _rounds: list[int] = field(default_factory=list)
 
     def run(self, thunks: Sequence[Any], places: Places) -> None:
         for thunk in thunks:
-            kind, body = self._kind(thunk)
+            refuse_unknown_fields(thunk, deep=False)
+            kinds = [(f.name, value) for f, value in thunk.ListFields() if f.name != "thunk_info"]
+            if len(kinds) != 1:
+                raise CompileError(f"a thunk has {len(kinds)} kinds instead of one")
+            kind, body = kinds[0]
             handler = _HANDLERS.get(kind)
             if handler is None:
                 self._refuse(thunk, describe_thunk(kind))
-            else:
-                refuse_unknown_fields(body)
-                handler(self, thunk, body, places)
-
-    def _kind(self, thunk: Any) -> tuple[str, Any]:
-        refuse_unknown_fields(thunk, deep=False)
-        kinds = [(f.name, value) for f, value in thunk.ListFields() if f.name != "thunk_info"]
-        if len(kinds) != 1:
-            raise CompileError(f"a thunk of the executable has {len(kinds)} kinds instead of one")
-        return kinds[0]
+            refuse_unknown_fields(body)
+            handler(self, thunk, body, places)
 
     def _refuse(self, thunk: Any, what: str, hint: str = UNSUPPORTED_HINT) -> NoReturn:
-        name = thunk.thunk_info.profile_annotation
         error = UnsupportedStepError(
-            f"the function contains {what}, which cannot be launched from a cubin",
-            hint=hint,
+            f"the function contains {what}, which cannot be launched from a cubin", hint=hint
         )
-        error.frames = source_frames(self.module, name)
+        module = self.executable.hlo_module_with_config.hlo_module
+        error.frames = source_frames(module, thunk.thunk_info.profile_annotation)
         raise error
 
     def sequential(self, _: Any, body: Any, places: Places) -> None:
@@ -196,19 +190,18 @@ class _Translator:
 
     def kernel(self, thunk: Any, body: Any, places: Places) -> None:
         """Launch a kernel of XLA's in the cubin of the module."""
-        self._launch_xla(
+        dims = body.launch_dimensions
+        self._launch(
             thunk,
-            cubin=self.module_cubin,
+            self.executable.binary,
             kernel=body.kernel_name,
-            slices=list(body.args),
-            body=body,
-            places=places,
-            shape=(
-                _dim3(body.launch_dimensions.block_counts),
-                _dim3(body.launch_dimensions.thread_counts_per_block),
-                _dim3(body.cluster_dim) if body.HasField("cluster_dim") else None,
-            ),
-            smem=body.shmem_bytes,
+            grid=_dim3(dims.block_counts),
+            cluster=_cluster(body),
+            block=_dim3(dims.thread_counts_per_block),
+            dynamic_smem_bytes=body.shmem_bytes,
+            pdl=body.use_pdl,
+            parameters=self._xla_parameters(body, list(body.args), places),
+            origin="xla",
         )
 
     def custom_kernel(self, thunk: Any, body: Any, places: Places) -> None:
@@ -218,26 +211,25 @@ class _Translator:
         if not spec.cubin.data:
             self._refuse(thunk, f"XLA's built-in kernel {spec.kernel_name}")
         if spec.kernel_name.startswith(_STATEFUL):
-            self._refuse(thunk, "a random seed drawn at run time")
-        self._launch_xla(
+            self._refuse(thunk, describe_thunk("rng_seed_thunk"))
+        slices = packed([argument.slice for argument in body.args], spec)
+        self._launch(
             thunk,
-            cubin=spec.cubin.data,
+            spec.cubin.data,
             kernel=spec.kernel_name,
-            slices=packed([argument.slice for argument in body.args], spec),
-            body=body,
-            places=places,
-            shape=(
-                _dim3(kernel.block_dims),
-                _dim3(kernel.thread_dims),
-                _dim3(kernel.cluster_dim) if kernel.HasField("cluster_dim") else None,
-            ),
-            smem=kernel.shared_memory_bytes,
+            grid=_dim3(kernel.block_dims),
+            cluster=_cluster(kernel),
+            block=_dim3(kernel.thread_dims),
+            dynamic_smem_bytes=kernel.shared_memory_bytes,
+            pdl=body.use_pdl,
+            parameters=self._xla_parameters(body, slices, places),
+            origin="xla",
         )
 
-    def _launch_xla(
-        self, thunk: Any, *, cubin: bytes, kernel: str, slices: list[Any], body: Any,
-        places: Places, shape: tuple[Dim3, Dim3, Dim3 | None], smem: int,
-    ) -> None:  # fmt: skip
+    def _xla_parameters(
+        self, body: Any, slices: list[Any], places: Places
+    ) -> tuple[Parameter, ...]:
+        """Return the parameters of a kernel of XLA's, after steps that zero its outputs."""
         for index in body.zeroed_output_buffer_indices:
             self._fill(slices[index], places, 0, 1)
         maps = {entry.key: entry.value for entry in body.tma_metadata.arg_index_to_tma_info}
@@ -249,15 +241,7 @@ class _Translator:
                 parameters.append(Bytes(128, "", ((0, tensor_map),)))
             else:
                 parameters.append(Pointer(buffer, offset))
-        grid, block, cluster = shape
-        cluster = None if cluster == (1, 1, 1) else cluster
-        self._append(
-            Launch(
-                kernel=kernel, cubin=self._keep(cubin), grid=grid, cluster=cluster, block=block,
-                dynamic_smem_bytes=smem, pdl=body.use_pdl, parameters=tuple(parameters),
-                origin="xla", label=thunk.thunk_info.profile_annotation,
-            )
-        )  # fmt: skip
+        return tuple(parameters)
 
     def custom_call(self, thunk: Any, body: Any, places: Places) -> None:
         if body.target_name != MOSAIC_TARGET:
@@ -280,22 +264,17 @@ class _Translator:
         operands = sum(item.HasField("shaped_slice") for item in body.operands)
         into, back = self._aligned(positions, [piece.size for piece in slices], operands)
         self.result.steps += into
-        self._append(
-            Launch(
-                kernel=mosaic.name,
-                cubin=self._keep(mosaic.cubin),
-                grid=launch.grid,
-                cluster=launch.cluster if any(launch.cluster) else None,
-                block=launch.block,
-                dynamic_smem_bytes=launch.dynamic_smem_bytes,
-                pdl=launch.pdl,
-                parameters=tuple(mosaic_parameter(a, positions) for a in launch.arguments),
-                origin="mosaic",
-                label=thunk.thunk_info.profile_annotation,
-                peer_table=peer_table(
-                    body, positions, multimem=mosaic.uses_multimem, ranks=self.ranks
-                ),
-            )
+        self._launch(
+            thunk,
+            mosaic.cubin,
+            kernel=mosaic.name,
+            grid=launch.grid,
+            cluster=launch.cluster if any(launch.cluster) else None,
+            block=launch.block,
+            dynamic_smem_bytes=launch.dynamic_smem_bytes,
+            pdl=launch.pdl,
+            parameters=tuple(mosaic_parameter(each, positions) for each in launch.arguments),
+            peer_table=peer_table(body, positions, multimem=mosaic.uses_multimem, ranks=self.ranks),
         )
         self.result.steps += back
 
@@ -359,15 +338,14 @@ class _Translator:
             self._refuse(thunk, "a slice at an offset that is computed at run time")
         self.run(sequence.thunks, places)
 
-    def _keep(self, cubin: bytes) -> str:
+    def _launch(self, thunk: Any, cubin: bytes, **fields: Any) -> None:
+        """Append a launch of a kernel in a cubin; `fields` are those of `Launch`."""
         key = digest(cubin)
         self.result.blobs[key] = cubin
         if key not in self._kernels:
             self._kernels[key] = parse_cubin(cubin).kernels
-        return key
-
-    def _append(self, launch: Launch) -> None:
-        check_signature(launch, self._kernels[launch.cubin])
+        launch = Launch(cubin=key, label=thunk.thunk_info.profile_annotation, **fields)
+        check_signature(launch, self._kernels[key])
         self.result.steps.append(launch)
 
 
@@ -391,3 +369,138 @@ _HANDLERS = {
 def _dim3(message: Any) -> Dim3:
     point = message.coordinates
     return (max(1, point.x), max(1, point.y), max(1, point.z))
+
+
+def _cluster(message: Any) -> Dim3 | None:
+    cluster = _dim3(message.cluster_dim)
+    return None if cluster == (1, 1, 1) else cluster
+
+
+_XLA_DTYPES = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
+_XLA_SWIZZLES = (0, 32, 64, 128)
+_XLA_PROMOTIONS = (0, 64, 128, 256)
+_XLA_INTERLEAVES = (0, 16, 32)
+
+
+def from_xla(descriptor: Any, *, buffer: int, offset: int) -> TensorMap:
+    """Return the tensor map for a `TmaDescriptorProto`, whose dimensions are minor first."""
+    if descriptor.element_size not in _XLA_DTYPES:
+        raise CompileError(f"tensor map with elements of {descriptor.element_size} bytes")
+    for name, count in (("swizzle", 4), ("interleave", 3), ("l2_promotion", 4)):
+        if not 0 <= getattr(descriptor, name) < count:
+            raise CompileError(f"tensor map with {name} {getattr(descriptor, name)}")
+    result = TensorMap(
+        buffer=buffer,
+        offset=offset,
+        dtype=_XLA_DTYPES[descriptor.element_size],
+        dims=tuple(descriptor.global_dims),
+        strides=tuple(descriptor.global_strides),
+        box=tuple(descriptor.box_dims),
+        element_strides=tuple(descriptor.element_strides),
+        swizzle=_XLA_SWIZZLES[descriptor.swizzle],
+        interleave=_XLA_INTERLEAVES[descriptor.interleave],
+        l2_promotion=_XLA_PROMOTIONS[descriptor.l2_promotion],
+        nan_fill=bool(descriptor.float_oob_fill),
+    )
+    check_tensor_map(result)
+    return result
+
+
+def check_signature(launch: Launch, kernels: Mapping[str, Kernel]) -> None:
+    """Check a launch's parameters against what the cubin says of its kernel.
+
+    Raises:
+        CompileError: the kernel is not in the cubin, or count or sizes differ.
+    """
+    kernel = kernels.get(launch.kernel)
+    if kernel is None:
+        raise CompileError(f"the cubin does not contain the kernel {launch.kernel}")
+    passed = [p.size if isinstance(p, Bytes) else 8 for p in launch.parameters]
+    declared = [parameter.size for parameter in kernel.parameters]
+    if passed != declared:
+        raise CompileError(
+            f"the plan passes parameters of {passed} bytes to {launch.kernel}, "
+            f"whose signature has {declared}"
+        )
+
+
+# ---- names for messages
+
+_UNSUPPORTED_THUNKS = {
+    "a matrix product by cuBLAS": "gemm",
+    "a matrix product by cuBLASLt": "cublas_lt_matmul",
+    "a triangular solve by cuBLAS": "triangular_solve",
+    "a cuDNN graph": "cudnn",
+    "a cuDNN convolution": "convolution convolution_reorder",
+    "a cuDNN normalization": "norm",
+    "a Fourier transform by cuFFT": "fft",
+    "a top-k selection by RAFT": "select_k",
+    "control flow (lax.cond or lax.switch)": "conditional",
+    "control flow (lax.while_loop, fori_loop or scan)": "while",
+    "a computation on the host": "host_execute_start host_execute_done",
+    "a transfer to the host": "host_send host_send_done device_to_host_copy outfeed",
+    "a transfer from the host": "host_recv host_recv_done host_to_device_copy infeed",
+    "the replica id": "replica_id",
+    "the partition id": "partition_id",
+    "a random seed drawn at run time": "rng_seed",
+}
+
+
+def describe_thunk(kind: str) -> str:
+    """Name the work of a thunk that no launch of a cubin can do; `kind` is its field."""
+    kind = kind.removesuffix("_thunk")
+    for words, kinds in _UNSUPPORTED_THUNKS.items():
+        if kind in kinds.split():
+            return words
+    return f"a collective over devices ({kind.replace('_', ' ')})"
+
+
+_HOST_CALLBACKS = ("xla_ffi_python", "xla_python", "xla_ffi_partitioned_python")
+
+
+def describe_call(target: str) -> str:
+    """Name the work of a custom call."""
+    if target.startswith(_HOST_CALLBACKS) or "callback" in target:
+        return f"a host callback ({target})"
+    if target.startswith(("cusolver", "cublas", "cusparse", "cudnn", "cufft")):
+        return f"a call into NVIDIA's library {target.split('_')[0]} ({target})"
+    return f"a call of the library function {target}"
+
+
+def source_frames(module: Any, instruction: str) -> list[tuple[str, int]]:
+    """Return (file, line) of the Python frames that made an HLO instruction, innermost first.
+
+    `module` is the executable's `HloModule`; the list is empty if it has no locations.
+    """
+    instructions = [
+        each for computation in module.computations for each in computation.instructions
+    ]
+    for candidate in instructions:
+        if candidate.name == instruction:
+            return list(_frames(module.stack_frame_index, _metadata(module, candidate)))
+    return []
+
+
+def _metadata(module: Any, instruction: Any) -> Any:
+    """Return an instruction's metadata, or that of the root of what it calls if it has none."""
+    called = instruction.called_computation_ids[:1]
+    if not instruction.metadata.op_name:
+        for computation in module.computations:
+            if computation.id in called:
+                for inner in computation.instructions:
+                    if inner.id == computation.root_id:
+                        return inner.metadata
+    return instruction.metadata
+
+
+def _frames(index: Any, metadata: Any) -> Iterator[tuple[str, int]]:
+    frame_id = metadata.stack_frame_id
+    for _ in index.stack_frames:  # at most: damaged frames may form a circle
+        if not 0 < frame_id <= len(index.stack_frames):
+            break
+        frame = index.stack_frames[frame_id - 1]
+        location = index.file_locations[frame.file_location_id - 1]
+        yield index.file_names[location.file_name_id - 1], location.line
+        frame_id = frame.parent_frame_id
+    if metadata.source_file and not metadata.stack_frame_id:
+        yield metadata.source_file, metadata.source_line

@@ -24,6 +24,12 @@ Manifest, schema 4:
 * `request`, `fields`: the labelled fields of both keys as JSON text, parsed only to explain a miss;
   long values as `sha256:` digests
 
+`toolchains` of a manifest under a fixed key: the toolchains that filled the store, newest first,
+for machines where none is installed. Every key contains the toolchain's identity, even where
+nothing is compiled. Without an installed compiler, a build uses the newest of them, or the one in
+the lock file. Python and pallasc are installed and compared; the rest cannot be checked, and the
+build says so.
+
 `cache/manifests` declares the fields and checks them; `signed` is added by `cache/signing`.
 
 Schema 3 was the same, with one manifest per request key and one per folder. Schema 2 had
@@ -35,70 +41,141 @@ toolchain separately.
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.inputs.reads import digest_of
+from pallasc.cache.stat_digest import FileDigests, file_holding
+from pallasc.cache.store import Store
+from pallasc.compiler.inputs.reads import IS, digest_of, name_of
 from pallasc.compiler.inputs.request import MANIFEST_SCHEMA
-from pallasc.compiler.inputs.sources import Sources
-from pallasc.compiler.toolchain.identity import package_digest
+from pallasc.compiler.toolchain.components import components
+from pallasc.compiler.toolchain.environment import key_variables, settled
+from pallasc.compiler.toolchain.identity import (
+    JAX,
+    own_digest,
+    package_digest,
+    python_name,
+    recorded,
+)
 from pallasc.compiler.toolchain.installed import version_of
-from pallasc.specs.canonical import canonical_json, canonical_text, digest
+from pallasc.compiler.toolchain.setup import Context, Setup, prepare
+from pallasc.compiler.toolchain.toolchain import is_compiler_installed
+from pallasc.errors import NotCachedError, ToolError
+from pallasc.specs.canonical import canonical_json, canonical_text, digest, labelled_key
+
+if TYPE_CHECKING:
+    from pallasc.specs.lock import Component, Lock
 
 _LONGEST_FIELD = 400
+_READ = ("file:", "site:")
+"""Prefixes of labels in `opened` whose contents were read."""
+_EVERYWHERE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/", "/bin/", "/lib")
+_KEY = labelled_key({"toolchains": "1"})
+_MOST = 16
+
+
+@dataclass(slots=True)
+class Sources:
+    """The inputs of a compilation.
+
+    Attributes:
+        files: source files by label: `module:<name>` if Python finds it by that name, else
+            `file:<path relative to the spec's folder>`; `Place.locate` finds them again.
+        packages: names of installed packages; dotted if in a shared namespace.
+        unknown: modules without a file, which have no digest.
+        absent: modules whose import failed.
+        folders: folders that were searched for modules first.
+        hidden: modules of Python that a file shadows; None if that was not checked.
+        opened: other files and folders that were read, by the labels of `reads`.
+        missed: environment variables, and files in the user's home (`~/…`), that were requested but
+            are hidden from kernels, with the `file:line` of the request.
+        unseen: actions that have no digest, in words.
+        altered: labels of inputs that changed while the compilation ran.
+    """
+
+    files: dict[str, Path] = field(default_factory=dict)
+    packages: set[str] = field(default_factory=set)
+    unknown: set[str] = field(default_factory=set)
+    absent: set[str] = field(default_factory=set)
+    folders: tuple[str, ...] = ()
+    hidden: list[str] | None = None
+    opened: dict[str, Path] = field(default_factory=dict)
+    missed: dict[str, str] = field(default_factory=dict)
+    unseen: set[str] = field(default_factory=set)
+    altered: set[str] = field(default_factory=set)
+
+    def changed_since(self, start_ns: int) -> list[str]:
+        """Return the labels of inputs that were changed or removed since a time."""
+        changed = [label for label, path in self.files.items() if _touched_ns(path) >= start_ns]
+        read = (x for x, path in self.opened.items() if x.startswith(_READ) and path.is_file())
+        changed += [label for label in read if _touched_ns(self.opened[label]) >= start_ns]
+        return changed + sorted(self.altered)
+
+
+def _touched_ns(path: Path) -> int:
+    """Return when a file was last changed, `sys.maxsize` if unknown."""
+    try:
+        status = os.stat(file_holding(str(path)))
+    except (OSError, ValueError):
+        return sys.maxsize
+    return max(status.st_mtime_ns, status.st_ctime_ns)
 
 
 def make_manifest(action_key: str, read: Sources, digests: FileDigests) -> Manifest:
     """Return the manifest of a compilation that read these sources."""
-    files = {label: digests.digest(path) for label, path in sorted(read.files.items())}
     packages = {
         name: package_digest(name, digests.digest, read.folders) for name in sorted(read.packages)
     }
-    opened = {
-        label: digest_of(label, path, digests.digest) for label, path in sorted(read.opened.items())
-    }
-    versions = {name: version_of(name) for name in packages}
-    sources = Manifest(
-        files=files,
-        packages=packages,
-        opened=opened,
-        missed=dict(sorted(read.missed.items())),
-        absent=sorted(read.absent),
-        hidden=read.hidden,
+    return _sealed(
+        Manifest(
+            files={label: digests.digest(path) for label, path in sorted(read.files.items())},
+            packages=packages,
+            opened={
+                label: digest_of(label, path, digests.digest)
+                for label, path in sorted(read.opened.items())
+            },
+            missed=dict(sorted(read.missed.items())),
+            absent=sorted(read.absent),
+            hidden=read.hidden,
+        ),
+        action_key,
+        {name: version for name in packages if (version := version_of(name))},
     )
-    package_versions = {name: version for name, version in versions.items() if version}
-    return replace(_sealed(sources), action=action_key, package_versions=package_versions)
 
 
 def joined(first: Manifest, second: Manifest) -> Manifest | None:
-    """Return `second` with what `first` lists too, None where they contradict each other."""
+    """Return `second` with the sources of `first` too, None if they contradict each other."""
     if first.hidden != second.hidden:
         return None
-    for ours, theirs in (
-        (first.files, second.files),
-        (first.packages, second.packages),
-        (first.opened, second.opened),
-    ):
-        if any(theirs.get(label, recorded) != recorded for label, recorded in ours.items()):
+    recorded: dict[str, Any] = {}
+    for name in ("files", "packages", "opened"):
+        ours, theirs = getattr(first, name), getattr(second, name)
+        if any(theirs.get(label, value) != value for label, value in ours.items()):
             return None
+        recorded[name] = {**ours, **theirs}
     sources = Manifest(
-        files={**first.files, **second.files},
-        packages={**first.packages, **second.packages},
-        opened={**first.opened, **second.opened},
+        **recorded,
         missed={**first.missed, **second.missed},
         absent=sorted({*first.absent, *second.absent}),
         hidden=second.hidden,
     )
-    package_versions = {**first.package_versions, **second.package_versions}
-    return replace(_sealed(sources), action=second.action, package_versions=package_versions)
+    return _sealed(sources, second.action, {**first.package_versions, **second.package_versions})
 
 
-def _sealed(sources: Manifest) -> Manifest:
+def _sealed(sources: Manifest, action: str, package_versions: dict[str, str]) -> Manifest:
     """Return a manifest with the digest over its sources, and the schema."""
-    read = digest(canonical_json(sources.to_json()))
-    return replace(sources, schema=MANIFEST_SCHEMA, read=read)
+    return replace(
+        sources,
+        schema=MANIFEST_SCHEMA,
+        read=digest(canonical_json(sources.to_json())),
+        action=action,
+        package_versions=package_versions,
+    )
 
 
 def short_fields(fields: Mapping[str, str]) -> dict[str, str]:
@@ -121,3 +198,167 @@ def fields_in(text: str) -> dict[str, str]:
     except ValueError:
         return {}
     return fields if isinstance(fields, dict) else {}
+
+
+def why_not_portable(manifest: Manifest) -> str:
+    """Return why an entry is of no use on other machines, "" if it may travel.
+
+    Sources are checked wherever an entry is used, so another machine's entry is never used wrongly.
+    But one that depends on a path of this machine would only tell others what is here.
+    """
+    for label in sorted([*manifest.files, *manifest.opened]):
+        path = label.partition(":")[2]
+        is_common = label.startswith(IS) and path.startswith(_EVERYWHERE)
+        if not os.path.isabs(path) or is_common:
+            continue
+        if label in manifest.files:
+            return f"its spec names {name_of(label)} by an absolute path"
+        verb = "tests for" if label.startswith(IS) else "reads"
+        return f"it {verb} {name_of(label)}, outside of the folder of its spec"
+    return ""
+
+
+# ---- toolchains that filled a store
+
+
+class RememberedToolchain(NamedTuple):
+    """A toolchain that is not installed here; stands in for a `Setup`.
+
+    Attributes:
+        identity: digests by label.
+        versions: versions by label, for messages.
+        jax: digest of JAX's file lists (`identity.recorded`), which Python specs depend on.
+    """
+
+    identity: Mapping[str, str]
+    versions: Mapping[str, str]
+    jax: str
+
+    def __enter__(self) -> RememberedToolchain:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Do nothing."""
+
+    def context(self, store: Store) -> Context:
+        """Return the context for keys."""
+        variables = key_variables(settled(os.environ))
+        digests = FileDigests(store.root, trust=store.trust)
+        return Context(self.identity, variables, digests, unchecked=set())
+
+    def components(self, context: Context) -> dict[str, Component]:
+        """Return its components, as in a lock."""
+        return context.components(self.versions)
+
+    def versions_now(self) -> Mapping[str, str]:
+        """Return its versions."""
+        return self.versions
+
+    def notes(self, context: Context) -> list[str]:
+        """Return notes on what was not checked."""
+        versions = (f"{n} {self.versions[n]}" for n in ("jax", "ptxas") if n in self.versions)
+        notes = [
+            "the toolchain was not checked, because no compiler is installed here; the store was "
+            f"filled with {', '.join(versions)}"
+        ]
+        if context.unchecked:
+            names = ", ".join(sorted(context.unchecked))
+            notes.append(
+                f"packages that kernels import but are not installed here were not checked: {names}"
+            )
+        return notes
+
+
+def remember(store: Store, identity: Mapping[str, str], versions: Mapping[str, str]) -> None:
+    """Record in a store the installed toolchain that was used to fill it."""
+    now = RememberedToolchain(dict(identity), dict(versions), recorded(JAX))
+    before = remembered_toolchains(store)
+    if before[:1] != [now]:
+        others = [toolchain for toolchain in before if toolchain.identity != now.identity]
+        entries = [toolchain._asdict() for toolchain in [now, *others][:_MOST]]
+        store.put_manifest(_KEY, Manifest(toolchains=entries))
+
+
+def installed_or_remembered(
+    store: Store, *, ptxas: Path | None = None, lock: Lock | None = None
+) -> Setup | RememberedToolchain:
+    """Return the installed toolchain, else one that the store was filled with.
+
+    Args:
+        store: the store.
+        ptxas: an assembler to use instead of the installed wheel's.
+        lock: a lock whose toolchain a remembered one must match.
+
+    Raises:
+        ToolError: the toolchain is incomplete, or none is installed and none remembered.
+        NotCachedError: none is installed, and no remembered one matches.
+    """
+    if ptxas is not None or is_compiler_installed():
+        return prepare(ptxas)
+    return choose_remembered(store, lock)
+
+
+def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolchain:
+    """Return the newest remembered toolchain that matches Python, pallasc and the lock.
+
+    Raises:
+        ToolError: the store remembers none.
+        NotCachedError: Python or pallasc differ here, or the lock is for another toolchain.
+    """
+    from pallasc.specs.lock import differences
+    from pallasc.version import installed_version
+
+    remembered = remembered_toolchains(store)
+    if not remembered:
+        raise ToolError(
+            "No compiler is installed, and the store does not record which one filled it.",
+            hint='Fill the store with a build, or install it with: pip install "pallasc[cuda13]"',
+        )
+    if lock is not None:
+        remembered = [toolchain for toolchain in remembered if _matches(toolchain, lock)]
+        if not remembered:
+            raise NotCachedError(
+                "no compiler is installed here, and the store was not filled with the lock file's "
+                "toolchain.",
+                hint="Restore the store that belongs to the lock.",
+            )
+    here = {"python": python_name(), "pallasc": own_digest(FileDigests(store.root).digest)}
+    for toolchain in remembered:
+        if _python_and_pallasc(toolchain.identity) == here:
+            return toolchain
+    newest = remembered[0]
+    before = components(_python_and_pallasc(newest.identity), newest.versions, {})
+    clauses = differences(before, components(here, {"pallasc": installed_version()}, {}))
+    raise NotCachedError(
+        f"the store was filled with another toolchain: {'; '.join(clauses)}.",
+        hint="Use the same versions of Python and pallasc.",
+    )
+
+
+def remembered_toolchains(store: Store) -> list[RememberedToolchain]:
+    """Return the toolchains that a store was filled with, the newest first."""
+    manifest = store.get_manifest(_KEY) or Manifest()
+    found = []
+    entry: Any
+    for entry in manifest.toolchains:
+        match entry:
+            case {"identity": {"python": str(), "pallasc": str()} as identity,
+                  "versions": dict() as versions, "jax": str() as jax}:  # fmt: skip
+                found.append(RememberedToolchain(identity, versions, jax))
+    return found
+
+
+def _python_and_pallasc(identity: Mapping[str, str]) -> dict[str, str]:
+    """Return the parts of an identity that are installed here, too.
+
+    Python's startup files, after the comma, do not matter where no kernel is traced.
+    """
+    return {"python": identity["python"].partition(",")[0], "pallasc": identity["pallasc"]}
+
+
+def _matches(toolchain: RememberedToolchain, lock: Lock) -> bool:
+    """Return True if a toolchain is a lock's, apart from environment variables."""
+    from pallasc.specs.lock import VARIABLE, differing
+
+    expected = {k: v for k, v in lock.toolchain.items() if not k.startswith(VARIABLE)}
+    return not differing(expected, components(toolchain.identity, {}, {}))

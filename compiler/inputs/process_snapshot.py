@@ -31,7 +31,7 @@ from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from pallasc.compiler.inputs import imports, reads, recorders
-from pallasc.compiler.inputs.closure import edges, failed_imports, loaded
+from pallasc.compiler.inputs.imports import edges, failed_imports, loaded
 from pallasc.compiler.inputs.isolation import enter, expose_variables, restore_path
 from pallasc.compiler.toolchain.environment import reaches_compiler
 from pallasc.compiler.toolchain.modules import (

@@ -24,7 +24,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pallasc.compiler.executable.unsupported import UNSUPPORTED_HINT
+from pallasc.compiler.executable.translate import UNSUPPORTED_HINT
 from pallasc.compiler.lowering.assertions import failed_line
 from pallasc.errors import (
     CompileError,

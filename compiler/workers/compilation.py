@@ -17,9 +17,9 @@ from pallasc.cache.about import About
 from pallasc.cache.manifests import set_name
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs import closure
+from pallasc.compiler.inputs import imports
 from pallasc.compiler.inputs.lookup import stored_artifact
-from pallasc.compiler.inputs.manifest import fields_text, make_manifest
+from pallasc.compiler.inputs.manifest import Sources, fields_text, make_manifest
 from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, SharedState
 from pallasc.compiler.inputs.reads import missed_so_far, name_of
 from pallasc.compiler.inputs.request import (
@@ -27,7 +27,6 @@ from pallasc.compiler.inputs.request import (
     named_entries,
     place_of,
 )
-from pallasc.compiler.inputs.sources import Sources
 from pallasc.compiler.lowering.compile import Job, Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
 from pallasc.compiler.lowering.kernel_output import pack, printed_text
@@ -283,8 +282,8 @@ def _job(variant: Variant) -> Job:
 
 def entry_sources(variant: Variant, entries: Sequence[Entry]) -> Sources:
     """Return the sources that the modules of entry points of a variant reach."""
-    read = closure.sources(
-        closure.closure(_modules(entries)),
+    read = imports.sources(
+        imports.closure(_modules(entries)),
         variant.base_dir,
         folders=place_of(variant).folders,
         by_path={module_name(e.source): e.source for e in entries if e.is_file},
@@ -298,7 +297,7 @@ def entry_sources(variant: Variant, entries: Sequence[Entry]) -> Sources:
 
 def _reached(variant: Variant) -> set[str]:
     """Return the names of the modules that those which a variant names reach."""
-    return closure.closure(_entry_modules(variant))
+    return imports.closure(_entry_modules(variant))
 
 
 def _entry_modules(variant: Variant) -> list[str]:
@@ -311,9 +310,9 @@ def _modules(entries: Sequence[Entry]) -> list[str]:
 
 
 def missed_of(entries: Sequence[str], base_dir: str, earlier: Iterable[str]) -> dict[str, str]:
-    """Return `closure.missed_by`; {} where what the user's code did makes it fail."""
+    """Return `imports.missed_by`; {} where what the user's code did makes it fail."""
     try:
-        return closure.missed_by(entries, base_dir, earlier)
+        return imports.missed_by(entries, base_dir, earlier)
     except Exception:  # noqa: BLE001 - the error of the compilation itself is what counts
         return {}
 

@@ -32,7 +32,7 @@ from typing import (
 )
 
 from pallasc import errors
-from pallasc.compiler.inputs.sources import Sources
+from pallasc.compiler.inputs.manifest import Sources
 from pallasc.compiler.lowering.line_tables import LineTable
 from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.diagnostics import MOST, Diagnostic

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from pallasc.cache.signing import Trust
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs import closure, imports, reads
+from pallasc.compiler.inputs import imports, reads
 from pallasc.compiler.inputs.isolation import enter, expose_variables
 from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, SharedState, read_flags
 from pallasc.compiler.lowering import device_library
@@ -171,7 +171,7 @@ def _collect(path: str, env: Mapping[str, str | None]) -> Reply:
         reads.of_module(name).look(reads.FILE, str(Path(folder, table)))
     read = None
     try:
-        read = closure.sources(closure.closure([name]), folder, by_path={name: file.name})
+        read = imports.sources(imports.closure([name]), folder, by_path={name: file.name})
         uncached = why_uncached(read)
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
         uncached = why_unknown_reads(error)

@@ -14,8 +14,7 @@ import pytest
 from pallasc.cache import stat_digest
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs.changes import CurrentSources
-from pallasc.compiler.inputs.lookup import blob_reader
+from pallasc.compiler.inputs.lookup import CurrentSources, blob_reader
 from pallasc.compiler.inputs.manifest import short_fields
 from pallasc.compiler.inputs.request import (
     Requests,

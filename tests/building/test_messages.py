@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pallasc.compiler.inputs.sources import Sources
+from pallasc.compiler.inputs.manifest import Sources
 from pallasc.compiler.workers.diagnostics import MOST, Diagnostic
 from pallasc.compiler.workers.messages import (
     Collect,

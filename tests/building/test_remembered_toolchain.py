@@ -13,9 +13,10 @@ import pytest
 from pallasc.cache import format
 from pallasc.cache.store import Store
 from pallasc.cli.main import main
-from pallasc.compiler.inputs import remembered_toolchain
-from pallasc.compiler.inputs.remembered_toolchain import choose_remembered, remember
+from pallasc.compiler.inputs import manifest
+from pallasc.compiler.inputs.manifest import choose_remembered, remember
 from pallasc.compiler.toolchain import installed
+from pallasc.compiler.toolchain.components import components
 from pallasc.errors import NotCachedError, ToolError
 from pallasc.specs.lock import Lock
 
@@ -178,7 +179,7 @@ def test_the_toolchain_of_the_lock_is_taken_or_none(tmp_path: Path) -> None:
     for name in ("1", "2"):
         remember(store, identity(name), {"jax": f"0.{name}"})
     assert choose_remembered(store).versions == {"jax": "0.2"}
-    locks = [Lock(remembered_toolchain.components(identity(name), {}, {})) for name in ("1", "3")]
+    locks = [Lock(components(identity(name), {}, {})) for name in ("1", "3")]
     assert choose_remembered(store, locks[0]).versions == {"jax": "0.1"}
     with pytest.raises(NotCachedError, match="not filled with the lock file's toolchain"):
         choose_remembered(store, locks[1])
@@ -188,9 +189,9 @@ def test_toolchains_are_remembered_once_each_the_newest_first(tmp_path: Path) ->
     store = Store(tmp_path)
     for name in ("1", "2", "1", *"345678"):
         remember(store, identity(name), {"jax": f"0.{name}"})
-    assert [
-        known.versions["jax"][2:] for known in remembered_toolchain.remembered_toolchains(store)
-    ] == list("87654312")
+    assert [known.versions["jax"][2:] for known in manifest.remembered_toolchains(store)] == list(
+        "87654312"
+    )
 
 
 def test_another_python_or_another_pallasc_is_refused(tmp_path: Path) -> None:
@@ -211,11 +212,11 @@ def test_another_python_or_another_pallasc_is_refused(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_what_is_planted_in_its_place_is_nothing(tmp_path: Path, planted: Any) -> None:
     store = Store(tmp_path)
-    path = store.path("man", remembered_toolchain._KEY)
+    path = store.path("man", manifest._KEY)
     path.parent.mkdir(parents=True)
     body = {"action": "", "toolchains": planted}
-    path.write_bytes(format.encode("manifest", remembered_toolchain._KEY, body)[0])
-    assert remembered_toolchain.remembered_toolchains(store) == []
+    path.write_bytes(format.encode("manifest", manifest._KEY, body)[0])
+    assert manifest.remembered_toolchains(store) == []
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from pallasc.cache.remote.settings import read_settings
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.remote_tier import RemoteTier, namespace
-from pallasc.compiler.inputs.remembered_toolchain import RememberedToolchain
+from pallasc.compiler.inputs.manifest import RememberedToolchain
 from pallasc.compiler.toolchain.setup import Setup, prepare
 
 

@@ -103,9 +103,8 @@ def test_a_package_that_a_kernel_imports_is_named_with_both_versions(
     site = tmp_path / "site-packages"
     monkeypatch.setattr("pallasc.compiler.toolchain.modules.site_folders", lambda: (f"{site}/",))
     monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
-    from pallasc.compiler.inputs.changes import CurrentSources
-    from pallasc.compiler.inputs.manifest import make_manifest
-    from pallasc.compiler.inputs.sources import Sources
+    from pallasc.compiler.inputs.lookup import CurrentSources
+    from pallasc.compiler.inputs.manifest import Sources, make_manifest
     from pallasc.compiler.toolchain.modules import Place
 
     def install(version: str | None, text: str) -> None:

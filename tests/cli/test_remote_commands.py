@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from pallasc.cache.remote.remote import push
 from pallasc.cache.remote.settings import read_settings
-from pallasc.cache.remote.write import push
 from pallasc.cache.sizes import size
 from pallasc.cache.store import Store
 
@@ -157,7 +157,7 @@ def test_what_depends_on_the_machine_is_named(
     ]
     settings = read_settings({}, url=remote[1], write=True)
     assert settings is not None
-    (namespace,) = {p.name for p in (machine.remote / "pallasc/v2").iterdir()}
+    (namespace,) = {p.name for p in (machine.remote / "pallasc/v3").iterdir()}
     push(settings, hostile, {namespace: keys})
     other = ("--store", tmp_path / "third", *remote)
     pulled = told(run("cache", "pull", *other, "--json"))

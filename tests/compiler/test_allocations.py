@@ -13,7 +13,7 @@ from pallasc.compiler.executable.allocations import (
     number_buffers,
     output_allocations,
 )
-from pallasc.compiler.executable.xla_schema import message_type
+from pallasc.compiler.executable.serialized import message_type
 from pallasc.errors import CompileError
 
 
@@ -202,8 +202,3 @@ def test_elements_are_in_the_order_of_the_layout_already() -> None:
     )
     expected = np.arange(6, dtype=np.int32).reshape(2, 3).tobytes("F")
     assert literal_bytes(literal) == expected
-
-
-def test_an_element_type_that_is_not_known_is_refused() -> None:
-    with pytest.raises(CompileError, match="a constant has the unknown element type 35"):
-        literal_bytes(_literal(35))

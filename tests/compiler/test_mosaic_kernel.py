@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pallasc.compiler.executable.mosaic_kernel import read_mosaic_kernel
-from pallasc.compiler.executable.serialized import parse_executable
-from pallasc.compiler.executable.xla_schema import message_type
+from pallasc.compiler.executable.serialized import message_type, parse_executable
 from pallasc.errors import CompileError, CorruptError
 from pallasc.specs.artifacts.cubin import parse_cubin
 

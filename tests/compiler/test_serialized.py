@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.executable import riegeli
+from pallasc.compiler.executable import serialized as container
 from pallasc.compiler.executable import translate as translating
 from pallasc.compiler.executable.mosaic_kernel import read_mosaic_kernel
-from pallasc.compiler.executable.serialized import parse_executable
+from pallasc.compiler.executable.serialized import message_type, parse_executable
 from pallasc.compiler.executable.translate import translate
-from pallasc.compiler.executable.xla_schema import message_type
 from pallasc.errors import CompileError, CorruptError
 
 
@@ -33,7 +32,7 @@ def _file(manifest: Any, *parts: bytes) -> bytes:
     body = b"\0" + _varint(len(sizes)) + sizes + b"".join(values)
     header = bytes(8) + len(body).to_bytes(8, "little") + bytes(8) + b"r"
     chunk = header + len(values).to_bytes(7, "little") + bytes(8) + body
-    split = riegeli.SIGNATURE + bytes(16) + chunk
+    split = container.SIGNATURE + bytes(16) + chunk
     outer = message_type("ExecutableAndOptionsProto")(serialized_executable=split)
     return b"\0" + bytes(outer.SerializeToString())
 

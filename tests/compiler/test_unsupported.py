@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.executable.unsupported import describe_call, source_frames
-from pallasc.compiler.executable.xla_schema import message_type
+from pallasc.compiler.executable.serialized import fields, message_type
+from pallasc.compiler.executable.translate import describe_call, describe_thunk, source_frames
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 FILE = Path(__file__).parent / "programs" / "refused.py"
@@ -75,8 +75,6 @@ def test_custom_calls_are_named(target: str, words: str) -> None:
 
 
 def test_every_kind_of_thunk_has_words() -> None:
-    from pallasc.compiler.executable.xla_schema import describe_thunk, fields
-
     for kind, _, _, _ in fields()["Thunk"]:
         assert describe_thunk(kind)
     assert describe_thunk("all_reduce_thunk") == "a collective over devices (all reduce)"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.executable import xla_schema
+from pallasc.compiler.executable import serialized
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
@@ -107,7 +107,6 @@ def installed() -> dict[str, Any]:
 
 
 NAMES = {
-    "AliasEntry": "xla.HloInputOutputAliasProto.AliasEntryProto",
     "Allocation": "xla.BufferAllocationProto",
     "Allocations": "xla.gpu.GpuExecutableProto.RepeatedBufferAllocations",
     "ArgPacking": "stream_executor.KernelArgPackingSpecProto",
@@ -150,7 +149,6 @@ NAMES = {
     "Memzero": "xla.gpu.MemzeroThunkProto",
     "MosaicGpuKernelProto": "mosaic.gpu.MosaicGpuKernelProto",
     "NullableShapedSlice": "xla.NullableShapedSliceProto",
-    "OffsetExpression": "xla.gpu.DynamicSliceFusionThunkProto.OffsetExprProto",
     "OpMetadata": "xla.OpMetadata",
     "OptionalOffsets": "xla.gpu.OptionalDynamicSliceOffsetsProto",
     "OptionalShape": "xla.gpu.OptionalShapeProto",
@@ -168,7 +166,6 @@ NAMES = {
     "ShapedSlice": "xla.ShapedSliceProto",
     "Slice": "xla.buffer_assignment.BufferAllocationSliceProto",
     "SliceConfig": "xla.gpu.DynamicSliceConfig",
-    "SliceExpression": "xla.gpu.DynamicSliceFusionThunkProto.OffsetProto",
     "SliceLinear": "xla.gpu.DynamicSliceConfig.Linear",
     "SliceOffset": "xla.gpu.OptionalDynamicSliceOffsetsProto.DynamicSliceOffsetProto",
     "SliceOffsets": "xla.gpu.OptionalDynamicSliceOffsetsProto.DynamicSliceOffsetsProto",
@@ -228,7 +225,7 @@ def _missing(name: str, field: str | None = None) -> bool:
 
 
 def test_every_message_of_the_schema_has_a_name_in_xla() -> None:
-    assert set(NAMES) == set(xla_schema.fields())
+    assert set(NAMES) == set(serialized.fields())
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
@@ -240,7 +237,7 @@ def test_every_field_is_numbered_and_laid_out_as_in_the_plugin(
     if theirs is None:
         return
     by_number = {field.number: field for field in theirs.field}
-    for field_name, number, kind, repeated in xla_schema.fields()[name]:
+    for field_name, number, kind, repeated in serialized.fields()[name]:
         field = by_number.get(number)
         assert (field is None) == _missing(name, field_name), field_name
         if field is None:
@@ -251,7 +248,7 @@ def test_every_field_is_numbered_and_laid_out_as_in_the_plugin(
             found = field.type_name.removeprefix(".")
             assert found == NAMES[kind] or (kind, found) in ALSO, field_name
         else:
-            assert _WIRE[field.type] == _WIRE[xla_schema._SCALARS[kind]], field_name
+            assert _WIRE[field.type] == _WIRE[serialized._SCALARS[kind]], field_name
         assert (field.type in (9, 12)) == (kind in ("string", "bytes")) or field.type == 11
 
 
@@ -263,13 +260,13 @@ def test_every_field_is_numbered_and_laid_out_as_in_the_plugin(
     ],
 )  # fmt: skip
 def test_messages_that_make_steps_are_read_completely(installed: dict[str, Any], name: str) -> None:
-    known = {number for _, number, _, _ in xla_schema.fields()[name]}
+    known = {number for _, number, _, _ in serialized.fields()[name]}
     theirs = {field.number: field.name for field in installed[f".{NAMES[name]}"].field}
     assert {number: theirs[number] for number in set(theirs) - known} == {}
 
 
 def test_an_empty_message_is_told_from_a_missing_one() -> None:
-    thunk = xla_schema.message_type("Thunk")
+    thunk = serialized.message_type("Thunk")
     assert [f.name for f, _ in thunk.FromString(b"\xd2\x03\x00").ListFields()] == [
         "async_done_thunk"
     ]

@@ -24,7 +24,7 @@ import pallasc.errors
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.compiler.inputs import request
-from pallasc.compiler.inputs.changes import CurrentSources
+from pallasc.compiler.inputs.lookup import CurrentSources
 from pallasc.compiler.inputs.request import place_of, request_key
 from pallasc.compiler.lowering.compile import Job, Tools, action_fields
 from pallasc.compiler.lowering.lower import Lowered, Signature

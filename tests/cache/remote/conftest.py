@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.cache.remote import objects, session
+from pallasc.cache.remote import session
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
 from pallasc.cache.store import Store
 
@@ -24,7 +24,6 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each request minutes: a busy machine may take long over an answer."""
     monkeypatch.setattr(session, "PATIENCE_S", 600.0)
     monkeypatch.setattr(session, "REQUEST_S", 300.0)
-    monkeypatch.setattr(objects, "_CONNECT_S", 300.0)
 
 
 @pytest.fixture

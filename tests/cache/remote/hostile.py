@@ -34,8 +34,8 @@ import variants
 from pallasc.cache.packs import format as packs
 from pallasc.cache.packs.writer import PackWriter
 from pallasc.cache.remote import session
-from pallasc.cache.remote.catalog import Catalog, PackRow, catalog_name, pack_name
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
+from pallasc.cache.remote.transfer import Catalog, PackRow, catalog_name, pack_name
 from pallasc.cache.store import Store
 
 VARIANTS, SIZE = 6, 60_000
@@ -165,7 +165,7 @@ ANSWERS: dict[str, Answer] = {
     "429": _raw(_head("429 Too Many Requests", "Retry-After: 3600", "Content-Length: 0")),
     "401": _raw(_head("401 Unauthorized", "Content-Length: 0")),
     "503": _raw(_head("503 Service Unavailable", "Content-Length: 0")),
-    "redirect to itself": _raw(_head("302 Found", "Location: /pallasc/v2/x", "Content-Length: 0")),
+    "redirect to itself": _raw(_head("302 Found", "Location: /pallasc/v3/x", "Content-Length: 0")),
     "200 without length": _raw(_head("200 OK", "Connection: close") + b"x" * 100),
 }
 
@@ -308,17 +308,22 @@ def forged(folder: Path, there: Path) -> Iterator[dict[str, Any]]:
             writer.add([packs.Entry("man", entry, content)])
         writer.close()
         data = out.getvalue()[: 2**24]
-        start = len(packs.MAGIC)
         names = b"".join(bytes.fromhex(key) for key in wanted)
         digest = hashlib.sha256(data).hexdigest()
-        tail = hashlib.sha256(data[start:]).hexdigest()
-        row = PackRow(digest, tail, len(data), start, 1, names)
+        row = PackRow(digest, len(data), 1, names)
         yield _with_catalog(there, folder, f"forged pack of {name}", Catalog((row,)), {row: data})
+    out = io.BytesIO()
+    writer = PackWriter(out)
+    writer.add([packs.Entry("cas", rng.randbytes(32).hex(), b"") for _ in range(150_000)])
+    writer.close()
+    data = out.getvalue()
+    row = PackRow(hashlib.sha256(data).hexdigest(), len(data), 1, names)
+    yield _with_catalog(there, folder, "pack of 150,000 files", Catalog((row,)), {row: data})
     prefix = bytes.fromhex(wanted[0])[:16]
     rows = []
     for _ in range(1000):
         row = PackRow(
-            rng.randbytes(32).hex(), rng.randbytes(32).hex(), 4000, 15, 1,
+            rng.randbytes(32).hex(), 4000, 1,
             b"".join(prefix + rng.randbytes(16) for _ in range(120)),
         )  # fmt: skip
         rows.append(row)

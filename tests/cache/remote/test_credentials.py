@@ -11,7 +11,8 @@ import pytest
 import servers
 from variants import download, fill, request_key
 
-from pallasc.cache.remote.objects import (
+from pallasc.cache.remote.remote import push
+from pallasc.cache.remote.session import (
     Failure,
     RemoteError,
     authorization,
@@ -19,7 +20,6 @@ from pallasc.cache.remote.objects import (
     s3_options,
 )
 from pallasc.cache.remote.settings import parse_address, read_settings
-from pallasc.cache.remote.write import push
 from pallasc.cache.store import Store
 
 SECRET = "wJalrXUtnFEMI-hunter2"
@@ -80,9 +80,6 @@ region = eu-west-1
 [profile ci]
 region = eu-north-1
 endpoint_url = http://127.0.0.1:1
-[profile web]
-role_arn = arn:aws:iam::1:role/x
-web_identity_token_file = /token
 [profile sso]
 sso_session = company
 """
@@ -115,14 +112,6 @@ def aws(tmp_path: Path) -> dict[str, str]:
                 "session_token": "T",
                 "region": "eu-north-1",
                 "endpoint": "http://127.0.0.1:1",
-            },
-        ),
-        (
-            {"AWS_PROFILE": "web"},
-            {
-                "role_arn": "arn:aws:iam::1:role/x",
-                "web_identity_token_file": "/token",
-                "region": "us-east-1",
             },
         ),
         ({"AWS_ACCESS_KEY_ID": "A", "AWS_PROFILE": "ci"}, {"region": "us-east-1"}),

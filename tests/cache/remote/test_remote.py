@@ -21,12 +21,11 @@ from variants import (
 )
 
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.remote import write
-from pallasc.cache.remote.catalog import catalog_name, pack_name
-from pallasc.cache.remote.objects import RemoteError
-from pallasc.cache.remote.remote import Remote, pull, survey, verify
+from pallasc.cache.remote import transfer
+from pallasc.cache.remote.remote import MOST_PACKS, Remote, prune, pull, push, survey, verify
+from pallasc.cache.remote.session import RemoteError
 from pallasc.cache.remote.settings import RemoteSettings
-from pallasc.cache.remote.write import MOST_PACKS, prune, push
+from pallasc.cache.remote.transfer import catalog_name, pack_name
 from pallasc.cache.store import Store
 
 DAY_S = 24 * 3600.0
@@ -46,8 +45,7 @@ def test_what_one_machine_wrote_another_one_finds(
     assert (stats.hits, stats.saved_s, stats.refused) == (10, 15.0, [])
     for number in range(10):
         check(other, number)
-    remote = Remote(settings, other, tell=lambda text: None)
-    remote.prepare("0" * 64)
+    remote = Remote(settings, other, "0" * 64, tell=lambda text: None)
     assert remote.fetch(keys, accept_all) == {}
 
 
@@ -75,8 +73,7 @@ def test_only_accepted_manifests_arrive_and_the_newest_that_fits_counts(
     names = [put_set(version) for version in range(5)]
     for name in names:
         upload(settings, store, [name])
-    remote = Remote(settings, other, tell=lambda text: None)
-    remote.prepare(NAMESPACE)
+    remote = Remote(settings, other, NAMESPACE, tell=lambda text: None)
     seen: list[str] = []
 
     def accept(name: str, manifest: Manifest) -> bool:
@@ -184,7 +181,7 @@ def test_a_command_fails_where_the_remote_fails(
         push(settings, store, {NAMESPACE: fill(store, range(1))})
 
 
-@pytest.mark.parametrize("part", ["pallasc", "pallasc/v2", f"pallasc/v2/{NAMESPACE}/packs"])
+@pytest.mark.parametrize("part", ["pallasc", "pallasc/v3", f"pallasc/v3/{NAMESPACE}/packs"])
 def test_a_link_in_a_remote_folder_leads_nowhere(
     settings: RemoteSettings, store: Store, there: Path, tmp_path: Path, part: str
 ) -> None:
@@ -207,8 +204,7 @@ def test_verify_finds_a_changed_byte_and_the_next_writer_heals_it(
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
     assert verify(settings) != []
-    remote = Remote(settings, other, tell=lambda text: None)
-    remote.prepare(NAMESPACE)
+    remote = Remote(settings, other, NAMESPACE, tell=lambda text: None)
     assert remote.fetch(keys, accept_all) == {}
     for key in fill(other, range(4)):
         remote.offer(key)
@@ -260,8 +256,8 @@ def test_objects_that_no_catalog_names_go_after_a_day_unless_it_is_damaged(
 def test_a_catalog_that_is_full_loses_its_oldest_packs(
     settings: RemoteSettings, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pallasc.cache.remote.catalog.MAX_ROWS", 3)
-    assert variants.blobs(1)["cubin"].__len__() < write.PACK_BYTES
+    monkeypatch.setattr("pallasc.cache.remote.transfer.MAX_ROWS", 3)
+    assert variants.blobs(1)["cubin"].__len__() < transfer.PACK_BYTES
     for number in range(5):
         upload(settings, store, [put(store, number)])
     found, _ = download(settings, other, [request_key(n) for n in range(5)])

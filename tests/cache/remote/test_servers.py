@@ -12,10 +12,9 @@ import pytest
 import servers
 from variants import NAMESPACE, check, download, fill, put, request_key, upload
 
-from pallasc.cache.remote.objects import RemoteError
-from pallasc.cache.remote.remote import pull, verify
+from pallasc.cache.remote.remote import pull, push, verify
+from pallasc.cache.remote.session import RemoteError
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
-from pallasc.cache.remote.write import push
 from pallasc.cache.store import Store
 
 Start = Callable[[str], RemoteSettings]
@@ -177,7 +176,7 @@ def test_a_bucket_that_is_not_there_is_told(start: Start, store: Store) -> None:
     settings = _settings("s3://kernel/team/a")
     found, stats = download(settings, store, [request_key(0)])
     assert found == {}
-    assert stats.tripped.startswith("GET s3://kernel/team/a/pallasc/v2/")
+    assert stats.tripped.startswith("GET s3://kernel/team/a/pallasc/v3/")
     assert stats.tripped.endswith(": there is no such bucket")
     with pytest.raises(RemoteError, match="there is no such bucket"):
         pull(settings, store)

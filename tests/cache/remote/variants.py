@@ -61,8 +61,7 @@ def accept_all(key: str, manifest: Manifest) -> bool:
 
 def upload(settings: RemoteSettings, store: Store, keys: Sequence[str]) -> RemoteStats:
     """Do what a build does that has compiled these variants."""
-    remote = Remote(settings, store, tell=lambda text: None)
-    remote.prepare(NAMESPACE)
+    remote = Remote(settings, store, NAMESPACE, tell=lambda text: None)
     for key in keys:
         remote.offer(key)
     return remote.finish()
@@ -72,7 +71,6 @@ def download(
     settings: RemoteSettings, store: Store, keys: Sequence[str]
 ) -> tuple[dict[str, str], RemoteStats]:
     """Do what a build does that lacks these variants."""
-    remote = Remote(settings, store, tell=lambda text: None)
-    remote.prepare(NAMESPACE)
+    remote = Remote(settings, store, NAMESPACE, tell=lambda text: None)
     found = dict(remote.fetch(keys, accept_all))
     return found, remote.finish()

@@ -1,0 +1,628 @@
+"""The catalog and the packs of a remote store: their format, and how they are read and written.
+
+    below the address:
+    pallasc/v3/<namespace>/catalog          the only object that changes
+    pallasc/v3/<namespace>/packs/<digest>   a pack, see `cache/packs/format.py`
+
+    namespace = digest over the versions of the toolchain's parts and the salt: keeps catalogs small
+    digest    = 64 lower-case hexadecimal digits, SHA-256 of all bytes of the object
+    catalog   = "pallasc-remote 3" LF digest:32 { row }      newest pack first; SHA-256 of the rows
+    row       = pack:32 bytes:u32 used:u32 names:u32 { name:32 }
+    used      = when a writer last wrote or read the pack, in seconds since 1970
+    name      = of a manifest, as in `cache/format.py`
+
+All numbers are little-endian. A pack is complete: it has the record and the blobs that its
+manifests lead to. Packs are written before the catalog that names them, so a reader finds only
+complete ones, and a pack that no catalog names is garbage. Packs are read whole. Readers skip a
+pack or frame that is over the limits below.
+
+Only accepted manifests, the record that each names by digest, and blobs, which have their digest
+as name, become part of a local store. Decompressing happens in the calling thread, so it counts as
+waiting.
+
+History:
+    1  catalog, index, and cost objects in JSON.
+    2  one binary catalog.
+    3  rows without the end of the pack; a reader of this version ignores `pallasc/v2`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import io
+import os
+import random
+import struct
+import tempfile
+import time
+from collections import deque
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+from typing import NamedTuple
+
+from pallasc.cache import format
+from pallasc.cache.entries import entries_of_variant
+from pallasc.cache.manifests import MAX_SETS, Manifest, manifest_from_json, set_prefix
+from pallasc.cache.packs import format as packs
+from pallasc.cache.packs.format import Entry, packed_name
+from pallasc.cache.packs.reader import Pack, open_pack
+from pallasc.cache.packs.writer import PackWriter
+from pallasc.cache.remote.session import Failure, RemoteError, Session
+from pallasc.cache.signing import Trust
+from pallasc.cache.store import Store
+from pallasc.errors import CorruptError
+from pallasc.specs.canonical import labelled_key
+
+ROOT = "pallasc/v3"
+MAX_CATALOG_BYTES = 4 * 2**20
+"""About 125,000 variants; the oldest packs leave a catalog that would be larger."""
+MAX_ROWS = 10_000
+MAX_PACK_BYTES = 12 * 2**20
+MAX_INDEX_BYTES = 2 * 2**20
+"""Of a pack's index: about 45,000 files."""
+MAX_FRAME_BYTES = 8 * 2**20
+"""Of a frame's content."""
+MAX_VARIANT_BYTES = 7 * 2**20
+"""A larger variant is not sent; no kernel comes near."""
+PACK_BYTES = 4 * 2**20
+"""A pack is sent after the variant that fills it so far; counted before compression."""
+_UNDER_WAY, _UNDER_WAY_BYTES = 4, 8 * 2**20
+"""Requests under way, and bytes of packs that are being read."""
+_LOCAL_PACK_BYTES = 8 * 2**20
+_ATTEMPTS = 10
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MAGIC = b"pallasc-remote 3\n"
+_HEAD = len(_MAGIC) + 32
+_ROW = struct.Struct("<32sIII")
+_NAME, _PREFIX = 32, 16
+
+Accept = Callable[[str, Manifest], bool]
+
+
+class PackRow(NamedTuple):
+    """A pack as the catalog has it; see the module for the fields."""
+
+    pack: str
+    size: int
+    used: int
+    names: bytes
+
+    def each(self) -> Iterator[bytes]:
+        """Yield the names of its manifests, 32 bytes each."""
+        return (self.names[at : at + _NAME] for at in range(0, len(self.names), _NAME))
+
+
+class Change(NamedTuple):
+    """A writer's change of a catalog; it can be applied again to a newer one.
+
+    Attributes:
+        added: new packs.
+        used: packs that were read, and when.
+        dropped: packs that are gone, damaged, or no longer needed.
+    """
+
+    added: tuple[PackRow, ...] = ()
+    used: Mapping[str, int] = {}
+    dropped: Collection[str] = ()
+
+
+class Catalog(NamedTuple):
+    """The packs of a namespace, newest first."""
+
+    rows: tuple[PackRow, ...] = ()
+
+    def names(self) -> set[bytes]:
+        """Return the names of all manifests."""
+        return {name for row in self.rows for name in row.each()}
+
+    def find(self, prefixes: Iterable[str]) -> dict[PackRow, list[str]]:
+        """Return the names that begin with one of these prefixes, by pack, newest first."""
+        left = dict.fromkeys(map(bytes.fromhex, prefixes), MAX_SETS)
+        found: dict[PackRow, list[str]] = {}
+        seen: set[bytes] = set()
+        for row in self.rows:
+            for name in row.each():
+                if left.get(name[:_PREFIX], 0) and name not in seen:
+                    left[name[:_PREFIX]] -= 1
+                    seen.add(name)
+                    found.setdefault(row, []).append(name.hex())
+        return found
+
+    def changed(self, change: Change) -> Catalog:
+        """Return this catalog after a change; a name stays with the newest pack that has it."""
+        added = {row.pack for row in change.added}
+        rows = [*change.added]
+        for row in self.rows:
+            if row.pack not in change.dropped and row.pack not in added:
+                rows.append(row._replace(used=max(row.used, change.used.get(row.pack, 0))))
+        seen: set[bytes] = set()
+        kept, size = [], _HEAD
+        for row in rows[:MAX_ROWS]:
+            if seen:
+                names = b"".join(name for name in row.each() if name not in seen)
+                row = row._replace(names=names)
+            if row.pack in added:  # names of the other packs differ already
+                seen.update(row.each())
+            size += _ROW.size + len(row.names)
+            if row.names and size <= MAX_CATALOG_BYTES:
+                kept.append(row)
+        return Catalog(tuple(kept))
+
+    def has(self, change: Change) -> bool:
+        """Return True if a change is in this catalog; times of use may be lost."""
+        here = {row.pack for row in self.rows}
+        added = {row.pack for row in change.added}
+        return here >= added and here.isdisjoint(change.dropped)
+
+    def encode(self) -> bytes:
+        """Return the object's bytes."""
+        parts = []
+        for row in self.rows:
+            count = len(row.names) // _NAME
+            parts += [_ROW.pack(bytes.fromhex(row.pack), row.size, row.used, count), row.names]
+        rows = b"".join(parts)
+        return b"".join([_MAGIC, hashlib.sha256(rows).digest(), rows])
+
+
+def decode_catalog(data: bytes) -> Catalog:
+    """Return a catalog from an object's bytes.
+
+    Raises:
+        CorruptError: it is not a complete catalog of this version.
+    """
+    if not data.startswith(_MAGIC):
+        raise CorruptError("not a pallasc catalog (bad magic)")
+    if hashlib.sha256(memoryview(data)[_HEAD:]).digest() != data[len(_MAGIC) : _HEAD]:
+        raise CorruptError("the catalog is damaged or cut short")
+    rows: list[PackRow] = []
+    at = _HEAD
+    while at < len(data):
+        if len(data) - at < _ROW.size or len(rows) == MAX_ROWS:
+            raise CorruptError("the catalog has an incomplete row, or too many")
+        pack, size, used, count = _ROW.unpack_from(data, at)
+        at += _ROW.size
+        names = data[at : at + count * _NAME]
+        at += count * _NAME
+        if size > MAX_PACK_BYTES or not count or at > len(data):
+            raise CorruptError(f"the catalog has impossible sizes for pack {pack.hex()}")
+        rows.append(PackRow(pack.hex(), size, used, names))
+    return Catalog(tuple(rows))
+
+
+def namespace_of(facts: Mapping[str, str]) -> str:
+    """Return the namespace for facts: versions by the name of the part, a salt."""
+    return labelled_key({"kind": "pallasc remote namespace", **facts})
+
+
+def catalog_name(namespace: str) -> str:
+    """Return the name of a namespace's catalog."""
+    return f"{ROOT}/{namespace}/catalog"
+
+
+def pack_name(namespace: str, digest: str) -> str:
+    """Return the name of a pack."""
+    return f"{ROOT}/{namespace}/packs/{digest}"
+
+
+async def read_catalog(session: Session, namespace: str) -> tuple[Catalog, str | None]:
+    """Return a catalog and its version; an empty one and None where there is none.
+
+    Raises:
+        CorruptError: it is damaged.
+        RemoteError: it cannot be read.
+    """
+    try:
+        data, version = await session.objects.get(catalog_name(namespace), limit=MAX_CATALOG_BYTES)
+    except RemoteError as error:
+        if error.failure is Failure.MISSING:
+            return Catalog(), None
+        raise
+    return decode_catalog(data), version
+
+
+def known_catalog(session: Session, namespace: str) -> Catalog:
+    """Return a catalog; a damaged one counts as empty, and the next writer replaces it.
+
+    Raises:
+        RemoteError: it cannot be read.
+    """
+    try:
+        return session.result(read_catalog(session, namespace))[0]
+    except CorruptError as error:
+        session.wrong(f"{catalog_name(namespace)}: {error.message}")
+        return Catalog()
+
+
+async def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
+    """Change a catalog that others may change at the same time; return the new one.
+
+    Raises:
+        RemoteError: it cannot be written, or other writers change it all the time.
+    """
+    name = catalog_name(namespace)
+    async with _locked(session, namespace):
+        for attempt in range(_ATTEMPTS):
+            try:
+                catalog, version = await read_catalog(session, namespace)
+            except CorruptError:
+                catalog = Catalog()
+                _, version = await session.objects.get(name, limit=4 * MAX_CATALOG_BYTES)
+            new = catalog.changed(change)
+            if new == catalog:
+                return catalog
+            if await session.objects.put_if(name, new.encode(), version):
+                # Some servers ignore the condition, and some have none: see if the change stayed.
+                with contextlib.suppress(CorruptError):
+                    written, _ = await read_catalog(session, namespace)
+                    if written.has(change):
+                        return written
+            await asyncio.sleep(random.uniform(0, 0.02 * 2 ** min(attempt, 5)))
+    text = f"{session.stats.url}/{name}: other writers change it all the time"
+    raise RemoteError(text, Failure.BROKEN)
+
+
+@contextlib.asynccontextmanager
+async def _locked(session: Session, namespace: str) -> AsyncIterator[None]:
+    """Keep out other writers of a folder; servers have conditions instead, or nothing."""
+    address = session.objects.address
+    if address.scheme != "file":
+        yield
+        return
+    folder = Path(address.path, ROOT, namespace)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / "lock", _LOCK_FLAGS, 0o666)
+    except OSError as error:
+        raise RemoteError(f"{session.stats.url}: {error.strerror}", Failure.REFUSED) from None
+    try:
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            await asyncio.sleep(0.01)
+        yield
+    finally:
+        os.close(lock)
+
+
+class PackedVariant(NamedTuple):
+    """A variant in a pack, with the frames of its blobs, which are not verified."""
+
+    manifest: Manifest
+    entries: list[Entry]
+    frames: dict[str, int]
+
+    @classmethod
+    def read(cls, pack: Pack, name: str) -> PackedVariant:
+        """Read manifest and record of a variant, given the name of its manifest.
+
+        Raises:
+            CorruptError: the pack lacks a part of it, or has another one.
+        """
+        data = pack.read(format.MANIFESTS, name)
+        if data is None:
+            raise CorruptError(f"manifest {name}: the pack lacks it")
+        manifest = manifest_from_json(format.decode(format.KINDS[format.MANIFESTS], name, data)[0])
+        action = manifest.action
+        if manifest.specs or manifest.check or manifest.toolchains or not manifest.record:
+            # Entries that a store keeps for itself, which nobody may send.
+            raise CorruptError(f"manifest {name}: it is not the manifest of a variant")
+        stored = pack.read(format.ARTIFACTS, action)
+        record, digest = format.decode_artifact(action, stored or b"")
+        if digest != manifest.record:
+            raise CorruptError(f"manifest {name}: the pack has another record")
+        frames = {}
+        for blob in record["blobs"].values():
+            place = pack.find(format.BLOBS, blob["digest"])
+            if place is None or place.frame >= len(pack.frames):
+                raise CorruptError(f"manifest {name}: the pack lacks a blob")
+            frames[blob["digest"]] = place.frame
+        entries = [
+            Entry(format.ARTIFACTS, action, stored or b""),
+            Entry(format.MANIFESTS, name, data),
+        ]
+        return cls(manifest, entries, frames)
+
+
+def open_remote_pack(row: PackRow, data: bytes) -> Pack:
+    """Open a pack that has arrived.
+
+    Raises:
+        CorruptError: it is not the one that the catalog names, or over the limits.
+    """
+    digest = format.sha256(data)
+    if digest != row.pack:
+        raise CorruptError(f"pack {row.pack}: its SHA-256 is {digest}")
+    footer = packs.read_footer(data[-packs.FOOTER_BYTES :], len(data))
+    if footer.size > MAX_INDEX_BYTES:
+        raise CorruptError(f"its index has {footer.size:,} bytes")
+    pack = open_pack(data, digest=digest)
+    for number, frame in enumerate(pack.frames):
+        if frame.raw_size > MAX_FRAME_BYTES:
+            raise CorruptError(f"frame {number} has {frame.raw_size:,} bytes of content")
+    return pack
+
+
+class Fetch:
+    """Brings variants from one namespace into a store.
+
+    Args:
+        session: the remote.
+        store: the local store.
+        namespace: of the toolchain.
+        trust: the keys that must sign manifests; None where no signature is required of remotes.
+        accept: given the name of a manifest and the manifest, returns True if it is to be used.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        store: Store,
+        namespace: str,
+        trust: Trust | None,
+        accept: Accept,
+    ) -> None:
+        self._session, self._store, self._namespace = session, store, namespace
+        self._trust, self._accept = trust, accept
+        self._judged: set[str] = set()
+        self._replaced: list[Entry] = []
+        self._complete: dict[str, Manifest] = {}
+        self._open()
+        self.actions: dict[str, str] = {}
+        """Action keys of the variants that the local store has now, by name of the manifest."""
+        self.saved_s = 0.0
+        self.bad: set[str] = set()
+        """Packs that are gone or damaged."""
+        self.used: set[str] = set()
+        """Packs that something was read from."""
+
+    def _open(self) -> None:
+        self._out = io.BytesIO()
+        self._local = PackWriter(self._out)
+
+    def run(self, wanted: Mapping[PackRow, Sequence[str]]) -> None:
+        """Bring manifests with these names, by pack, the newest first, where they are accepted."""
+        waiting = deque(wanted)
+        reads: dict[Future[bytes], PackRow] = {}
+        while (waiting or reads) and not self._session.is_over():
+            while waiting and self._may_start(reads.values(), waiting[0]):
+                row = waiting.popleft()
+                if any(set_prefix(name) not in self._judged for name in wanted[row]):
+                    reads[self._session.submit(self._read(row))] = row
+            future = self._session.first(reads) if reads else None
+            if future is None:
+                continue
+            row = reads.pop(future)
+            try:
+                self._take(row, wanted[row], future.result())
+            except CancelledError:
+                break
+            except RemoteError as error:
+                if error.failure is Failure.MISSING:
+                    self.bad.add(row.pack)
+                self._session.failed_with(error)
+            except CorruptError as error:
+                self.bad.add(row.pack)
+                self._session.wrong(f"pack {row.pack}: {error.message}")
+        self._publish()
+
+    def _may_start(self, under_way: Collection[PackRow], row: PackRow) -> bool:
+        size = sum(each.size for each in under_way) + row.size
+        return not under_way or (len(under_way) < _UNDER_WAY and size <= _UNDER_WAY_BYTES)
+
+    async def _read(self, row: PackRow) -> bytes:
+        name = pack_name(self._namespace, row.pack)
+        data, _ = await self._session.objects.get(name, limit=row.size)
+        return data
+
+    def _take(self, row: PackRow, names: Sequence[str], data: bytes) -> None:
+        """Copy the accepted variants of a pack into the pack for the local store."""
+        pack = open_remote_pack(row, data)
+        self.used.add(row.pack)
+        accepted: dict[str, PackedVariant] = {}
+        for name in names:
+            if self._session.is_over():
+                return
+            try:
+                found = self._judge(pack, name)
+            except CorruptError as error:
+                self._session.wrong(error.message)
+                continue
+            if found is not None:
+                accepted[name] = found
+        needed: dict[int, set[bytes]] = {}
+        for found in accepted.values():
+            for blob, frame in found.frames.items():
+                needed.setdefault(frame, set()).add(packed_name(format.BLOBS, blob))
+        for number, blobs in sorted(needed.items()):
+            if self._session.is_over():
+                return
+            self._copy_frame(pack, number, blobs)
+        for name, found in accepted.items():
+            self._local.add(found.entries)
+            self._complete[name] = found.manifest
+        self._session.earn(len(accepted))
+        if self._local.bytes_so_far >= _LOCAL_PACK_BYTES:
+            self._publish()
+
+    def _copy_frame(self, pack: Pack, number: int, blobs: set[bytes]) -> None:
+        stored, frame = pack.stored(number), pack.frames[number]
+        content = packs.read_content(stored, frame, number)
+        found = set()
+        for area, name, at, size in packs.read_head(content, number):
+            packed = packed_name(area, name)
+            if packed in blobs:
+                if format.sha256(content[at : at + size]) != name:
+                    raise CorruptError(f"blob {name} is damaged")
+                found.add(packed)
+        if found != blobs:
+            raise CorruptError(f"frame {number} lacks a blob that its index names")
+        self._local.copy(stored, frame, content=content, only=blobs)
+
+    def _judge(self, pack: Pack, name: str) -> PackedVariant | None:
+        """Return the variant of a manifest if it is to be copied."""
+        if set_prefix(name) in self._judged:
+            return None
+        found = PackedVariant.read(pack, name)
+        manifest = found.manifest
+        kind = format.KINDS[format.MANIFESTS]
+        if self._trust is not None and not self._trust.vouches(kind, name, manifest.body):
+            self._session.stats.refuse(f"manifest {name}: no trusted key signed it")
+            return None
+        with self._session.own_work():
+            if not self._accept(name, manifest):
+                return None
+            present = self._store.get_file(format.MANIFESTS, name)
+            held = self._store.get_artifact(manifest.action)
+            is_same = held is not None and held.digest == manifest.record
+            if not is_same and self._store.get_artifact(manifest.action, verify=True):
+                self._session.stats.conflicts.append(
+                    f"action key {manifest.action}: {manifest.record} there, another one here"
+                )
+                return None
+        self._judged.add(set_prefix(name))
+        if present not in (None, found.entries[-1].data):
+            self._replaced.append(found.entries[-1])
+        return found._replace(entries=found.entries[-1:], frames={}) if is_same else found
+
+    def _publish(self) -> None:
+        """Publish the variants that are complete as one pack of the local store."""
+        complete, self._complete = self._complete, {}
+        replaced, self._replaced = self._replaced, []
+        if not complete:
+            return
+        from pallasc.cache.add_pack import publish_pack
+
+        self._local.close()
+        data = self._out.getvalue()
+        self._open()
+        with self._session.own_work():
+            try:
+                publish_pack(self._store, data, [e for e in replaced if e.name in complete])
+            except OSError as error:
+                self._store.not_written(error)
+                for entry in replaced:
+                    complete.pop(entry.name, None)
+                if not (self._session.is_build and self._store_holds(data)):
+                    complete = {}
+        for name, manifest in complete.items():
+            self.actions[name] = manifest.action
+            self.saved_s += manifest.cost_s
+
+    def _store_holds(self, data: bytes) -> bool:
+        """Have the open store use a pack that it cannot write."""
+        with contextlib.suppress(OSError), tempfile.TemporaryFile(prefix="pallasc-") as file:
+            file.write(data)
+            file.flush()
+            self._store.hold_pack(open_pack(os.dup(file.fileno())))
+            return True
+        return False
+
+
+class Writer:
+    """Collects variants in packs, sends these, and at the end changes the catalog.
+
+    Args:
+        session: the remote.
+        namespace: of the toolchain.
+        known: names of manifests that the remote has.
+    """
+
+    def __init__(self, session: Session, namespace: str, known: Collection[bytes]) -> None:
+        self._session, self._namespace = session, namespace
+        self._known = set(known)
+        self._sent: list[tuple[Future[bool], PackRow]] = []
+        self._open()
+
+    def _open(self) -> None:
+        self._out = io.BytesIO()
+        self._pack = PackWriter(self._out)
+        self._tail: list[Entry] = []
+        self._names: list[bytes] = []
+        self._bytes = 0
+
+    def add(self, store: Store, name: str, *, again: bool = False) -> bool | None:
+        """Send a variant of a store; return False if the remote has it, None if the store lacks it.
+
+        Args:
+            store: the store.
+            name: the name of the variant's manifest.
+            again: the variant is sent even if the remote has it.
+
+        Raises:
+            CorruptError: it is damaged or too large.
+        """
+        packed = bytes.fromhex(name)
+        if packed in self._known and not again:
+            return False
+        entries = entries_of_variant(store, name)
+        if entries is None:
+            return None
+        size = sum(len(entry.data) for entry in entries)
+        if size > MAX_VARIANT_BYTES:
+            raise CorruptError(f"manifest {name}: {size:,} bytes are too many for a remote store")
+        self._known.add(packed)
+        self._pack.add([entry for entry in entries if entry.area == format.BLOBS])
+        self._tail += [entry for entry in entries if entry.area != format.BLOBS]
+        self._names.append(packed)
+        self._bytes += size
+        if self._bytes >= PACK_BYTES:
+            self._flush()
+        return True
+
+    def _flush(self) -> None:
+        """Send the pack that is being filled."""
+        if not self._names:
+            return
+        self._pack.end_frame()  # records are read without unpacking blobs
+        self._pack.add(self._tail)
+        summary = self._pack.close()
+        row = PackRow(summary.digest, summary.size, int(time.time()), b"".join(self._names))
+        data = self._out.getvalue()
+        self._open()
+        under_way = [future for future, _ in self._sent if not future.done()]
+        if len(under_way) >= _UNDER_WAY:
+            with self._session.waiting():
+                self._session.first(under_way)
+        put = self._session.objects.put(pack_name(self._namespace, row.pack), data)
+        self._sent.append((self._session.submit(put), row))
+
+    def finish(self, change: Change) -> int:
+        """Send what is left and change the catalog; return the number of variants sent.
+
+        Args:
+            change: other changes of the catalog.
+
+        Raises:
+            RemoteError: the remote fails, or time is over.
+        """
+        self._flush()
+        rows = []
+        for future, row in self._sent:
+            if self._session.first([future]) is None:
+                break
+            try:
+                future.result()
+            except RemoteError as error:
+                self._session.failed_with(error)
+                continue
+            rows.append(row)
+            self._session.earn(len(row.names) // _NAME)
+        if self._session.failed is not None:
+            raise self._session.failed
+        change = change._replace(added=tuple(reversed(rows)))
+        if change != Change():
+            self._session.result(change_catalog(self._session, self._namespace, change))
+        return sum(len(row.names) // _NAME for row in rows)
