@@ -10,25 +10,24 @@
     name       = 64 lower-case hexadecimal digits
     set-name   = the first 32 digits of the request key, and the first 32 of the SHA-256 of
                  request-key SP read; `read` is the digest over the sources that were read
-    packs      = "packs/" name                    a pack (`cache/packs/format.py`) of files of the
+    packs      = "packs/" name                    a pack (`cache/packs.py`) of files of the
                                                   areas; `name` is the SHA-256 of the pack
                | "packs/" name ".gone"            { area SP name LF }; what counts as missing there
     tmp        = "tmp/" token "-" random          not yet published; no reader looks here
     quarantine = "quarantine/" ( area | "packs" ) "-" name "-" random [ ".reason" ]
     leases     = "leases/" token "-" random       { action-key LF }; what a running build holds
-    locks      = "locks/" ( name | "index" )      empty; held through flock, never the truth
-    uses       = "uses/" name                     records of kind `uses`, not yet counted
+    locks      = "locks/" ( name | "totals" )     empty; held through flock, never the truth
+    uses       = "uses/" name                     records of kind `uses`, not yet in the totals
     stat       = "stat/digests"                   a record of kind `stat`
                | "stat/totals"                    a record of kind `totals`
                | "stat/tidied"                    empty; its time is that of the last tidying
-    index      = "index.sqlite"                  a database of SQLite, read and written whole
-               | "index.seal"                     a record of kind `seal`
-    token      = host "-" pid "-" start           one process of one machine (`cache/process.py`)
+    index      = "index.sqlite"                   see `cache/inventory.py`
+    token      = host "-" pid "-" start           one process of one machine (`cache/files.py`)
 
     record     = header LF body
     header     = "pallasc-store" SP version SP kind SP name SP digest
     version    = "1"
-    kind       = "artifact" | "manifest" | "stat" | "uses" | "totals" | "seal"
+    kind       = "artifact" | "manifest" | "stat" | "uses" | "totals"
     digest     = the SHA-256 of `body`, 64 lower-case hexadecimal digits
     body       = a JSON object: keys sorted, no spaces, ASCII only, no NaN or infinity
 
@@ -41,18 +40,15 @@
                  the source lines of an artifact (`analysis/lines/stored.py`), each under a key of
                  their own
     stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] }, ["signed"] }
-    uses       = { "events": [ event ] }          see `cache/uses.py`
-    totals     = { "since": seconds, "hits": n, "misses": n, "made": n, "saved_s": seconds,
-                   "spent_s": seconds, "folded": [ name ] }
-    seal       = { "digest": name, "size": bytes }  of index.sqlite
+    uses       = { "since": seconds, "hits": n, "misses": n, "made": n, "saved_s": seconds,
+                   "spent_s": seconds }           see `cache/uses.py`
+    totals     = uses and "folded": [ name ]      the files in `uses/` that it includes
 
 The name of a file may be in its area, or in a pack, or both: a manifest counts as its area has it,
 for records and blobs either serves, as both are verified.
 
 A record's modification time is that of its last use; a pack's is that of the last use of anything
-in it. The index is never the truth: what it says follows from the records, the manifests, the
-packs and the uses, and where `index.seal` does not fit `index.sqlite` byte for byte, both are
-thrown away.
+in it. The index is never the truth: what it says follows from the records and manifests.
 
 A reader knows version, kind and name before it opens a file, so every byte of the header is
 compared and every byte of the body is hashed: no changed, cut, extended or exchanged file is
@@ -64,8 +60,9 @@ History:
        takes a manifest with "check" or "lines" for a damaged one and puts it away. One that
        does not know packs does not look into them, and compiles again what lies there.
        A request key has one manifest per set of sources, each under its set-name; earlier versions
-       had one under the key and one per folder, which are no longer found. A folder `pins` of an
-       earlier pallasc means nothing.
+       had one under the key and one per folder, which are no longer found. A folder `pins` and a
+       file `index.seal` of an earlier pallasc mean nothing, and its index and the uses that are
+       not in the totals yet are dropped.
 
 A store of another version is another folder beside `v1`; it is neither read nor changed.
 
@@ -95,7 +92,7 @@ FOLDERS = (
     BLOBS, ARTIFACTS, MANIFESTS, PACKS, "tmp", "quarantine", "leases", "locks", "uses", "stat",
 )  # fmt: skip
 KINDS = {ARTIFACTS: "artifact", MANIFESTS: "manifest"}
-STAT, USES, TOTALS, SEAL = "stat", "uses", "totals", "seal"
+STAT, USES, TOTALS = "stat", "uses", "totals"
 MAX_RECORD_BYTES = 64 * 2**20
 """A longer record is refused unread: real ones have a few kilobytes."""
 MAX_BLOB_BYTES = 2**40
@@ -117,6 +114,8 @@ class StoredRecord(TypedDict):
 
 
 _NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_DECIMAL_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+_BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _HEADER = re.compile(rb"(\S+) (\S+) (\S+) (\S+) (\S+)")
 
 
@@ -125,9 +124,9 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def is_name(name: str) -> bool:
-    """Tell whether a text has the form of a key or digest."""
-    return _NAME.fullmatch(name) is not None
+def is_name(name: object) -> bool:
+    """Return True for a text that has the form of a key or digest."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def check_name(name: str, *, what: str = "key") -> str:
@@ -136,7 +135,7 @@ def check_name(name: str, *, what: str = "key") -> str:
     Raises:
         CorruptError: if it is anything but 64 lower-case hexadecimal digits.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not is_name(name):
         raise CorruptError(
             f"{name!r} is not a {what} of the store",
             hint="A key or digest is 64 lower-case hexadecimal digits.",
@@ -246,3 +245,18 @@ def _check_artifact(name: str, body: dict[str, object]) -> None:
         check_name(blob["digest"], what="digest")
         if type(blob["size"]) is not int or not 0 <= blob["size"] <= MAX_BLOB_BYTES:
             raise CorruptError(f"artifact {name}: blob {label!r} has the size {blob['size']!r}")
+
+
+def size(count: int, limit: int | None = None) -> str:
+    """Return a number of bytes for people: `2.1 GB`.
+
+    Args:
+        count: the number.
+        limit: what it is compared with. A limit of whole MiB was given as such, and both are
+            shown in binary units then.
+    """
+    binary = (count if limit is None else limit) % (1 << 20) == 0
+    for unit, name in _BINARY_UNITS if binary else _DECIMAL_UNITS:
+        if count >= unit:
+            return f"{count / unit:.1f}".removesuffix(".0") + f" {name}"
+    return f"{count} bytes"

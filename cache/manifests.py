@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pallasc.errors import CorruptError
 
@@ -28,6 +28,8 @@ _MOST = 2**53
 
 if TYPE_CHECKING:
     from typing import TypedDict
+
+    from pallasc.specs.spec import Variant
 
     class AboutJson(TypedDict, total=False):
         """The variant that was compiled last, and how long that took."""
@@ -47,8 +49,32 @@ if TYPE_CHECKING:
         count: int
 
 
-def _nothing() -> AboutJson:
-    return {}
+class About(NamedTuple):
+    """A variant as it was asked for: its kernel's name, its target, its parameters."""
+
+    name: str
+    target: str
+    params: Mapping[str, object]
+
+    @classmethod
+    def of(cls, variant: Variant) -> About:
+        """Return what a store knows about a variant."""
+        return cls(variant.name, variant.target.name, dict(variant.params))
+
+    @classmethod
+    def from_json(cls, value: object) -> About | None:
+        """Return what a manifest says in `about`; None if it names no variant. Never raises."""
+        if not isinstance(value, Mapping) or not isinstance(value.get("params", {}), Mapping):
+            return None
+        name, target = value.get("name", ""), value.get("target", "")
+        texts = isinstance(name, str) and isinstance(target, str)
+        if not texts or not (name or target) or not f"{name}{target}".isprintable():
+            return None
+        return cls(name, target, value.get("params", {}))
+
+    def to_json(self) -> AboutJson:
+        """Return it as JSON, as manifests hold it."""
+        return {"name": self.name, "target": self.target, "params": dict(self.params)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +84,7 @@ class Manifest:
     `body` is the JSON object that was read, including signatures; empty for a new manifest.
     """
 
-    about: AboutJson = field(default_factory=_nothing)
+    about: AboutJson = field(default_factory=dict)  # type: ignore[assignment]
     absent: Sequence[str] = ()
     action: str = ""
     check: str = ""

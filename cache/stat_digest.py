@@ -149,7 +149,7 @@ class FileDigests:
         data, _ = format.encode(format.STAT, _NAME, body)
         try:
             with files.temporary(self._folders, data) as place:
-                files.publish_last(self._folders, place, PLACE)
+                self._folders.rename(place, PLACE)
         except OSError:
             return False
         self._changed = False

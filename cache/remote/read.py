@@ -20,12 +20,10 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pallasc.cache import format
+from pallasc.cache import format, packs
 from pallasc.cache.manifests import Manifest, manifest_from_json, set_prefix
-from pallasc.cache.packs import format as packs
-from pallasc.cache.packs.format import Entry, Frame, Place
-from pallasc.cache.packs.reader import open_pack
-from pallasc.cache.packs.writer import PackWriter
+from pallasc.cache.pack_writer import PackWriter
+from pallasc.cache.packs import Entry, Frame, Place, open_pack
 from pallasc.cache.remote.catalog import (
     MAX_CATALOG_BYTES,
     MAX_FRAME_BYTES,
@@ -415,7 +413,7 @@ class Fetch:
         complete, self._complete = self._complete, []
         if not complete:
             return
-        from pallasc.cache.add_pack import publish_pack
+        from pallasc.cache.transfer import publish_pack
 
         self._local.close()
         data = self._out.getvalue()

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from pallasc.cache import format
 from pallasc.cache.manifests import Manifest, set_prefix
-from pallasc.cache.packs.reader import open_pack
+from pallasc.cache.packs import open_pack
 from pallasc.cache.remote.catalog import (
     ROOT,
     Catalog,

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pallasc.cache import format
-from pallasc.cache.entries import entries_of_variant
-from pallasc.cache.packs.format import Entry
-from pallasc.cache.packs.writer import PackWriter
+from pallasc.cache.pack_writer import PackWriter
+from pallasc.cache.packs import Entry
 from pallasc.cache.remote.catalog import (
     MAX_CATALOG_BYTES,
     ROOT,
@@ -33,6 +32,7 @@ from pallasc.cache.remote.read import known_catalog, read_catalog
 from pallasc.cache.remote.session import Session, command_session
 from pallasc.cache.remote.settings import RemoteSettings, RemoteStats
 from pallasc.cache.store import Store
+from pallasc.cache.transfer import entries_of_variant
 from pallasc.errors import CorruptError
 
 PACK_BYTES = 4 * 2**20

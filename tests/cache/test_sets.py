@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from pallasc.cache.evict import Limits
 from pallasc.cache.format import ARTIFACTS, MANIFESTS, sha256
 from pallasc.cache.manifests import MAX_SETS, Manifest, set_name
+from pallasc.cache.prune import prune
 from pallasc.cache.store import Store
 from pallasc.cache.transfer import export_file, import_file
-from pallasc.cache.upkeep.limits import Limits
-from pallasc.cache.upkeep.prune import prune
-from pallasc.cache.upkeep.verify import verify
+from pallasc.cache.verify import verify
 
 KEY = sha256(b"request")
 

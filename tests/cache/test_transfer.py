@@ -15,12 +15,12 @@ import pytest
 
 from pallasc.cache.format import encode, sha256
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.packs.format import Entry
-from pallasc.cache.packs.writer import write_pack
+from pallasc.cache.pack_writer import write_pack
+from pallasc.cache.packs import Entry
 from pallasc.cache.signing import Trust
 from pallasc.cache.store import Store
 from pallasc.cache.transfer import Exported, Imported, export_file, import_file
-from pallasc.cache.upkeep.verify import verify
+from pallasc.cache.verify import verify
 from pallasc.errors import CorruptError, NotCachedError, SpecError, ToolError
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import sqlite3
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +16,12 @@ import pytest
 from pallasc.cache import files, format
 from pallasc.cache.folders import Folders
 from pallasc.cache.format import sha256
-from pallasc.cache.index import open_index
+from pallasc.cache.inventory import stats
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.stats import stats
-from pallasc.cache.upkeep.verify import Verified, verify
-from pallasc.cache.uses import Session
+from pallasc.cache.uses import Session, read_totals
+from pallasc.cache.verify import Verified, verify
 from pallasc.compiler.toolchain.toolchain import find_toolchain, tool_version
 
 Publish = Callable[..., str]
@@ -124,13 +125,13 @@ def test_what_was_repaired_is_made_anew_by_the_next_build(filled: Store) -> None
 def test_damaged_statistics_begin_anew(filled: Store) -> None:
     with Session(filled) as session:
         session.hit(KEY)
-    assert stats(filled).totals.hits == 1
+    assert read_totals(filled).hits == 1
     (filled.folder / "stat" / "totals").write_bytes(b"damaged")
     assert kinds(verify(filled)) == [("corrupt", "stat")]
     assert verify(filled, repair=True).ok
     found = verify(filled)
     assert (found.findings, found.stat) == ([], 0)
-    assert stats(filled).totals.hits == 0
+    assert read_totals(filled).hits == 0
 
 
 def test_damaged_digests_of_files_are_learned_again(filled: Store, tmp_path: Path) -> None:
@@ -199,8 +200,16 @@ def test_what_cannot_be_read_is_told_and_not_put_away(
 
 
 def test_an_index_that_is_wrong_is_found_and_thrown_away(filled: Store) -> None:
-    with open_index(filled) as index:
-        index.write(lambda database: database.execute("UPDATE artifacts SET blobs = x''"))
+    stats(filled)
+    path = filled.folder / "index.sqlite"
+    connection = sqlite3.connect(":memory:")
+    connection.deserialize(path.read_bytes()[:-32])
+    connection.execute(
+        """UPDATE facts SET facts = '{"blobs": [], "cubin_bytes": 0}' WHERE area='ac'"""
+    )
+    connection.commit()
+    data = connection.serialize()
+    path.write_bytes(data + hashlib.sha256(data).digest())
     assert kinds(verify(filled)) == [("index", "index.sqlite")]
     assert verify(filled, repair=True).ok
     assert verify(filled).findings == []

@@ -1,0 +1,412 @@
+"""Verification: everything in a store is read and compared with its name and its records."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from pallasc.cache import files, format, stat_digest, uses
+from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, PACKS
+from pallasc.cache.inventory import INDEX, Index, Scan, facts_of
+from pallasc.cache.pack_writer import PackWriter
+from pallasc.cache.packs import PackFault, StoredPack, open_stored, packed_name, put_pack_away
+from pallasc.cache.store import Store
+from pallasc.errors import CorruptError, ToolError
+from pallasc.specs.artifacts.cubin import Tool, other_maker, tools_of
+
+CORRUPT, INCOMPLETE, FOREIGN = "corrupt", "incomplete", "foreign"
+UNREADABLE, WRONG_INDEX = "unreadable", "index"
+_SINGLES: dict[str, Callable[[bytes], object]] = {
+    "stat/digests": stat_digest.decode,
+    "stat/totals": uses.decode_totals,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be.
+
+    Attributes:
+        kind: "corrupt": the bytes do not fit the name, or another assembler made the kernels than
+            the record says · "incomplete": a record lacks a blob · "foreign": not a file of a store
+            · "unreadable": the disk refuses · "index": the index contradicts the records.
+        path: its place, below the version's folder.
+        reason: what is wrong.
+        repaired: it is put away, and the next build makes it again; totals start again from zero.
+    """
+
+    kind: str
+    path: str
+    reason: str
+    repaired: bool = False
+
+
+@dataclass(slots=True)
+class Verified:
+    """Result of a verification.
+
+    Attributes:
+        records, blobs, manifests, uses: number of sound files of each, those in packs too.
+        source_lines: number of those manifests that have the source lines of an artifact.
+        packs: number of sound packs.
+        stat: number of sound files in `stat/` that say something, of two.
+        bytes: how much was read.
+        orphans: blobs that no record names; pruning takes them.
+        dangling: manifests that lead to no record; pruning takes them.
+        findings: everything that is wrong.
+    """
+
+    records: int = 0
+    blobs: int = 0
+    manifests: int = 0
+    source_lines: int = 0
+    packs: int = 0
+    uses: int = 0
+    stat: int = 0
+    bytes: int = 0
+    orphans: int = 0
+    dangling: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is wrong, or everything was repaired."""
+        return all(finding.repaired for finding in self.findings)
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON."""
+        return {**asdict(self), "ok": self.ok}
+
+
+class _Record(NamedTuple):
+    """A record of the right form, and the pack that holds it."""
+
+    key: str
+    body: Mapping[str, Any]
+    identity: files.Identity | None
+    pack: StoredPack | None
+
+
+def verify(store: Store, *, repair: bool = False) -> Verified:
+    """Read every file of a store and report what is wrong.
+
+    Args:
+        store: the store.
+        repair: put away what is wrong, so that it is a miss and the next build makes it again.
+    """
+    return _Verification(store, repair).run()
+
+
+class _Verification:
+    """The state of one verification: what was found so far."""
+
+    def __init__(self, store: Store, repair: bool) -> None:
+        self._store, self._folders, self._repair = store, store.folders, repair
+        self._result = Verified()
+        self._index = Index(store.folders)
+        self._sizes: dict[str, int] = {}
+        self._makers: dict[str, tuple[Tool, ...]] = {}
+        self._unreadable: set[str] = set()
+        self._refused: set[str] = set()
+        self._records: list[_Record] = []
+        self._sound: set[str] = set()
+        """Keys of sound records."""
+        self._actions: dict[str, str] = {}
+        """The action keys that sound manifests lead to."""
+        self._faults: dict[str, list[tuple[str, str]]] = {}
+        """Kinds and reasons of what is wrong in each pack."""
+        self._wrong: dict[str, set[bytes]] = {}
+        """Packed names of what is wrong in each pack."""
+        self._contradiction = ""
+
+    def run(self) -> Verified:
+        result = self._result
+        self._check_folders()
+        scan = Scan(self._folders)
+        for area in (BLOBS, ARTIFACTS, MANIFESTS):
+            for name, _ in scan.area(area):
+                self._check_file(area, name)
+        packs = [pack for digest, _ in scan.packs() if (pack := self._read_pack(digest))]
+        for record in self._records:
+            self._check_record(record)
+        for pack in packs:
+            self._finish_pack(pack)
+        for place in scan.foreign:
+            if place not in self._refused:
+                self._move_foreign(place)
+        for place, reason in scan.faults:
+            self._find(UNREADABLE, place, reason)
+        self._check_singles()
+        keys = {record.key for record in self._records}
+        named = Counter(b["digest"] for r in self._records for b in r.body["blobs"].values())
+        result.records, result.manifests = len(self._sound), len(self._actions)
+        result.blobs = len(self._sizes)
+        result.dangling = sum(bool(key) and key not in keys for key in self._actions.values())
+        result.orphans = sum(not named[digest] for digest in self._sizes)
+        if self._contradiction:
+            if self._repair:
+                with contextlib.suppress(OSError):
+                    self._folders.unlink(INDEX)
+            self._find(WRONG_INDEX, INDEX, self._contradiction, repaired=self._repair)
+        return result
+
+    def _check_folders(self) -> None:
+        try:
+            refused = list(self._folders.refused())
+        except ToolError as error:
+            self._find(UNREADABLE, "", error.message)
+            return
+        for place, kind in refused:
+            self._move_foreign(place, f"{kind} is in the place of a folder of the store")
+            self._refused.add(place)
+
+    def _check_file(self, area: str, name: str) -> None:
+        place = format.relative_path(area, name)
+        limit = None if area == BLOBS else format.MAX_RECORD_BYTES
+        file = self._read(place, limit_bytes=limit)
+        if file is None:
+            return
+        try:
+            if file.fault:
+                raise CorruptError(file.fault)
+            self._check(area, name, file.data, file.identity)
+        except CorruptError as error:
+            self._put_away(CORRUPT, area, name, error.message, file.identity)
+
+    def _read_pack(self, digest: str) -> StoredPack | None:
+        place = f"{PACKS}/{digest}"
+        try:
+            opened = open_stored(self._folders, digest)
+            for part in opened.check():
+                if isinstance(part, PackFault):
+                    self._faults.setdefault(digest, []).append((CORRUPT, part.reason))
+                    continue
+                try:
+                    self._check(part.area, part.name, part.data, None, opened)
+                except CorruptError as error:
+                    self._fault(opened, CORRUPT, part.area, part.name, error.message)
+            return opened
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._find(UNREADABLE, place, f"cannot be read: {error.strerror or error}")
+        except CorruptError as error:
+            if self._repair:
+                put_pack_away(self._folders, digest, error.message, None)
+                self._store.relist_packs()
+            done = self._repair and not os.path.lexists(self._folders.path(place))
+            self._find(CORRUPT, place, error.message, repaired=done)
+        return None
+
+    def _check(
+        self,
+        area: str,
+        name: str,
+        data: bytes,
+        identity: files.Identity | None,
+        pack: StoredPack | None = None,
+    ) -> None:
+        """Check the bytes of a file; whether a record counts is decided later.
+
+        Raises:
+            CorruptError: they do not fit the name.
+        """
+        if area == BLOBS:
+            if (actual := format.sha256(data)) != name:
+                raise CorruptError(f"its SHA-256 is {actual}")
+            self._sizes[name] = len(data)
+            with contextlib.suppress(CorruptError):  # it is not a cubin
+                self._makers[name] = tools_of(data)
+            return
+        body, _ = format.decode(KINDS[area], name, data)
+        self._compare_index(area, name, body, identity, pack)
+        if area == ARTIFACTS:
+            self._records.append(_Record(name, body, identity, pack))
+            return
+        if name not in self._actions:
+            self._result.source_lines += bool(body.get("lines"))
+        self._actions[name] = str(body.get("action", ""))
+
+    def _compare_index(
+        self,
+        area: str,
+        name: str,
+        body: Mapping[str, Any],
+        identity: files.Identity | None,
+        pack: StoredPack | None,
+    ) -> None:
+        digest = "" if pack is None else pack.pack.digest
+        stamp = "" if identity is None else " ".join(map(str, identity))
+        facts = self._index.get(digest, area, name, stamp)
+        if facts is not None and facts != facts_of(area, body):
+            what = "record" if area == ARTIFACTS else "manifest"
+            self._contradiction = f"its entry for {name} does not match the {what}"
+
+    def _check_record(self, record: _Record) -> None:
+        kind, reason = self._fault_of(record.body)
+        if not kind:
+            self._sound.add(record.key)
+        elif record.pack is not None:
+            self._fault(record.pack, kind, ARTIFACTS, record.key, reason)
+        elif self._is_still(format.relative_path(ARTIFACTS, record.key), record.identity):
+            self._put_away(kind, ARTIFACTS, record.key, reason, record.identity)
+
+    def _fault_of(self, body: Mapping[str, Any]) -> tuple[str, str]:
+        """Return kind and reason of what is wrong with a record besides its bytes."""
+        for name, blob in sorted(body["blobs"].items()):
+            digest = blob["digest"]
+            if digest in self._unreadable:
+                continue
+            if digest not in self._sizes and not self._is_new(digest):
+                return INCOMPLETE, f"its blob {digest} is missing or corrupt"
+            size = self._sizes.get(digest, blob["size"])
+            if size != blob["size"]:
+                return INCOMPLETE, f"its blob {name!r} has {size} bytes, not {blob['size']}"
+        maker = self._other_maker(body)
+        return (CORRUPT, maker) if maker else ("", "")
+
+    def _is_new(self, digest: str) -> bool:
+        """Look again: a build may have published the blob since the blobs were listed."""
+        try:
+            seen = files.read(self._folders, format.relative_path(BLOBS, digest))
+            if seen is not None and not seen.fault:
+                self._check(BLOBS, digest, seen.data, seen.identity)
+                return True
+        except CorruptError:
+            pass
+        except OSError:  # which the walk has reported
+            return True
+        return False
+
+    def _other_maker(self, body: Mapping[str, Any]) -> str:
+        """Return which kernel another assembler made than the record names, "" if there is none.
+
+        A record of another form has no such kernel: its form is checked where it is used.
+        """
+        artifact = body["artifact"]
+        with contextlib.suppress(KeyError, TypeError, AttributeError):
+            ptxas = artifact["toolchain"]["ptxas"]
+            for kernel in artifact["kernels"]:
+                tools = self._makers.get(body["blobs"][kernel["cubin"]]["digest"])
+                if tools is not None and (maker := other_maker(tools, ptxas)):
+                    name = kernel["name"]
+                    return f"it says that ptxas {ptxas} assembled {name}, but {maker} did"
+        return ""
+
+    def _fault(self, opened: StoredPack, kind: str, area: str, name: str, reason: str) -> None:
+        digest = opened.pack.digest
+        self._faults.setdefault(digest, []).append((kind, f"{area} {name}: {reason}"))
+        self._wrong.setdefault(digest, set()).add(packed_name(area, name))
+
+    def _finish_pack(self, opened: StoredPack) -> None:
+        digest = opened.pack.digest
+        faults = self._faults.get(digest, [])
+        done = self._repair and bool(faults) and self._replace(opened)
+        for kind, reason in faults:
+            self._find(kind, f"{PACKS}/{digest}", reason, repaired=done)
+        self._result.packs += not faults
+        self._result.bytes += opened.pack.size
+
+    def _replace(self, opened: StoredPack) -> bool:
+        """Put a damaged pack away, and a pack of all that is sound in it in its place.
+
+        Returns:
+            False if what is sound could not be written; then nothing was changed.
+        """
+        digest = opened.pack.digest
+        without = opened.gone | self._wrong.get(digest, set())
+        out = io.BytesIO()
+        writer = PackWriter(out)
+        for number in range(len(opened.pack.frames)):
+            with contextlib.suppress(CorruptError):
+                writer.copy_from(opened.pack, number, without=without)
+        summary = writer.close()
+        if summary.digest == digest:
+            return True
+        try:
+            if summary.names:
+                with files.temporary(self._folders, out.getvalue()) as place:
+                    self._folders.touch(place, time_ns=opened.identity[1])
+                    files.publish_first(self._folders, place, f"{PACKS}/{summary.digest}")
+        except OSError:
+            return False
+        put_pack_away(self._folders, digest, "a part of it is damaged", opened.identity)
+        self._store.relist_packs()
+        return True
+
+    def _check_singles(self) -> None:
+        """Check uses, and what `stat/` remembers."""
+        names: Iterable[str] = ()
+        try:
+            names = () if "uses" in self._refused else self._folders.names("uses")
+        except OSError as error:
+            self._find(UNREADABLE, "uses", f"cannot be listed: {error.strerror or error}")
+        for name in names:
+            if not format.is_name(name):
+                self._move_foreign(f"uses/{name}")
+            elif self._is_sound(f"uses/{name}", lambda data, n=name: uses.decode_uses(n, data)):  # type: ignore[misc]
+                self._result.uses += 1
+        for place, decode in _SINGLES.items():
+            self._result.stat += self._is_sound(place, decode)
+
+    def _is_sound(self, place: str, decode: Callable[[bytes], object]) -> bool:
+        file = self._read(place, limit_bytes=format.MAX_RECORD_BYTES)
+        if file is None:
+            return False
+        try:
+            if file.fault:
+                raise CorruptError(file.fault)
+            decode(file.data)
+        except CorruptError as error:
+            label = place.replace("/", "-")
+            if self._repair:
+                files.put_away(self._folders, place, label, error.message, file.identity)
+            self._find(CORRUPT, place, error.message, repaired=self._repair)
+            return False
+        return True
+
+    def _read(self, place: str, *, limit_bytes: int | None = None) -> files.Content | None:
+        try:
+            file = files.read(self._folders, place, limit_bytes=limit_bytes)
+        except OSError as error:
+            self._unreadable.add(place.rpartition("/")[2])
+            self._find(UNREADABLE, place, f"cannot be read: {error.strerror or error}")
+            return None
+        self._result.bytes += 0 if file is None else len(file.data)
+        return file
+
+    def _put_away(
+        self, kind: str, area: str, name: str, reason: str, identity: files.Identity | None
+    ) -> None:
+        if self._repair:
+            self._store.put_away(area, name, reason, identity)
+        self._find(kind, format.relative_path(area, name), reason, repaired=self._repair)
+
+    def _move_foreign(
+        self, place: str, reason: str = "a store has no file of this name or type"
+    ) -> None:
+        done = False
+        if self._repair:
+            with contextlib.suppress(OSError):
+                if place == files.QUARANTINE:  # it cannot be put into itself
+                    self._folders.unlink(place)
+                else:
+                    aside = f"{files.QUARANTINE}/foreign-{secrets.token_hex(8)}"
+                    self._folders.rename(place, aside)
+                done = True
+        self._find(FOREIGN, place, reason, repaired=done)
+
+    def _is_still(self, place: str, identity: files.Identity | None) -> bool:
+        """Return True if a file is the one that was read, and not evicted or made again."""
+        with contextlib.suppress(OSError):
+            return files.identity(self._folders.status(place)) == identity
+        return False
+
+    def _find(self, kind: str, path: str, reason: str, *, repaired: bool = False) -> None:
+        self._result.findings.append(Finding(kind, path, reason, repaired))
