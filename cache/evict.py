@@ -12,7 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pallasc.cache.files import Identity
@@ -67,14 +67,16 @@ def read_limits(
         SpecError: a text is not a size or an age.
     """
     variables = os.environ if environment is None else environment
-    sizes = ("--size", size), (SIZE_VARIABLE, variables.get(SIZE_VARIABLE, "").strip() or None)
-    ages = ("--age", age), (AGE_VARIABLE, variables.get(AGE_VARIABLE, "").strip() or None)
-    given_size = next(((what, text) for what, text in sizes if text is not None), None)
-    given_age = next(((what, text) for what, text in ages if text is not None), None)
-    return Limits(
-        DEFAULT_BYTES if given_size is None else parse_size(given_size[1], what=given_size[0]),
-        None if given_age is None else parse_age(given_age[1], what=given_age[0]),
-    )
+    limits = Limits()
+    if size is None and (text := variables.get(SIZE_VARIABLE, "").strip()):
+        limits = replace(limits, max_bytes=parse_size(text, what=SIZE_VARIABLE))
+    elif size is not None:
+        limits = replace(limits, max_bytes=parse_size(size, what="--size"))
+    if age is None and (text := variables.get(AGE_VARIABLE, "").strip()):
+        limits = replace(limits, max_age_s=parse_age(text, what=AGE_VARIABLE))
+    elif age is not None:
+        limits = replace(limits, max_age_s=parse_age(age, what="--age"))
+    return limits
 
 
 def parse_size(text: str, *, what: str = "size", least_bytes: int = 1) -> int | None:

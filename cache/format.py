@@ -42,7 +42,7 @@
     stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] }, ["signed"] }
     uses       = { "since": seconds, "hits": n, "misses": n, "made": n, "saved_s": seconds,
                    "spent_s": seconds }           see `cache/uses.py`
-    totals     = uses and "folded": [ name ]      the files in `uses/` that it includes
+    totals     = uses
 
 The name of a file may be in its area, or in a pack, or both: a manifest counts as its area has it,
 for records and blobs either serves, as both are verified.

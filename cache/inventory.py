@@ -74,15 +74,6 @@ class PackFile(NamedTuple):
     """None that is outside of it."""
 
 
-class CorruptFile(NamedTuple):
-    """A file that is not the record or manifest that its name promises."""
-
-    area: str
-    name: str
-    reason: str
-    identity: Identity | None
-
-
 @dataclass(slots=True)
 class Inventory:
     """Contents of a store.
@@ -91,7 +82,6 @@ class Inventory:
         records, manifests: by key and name; those in their area hide those in packs.
         blobs: blobs outside of packs.
         packs: packs that can be read.
-        corrupt: files that are not what their names promise.
         faults: reasons why something may be missing here; nothing may be removed then.
         read: number of records and manifests that the index did not know.
     """
@@ -100,7 +90,6 @@ class Inventory:
     manifests: dict[str, ManifestFile] = field(default_factory=dict)
     blobs: dict[str, Identity] = field(default_factory=dict)
     packs: list[PackFile] = field(default_factory=list)
-    corrupt: list[CorruptFile] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     read: int = 0
 
@@ -292,14 +281,19 @@ def _checked(area: str, facts: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def take_inventory(store: Store) -> Inventory:
-    """Return the contents of a store. What is corrupt or unreadable is reported in the result."""
-    return _Reader(store).read()
+def take_inventory(store: Store, *, repair: bool = False) -> Inventory:
+    """Return the contents of a store.
+
+    Args:
+        store: the store.
+        repair: put away records and manifests that are corrupt; they are left out anyway.
+    """
+    return _Reader(store, repair).read()
 
 
 class _Reader:
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, repair: bool) -> None:
+        self._store, self._repair = store, repair
         self._scan = Scan(store.folders)
         self._index = Index(store.folders)
         self._found = Inventory()
@@ -335,8 +329,9 @@ class _Reader:
             path = self._store.folders.path(place)
             self._found.faults.append(f"{path}: cannot be read: {error.strerror or error}")
         except CorruptError as error:
-            seen = None if file is None else file.identity
-            self._found.corrupt.append(CorruptFile(area, name, error.message, seen))
+            if self._repair:
+                seen = None if file is None else file.identity
+                self._store.put_away(area, name, error.message, seen)
 
     def _read_pack(self, digest: str, identity: Identity) -> None:
         try:
@@ -348,7 +343,8 @@ class _Reader:
                 known = {n: self._index.get(digest, area, n, "") for n in opened.listed(area)}
                 if None in known.values():
                     for name, data in packed.read_all(opened, area):
-                        self._learn(digest, area, name, identity, data)
+                        with contextlib.suppress(CorruptError):  # it is a miss when it is used
+                            self._learn(digest, area, name, identity, data)
                 else:
                     for name, facts in known.items():
                         self._add(area, name, identity, facts, digest)
@@ -362,16 +358,10 @@ class _Reader:
         """Read the facts about a file.
 
         Raises:
-            CorruptError: it is in its area and corrupt.
+            CorruptError: it is corrupt.
         """
         self._found.read += 1
-        try:
-            facts = facts_of(area, format.decode(KINDS[area], name, data)[0])
-        except CorruptError as error:
-            if not pack:
-                raise
-            self._found.corrupt.append(CorruptFile(area, name, error.message, files.IN_PACK))
-            return
+        facts = facts_of(area, format.decode(KINDS[area], name, data)[0])
         self._index.add(pack, area, name, "" if pack else " ".join(map(str, identity)), facts)
         self._add(area, name, identity, facts, pack)
 

@@ -115,7 +115,7 @@ class Manifest:
     @property
     def cost_s(self) -> float:
         """The compile time in seconds, 0 if unknown."""
-        return seconds_of(self.about.get("seconds"))
+        return float(self.about.get("seconds", 0.0))
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object for a store, without empty fields other than `hidden`."""
@@ -185,13 +185,6 @@ def _is_optional_text(value: object) -> bool:
 def is_seconds(value: object) -> bool:
     """Tell whether this is a non-negative time in seconds that fits into 64 bits as ns."""
     return type(value) in (int, float) and 0 <= value < 9e9  # type: ignore[operator]
-
-
-def seconds_of(value: object) -> float:
-    """Return the seconds in a manifest or the log, 0 if invalid."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0.0
-    return float(value) if 0 <= value < 1e9 else 0.0
 
 
 def _is_about(value: object) -> bool:

@@ -118,7 +118,8 @@ class PackWriter:
             OSError: the pack cannot be read.
         """
         named = {packed_name(area, name) for area, name in pack.names_in(number)}
-        self.copy(pack.stored(number), pack.frames[number], only=named, without=without)
+        if not named.issubset(without):
+            self.copy(pack.stored(number), pack.frames[number], only=named, without=without)
 
     def copy(
         self,

@@ -51,7 +51,7 @@ import stat
 import struct
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -410,28 +410,35 @@ class Pack:
         """Return area and name of each file that the index has in a frame; nothing is read."""
         return self._by_frame.get(number, [])
 
-    def check(self) -> Iterator[Entry | PackFault]:
+    def check(self, gone: Collection[bytes] = ()) -> Iterator[Entry | PackFault]:
         """Read everything; yield each file, still to be verified, and each fault.
+
+        Args:
+            gone: packed names of files that are left out; a frame of such files is not read.
 
         Raises:
             OSError: the pack cannot be read.
         """
-        if self._expected is not None and (digest := self.computed_digest()) != self._expected:
-            yield PackFault(None, f"its SHA-256 is {digest}")
-        found = 0
+        found, is_whole = 0, not gone
         for number in range(len(self.frames)):
-            lost = self.names_in(number)
-            found += len(lost)
+            held = [packed_name(*names) for names in self.names_in(number)]
+            found += len(held)
+            if all(packed in gone for packed in held):
+                continue
             try:
                 entries = self.entries(number)
             except CorruptError as error:
-                yield PackFault(number, f"{error.message}; it held {len(lost):,} files")
+                is_whole = False
+                yield PackFault(number, f"{error.message}; it held {len(held):,} files")
                 continue
-            yield from entries
-            if len(entries) != len(lost):
+            yield from (e for e in entries if packed_name(e.area, e.name) not in gone)
+            if len(entries) != len(held):
+                is_whole = False
                 yield PackFault(number, f"frame {number} holds other files than the index says")
         if found != len(self):
             yield PackFault(None, "its index names frames that do not exist")
+        elif is_whole and self._expected and (digest := self.computed_digest()) != self._expected:
+            yield PackFault(None, f"its SHA-256 is {digest}")
 
     def faults(self) -> list[PackFault]:
         """Read everything; return each fault.
@@ -496,12 +503,6 @@ class StoredPack(NamedTuple):
         names = (packed for packed in self.pack.packed_names() if packed[0] == code)
         return [packed[1:].hex() for packed in names if packed not in self.gone]
 
-    def check(self) -> Iterator[Entry | PackFault]:
-        """Read everything; yield each file that does not count as missing, and each fault."""
-        for part in self.pack.check():
-            if isinstance(part, PackFault) or packed_name(part.area, part.name) not in self.gone:
-                yield part
-
 
 def open_stored(folders: Folders, digest: str) -> StoredPack:
     """Open a pack of a store.
@@ -529,6 +530,18 @@ def _read_gone(folders: Folders, digest: str) -> Iterator[bytes]:
             area, _, name = line.decode("ascii", "replace").partition(" ")
             if area in AREAS and is_name(name):
                 yield packed_name(area, name)
+
+
+def mark_missing(folders: Folders, opened: StoredPack, packed: Iterable[bytes]) -> None:
+    """Have files in a pack count as missing for every reader.
+
+    Raises:
+        OSError: the file system refuses; this reader counts them as missing all the same.
+    """
+    new = [name for name in packed if name not in opened.gone]
+    opened.gone.update(new)
+    lines = "".join("{} {}\n".format(*unpacked_name(name)) for name in new)
+    files.append(folders, f"{PACKS}/{opened.pack.digest}{GONE}", lines)
 
 
 def put_pack_away(
@@ -694,9 +707,8 @@ class StorePacks:
             return None
 
     def _forget(self, opened: StoredPack, packed: Iterable[bytes]) -> None:
-        new = [name for name in packed if name not in opened.gone]
-        opened.gone.update(new)
-        if not self._read_only:
-            lines = "".join("{} {}\n".format(*unpacked_name(name)) for name in new)
-            with contextlib.suppress(OSError):  # then every reader finds it damaged
-                files.append(self._folders, f"{PACKS}/{opened.pack.digest}{GONE}", lines)
+        if self._read_only:
+            opened.gone.update(packed)
+            return
+        with contextlib.suppress(OSError):  # then every reader finds it damaged
+            mark_missing(self._folders, opened, packed)

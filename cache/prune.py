@@ -138,10 +138,7 @@ def prune(
     store.folders.check()
     uses.read_totals(store, timeout_s=0)
     now_ns = time.time_ns() if now_ns is None else now_ns
-    inventory = take_inventory(store)
-    if not dry_run:
-        for corrupt in inventory.corrupt:
-            store.put_away(corrupt.area, corrupt.name, corrupt.reason, corrupt.identity)
+    inventory = take_inventory(store, repair=not dry_run)
     held = uses.Held()
     try:
         held = uses.held_by_leases(store.folders, now_ns=now_ns)
@@ -389,7 +386,7 @@ def _copy(store: Store, digest: str, writer: PackWriter) -> bool:
     """Copy the frames of a pack; False if it is damaged."""
     with contextlib.suppress(CorruptError, OSError):
         opened = open_stored(store.folders, digest)
-        if any(isinstance(part, PackFault) for part in opened.check()):
+        if any(isinstance(part, PackFault) for part in opened.pack.check(opened.gone)):
             return False
         for number in range(len(opened.pack.frames)):
             writer.copy_from(opened.pack, number, without=opened.gone)

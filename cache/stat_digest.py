@@ -89,14 +89,6 @@ class FileDigests:
             reason = getattr(error, "strerror", None) or error
             raise ToolError(f"{place}: cannot be hashed: {reason}") from error
 
-    def digests(self, paths: Iterable[Path | str]) -> dict[str, str]:
-        """Return the digest of each path, in the order given, under the path as given.
-
-        Raises:
-            ToolError: if one cannot be read, or is not a regular file.
-        """
-        return {str(path): self.digest(path) for path in paths}
-
     def remembers(self, path: Path | str) -> bool:
         """Tell whether a file was hashed before; it may have changed since."""
         return os.path.abspath(path) in self._known()

@@ -17,7 +17,7 @@ from pallasc.cache import files, format
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
 from pallasc.cache.manifests import Manifest, manifest_from_json
 from pallasc.cache.pack_writer import PackWriter
-from pallasc.cache.packs import MAX_FILE_BYTES, Entry, Pack, open_pack, packed_name
+from pallasc.cache.packs import MAX_FILE_BYTES, Entry, Pack, PackFault, open_pack, packed_name
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError, NotCachedError, SpecError, ToolError
 from pallasc.specs.user_files import check_regular, replacing
@@ -265,13 +265,10 @@ class _Contents:
                 f"it holds {len(pack):,} files and unpacks to {raw_bytes:,} bytes, over the limits "
                 f"of {MAX_NAMES:,} and {MOST_DENSE} times its size"
             )
-        found = 0
-        for number in range(len(pack.frames)):
-            for entry in pack.entries(number):
-                self._add(entry)
-                found += 1
-        if found != len(pack):
-            raise CorruptError(f"its index names {len(pack):,} files, but it holds {found:,}")
+        for part in pack.check():
+            if isinstance(part, PackFault):
+                raise CorruptError(part.reason)
+            self._add(part)
         for key, artifact in self.artifacts.items():
             if lost := next((name for name in artifact.names if name not in self._sizes), None):
                 raise CorruptError(f"artifact {key} lacks its blob {lost[1:].hex()}")

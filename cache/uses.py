@@ -7,8 +7,7 @@ user, whose time cannot be set, is named in the lease instead, one key per line.
 record is held as a whole. The lease of a dead process holds nothing.
 
 Hits, misses, and compilations are counted in memory and published at the end of the session as
-`uses/` random name. `read_totals` adds these files to `stat/totals`, which names the files that it
-counts, so that a process that dies half way counts nothing twice. Counts of a killed build are
+`uses/` random name. `read_totals` adds these files to `stat/totals`. Counts of a killed build are
 lost: they are for statistics alone.
 """
 
@@ -19,7 +18,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import NamedTuple
 
 from pallasc.cache import files, format
@@ -31,7 +29,7 @@ from pallasc.errors import CorruptError
 LEASES, USES, TOTALS = "leases", "uses", "stat/totals"
 LOCK_TIMEOUT_S = 10.0
 _LOCK = "locks/totals"
-_NAME = format.sha256(b"pallasc totals")
+TOTALS_NAME = format.sha256(b"pallasc totals")
 _APPEND = os.O_WRONLY | os.O_APPEND
 _MOST = 2**62
 
@@ -83,12 +81,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def hit(self, action_key: str, *, seconds: float = 0.0) -> None:
@@ -195,72 +188,45 @@ def read_totals(store: Store, *, timeout_s: float = LOCK_TIMEOUT_S) -> Totals:
     with files.single_flight(
         folders, _LOCK, timeout_s=timeout_s, on_error=lambda error: None
     ) as held:
+        names: list[str] = []
         try:
-            totals, folded = _load(folders)
-        except OSError:  # they must not be replaced
-            totals, folded, held = Totals(), frozenset(), False
-        names = []
-        with contextlib.suppress(OSError):
+            totals = _read(folders, TOTALS, format.TOTALS, TOTALS_NAME)
             names = [name for name in folders.names(USES) if format.is_name(name)]
+        except OSError:  # totals that cannot be read must not be replaced
+            totals, held = Totals(), False
         for name in names:
-            if name not in folded:
-                totals.add(_published(folders, name))
+            with contextlib.suppress(OSError):
+                totals.add(_read(folders, f"{USES}/{name}", format.USES, name))
         if held and names:
             _fold(folders, totals, names)
     return totals
 
 
 def _fold(folders: Folders, totals: Totals, names: list[str]) -> None:
-    data, _ = format.encode(format.TOTALS, _NAME, {**asdict(totals), "folded": sorted(names)})
+    data, _ = format.encode(format.TOTALS, TOTALS_NAME, asdict(totals))
     with contextlib.suppress(OSError):
         with files.temporary(folders, data) as place:
             folders.rename(place, TOTALS)
-        folders.sync("stat")
         for name in names:
-            with contextlib.suppress(OSError):
-                folders.unlink(f"{USES}/{name}")
+            folders.unlink(f"{USES}/{name}")
 
 
-def _load(folders: Folders) -> tuple[Totals, frozenset[str]]:
-    file = files.read(folders, TOTALS, limit_bytes=format.MAX_RECORD_BYTES)
+def _read(folders: Folders, place: str, kind: str, name: str) -> Totals:
+    file = files.read(folders, place, limit_bytes=format.MAX_RECORD_BYTES)
     with contextlib.suppress(CorruptError):
         if file is not None and not file.fault:
-            return decode_totals(file.data)
-    return Totals(), frozenset()
-
-
-def _published(folders: Folders, name: str) -> Totals:
-    with contextlib.suppress(OSError, CorruptError):
-        place = f"{USES}/{name}"
-        file = files.read(folders, place, limit_bytes=format.MAX_RECORD_BYTES)
-        if file is not None and not file.fault:
-            return decode_uses(name, file.data)
+            return decode_totals(kind, name, file.data)
     return Totals()
 
 
-def decode_uses(name: str, data: bytes) -> Totals:
-    """Return the counts in the file `uses/` name.
+def decode_totals(kind: str, name: str, data: bytes) -> Totals:
+    """Return the counts of a file `uses/` name, or of `stat/totals`.
 
     Raises:
         CorruptError: it is not such a record.
     """
-    return _counts(format.USES, format.decode(format.USES, name, data)[0])
-
-
-def decode_totals(data: bytes) -> tuple[Totals, frozenset[str]]:
-    """Return the counts in `stat/totals`, and the names of the files that they include.
-
-    Raises:
-        CorruptError: it is not such a record.
-    """
-    body, _ = format.decode(format.TOTALS, _NAME, data)
-    folded = body.pop("folded", None)
-    if not isinstance(folded, list) or not all(map(format.is_name, folded)):
-        raise CorruptError(f"{format.TOTALS}: it does not name the files that it includes")
-    return _counts(format.TOTALS, body), frozenset(folded)
-
-
-def _counts(kind: str, body: dict[str, object]) -> Totals:
+    body, _ = format.decode(kind, name, data)
+    body.pop("folded", None)  # of an earlier pallasc
     if (
         body.keys() != asdict(Totals()).keys()
         or not all(is_seconds(body[name]) for name in ("since", "saved_s", "spent_s"))
@@ -269,5 +235,5 @@ def _counts(kind: str, body: dict[str, object]) -> Totals:
             for name in ("hits", "misses", "made")
         )
     ):
-        raise CorruptError(f"{kind}: these are not the counts of a store")
+        raise CorruptError(f"{kind} {name}: these are not the counts of a store")
     return Totals(**body)  # type: ignore[arg-type]

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from pallasc.cache import files, format, stat_digest, uses
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, PACKS
 from pallasc.cache.inventory import INDEX, Index, Scan, facts_of
-from pallasc.cache.pack_writer import PackWriter
-from pallasc.cache.packs import PackFault, StoredPack, open_stored, packed_name, put_pack_away
+from pallasc.cache.packs import (
+    PackFault,
+    StoredPack,
+    mark_missing,
+    open_stored,
+    packed_name,
+    put_pack_away,
+)
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError, ToolError
-from pallasc.specs.artifacts.cubin import Tool, other_maker, tools_of
 
 CORRUPT, INCOMPLETE, FOREIGN = "corrupt", "incomplete", "foreign"
 UNREADABLE, WRONG_INDEX = "unreadable", "index"
 _SINGLES: dict[str, Callable[[bytes], object]] = {
     "stat/digests": stat_digest.decode,
-    "stat/totals": uses.decode_totals,
+    "stat/totals": lambda data: uses.decode_totals(format.TOTALS, uses.TOTALS_NAME, data),
 }
 
 
@@ -33,9 +38,9 @@ class Finding:
     """Something that is not as it should be.
 
     Attributes:
-        kind: "corrupt": the bytes do not fit the name, or another assembler made the kernels than
-            the record says · "incomplete": a record lacks a blob · "foreign": not a file of a store
-            · "unreadable": the disk refuses · "index": the index contradicts the records.
+        kind: "corrupt": the bytes do not fit the name · "incomplete": a record lacks a blob ·
+            "foreign": not a file of a store · "unreadable": the disk refuses · "index": the index
+            contradicts the records.
         path: its place, below the version's folder.
         reason: what is wrong.
         repaired: it is put away, and the next build makes it again; totals start again from zero.
@@ -111,7 +116,6 @@ class _Verification:
         self._result = Verified()
         self._index = Index(store.folders)
         self._sizes: dict[str, int] = {}
-        self._makers: dict[str, tuple[Tool, ...]] = {}
         self._unreadable: set[str] = set()
         self._refused: set[str] = set()
         self._records: list[_Record] = []
@@ -123,6 +127,8 @@ class _Verification:
         """Kinds and reasons of what is wrong in each pack."""
         self._wrong: dict[str, set[bytes]] = {}
         """Packed names of what is wrong in each pack."""
+        self._useless: set[str] = set()
+        """Packs that are wrong as a whole."""
         self._contradiction = ""
 
     def run(self) -> Verified:
@@ -183,9 +189,14 @@ class _Verification:
         place = f"{PACKS}/{digest}"
         try:
             opened = open_stored(self._folders, digest)
-            for part in opened.check():
+            for part in opened.pack.check(opened.gone):
                 if isinstance(part, PackFault):
                     self._faults.setdefault(digest, []).append((CORRUPT, part.reason))
+                    if part.frame is None:
+                        self._useless.add(digest)
+                    else:
+                        lost = opened.pack.names_in(part.frame)
+                        self._wrong.setdefault(digest, set()).update(packed_name(*n) for n in lost)
                     continue
                 try:
                     self._check(part.area, part.name, part.data, None, opened)
@@ -197,10 +208,7 @@ class _Verification:
         except OSError as error:
             self._find(UNREADABLE, place, f"cannot be read: {error.strerror or error}")
         except CorruptError as error:
-            if self._repair:
-                put_pack_away(self._folders, digest, error.message, None)
-                self._store.relist_packs()
-            done = self._repair and not os.path.lexists(self._folders.path(place))
+            done = self._repair and self._put_pack_away(digest, error.message, None)
             self._find(CORRUPT, place, error.message, repaired=done)
         return None
 
@@ -221,8 +229,6 @@ class _Verification:
             if (actual := format.sha256(data)) != name:
                 raise CorruptError(f"its SHA-256 is {actual}")
             self._sizes[name] = len(data)
-            with contextlib.suppress(CorruptError):  # it is not a cubin
-                self._makers[name] = tools_of(data)
             return
         body, _ = format.decode(KINDS[area], name, data)
         self._compare_index(area, name, body, identity, pack)
@@ -249,27 +255,26 @@ class _Verification:
             self._contradiction = f"its entry for {name} does not match the {what}"
 
     def _check_record(self, record: _Record) -> None:
-        kind, reason = self._fault_of(record.body)
-        if not kind:
+        reason = self._lack_of(record.body)
+        if not reason:
             self._sound.add(record.key)
         elif record.pack is not None:
-            self._fault(record.pack, kind, ARTIFACTS, record.key, reason)
+            self._fault(record.pack, INCOMPLETE, ARTIFACTS, record.key, reason)
         elif self._is_still(format.relative_path(ARTIFACTS, record.key), record.identity):
-            self._put_away(kind, ARTIFACTS, record.key, reason, record.identity)
+            self._put_away(INCOMPLETE, ARTIFACTS, record.key, reason, record.identity)
 
-    def _fault_of(self, body: Mapping[str, Any]) -> tuple[str, str]:
-        """Return kind and reason of what is wrong with a record besides its bytes."""
+    def _lack_of(self, body: Mapping[str, Any]) -> str:
+        """Return why a record lacks a blob, "" if it has all."""
         for name, blob in sorted(body["blobs"].items()):
             digest = blob["digest"]
             if digest in self._unreadable:
                 continue
             if digest not in self._sizes and not self._is_new(digest):
-                return INCOMPLETE, f"its blob {digest} is missing or corrupt"
+                return f"its blob {digest} is missing or corrupt"
             size = self._sizes.get(digest, blob["size"])
             if size != blob["size"]:
-                return INCOMPLETE, f"its blob {name!r} has {size} bytes, not {blob['size']}"
-        maker = self._other_maker(body)
-        return (CORRUPT, maker) if maker else ("", "")
+                return f"its blob {name!r} has {size} bytes, not {blob['size']}"
+        return ""
 
     def _is_new(self, digest: str) -> bool:
         """Look again: a build may have published the blob since the blobs were listed."""
@@ -284,21 +289,6 @@ class _Verification:
             return True
         return False
 
-    def _other_maker(self, body: Mapping[str, Any]) -> str:
-        """Return which kernel another assembler made than the record names, "" if there is none.
-
-        A record of another form has no such kernel: its form is checked where it is used.
-        """
-        artifact = body["artifact"]
-        with contextlib.suppress(KeyError, TypeError, AttributeError):
-            ptxas = artifact["toolchain"]["ptxas"]
-            for kernel in artifact["kernels"]:
-                tools = self._makers.get(body["blobs"][kernel["cubin"]]["digest"])
-                if tools is not None and (maker := other_maker(tools, ptxas)):
-                    name = kernel["name"]
-                    return f"it says that ptxas {ptxas} assembled {name}, but {maker} did"
-        return ""
-
     def _fault(self, opened: StoredPack, kind: str, area: str, name: str, reason: str) -> None:
         digest = opened.pack.digest
         self._faults.setdefault(digest, []).append((kind, f"{area} {name}: {reason}"))
@@ -307,38 +297,23 @@ class _Verification:
     def _finish_pack(self, opened: StoredPack) -> None:
         digest = opened.pack.digest
         faults = self._faults.get(digest, [])
-        done = self._repair and bool(faults) and self._replace(opened)
+        done = False
+        if self._repair and digest in self._useless:
+            done = self._put_pack_away(digest, faults[-1][1], opened.identity)
+        elif self._repair and faults:
+            with contextlib.suppress(OSError):
+                mark_missing(self._folders, opened, self._wrong[digest])
+                self._store.relist_packs()
+                done = True
         for kind, reason in faults:
             self._find(kind, f"{PACKS}/{digest}", reason, repaired=done)
         self._result.packs += not faults
         self._result.bytes += opened.pack.size
 
-    def _replace(self, opened: StoredPack) -> bool:
-        """Put a damaged pack away, and a pack of all that is sound in it in its place.
-
-        Returns:
-            False if what is sound could not be written; then nothing was changed.
-        """
-        digest = opened.pack.digest
-        without = opened.gone | self._wrong.get(digest, set())
-        out = io.BytesIO()
-        writer = PackWriter(out)
-        for number in range(len(opened.pack.frames)):
-            with contextlib.suppress(CorruptError):
-                writer.copy_from(opened.pack, number, without=without)
-        summary = writer.close()
-        if summary.digest == digest:
-            return True
-        try:
-            if summary.names:
-                with files.temporary(self._folders, out.getvalue()) as place:
-                    self._folders.touch(place, time_ns=opened.identity[1])
-                    files.publish_first(self._folders, place, f"{PACKS}/{summary.digest}")
-        except OSError:
-            return False
-        put_pack_away(self._folders, digest, "a part of it is damaged", opened.identity)
+    def _put_pack_away(self, digest: str, reason: str, seen: files.Identity | None) -> bool:
+        put_pack_away(self._folders, digest, reason, seen)
         self._store.relist_packs()
-        return True
+        return not os.path.lexists(self._folders.path(f"{PACKS}/{digest}"))
 
     def _check_singles(self) -> None:
         """Check uses, and what `stat/` remembers."""
@@ -350,8 +325,9 @@ class _Verification:
         for name in names:
             if not format.is_name(name):
                 self._move_foreign(f"uses/{name}")
-            elif self._is_sound(f"uses/{name}", lambda data, n=name: uses.decode_uses(n, data)):  # type: ignore[misc]
-                self._result.uses += 1
+            else:
+                as_uses = partial(uses.decode_totals, format.USES, name)
+                self._result.uses += self._is_sound(f"uses/{name}", as_uses)
         for place, decode in _SINGLES.items():
             self._result.stat += self._is_sound(place, decode)
 

@@ -58,11 +58,13 @@ def test_what_is_new_is_read_and_what_is_gone_is_forgotten(filled: Store, publis
     assert (found.read, [*found.records]) == (1, ["00" * 32, *KEYS[1:]])
 
 
-def test_a_corrupt_record_is_reported(filled: Store) -> None:
+def test_a_corrupt_record_is_left_out_and_a_repair_puts_it_away(filled: Store) -> None:
     filled.path("ac", KEYS[0]).write_bytes(b"")
     found = take_inventory(filled)
     assert [*found.records] == KEYS[1:]
-    assert [(corrupt.name, corrupt.area) for corrupt in found.corrupt] == [(KEYS[0], "ac")]
+    assert filled.path("ac", KEYS[0]).exists()
+    take_inventory(filled, repair=True)
+    assert not filled.path("ac", KEYS[0]).exists()
 
 
 def test_a_folder_that_cannot_be_read_is_a_fault_and_forgets_nothing(

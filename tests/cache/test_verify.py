@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import sqlite3
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session, read_totals
 from pallasc.cache.verify import Verified, verify
-from pallasc.compiler.toolchain.toolchain import find_toolchain, tool_version
 
 Publish = Callable[..., str]
 
@@ -244,29 +242,3 @@ def test_a_record_that_is_evicted_meanwhile_is_no_finding(
     filled.path("cas", DIGEST).unlink()
     monkeypatch.setattr(files, "read", evict)
     assert verify(filled, repair=True).findings == []
-
-
-def test_a_record_that_names_another_assembler_than_the_cubin_is_reported(
-    store: Store, tmp_path: Path
-) -> None:
-    source, output = tmp_path / "k.ptx", tmp_path / "k.cubin"
-    source.write_text(
-        ".version 8.7\n.target sm_100a\n.address_size 64\n.visible .entry k() { ret; }\n"
-    )
-    ptxas = find_toolchain().ptxas
-    subprocess.run([ptxas, "-arch=sm_100a", "-o", output, source], check=True)
-    cubin, version = output.read_bytes(), tool_version(ptxas)
-    for key, told in ((KEY, version), (OTHER, "13.99.1")):
-        artifact = {"toolchain": {"ptxas": told}, "kernels": [{"name": "k", "cubin": "c"}]}
-        assert store.put_artifact(key, artifact, {"c": cubin}).stored
-    found = verify(store)
-    assert [(finding.kind, finding.path, finding.reason) for finding in found.findings] == [
-        (
-            "corrupt",
-            format.relative_path(format.ARTIFACTS, OTHER),
-            f"it says that ptxas 13.99.1 assembled k, but ptxas {version} did",
-        )
-    ]
-    assert verify(store, repair=True).ok
-    assert store.get_artifact(OTHER) is None
-    assert store.get_artifact(KEY) is not None
