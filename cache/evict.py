@@ -24,9 +24,9 @@ DEFAULT_BYTES = 10 * 2**30
 SIZE_VARIABLE, AGE_VARIABLE = "PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE"
 
 AGE, SIZE, CLEAR = "age", "size", "clear"
-"""Why a record goes."""
+"""Reasons why a record goes."""
 KEPT, IN_USE, YOUNG = "kept", "in use", "young"
-"""Why a file stays although a limit asks for it."""
+"""Reasons why a file stays although a limit asks for it."""
 
 _UNITS = {"B": 1} | {
     f"{prefix}{suffix}": base**power
@@ -156,7 +156,7 @@ class Eviction(NamedTuple):
 
 
 class Retained(NamedTuple):
-    """What pruning has to leave in place, for one reason.
+    """Files that pruning has to leave in place, for one reason.
 
     Attributes:
         reason: "kept": the caller keeps it · "in use": a running build holds it or may have made
@@ -173,7 +173,7 @@ class Retained(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What goes.
+    """Files that go.
 
     Attributes:
         evictions: records and packs, in the order in which they go.

@@ -1,4 +1,4 @@
-"""Files of the store: read whole, published whole, removed, put away, and locked.
+"""Files of the store: read whole, published whole, removed, quarantined, and locked.
 
 A file is published by writing an exclusive temporary file on the same file system, syncing it,
 giving it its name in one step, and syncing the folder. A crash at any moment leaves either the
@@ -64,7 +64,7 @@ Identity = tuple[int, int, int]
 """Inode, modification time in ns and size: distinguishes a file from its later replacement."""
 
 IN_PACK: Identity = (-1, -1, -1)
-"""The identity of what was read from a pack."""
+"""Identity of a file that was read from a pack."""
 
 
 class Content(NamedTuple):
@@ -247,7 +247,7 @@ def publish_first(folders: Folders, place: str, to: str) -> bool:
 def remove_same(folders: Folders, place: str, seen: Identity) -> bool:
     """Remove a file if it is still the one that was seen; False if it is another, or gone.
 
-    It loses its name first and is looked at then: whoever uses it meanwhile either has it given
+    It loses its name first and is compared then: a process that uses it meanwhile either gets it
     back, or finds that it is gone.
 
     Raises:

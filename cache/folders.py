@@ -48,7 +48,7 @@ _KINDS = {
 
 
 class RefusedError(OSError):
-    """A path that should be a folder of the store is something else; it was left alone."""
+    """A path that should be a folder of the store is something else; it was not touched."""
 
 
 def close(descriptor: int) -> None:
@@ -58,15 +58,15 @@ def close(descriptor: int) -> None:
 
 
 def is_shard(name: str) -> bool:
-    """Tell whether a name is that of a shard: two hexadecimal digits."""
+    """Return True for the name of a shard: two hexadecimal digits."""
     return len(name) == 2 and format.is_name(name * 32)
 
 
 def share(made: int, folder: int, rights: int) -> None:
-    """Give the group of a shared folder its rights to what was made there, whatever the umask.
+    """Give the group of a shared folder its rights to a new file or folder, despite the umask.
 
     Args:
-        made: a descriptor of what is new.
+        made: a descriptor of the new file or folder.
         folder: a descriptor of the folder that it is in.
         rights: of the group, as mode bits.
     """
@@ -93,7 +93,7 @@ def sync(descriptor: int, path: Path) -> None:
 
 
 def make_root(path: Path) -> None:
-    """Make the folder that a store lies in, and those above it; links of the user are followed."""
+    """Make the folder of a store, and those above it; links of the user are followed."""
     if path.is_dir():
         return
     make_root(path.parent)
@@ -110,7 +110,7 @@ def make_folder(name: str, above: int) -> None:
     try:
         os.mkdir(name, FOLDER_MODE, dir_fd=above)
     except FileExistsError:
-        return  # whatever it is, it is looked at when it is opened
+        return  # anything else is refused when it is opened
     with contextlib.suppress(OSError):
         made = os.open(name, FOLDER, dir_fd=above)
         try:
@@ -139,7 +139,7 @@ def fault_of(status: os.stat_result, version: os.stat_result) -> str:
 
 
 def no_shards(descriptor: int, area: str) -> list[tuple[str, str]]:
-    """Return what has the name of a shard in an area, but is not a folder."""
+    """Return the things in an area that have the name of a shard, but are not folders."""
     with os.scandir(descriptor) as entries:
         return [
             (f"{area}/{entry.name}", kind_of(entry.name, descriptor))
@@ -156,7 +156,7 @@ def refusal(error: OSError, name: str, above: int) -> OSError:
 
 
 def kind_of(name: str, above: int) -> str:
-    """Return what is under a name, "" for a folder, or if that cannot be found out."""
+    """Return the kind of the thing under a name, "" for a folder, or if that is unknown."""
     with contextlib.suppress(OSError):
         mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
         return _KINDS.get(stat.S_IFMT(mode), "")
@@ -193,7 +193,7 @@ def remove_tree(above: int, name: str) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Have errors name the whole path instead of what is relative to a descriptor."""
+    """Have errors name the whole path instead of the part below a descriptor."""
     try:
         yield
     except OSError as error:
@@ -206,7 +206,7 @@ class Folders:
     """The folders below one version's folder. Making the object touches nothing.
 
     Descriptors for reading are cached while the object lives; writing, moving and removing open the
-    folders anew. Errors name the whole path.
+    folders again. Errors name the whole path.
 
     Args:
         folder: the version's folder, `root/v1`.
@@ -219,7 +219,7 @@ class Folders:
         self._stale: list[int] = []
 
     def __del__(self) -> None:
-        """Close what was kept."""
+        """Close the cached descriptors."""
         cached = [descriptor for descriptor, _ in self._cached.values()]
         for descriptor in (*cached, *self._stale):
             close(descriptor)
@@ -237,7 +237,7 @@ class Folders:
             make: make it, and those above it, where they are missing.
 
         Raises:
-            RefusedError: something else lies there.
+            RefusedError: something else is there.
             OSError: it is missing, or the file system refuses.
         """
         descriptor = self._open(folder, make)
@@ -272,7 +272,7 @@ class Folders:
         """Return the names in a folder, sorted; none where it is missing.
 
         Raises:
-            RefusedError: something else lies there.
+            RefusedError: something else is there.
             OSError: it cannot be listed.
         """
         try:
@@ -282,7 +282,7 @@ class Folders:
             return []
 
     def status(self, place: str) -> os.stat_result:
-        """Return what lstat(2) says of a file.
+        """Return the status of a file, as lstat(2) does.
 
         Raises:
             RefusedError: something else is in the place of a folder above it.
@@ -311,7 +311,7 @@ class Folders:
             os.unlink(name, dir_fd=descriptor)
 
     def rename(self, place: str, to: str) -> None:
-        """Move something, replacing what is there; the folder of `to` is made.
+        """Move something in the place of another; the folder of `to` is made.
 
         Raises:
             RefusedError: something else is in the place of a folder above one of them.
@@ -410,7 +410,7 @@ class Folders:
 
     @contextlib.contextmanager
     def _above(self, place: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Give a descriptor of the folder that a file lies in, and the file's name."""
+        """Give a descriptor of a file's folder, and the file's name."""
         folder, _, name = place.rpartition("/")
         with self.opened(folder, make=make) as descriptor, naming(self.path(place)):
             yield descriptor, checked(name)
@@ -467,7 +467,7 @@ class Folders:
     def _reading(self, folder: str) -> tuple[int, int]:
         """Return a descriptor of a folder, and the one to close afterwards, -1 for none.
 
-        That of an area is kept; that of a shard is not, there are too many.
+        The descriptor of an area is kept; there are too many shards.
         """
         area, _, shard = folder.partition("/")
         if area not in self._cached:  # a store that a remote fills looks for thousands in vain
@@ -492,7 +492,7 @@ class Folders:
         return cached
 
     def _has_moved(self, folder: str) -> bool:
-        """Tell whether the cached descriptor of an area is out of date; if so, drop it."""
+        """Return True if the cached descriptor of an area is out of date, and drop it then."""
         area = folder.partition("/")[0]
         if area not in self._cached:
             return False

@@ -20,7 +20,7 @@
     uses       = "uses/" name                     records of kind `uses`, not yet in the totals
     stat       = "stat/digests"                   a record of kind `stat`
                | "stat/totals"                    a record of kind `totals`
-               | "stat/tidied"                    empty; its time is that of the last tidying
+               | "stat/tidied"                    empty; its time is the last tidying
     index      = "index.sqlite"                   see `cache/inventory.py`
     token      = host "-" pid "-" start           one process of one machine (`cache/files.py`)
 
@@ -35,7 +35,7 @@
     manifest   = object of the fields in `cache/manifests.py`: "action" is the action key that it
                  leads to, "record" the digest of the body of the record there, and
                  "about" = { "name": text, "target": text, "params": object, "seconds": number }
-                 says what was asked for and how long it took to compile; "signed" see
+                 names the variant and the time it took to compile; "signed" see
                  `cache/signing.py`; "check" has check results (`checks/stored_results.py`), "lines"
                  the source lines of an artifact (`analysis/lines/stored.py`), each under a key of
                  their own
@@ -47,24 +47,24 @@
 The name of a file may be in its area, or in a pack, or both: a manifest counts as its area has it,
 for records and blobs either serves, as both are verified.
 
-A record's modification time is that of its last use; a pack's is that of the last use of anything
-in it. The index is never the truth: what it says follows from the records and manifests.
+A record's modification time is its last use; a pack's is the last use of anything in it. The index
+is never the truth: it follows from the records and manifests.
 
 A reader knows version, kind and name before it opens a file, so every byte of the header is
 compared and every byte of the body is hashed: no changed, cut, extended or exchanged file is
 valid. A file that is not a record of this grammar is corrupt, never "probably older".
 
 History:
-    1  the first version. Manifests have had "record" and "signed" since 0.2; what has neither is
-       read as before, and counts as missing where signatures are required. An older pallasc
-       takes a manifest with "check" or "lines" for a damaged one and puts it away. One that
-       does not know packs does not look into them, and compiles again what lies there.
+    1  the first version. Manifests have had "record" and "signed" since 0.2; one with neither
+       is read as before, and counts as missing where signatures are required. An older pallasc
+       treats a manifest with "check" or "lines" as damaged and quarantines it. One that does
+       not know packs does not read them, and compiles again.
        A request key has one manifest per set of sources, each under its set-name; earlier versions
        had one under the key and one per folder, which are no longer found. A folder `pins` and a
        file `index.seal` of an earlier pallasc mean nothing, and its index and the uses that are
        not in the totals yet are dropped.
 
-A store of another version is another folder beside `v1`; it is neither read nor changed.
+A store of another version is another folder next to `v1`; it is neither read nor changed.
 
 No folder below the root is a link, a mount or a stranger's: see `cache/folders.py`.
 
@@ -100,14 +100,14 @@ MAX_BLOB_BYTES = 2**40
 
 
 class StoredBlob(TypedDict):
-    """What a record says of a blob; `size` in bytes."""
+    """A blob in a record; `size` in bytes."""
 
     digest: str
     size: int
 
 
 class StoredRecord(TypedDict):
-    """The body of an artifact's record; what is in `artifact` only its maker knows."""
+    """The body of an artifact's record; only its maker knows the form of `artifact`."""
 
     artifact: dict[str, object]
     blobs: dict[str, StoredBlob]
@@ -233,7 +233,7 @@ def _fault(kind: str, name: str, data: bytes, digest: str) -> str:
 
 
 def _check_artifact(name: str, body: dict[str, object]) -> None:
-    """Check that a body is an `StoredRecord`; what is in `artifact` is not looked at."""
+    """Check that a body is a `StoredRecord`; `artifact` may hold anything."""
     blobs = body.get("blobs")
     if body.keys() != {"artifact", "blobs"} or not isinstance(body["artifact"], dict):
         raise CorruptError(f"artifact {name}: not an object of `artifact` and `blobs`")

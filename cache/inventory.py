@@ -1,7 +1,7 @@
 """Contents of a store: records, manifests, blobs, and packs, and figures about them.
 
-What is known about each record and manifest is kept in `index.sqlite`, so that thousands of files
-are not read and parsed for each command. The index is never the truth: a row counts only while its
+The facts about each record and manifest are kept in `index.sqlite`, so that thousands of files are
+not read and parsed for each command. The index is never the truth: a row counts only while its
 file has the same inode, time, and size, and an index that is damaged or missing is made again. It
 is read and written whole, because SQLite would follow a link in the place of its file.
 
@@ -39,7 +39,7 @@ _LONGEST_ABOUT = 10_000
 
 
 class RecordFile(NamedTuple):
-    """A record; `identity` is that of its pack where it is in one."""
+    """A record; in a pack, `identity` is the identity of the pack."""
 
     key: str
     identity: Identity
@@ -244,7 +244,7 @@ def _load(folders: Folders) -> dict[tuple[str, str, str], _Row]:
 
 
 def facts_of(area: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the index knows about a record or a manifest."""
+    """Return the facts about a record or a manifest."""
     if area == ARTIFACTS:
         digests = {blob["digest"] for blob in body["blobs"].values()}
         return {"blobs": sorted(digests), "cubin_bytes": _cubin_bytes(body)}
@@ -286,7 +286,7 @@ def take_inventory(store: Store, *, repair: bool = False) -> Inventory:
 
     Args:
         store: the store.
-        repair: put away records and manifests that are corrupt; they are left out anyway.
+        repair: quarantine records and manifests that are corrupt; they are left out anyway.
     """
     return _Reader(store, repair).read()
 

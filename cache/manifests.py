@@ -58,12 +58,12 @@ class About(NamedTuple):
 
     @classmethod
     def of(cls, variant: Variant) -> About:
-        """Return what a store knows about a variant."""
+        """Return the name, target, and parameters of a variant."""
         return cls(variant.name, variant.target.name, dict(variant.params))
 
     @classmethod
     def from_json(cls, value: object) -> About | None:
-        """Return what a manifest says in `about`; None if it names no variant. Never raises."""
+        """Return the variant in a manifest's `about`; None without one. Never raises."""
         if not isinstance(value, Mapping) or not isinstance(value.get("params", {}), Mapping):
             return None
         name, target = value.get("name", ""), value.get("target", "")
@@ -183,7 +183,7 @@ def _is_optional_text(value: object) -> bool:
 
 
 def is_seconds(value: object) -> bool:
-    """Tell whether this is a non-negative time in seconds that fits into 64 bits as ns."""
+    """Return True for a non-negative time in seconds that fits into 64 bits as ns."""
     return type(value) in (int, float) and 0 <= value < 9e9  # type: ignore[operator]
 
 
@@ -214,7 +214,7 @@ def _is_toolchain(value: object) -> bool:
 
 
 def is_signed_by(value: object) -> bool:
-    """Tell whether this is a well-formed list of signatures, valid or not."""
+    """Return True for a well-formed list of signatures, valid or not."""
     return (
         isinstance(value, list)
         and len(value) <= MAX_SIGNATURES

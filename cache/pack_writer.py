@@ -19,7 +19,7 @@ _MOST_PENDING_BYTES = 4 * 2**20
 
 
 class PackSummary(NamedTuple):
-    """What was written.
+    """Summary of a pack that was written.
 
     Attributes:
         digest: the pack's name, SHA-256 of all its bytes.
@@ -75,7 +75,7 @@ class PackWriter:
 
     @property
     def bytes_so_far(self) -> int:
-        """Return the bytes written so far, with those of manifests, which are written last."""
+        """Return the bytes so far, including manifests, which are written last."""
         return self._at + self._last_bytes
 
     def add(self, group: Sequence[Entry]) -> None:
@@ -155,7 +155,7 @@ class PackWriter:
             self._add_frame(stored, frame.raw_size, places)
 
     def close(self) -> PackSummary:
-        """Write what is left, the index and the footer; return what the pack is.
+        """Write the rest, the index, and the footer.
 
         Raises:
             CorruptError: the pack becomes too large.

@@ -1,9 +1,9 @@
 """Packs: many files of a store, compressed together in one file.
 
-A pack holds files exactly as the store has them (`cache/format.py`), so that what comes out of one
-is verified as any other file is. Files that are read together lie in one frame: those of one
-variant side by side, manifests in frames of their own at the end. A frame says what it holds, so
-it can be copied to another pack as it is, or used alone.
+A pack holds files exactly as the store has them (`cache/format.py`), so they are verified like any
+other file. Files that are read together are in one frame: the files of one variant next to each
+other, and manifests in separate frames at the end. A frame lists its files, so it can be copied to
+another pack as it is, or used alone.
 
     pack    = magic { frame } index footer
     magic   = "pallasc-pack 1" LF
@@ -35,7 +35,7 @@ not understood means nothing: the file in the pack is found damaged again.
 The same files give the same pack with one version of the zstd library. With another version the
 compressed bytes may differ, so nothing may depend on a pack's name but its place.
 
-Limits: see the constants. What is larger is refused before memory is taken for it.
+Limits: see the constants. Anything larger is refused before memory is taken for it.
 
 History:
     1  the first version.
@@ -75,7 +75,7 @@ MAX_PACK_BYTES = 2**32
 MAX_FRAMES = 2**16
 MAX_NAMES = 2**20
 MOST_DENSE = 256
-"""How much smaller than its content a compressed frame may be: a bound on what is unpacked."""
+"""Largest ratio of a content to its compressed frame: a bound on unpacked bytes."""
 
 FRAME = struct.Struct("<QII32s")
 PLACE = struct.Struct("<III")
@@ -96,7 +96,7 @@ class Entry(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A frame: where it lies in its pack, and what it must be.
+    """A frame: its place in its pack, and its digest.
 
     Attributes:
         offset: of its first byte, in the pack.
@@ -112,7 +112,7 @@ class Frame(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a file lies: number of its frame, offset in that frame's content, size in bytes."""
+    """Place of a file: number of its frame, offset in that frame's content, size in bytes."""
 
     frame: int
     offset: int
@@ -120,7 +120,7 @@ class Place(NamedTuple):
 
 
 class Footer(NamedTuple):
-    """What the end of a pack says of its index."""
+    """End of a pack: place, counts, and digest of its index."""
 
     offset: int
     size: int
@@ -143,7 +143,7 @@ def check_magic(data: bytes) -> None:
     """Check the first bytes of a pack.
 
     Raises:
-        CorruptError: they are not those of a pack of this version.
+        CorruptError: this is not a pack of this version.
     """
     if data == MAGIC:
         return
@@ -157,7 +157,7 @@ def check_magic(data: bytes) -> None:
 
 
 def read_footer(data: bytes, pack_bytes: int) -> Footer:
-    """Return what the last `FOOTER_BYTES` of a pack say, checked against the pack's size.
+    """Return the footer in the last `FOOTER_BYTES` of a pack, checked against the pack's size.
 
     Raises:
         CorruptError: they are not the end of a whole pack, or break a limit.
@@ -357,7 +357,7 @@ class Pack:
         return self._names
 
     def has(self, packed: bytes) -> bool:
-        """Tell whether the pack holds a file, by its packed name."""
+        """Return True if the pack holds a file, by its packed name."""
         return packed in self._numbers
 
     def find(self, area: str, name: str) -> Place | None:
@@ -369,7 +369,7 @@ class Pack:
         """Return a file, or None. Its frame is verified; whether it fits its name is not.
 
         Raises:
-            CorruptError: the frame that it lies in is damaged.
+            CorruptError: its frame is damaged.
             OSError: the pack cannot be read.
         """
         place = self.find(area, name)
@@ -384,7 +384,7 @@ class Pack:
         return data
 
     def stored(self, number: int) -> bytes:
-        """Return the bytes of a frame as they lie in the pack, not verified.
+        """Return the bytes of a frame in the pack, not verified.
 
         Raises:
             OSError: the pack cannot be read.
@@ -558,17 +558,17 @@ class StorePacks:
 
     Args:
         folders: of the store.
-        tell: is called with each fault: the pack's place, and the reason.
-        read_only: leave what is damaged where it is.
+        warn: is called with each fault: the pack's place, and the reason.
+        read_only: leave damaged packs in place.
     """
 
     def __init__(
-        self, folders: Folders, tell: Callable[[str, str], None], *, read_only: bool = False
+        self, folders: Folders, warn: Callable[[str, str], None], *, read_only: bool = False
     ) -> None:
         self._read_only = read_only
         self._folders = folders
         self._path = str(folders.path(PACKS))
-        self._tell = tell
+        self._warn = warn
         self._seen: tuple[int, int] | None = None
         self._open: dict[str, StoredPack] = {}
         self._refused: set[str] = set()
@@ -685,11 +685,11 @@ class StorePacks:
         except FileNotFoundError:
             return None
         except CorruptError as error:
-            self._tell(place, f"is corrupt and counts as missing: {error.message}")
+            self._warn(place, f"is corrupt and counts as missing: {error.message}")
             if not self._read_only:
                 put_pack_away(self._folders, digest, error.message, identity)
         except OSError as error:
-            self._tell(place, f"cannot be read: {error.strerror or error}")
+            self._warn(place, f"cannot be read: {error.strerror or error}")
         self._refused.add(digest)
         return None
 
@@ -700,7 +700,7 @@ class StorePacks:
             place = opened.pack.find(area, name)
             lost = opened.pack.names_in(-1 if place is None else place.frame)
             self._forget(opened, [packed_name(*names) for names in lost])
-            self._tell(
+            self._warn(
                 f"{PACKS}/{opened.pack.digest}",
                 f"is damaged, and {len(lost):,} files in it count as missing: {error.message}",
             )

@@ -45,13 +45,13 @@ class Leftovers:
 
 @dataclass(slots=True)
 class Pruned:
-    """What went, or would go.
+    """Result of pruning.
 
     Attributes:
         dry_run: nothing was touched.
         limits: what the store was made to fit.
         plan: the decision. What a build began to use meanwhile was kept nevertheless.
-        evictions: those of the plan that were carried out, or would be.
+        evictions: evictions of the plan that were carried out, or would be.
         records, blobs, manifests: number of files of each that went, not counting those in packs.
         freed_bytes: size of those files and packs.
         leftovers: what else was cleared away.
@@ -77,7 +77,7 @@ class Pruned:
 
     @property
     def excess_bytes(self) -> int:
-        """How much larger than its limit the store stays."""
+        """Bytes by which the store stays over its limit."""
         limit, left = self.limits.max_bytes, self.plan.bytes_before - self.freed_bytes
         return 0 if limit is None else max(0, left - limit)
 
@@ -158,7 +158,7 @@ def clear(store: Store, *, dry_run: bool = False, now_ns: int | None = None) -> 
     Raises:
         CorruptError, ToolError: as for `prune`.
     """
-    # One nanosecond later, so that what was published this very moment counts as old.
+    # One nanosecond later, so that files published this very moment count as old.
     now_ns = (time.time_ns() if now_ns is None else now_ns) + 1
     nothing = Limits(max_bytes=0, max_age_s=0.0, grace_s=0.0, quarantine_s=0.0)
     pruned = prune(store, limits=nothing, dry_run=dry_run, now_ns=now_ns, clear=True)
@@ -220,7 +220,7 @@ def _names(inventory: Inventory, plan: Plan) -> dict[str, list[str]]:
 
 
 def _carry_out(store: Store, inventory: Inventory, pruned: Pruned) -> None:
-    """Remove what the plan names, each record before its blobs, and count it.
+    """Remove the files of the plan, each record before its blobs, and count them.
 
     A file that a build used since the decision has another time, and stays.
     """
@@ -284,7 +284,7 @@ class _Sweep:
             self._folder("tmp", is_dead) + self._folder(PACKS, has_no_pack),
             self._folder(uses.LEASES, is_dead),
             self._locks(),
-            # Being put away changes the change time; the modification time is from before.
+            # Being quarantined changes the change time; the modification time is from before.
             self._folder(files.QUARANTINE, lambda _, at: at.st_ctime_ns <= quarantined_ns),
             self._folder(uses.USES, lambda _, at: at.st_mtime_ns <= uses_ns),
             self._bytes,

@@ -1,9 +1,9 @@
-"""The store: blobs by their digest, and the records that name them by what was asked.
+"""The store: blobs by their digest, and the records that name them by key.
 
-The store guarantees that a hit is byte for byte what was published, whatever happened to process,
-disk or folder in between; everything else is a miss. A corrupt file moves to `quarantine/` with the
-reason beside it, so that the next build heals it. No fault of the disk raises: reading misses, and
-writing returns why nothing was stored.
+The store guarantees that a hit is byte for byte the published bytes, no matter what happened to
+process, disk or folder in between; everything else is a miss. A corrupt file moves to `quarantine/`
+with the reason next to it, so that the next build heals it. No fault of the disk raises: reading
+misses, and writing returns the reason why nothing was stored.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ def _absolute(folder: str | Path) -> Path:
 
 
 class PutResult(NamedTuple):
-    """What became of something that was offered to the store.
+    """Result of an offer to the store.
 
     Attributes:
         stored: the store holds it now, through this call or an earlier one.
-        digest: SHA-256 of what was offered.
+        digest: SHA-256 of the offer.
         existed: an equal one was already there.
-        stored_digest: digest of what the store holds under the same key, if that differs.
+        stored_digest: digest of the store's entry under the same key, if that differs.
         reason: why it is not stored.
     """
 
@@ -90,7 +90,7 @@ class PutResult(NamedTuple):
 
     @property
     def conflict(self) -> bool:
-        """Tell whether something else is stored under the key: compiling is not deterministic."""
+        """True if something else is stored under the key: compiling is not deterministic."""
         return bool(self.stored_digest)
 
 
@@ -99,9 +99,9 @@ class StoredArtifact:
     """A record and its blobs.
 
     Attributes:
-        key: the action key that it lies under.
+        key: its action key.
         record: the whole record, `artifact` and `blobs`.
-        digest: SHA-256 of the record: equal for equal artifacts, under whatever key.
+        digest: SHA-256 of the record: equal for equal artifacts, under any key.
         artifact_digest: SHA-256 of `artifact` as canonical JSON, None where it was not verified.
     """
 
@@ -114,7 +114,7 @@ class StoredArtifact:
 
     @property
     def artifact(self) -> dict[str, object]:
-        """Return what was given to `put_artifact`."""
+        """The artifact as it was given to `put_artifact`."""
         return self.record["artifact"]
 
     @property
@@ -144,12 +144,13 @@ class Store:
     """A store in a folder. Making the object touches nothing; the first write makes the folder.
 
     Args:
-        root: the folder; by default that of `default_root()`.
+        root: the folder; `default_root()` by default.
         warn: is called with each warning; all are kept in `warnings` anyway.
-        require_signed: believe only what a trusted key signed, whatever the environment says.
-        trust: what is signed with and believed; by default what the environment says, see
+        require_signed: believe only entries that a trusted key signed, even if the environment
+            does not say so.
+        trust: keys that sign and are trusted; by default from the environment, see
             `cache/signing.py`.
-        read_only: change nothing in the folder: what is damaged is told, and stays where it is.
+        read_only: change nothing in the folder: damaged files are reported, and stay in place.
     """
 
     def __init__(
@@ -167,14 +168,14 @@ class Store:
         self.folders = Folders(self.folder)
         self.warnings: list[str] = []
         self.not_stored = ""
-        """Why something was not written, the last time that this happened."""
+        """The reason why something was not written, the last time that this happened."""
         self._warn_user = warn
         self._require_signed = require_signed
         self._trust = trust
         self._packs_path = str(self.folder / format.PACKS)
         self._packed: StorePacks | None = None
         self.topics: dict[str, str] = {}
-        """What was warned of once, by its topic."""
+        """Warnings that were given once, by their topic."""
 
     def tell(self, warning: str) -> None:
         """Report a warning, and keep it in `warnings`."""
@@ -184,7 +185,7 @@ class Store:
 
     @property
     def trust(self) -> Trust:
-        """What manifests are signed with, and by whom they must be.
+        """Keys that sign manifests, and keys that must have signed them.
 
         Raises:
             SpecError: the environment is not understood, or a key or secret cannot be used.
@@ -221,7 +222,7 @@ class Store:
         Args:
             action_key: 64 lower-case hexadecimal digits.
             verify: also read and check every blob, and keep them in the result, so that `blob()`
-                gives what was checked.
+                gives the bytes that were checked.
 
         Raises:
             CorruptError: if the key is not one.
@@ -231,7 +232,7 @@ class Store:
     def get_manifest(self, request_key: str) -> Manifest | None:
         """Return the newest manifest under a name, or None; its fields are checked.
 
-        Where signatures are required, a manifest that no trusted key signed counts as missing.
+        Where signatures are required, a manifest without a trusted signature counts as missing.
 
         Raises:
             CorruptError: if the key is not one.
@@ -241,7 +242,7 @@ class Store:
         return manifest if manifest is not None and self.believes(request_key, manifest) else None
 
     def believes(self, request_key: str, manifest: Manifest) -> bool:
-        """Tell whether a trusted key signed a manifest, or none has to."""
+        """Return True if a trusted key signed a manifest, or none has to."""
         if self.trust.believes(KINDS[MANIFESTS], request_key, manifest.body):
             return True
         text = "what is not signed by a trusted key counts as missing"
@@ -262,7 +263,7 @@ class Store:
     def sets(self, request_key: str) -> Iterator[tuple[str, Manifest]]:
         """Yield name and manifest of each set of sources of a request, signed or not.
 
-        The last stored come first. What cannot be listed is left out, with a warning.
+        The last stored come first. Folders that cannot be listed are left out, with a warning.
 
         Raises:
             CorruptError: if the key is not one.
@@ -338,7 +339,7 @@ class Store:
         return max(times_ns)
 
     def get_file(self, area: str, name: str) -> bytes | None:
-        """Return a blob, record or manifest as it lies in the store, verified; None without one.
+        """Return the bytes of a blob, record or manifest, verified; None without one.
 
         Raises:
             CorruptError: if the name is not one.
@@ -351,7 +352,7 @@ class Store:
     def names(self, area: str) -> list[str]:
         """Return the names of an area's files and of those in packs, sorted; none is read.
 
-        What cannot be listed is left out, with a warning.
+        Folders that cannot be listed are left out, with a warning.
         """
         shards = filter(is_shard, self._listed(area))
         names = {name for shard in shards for name in self._listed(f"{area}/{shard}")}
@@ -384,7 +385,7 @@ class Store:
         )
 
     def relist_packs(self) -> None:
-        """Look for packs anew, after one was added or removed."""
+        """Look for packs again, after one was added or removed."""
         if self._packed is not None:
             self._packed.relist()
 
@@ -408,7 +409,7 @@ class Store:
         """Publish the blobs, then the one record that names them all.
 
         The first one wins: a valid artifact under a key stays, and another one under the same key
-        is answered with a conflict. Only what was read back counts as stored.
+        is answered with a conflict. Only an entry that was read back counts as stored.
 
         Args:
             action_key: 64 lower-case hexadecimal digits.
@@ -505,7 +506,7 @@ class Store:
         )
 
     def _unless_unreadable(self, read: Callable[[], T | None]) -> T | None:
-        """Return what is read; a fault of the disk is a warning, and nothing is found."""
+        """Call a function that reads; a fault of the disk is a warning, and nothing is found."""
         try:
             return read()
         except OSError as error:

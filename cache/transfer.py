@@ -32,7 +32,7 @@ MOST_DENSE, SLACK_BYTES = 64, 64 * 2**20
 def entries_of_variant(store: Store, name: str) -> list[Entry] | None:
     """Return the manifest under a name, the record it leads to, and the record's blobs.
 
-    The manifest counts whether it is signed or not: whoever reads the copy judges that.
+    The manifest counts even if it is not signed: the reader of the copy judges that.
 
     Returns:
         The files, each verified; None if one is missing.
@@ -116,7 +116,7 @@ class Exported(NamedTuple):
 def export_file(store: Store, file: Path, manifests: Iterable[str] | None = None) -> Exported:
     """Write manifests, the artifacts that they lead to, and their blobs into one file.
 
-    What is damaged is left out, with a warning of the store.
+    Damaged entries are left out, with a warning of the store.
 
     Args:
         store: the store.
@@ -183,7 +183,7 @@ def _fitting(group: list[Entry]) -> Iterator[list[Entry]]:
 
 @dataclass(slots=True)
 class Imported:
-    """What became of a file that was imported.
+    """Result of importing a file.
 
     Attributes:
         file: its path.
@@ -307,7 +307,7 @@ class _Choice(NamedTuple):
 
 
 def _choose(store: Store, contents: _Contents, imported: Imported) -> _Choice:
-    """Decide what the store takes, and count it."""
+    """Select the entries that the store takes, and count them."""
     required = store.trust.required
     artifacts = {} if required else dict(contents.artifacts)
     manifests: list[tuple[Entry, str, bool]] = []

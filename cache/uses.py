@@ -63,7 +63,7 @@ class Totals:
 
 
 class Session:
-    """A build's use of a store: a context manager that holds what is used, and counts it.
+    """A build's use of a store: a context manager that holds and counts used artifacts.
 
     Nothing in here raises for the disk. At its end the counts are published and the lease released.
 
@@ -140,7 +140,7 @@ class Session:
 
 
 class Held(NamedTuple):
-    """What running builds hold: named keys, and all that was used at `since_ns` or later."""
+    """Files that running builds hold: named keys, and all files used at `since_ns` or later."""
 
     keys: frozenset[str] = frozenset()
     since_ns: int | None = None
@@ -155,10 +155,10 @@ class Held(NamedTuple):
 
 
 def held_by_leases(folders: Folders, *, now_ns: int) -> Held:
-    """Return what the leases of all living processes hold together.
+    """Return the files that the leases of all living processes hold.
 
     Raises:
-        OSError: a lease cannot be listed or read, so it is unknown what is held.
+        OSError: a lease cannot be listed or read.
     """
     keys: set[str] = set()
     times_ns: list[int] = []

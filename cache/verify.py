@@ -43,7 +43,7 @@ class Finding:
             contradicts the records.
         path: its place, below the version's folder.
         reason: what is wrong.
-        repaired: it is put away, and the next build makes it again; totals start again from zero.
+        repaired: it is quarantined, and the next build makes it again; totals restart at zero.
     """
 
     kind: str
@@ -99,11 +99,11 @@ class _Record(NamedTuple):
 
 
 def verify(store: Store, *, repair: bool = False) -> Verified:
-    """Read every file of a store and report what is wrong.
+    """Read every file of a store and report faults.
 
     Args:
         store: the store.
-        repair: put away what is wrong, so that it is a miss and the next build makes it again.
+        repair: quarantine damaged files, so that the next build makes them again.
     """
     return _Verification(store, repair).run()
 
@@ -124,9 +124,9 @@ class _Verification:
         self._actions: dict[str, str] = {}
         """The action keys that sound manifests lead to."""
         self._faults: dict[str, list[tuple[str, str]]] = {}
-        """Kinds and reasons of what is wrong in each pack."""
+        """Kind and reason of each fault, by pack."""
         self._wrong: dict[str, set[bytes]] = {}
-        """Packed names of what is wrong in each pack."""
+        """Packed names of damaged files, by pack."""
         self._useless: set[str] = set()
         """Packs that are wrong as a whole."""
         self._contradiction = ""
