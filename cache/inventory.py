@@ -184,17 +184,17 @@ class _Row(NamedTuple):
     facts: str
 
 
-class Index:
+class _Index:
     """Facts about records and manifests that were read before."""
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
-        self.known = _load(folders)
+        self._known = _load(folders)
         self._used: dict[tuple[str, str, str], _Row] = {}
 
     def get(self, pack: str, area: str, name: str, stamp: str) -> Any:
         """Return the facts about a file, None if they are unknown or from another file."""
-        row = self.known.get((pack, area, name))
+        row = self._known.get((pack, area, name))
         if row is None or row.stamp != stamp:
             return None
         try:
@@ -210,7 +210,7 @@ class Index:
 
     def save(self) -> None:
         """Write the facts that were asked for or added, if they differ from those on disk."""
-        if self._used == self.known:
+        if self._used == self._known:
             return
         import sqlite3
 
@@ -295,7 +295,7 @@ class _Reader:
     def __init__(self, store: Store, repair: bool) -> None:
         self._store, self._repair = store, repair
         self._scan = Scan(store.folders)
-        self._index = Index(store.folders)
+        self._index = _Index(store.folders)
         self._found = Inventory()
 
     def read(self) -> Inventory:
@@ -340,7 +340,7 @@ class _Reader:
             if packed is None or opened is None:  # it may hold anything
                 raise OSError("it is damaged")
             for area in (ARTIFACTS, MANIFESTS):
-                known = {n: self._index.get(digest, area, n, "") for n in opened.listed(area)}
+                known = {n: self._index.get(digest, area, n, "") for n in opened.names(area)}
                 if None in known.values():
                     for name, data in packed.read_all(opened, area):
                         with contextlib.suppress(CorruptError):  # it is a miss when it is used
@@ -348,7 +348,7 @@ class _Reader:
                 else:
                     for name, facts in known.items():
                         self._add(area, name, identity, facts, digest)
-            keys = frozenset(opened.listed(ARTIFACTS))
+            keys = frozenset(opened.names(ARTIFACTS))
             self._found.packs.append(PackFile(digest, identity, keys))
         except OSError as error:
             path = self._store.folders.path(f"{PACKS}/{digest}")

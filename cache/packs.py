@@ -497,11 +497,17 @@ class StoredPack(NamedTuple):
         """Return True if it holds a file that does not count as missing."""
         return self.pack.has(packed) and packed not in self.gone
 
-    def listed(self, area: str) -> list[str]:
-        """Return the names of an area's files that do not count as missing, sorted."""
-        code = AREAS.index(area)
-        names = (packed for packed in self.pack.packed_names() if packed[0] == code)
-        return [packed[1:].hex() for packed in names if packed not in self.gone]
+    def names(self, area: str, prefix: str = "") -> list[str]:
+        """Return the names of an area's files that do not count as missing, sorted.
+
+        Args:
+            area: of the files.
+            prefix: an even number of digits that the names begin with.
+        """
+        start = packed_name(area, prefix.ljust(64, "0"))[: 1 + len(prefix) // 2]
+        names = self.pack.packed_names()
+        first, last = (bisect_left(names, start + pad) for pad in (b"", b"\xff" * 33))
+        return [name[1:].hex() for name in names[first:last] if name not in self.gone]
 
 
 def open_stored(folders: Folders, digest: str) -> StoredPack:
@@ -617,26 +623,12 @@ class StorePacks:
         return [digest for digest, opened in self.packs.items() if opened.has(packed)]
 
     def names(self, area: str, prefix: str = "") -> set[str]:
-        """Return the names of an area's files in packs.
-
-        Args:
-            area: of the files.
-            prefix: an even number of digits that the names begin with.
-        """
-        start = packed_name(area, prefix.ljust(64, "0"))[: 1 + len(prefix) // 2]
-        found = set()
-        for opened in self.packs.values():
-            names = opened.pack.packed_names()
-            for at in range(bisect_left(names, start), len(names)):
-                if not names[at].startswith(start):
-                    break
-                if names[at] not in opened.gone:
-                    found.add(names[at][1:].hex())
-        return found
+        """Return the names of an area's files in packs; see `StoredPack.names`."""
+        return {name for opened in self.packs.values() for name in opened.names(area, prefix)}
 
     def read_all(self, opened: StoredPack, area: str) -> Iterator[tuple[str, bytes]]:
         """Yield name and bytes of each file of an area in a pack, as far as they can be read."""
-        for name in opened.listed(area):
+        for name in opened.names(area):
             data = self._read(opened, area, name)
             if data is not None:
                 yield name, data

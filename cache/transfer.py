@@ -1,4 +1,4 @@
-"""A store, or some of its variants, as one file: a pack (`cache/packs/format.py`).
+"""A store, or some of its variants, as one file: a pack (`cache/packs.py`).
 
 An imported file may come from a stranger. It is read frame by frame, so memory stays within a few
 hundred megabytes, and nothing is stored unless every file in it is whole. What is taken arrives in

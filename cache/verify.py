@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pallasc.cache import files, format, stat_digest, uses
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, PACKS
-from pallasc.cache.inventory import INDEX, Index, Scan, facts_of
+from pallasc.cache.inventory import INDEX, Scan
 from pallasc.cache.packs import (
     PackFault,
     StoredPack,
@@ -25,8 +25,7 @@ from pallasc.cache.packs import (
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError, ToolError
 
-CORRUPT, INCOMPLETE, FOREIGN = "corrupt", "incomplete", "foreign"
-UNREADABLE, WRONG_INDEX = "unreadable", "index"
+CORRUPT, INCOMPLETE, FOREIGN, UNREADABLE = "corrupt", "incomplete", "foreign", "unreadable"
 _SINGLES: dict[str, Callable[[bytes], object]] = {
     "stat/digests": stat_digest.decode,
     "stat/totals": lambda data: uses.decode_totals(format.TOTALS, uses.TOTALS_NAME, data),
@@ -39,8 +38,7 @@ class Finding:
 
     Attributes:
         kind: "corrupt": the bytes do not fit the name · "incomplete": a record lacks a blob ·
-            "foreign": not a file of a store · "unreadable": the disk refuses · "index": the index
-            contradicts the records.
+            "foreign": not a file of a store · "unreadable": the disk refuses.
         path: its place, below the version's folder.
         reason: what is wrong.
         repaired: it is quarantined, and the next build makes it again; totals restart at zero.
@@ -103,7 +101,8 @@ def verify(store: Store, *, repair: bool = False) -> Verified:
 
     Args:
         store: the store.
-        repair: quarantine damaged files, so that the next build makes them again.
+        repair: quarantine damaged files, so that the next build makes them again, and remove the
+            index, which the next command makes again.
     """
     return _Verification(store, repair).run()
 
@@ -114,7 +113,6 @@ class _Verification:
     def __init__(self, store: Store, repair: bool) -> None:
         self._store, self._folders, self._repair = store, store.folders, repair
         self._result = Verified()
-        self._index = Index(store.folders)
         self._sizes: dict[str, int] = {}
         self._unreadable: set[str] = set()
         self._refused: set[str] = set()
@@ -129,7 +127,6 @@ class _Verification:
         """Packed names of damaged files, by pack."""
         self._useless: set[str] = set()
         """Packs that are wrong as a whole."""
-        self._contradiction = ""
 
     def run(self) -> Verified:
         result = self._result
@@ -155,11 +152,9 @@ class _Verification:
         result.blobs = len(self._sizes)
         result.dangling = sum(bool(key) and key not in keys for key in self._actions.values())
         result.orphans = sum(not named[digest] for digest in self._sizes)
-        if self._contradiction:
-            if self._repair:
-                with contextlib.suppress(OSError):
-                    self._folders.unlink(INDEX)
-            self._find(WRONG_INDEX, INDEX, self._contradiction, repaired=self._repair)
+        if self._repair:
+            with contextlib.suppress(OSError):
+                self._folders.unlink(INDEX)
         return result
 
     def _check_folders(self) -> None:
@@ -231,28 +226,12 @@ class _Verification:
             self._sizes[name] = len(data)
             return
         body, _ = format.decode(KINDS[area], name, data)
-        self._compare_index(area, name, body, identity, pack)
         if area == ARTIFACTS:
             self._records.append(_Record(name, body, identity, pack))
             return
         if name not in self._actions:
             self._result.source_lines += bool(body.get("lines"))
         self._actions[name] = str(body.get("action", ""))
-
-    def _compare_index(
-        self,
-        area: str,
-        name: str,
-        body: Mapping[str, Any],
-        identity: files.Identity | None,
-        pack: StoredPack | None,
-    ) -> None:
-        digest = "" if pack is None else pack.pack.digest
-        stamp = "" if identity is None else " ".join(map(str, identity))
-        facts = self._index.get(digest, area, name, stamp)
-        if facts is not None and facts != facts_of(area, body):
-            what = "record" if area == ARTIFACTS else "manifest"
-            self._contradiction = f"its entry for {name} does not match the {what}"
 
     def _check_record(self, record: _Record) -> None:
         reason = self._lack_of(record.body)

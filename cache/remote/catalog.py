@@ -2,7 +2,7 @@
 
     below the address:
     pallasc/v2/<namespace>/catalog          the only object that changes
-    pallasc/v2/<namespace>/packs/<digest>   a pack, see `cache/packs/format.py`
+    pallasc/v2/<namespace>/packs/<digest>   a pack, see `cache/packs.py`
 
     namespace = digest over the versions of the toolchain's parts and the salt: keeps catalogs small
     digest    = 64 lower-case hexadecimal digits, SHA-256 of all bytes of the object

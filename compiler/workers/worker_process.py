@@ -98,7 +98,7 @@ class Scratch:
 
         <temporary folder>/pallasc-workers-<token>-<random>/<number>/
 
-    The token (`cache/process`) names the build's process, so that the next build recognizes and
+    The token (`cache/files`) names the build's process, so that the next build recognizes and
     removes what a killed build has left.
     """
 
