@@ -134,7 +134,7 @@ def check_name(name: str, *, what: str = "key") -> str:
     Raises:
         CorruptError: if it is anything but 64 lower-case hexadecimal digits.
     """
-    if not is_name(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise CorruptError(
             f"{name!r} is not a {what} of the store",
             hint="A key or digest is 64 lower-case hexadecimal digits.",
