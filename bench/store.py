@@ -22,10 +22,10 @@ from harness import Figure, run_benchmark
 from store_rivals import DAMAGES, Rival, rivals, serves_damaged
 
 from pallasc.cache import format
-from pallasc.cache.index import open_index
+from pallasc.cache.evict import Limits
+from pallasc.cache.inventory import take_inventory
+from pallasc.cache.prune import prune
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.limits import Limits
-from pallasc.cache.upkeep.prune import prune
 
 SIZE = 65_536
 KEYS = 64
@@ -171,9 +171,8 @@ def _write(store: Store, number: int) -> None:
 
 
 def _count(store: Store, records: int) -> None:
-    with open_index(store) as index:
-        if index.read("SELECT count(*) FROM artifacts") != [(records,)]:
-            raise SystemExit("the index does not know all records")
+    if len(take_inventory(store).records) != records:
+        raise SystemExit("the inventory does not have all records")
 
 
 def _time(work: Callable[[], object]) -> float:

@@ -1,57 +1,74 @@
-"""Files of the store: read one whole, publish one whole.
+"""Files of the store: read whole, published whole, removed, quarantined, and locked.
 
 A file is published by writing an exclusive temporary file on the same file system, syncing it,
 giving it its name in one step, and syncing the folder. A crash at any moment leaves either the
 whole file under its name, or nothing but a temporary file that no reader looks at.
 
-Places are those of `cache/folders.py`, which sees to it that no link is followed.
+The name of a temporary file begins with a token for its process, so that it can be removed after
+that process has died:
+
+    token = host "-" pid "-" start
+    host  = 12 hexadecimal digits: SHA-256 of the kernel's boot id and the PID namespace
+    start = the process's start time in clock ticks since boot (proc(5), field 22 of `stat`)
+
+A process id alone is reused, and means another process in another container or after a boot. Where
+the kernel does not report them, host is "unknown" or start is 0, and the process never counts as
+dead.
+
+Of several processes that need the same thing, `single_flight` has one make it while the others
+wait. That only saves work: the store is correct without it. The lock is a `flock`, which the kernel
+drops when its holder dies; a child made by `fork` shares it, a child of `spawn` or `subprocess`
+does not. After a locking error, as on some network file systems, a process goes on without it.
+
+Places are those of `cache/folders.py`, which follows no link.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
+import re
 import stat
+import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
-from pallasc.cache import process
-from pallasc.cache.folders import Folders
-from pallasc.cache.openat import share
+from pallasc.cache.folders import Folders, share
+from pallasc.cache.format import sha256
 
-FILE_MODE = 0o666
-"""Before the umask."""
-TEMPORARY, QUARANTINE = "tmp", "quarantine"
-
+TEMPORARY, QUARANTINE, LOCKS = "tmp", "quarantine", "locks"
+FOREIGN_S = 86_400.0
+"""How long a file of a process on another machine counts as in use: a day."""
+_FILE_MODE = 0o666
 _NEW = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-# What open(2) answers for a symbolic link and for a socket.
+_APPEND = os.O_WRONLY | os.O_APPEND
+# Errors of open(2) for a symbolic link and for a socket.
 _NO_FILES = {errno.ELOOP, errno.ENXIO}
-# What link(2) answers on file systems that have no hard links, or none between two folders.
+# Errors of link(2) on file systems that have no hard links, or none between two folders.
 _NO_LINKS = {
-    errno.EPERM,
-    errno.EACCES,
-    errno.ENOTSUP,
-    errno.EOPNOTSUPP,
-    errno.ENOSYS,
-    errno.EMLINK,
-    errno.EXDEV,
-    errno.EINVAL,
-}
-
+    errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK,
+    errno.EXDEV, errno.EINVAL,
+}  # fmt: skip
 # SQLite's integers have a sign; some file systems use all 64 bits of an inode number.
 _LARGEST = 2**63 - 1
+_TOKEN = re.compile(r"([0-9a-z]{7,12})-([0-9]{1,20})-([0-9]{1,20})", re.ASCII)
+_UNKNOWN = "unknown"
+_DEAD_STATES = {"Z", "X", "x"}
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
+_tokens: dict[int, str] = {}
 
 Identity = tuple[int, int, int]
-"""Inode, modification time in ns and size: tells a file from its later replacement."""
+"""Inode, modification time in ns and size: distinguishes a file from its later replacement."""
 
 IN_PACK: Identity = (-1, -1, -1)
-"""Of what was read from a pack: see `cache/packed.py`."""
+"""Identity of a file that was read from a pack."""
 
 
 class Content(NamedTuple):
-    """What lay under a name: its bytes, or why it cannot be a file of the store (`fault`)."""
+    """The bytes of a file, or the reason why it cannot be a file of the store (`fault`)."""
 
     data: bytes
     identity: Identity | None
@@ -59,15 +76,18 @@ class Content(NamedTuple):
 
 
 def identity(status: os.stat_result) -> Identity:
-    """Return what tells this file from a later one of the same name."""
+    """Return the identity of a file."""
     return status.st_ino & _LARGEST, min(status.st_mtime_ns, _LARGEST), status.st_size
+
+
+# ---- reading and writing
 
 
 def read(folders: Folders, place: str, *, limit_bytes: int | None = None) -> Content | None:
     """Read a whole file; None if there is none. Nothing but a regular file is read.
 
     Raises:
-        OSError: if it is there, or may be, but cannot be read.
+        OSError: it is there, or may be, but cannot be read.
     """
     try:
         descriptor = folders.open_file(place)
@@ -110,17 +130,17 @@ def open_new(folders: Folders, place: str, flags: int) -> int:
     """Open a file that may be made by this, its folder too, and return its descriptor.
 
     Raises:
-        OSError: something else than a file lies there, or the file system refuses.
+        OSError: something else than a file is there, or the file system refuses.
     """
     folder, _, name = place.rpartition("/")
     with folders.opened(folder, make=True) as above:
         try:
-            descriptor = os.open(name, flags | _NEW, FILE_MODE, dir_fd=above)
+            descriptor = os.open(name, flags | _NEW, _FILE_MODE, dir_fd=above)
         except OSError as error:
             error.filename = str(folders.path(place))
             raise
         try:
-            check_regular(descriptor, folders, place)
+            _check_regular(descriptor, folders, place)
             share(descriptor, above, 0o060)
         except BaseException:
             os.close(descriptor)
@@ -128,16 +148,25 @@ def open_new(folders: Folders, place: str, flags: int) -> int:
     return descriptor
 
 
-def check_regular(descriptor: int, folders: Folders, place: str) -> None:
-    """Check that a file opened for writing or locking has no other name outside of the store.
-
-    Raises:
-        OSError: it is a pipe, a device or a folder, or a file that has another name too.
-    """
+def _check_regular(descriptor: int, folders: Folders, place: str) -> None:
+    """Check that a file opened for writing or locking has no other name outside of the store."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         path = str(folders.path(place))
         raise OSError(errno.EINVAL, "not a regular file with a single hard link", path)
+
+
+def append(folders: Folders, place: str, text: str) -> None:
+    """Append a text to a file, which is made where it is missing.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    descriptor = open_new(folders, place, _APPEND)
+    try:
+        os.write(descriptor, text.encode("ascii"))
+    finally:
+        os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -149,15 +178,13 @@ def temporary(folders: Folders, data: bytes | Callable[[BinaryIO], object]) -> I
         data: the content, or a function that writes it.
 
     Raises:
-        OSError: if not every byte could be written.
+        OSError: not every byte could be written.
     """
     place = temporary_place(TEMPORARY)
     descriptor = open_new(folders, place, os.O_WRONLY | os.O_EXCL)
     try:
         try:
-            size = (
-                _write_all(descriptor, data) if isinstance(data, bytes) else _fill(descriptor, data)
-            )
+            size = _write(descriptor, data)
             # A rename may reach the disk before the data: a crash would leave a name without them.
             os.fsync(descriptor)
             if os.fstat(descriptor).st_size != size:
@@ -171,31 +198,11 @@ def temporary(folders: Folders, data: bytes | Callable[[BinaryIO], object]) -> I
             folders.unlink(place)
 
 
-def write_new(folders: Folders, place: str, data: bytes) -> None:
-    """Write a new file for people to read, so without syncing it.
-
-    Raises:
-        OSError: it already exists, or the file system refuses.
-    """
-    descriptor = open_new(folders, place, os.O_WRONLY | os.O_EXCL)
-    try:
-        _write_all(descriptor, data)
-    finally:
-        os.close(descriptor)
-
-
-def temporary_place(folder: str) -> str:
-    """Return a new place in a folder; its name tells which process made it."""
-    return f"{folder}/{process.token()}-{os.urandom(8).hex()}"
-
-
-def _fill(descriptor: int, write: Callable[[BinaryIO], object]) -> int:
-    with open(descriptor, "wb", closefd=False) as file:
-        write(file)
-        return file.tell()
-
-
-def _write_all(descriptor: int, data: bytes) -> int:
+def _write(descriptor: int, data: bytes | Callable[[BinaryIO], object]) -> int:
+    if callable(data):
+        with open(descriptor, "wb", closefd=False) as file:
+            data(file)
+            return file.tell()
     left = memoryview(data)
     while left:
         written = os.write(descriptor, left)
@@ -205,6 +212,14 @@ def _write_all(descriptor: int, data: bytes) -> int:
     return len(data)
 
 
+def temporary_place(folder: str) -> str:
+    """Return a new place in a folder, whose name begins with this process's token."""
+    return f"{folder}/{process_token()}-{os.urandom(8).hex()}"
+
+
+# ---- publishing and removing
+
+
 def publish_first(folders: Folders, place: str, to: str) -> bool:
     """Give a file its name unless the name is taken; False if it is.
 
@@ -212,7 +227,7 @@ def publish_first(folders: Folders, place: str, to: str) -> bool:
     later file stays; each is whole.
 
     Raises:
-        OSError: if the file system refuses.
+        OSError: the file system refuses.
     """
     try:
         folders.link(place, to)  # rename(2) would replace what has the name
@@ -221,42 +236,22 @@ def publish_first(folders: Folders, place: str, to: str) -> bool:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        if _exists(folders, to):
+        with contextlib.suppress(FileNotFoundError):
+            folders.status(to)
             return False
         folders.rename(place, to)
     folders.sync(to.rpartition("/")[0])
     return True
 
 
-def _exists(folders: Folders, place: str) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        folders.status(place)
-        return True
-    return False
-
-
-def publish_last(folders: Folders, place: str, to: str) -> None:
-    """Give a file its name, in the place of what had it. The folder is not synced yet.
-
-    Raises:
-        OSError: if the file system refuses.
-    """
-    folders.rename(place, to)
-
-
 def remove_same(folders: Folders, place: str, seen: Identity) -> bool:
     """Remove a file if it is still the one that was seen; False if it is another, or gone.
 
-    It loses its name first and is looked at then: whoever uses it meanwhile either has it given
+    It loses its name first and is compared then: a process that uses it meanwhile either gets it
     back, or finds that it is gone.
 
-    Args:
-        folders: of the store.
-        place: the file.
-        seen: what `identity` said when it was seen.
-
     Raises:
-        OSError: if the file system refuses.
+        OSError: the file system refuses.
     """
     aside = temporary_place(TEMPORARY)
     try:
@@ -274,35 +269,18 @@ def remove_same(folders: Folders, place: str, seen: Identity) -> bool:
     return same
 
 
-def remove_any(folders: Folders, place: str) -> None:
-    """Remove a file; a folder in its place moves to `quarantine/`.
-
-    Raises:
-        OSError: if the file system refuses.
-    """
-    try:
-        folders.unlink(place)
-    except FileNotFoundError:
-        return
-    except OSError:
-        if not stat.S_ISDIR(folders.status(place).st_mode):
-            raise
-        folders.rename(place, temporary_place(QUARANTINE))
-
-
-def put_away(
-    folders: Folders, place: str, aside: str, reason: str, identity_then: Identity | None
-) -> None:
-    """Move a corrupt file aside and write down why; never raises for the disk.
+def put_away(folders: Folders, place: str, label: str, reason: str, seen: Identity | None) -> None:
+    """Move a corrupt file to `quarantine/` and write down why; never raises for the disk.
 
     Args:
         folders: of the store.
         place: the file.
-        aside: where to, in `quarantine/`.
+        label: the first part of its new name.
         reason: what is wrong with it.
-        identity_then: what `identity` said when it was read, if that is known; a file that is
-            another by now was healed meanwhile and stays.
+        seen: its identity when it was read, if that is known; a file that is another by now was
+            healed meanwhile and stays.
     """
+    aside = f"{QUARANTINE}/{label}-{os.urandom(8).hex()}"
     try:
         folders.rename(place, aside)
     except FileNotFoundError:
@@ -312,10 +290,202 @@ def put_away(
             folders.unlink(place)
         return
     with contextlib.suppress(OSError):
-        if identity_then is not None and identity(folders.status(aside)) != identity_then:
-            # Another process has healed it meanwhile: this is the new file, so give it back.
+        if seen is not None and identity(folders.status(aside)) != seen:
             publish_first(folders, aside, place)
             folders.unlink(aside)
             return
         text = json.dumps({"path": place, "reason": reason})
-        write_new(folders, f"{aside}.reason", f"{text}\n".encode("ascii"))
+        append(folders, f"{aside}.reason", f"{text}\n")
+
+
+# ---- processes
+
+
+def process_token() -> str:
+    """Return the token of this process."""
+    pid = os.getpid()
+    made = _tokens.get(pid)
+    if made is None:
+        made = f"{host()}-{pid}-{_start(pid) or 0}"
+        if not made.startswith(_UNKNOWN) and not made.endswith("-0"):
+            _tokens.clear()  # a child made by fork has another
+            _tokens[pid] = made
+    return made
+
+
+def host() -> str:
+    """Return an identifier of this machine since its boot, and of this container."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        return sha256(f"{boot} {os.readlink('/proc/self/ns/pid')}".encode())[:12]
+    except (OSError, ValueError):
+        return _UNKNOWN
+
+
+def is_alive(token: str) -> bool | None:
+    """Return whether the process of a token is alive; None where that is unknown here."""
+    match = _TOKEN.fullmatch(token)
+    if match is None or match[1] != host() or match[1] == _UNKNOWN or match[3] == "0":
+        return None
+    start = _start(int(match[2]))
+    return None if start is None else start == int(match[3])
+
+
+def is_over(name: str, time_ns: int, *, now_ns: int) -> bool:
+    """Return True if a file `token-random` has outlived its process.
+
+    Args:
+        name: the file's name.
+        time_ns: its modification time, which decides where the process cannot be seen from here.
+        now_ns: the time now.
+    """
+    alive = is_alive(name.rpartition("-")[0])
+    return time_ns + FOREIGN_S * 1e9 < now_ns if alive is None else not alive
+
+
+def _start(pid: int) -> int | None:
+    """Return when a process began, 0 if there is none that runs, None if that cannot be read."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            # The name in parentheses may contain anything, so count from its end.
+            fields = file.read().rpartition(")")[2].split()
+        return 0 if fields[0] in _DEAD_STATES else int(fields[19])
+    except (FileNotFoundError, ProcessLookupError):
+        return None if _exists(pid) else 0
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _exists(pid: int) -> bool:
+    """Return True if a process exists, even if /proc hides it, as with the option `hidepid`."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+# ---- locks
+
+
+@contextlib.contextmanager
+def single_flight(
+    folders: Folders, place: str, *, timeout_s: float, on_error: Callable[[OSError], None]
+) -> Iterator[bool]:
+    """Hold the lock file at a place; True if it is held, False when going on without.
+
+    Args:
+        folders: of the store.
+        place: the lock file; it exists only while somebody holds or wants it.
+        timeout_s: how long to wait for a holder that lives but does not finish.
+        on_error: is called with the reason why locking failed.
+    """
+    descriptor = None
+    try:
+        descriptor = _acquire(folders, place, time.monotonic() + timeout_s)
+    except OSError as error:
+        on_error(error)
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            _release(folders, place, descriptor)
+
+
+def _acquire(folders: Folders, place: str, deadline_s: float) -> int | None:
+    """Return a locked descriptor of the file that `place` names now, or None at the deadline."""
+    while True:
+        descriptor = _open_lock(folders, place)
+        held = False
+        try:
+            locked = _wait(descriptor, deadline_s)
+            held = locked and _is_current(folders, place, descriptor)
+        finally:
+            if not held:
+                os.close(descriptor)
+        if held:
+            return descriptor
+        if not locked or time.monotonic() > deadline_s:
+            return None
+
+
+def _open_lock(folders: Folders, place: str) -> int:
+    try:
+        return open_new(folders, place, os.O_RDWR)
+    except PermissionError as error:
+        # The file of another user of a shared store: flock needs no more than an open file.
+        try:
+            return _open_existing(folders, place)
+        except FileNotFoundError:
+            raise error from None
+
+
+def _open_existing(folders: Folders, place: str) -> int:
+    descriptor = folders.open_file(place)
+    try:
+        _check_regular(descriptor, folders, place)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _wait(descriptor: int, deadline_s: float) -> bool:
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return False
+        time.sleep(min(pause_s, left_s))  # flock(2) can wait, but not for a limited time
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _is_current(folders: Folders, place: str, descriptor: int) -> bool:
+    """Return True if the locked file still has its name: its last holder may have removed it."""
+    try:
+        named = folders.status(place)
+    except FileNotFoundError:
+        return False
+    held = os.fstat(descriptor)
+    return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
+
+
+def _release(folders: Folders, place: str, descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        if _is_current(folders, place, descriptor):
+            folders.unlink(place)
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+def is_free(folders: Folders, place: str, *, remove: bool = False) -> bool:
+    """Return True if nobody holds a lock file, as after its process was killed.
+
+    Args:
+        folders: of the store.
+        place: the lock file.
+        remove: remove it if nobody holds it.
+
+    Raises:
+        OSError: it cannot be opened, or locks do not work here.
+    """
+    try:
+        descriptor = _open_existing(folders, place)
+    except FileNotFoundError:
+        return False
+    try:
+        if not _wait(descriptor, 0.0):
+            return False
+        free = _is_current(folders, place, descriptor)
+        if free and remove:
+            folders.unlink(place)
+        return free
+    finally:
+        os.close(descriptor)

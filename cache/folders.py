@@ -19,39 +19,194 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from pallasc.cache import format
-from pallasc.cache.openat import (
-    FILE,
-    FOLDER,
-    RefusedError,
-    checked,
-    close,
-    fault_of,
-    is_shard,
-    make_folder,
-    make_root,
-    mount_of,
-    mounts_below,
-    naming,
-    no_shards,
-    refusal,
-    remove_tree,
-    sync,
-)
 from pallasc.errors import CorruptError, ToolError
 
 _SHARDED = (format.BLOBS, format.ARTIFACTS, format.MANIFESTS)
 _MOST_NAMED = 5
+FOLDER_MODE = 0o777
+"""Before the umask."""
+SHARED = stat.S_ISGID | stat.S_IWGRP
+"""A folder with both bits is shared by its group, and so is all that is made in it."""
+
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+FILE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+_NO_FOLDER = {errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
+_NO_FOLDER_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF, errno.EACCES}
+_KINDS = {
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFREG: "a file",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class RefusedError(OSError):
+    """A path that should be a folder of the store is something else; it was not touched."""
+
+
+def close(descriptor: int) -> None:
+    """Close a folder; errors do not matter, as nothing was written to it."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+def is_shard(name: str) -> bool:
+    """Return True for the name of a shard: two hexadecimal digits."""
+    return len(name) == 2 and format.is_name(name * 32)
+
+
+def share(made: int, folder: int, rights: int) -> None:
+    """Give the group of a shared folder its rights to a new file or folder, despite the umask.
+
+    Args:
+        made: a descriptor of the new file or folder.
+        folder: a descriptor of the folder that it is in.
+        rights: of the group, as mode bits.
+    """
+    # The umask also applies in a setgid folder, which only passes its group on.
+    with contextlib.suppress(OSError):  # the file of another user, who has seen to it
+        if os.fstat(folder).st_mode & SHARED == SHARED:
+            mode = stat.S_IMODE(os.fstat(made).st_mode)
+            if mode & rights != rights:
+                os.fchmod(made, mode | rights)
+
+
+def sync(descriptor: int, path: Path) -> None:
+    """Make the names in an open folder durable, where the file system can.
+
+    Raises:
+        OSError: if the disk fails.
+    """
+    try:
+        with naming(path):
+            os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+
+
+def make_root(path: Path) -> None:
+    """Make the folder of a store, and those above it; links of the user are followed."""
+    if path.is_dir():
+        return
+    make_root(path.parent)
+    with naming(path):
+        above = os.open(path.parent, FOLDER & ~os.O_NOFOLLOW)
+        try:
+            make_folder(path.name, above)
+        finally:
+            close(above)
+
+
+def make_folder(name: str, above: int) -> None:
+    """Make a folder in another, synced into it."""
+    try:
+        os.mkdir(name, FOLDER_MODE, dir_fd=above)
+    except FileExistsError:
+        return  # anything else is refused when it is opened
+    with contextlib.suppress(OSError):
+        made = os.open(name, FOLDER, dir_fd=above)
+        try:
+            share(made, above, 0o070)
+        finally:
+            close(made)
+    sync(above, Path(name))
+
+
+def checked(name: str) -> str:
+    """Return a name, which must not lead to another folder."""
+    if "/" in name or name in ("", ".", "..") or "\0" in name:
+        raise RefusedError(errno.EINVAL, "not a name of the store", name)
+    return name
+
+
+def fault_of(status: os.stat_result, version: os.stat_result) -> str:
+    """Return why a folder is not the store's own, "" if it is; `version`: the folder above."""
+    if status.st_dev != version.st_dev:
+        return "on another file system"
+    if status.st_uid in (os.geteuid(), 0, version.st_uid):
+        return ""
+    if version.st_mode & SHARED == SHARED and status.st_gid == version.st_gid:
+        return ""
+    return f"a folder of another user, {status.st_uid}"
+
+
+def no_shards(descriptor: int, area: str) -> list[tuple[str, str]]:
+    """Return the things in an area that have the name of a shard, but are not folders."""
+    with os.scandir(descriptor) as entries:
+        return [
+            (f"{area}/{entry.name}", kind_of(entry.name, descriptor))
+            for entry in entries
+            if is_shard(entry.name) and not entry.is_dir(follow_symlinks=False)
+        ]
+
+
+def refusal(error: OSError, name: str, above: int) -> OSError:
+    """Return the error of opening a folder, or a `RefusedError` if something else is there."""
+    if error.errno in _NO_FOLDER and (kind := kind_of(name, above)):
+        return RefusedError(error.errno, kind, error.filename)
+    return error
+
+
+def kind_of(name: str, above: int) -> str:
+    """Return the kind of the thing under a name, "" for a folder, or if that is unknown."""
+    with contextlib.suppress(OSError):
+        mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
+        return _KINDS.get(stat.S_IFMT(mode), "")
+    return ""
+
+
+def mount_of(descriptor: int) -> str:
+    """Return the mount that an open folder is in, "" where the kernel does not say."""
+    with contextlib.suppress(OSError), open(f"/proc/self/fdinfo/{descriptor}", "rb") as file:
+        return next((line.decode() for line in file if line.startswith(b"mnt_id:")), "")
+    return ""
+
+
+def remove_tree(above: int, name: str) -> None:
+    """Remove a folder with everything in it, each folder through its descriptor.
+
+    Raises:
+        RefusedError: a mount is in it.
+        OSError: the file system refuses; a part may be gone.
+    """
+    descriptor = os.open(name, FOLDER, dir_fd=above)
+    try:
+        if mount_of(descriptor) != mount_of(above):
+            raise RefusedError(errno.EXDEV, "a mount", name)
+        for entry in os.listdir(descriptor):
+            if stat.S_ISDIR(os.stat(entry, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                remove_tree(descriptor, entry)
+            else:
+                os.unlink(entry, dir_fd=descriptor)
+    finally:
+        close(descriptor)
+    os.rmdir(name, dir_fd=above)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have errors name the whole path instead of the part below a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error, RefusedError):
+            error.filename, error.filename2 = str(path), None
+        raise
 
 
 class Folders:
     """The folders below one version's folder. Making the object touches nothing.
 
     Descriptors for reading are cached while the object lives; writing, moving and removing open the
-    folders anew. Errors name the whole path.
+    folders again. Errors name the whole path.
 
     Args:
         folder: the version's folder, `root/v1`.
@@ -62,10 +217,9 @@ class Folders:
         self._text = str(folder)
         self._cached: dict[str, tuple[int, os.stat_result]] = {}
         self._stale: list[int] = []
-        self._own: dict[str, tuple[int, int]] = {}
 
     def __del__(self) -> None:
-        """Close what was kept."""
+        """Close the cached descriptors."""
         cached = [descriptor for descriptor, _ in self._cached.values()]
         for descriptor in (*cached, *self._stale):
             close(descriptor)
@@ -83,7 +237,7 @@ class Folders:
             make: make it, and those above it, where they are missing.
 
         Raises:
-            RefusedError: something else lies there.
+            RefusedError: something else is there.
             OSError: it is missing, or the file system refuses.
         """
         descriptor = self._open(folder, make)
@@ -118,7 +272,7 @@ class Folders:
         """Return the names in a folder, sorted; none where it is missing.
 
         Raises:
-            RefusedError: something else lies there.
+            RefusedError: something else is there.
             OSError: it cannot be listed.
         """
         try:
@@ -128,7 +282,7 @@ class Folders:
             return []
 
     def status(self, place: str) -> os.stat_result:
-        """Return what lstat(2) says of a file.
+        """Return the status of a file, as lstat(2) does.
 
         Raises:
             RefusedError: something else is in the place of a folder above it.
@@ -138,16 +292,11 @@ class Folders:
             return os.stat(name, dir_fd=descriptor, follow_symlinks=False)
 
     def touch(self, place: str, *, time_ns: int | None = None) -> None:
-        """Set the times of a file, to now by default; errors as of `status`.
-
-        A build touches each artifact that it uses, so a shard's mount is checked only once.
-        """
+        """Set the times of a file, to now by default; errors as of `status`."""
         times = {} if time_ns is None else {"ns": (time_ns, time_ns)}
         folder, _, name = place.rpartition("/")
         above, below = self._reading(folder)
         try:
-            if below >= 0:
-                self._check_mount(folder, below)
             os.utime(checked(name), **times, dir_fd=above, follow_symlinks=False)
         except OSError as error:
             error.filename = str(self.path(place))
@@ -162,7 +311,7 @@ class Folders:
             os.unlink(name, dir_fd=descriptor)
 
     def rename(self, place: str, to: str) -> None:
-        """Move something, replacing what is there; the folder of `to` is made.
+        """Move something in the place of another; the folder of `to` is made.
 
         Raises:
             RefusedError: something else is in the place of a folder above one of them.
@@ -177,10 +326,10 @@ class Folders:
             os.link(old, new, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
 
     def remove_tree(self, place: str) -> None:
-        """Remove a folder with all that is in it; no link is followed, no mount entered.
+        """Remove a folder with all that is in it; no link or mount is followed.
 
         Raises:
-            OSError: a mount lies in it, or the file system refuses; a part may be gone.
+            OSError: a file system is mounted in it, or the file system refuses; a part may be gone.
         """
         with self._above(place) as (descriptor, name):
             remove_tree(descriptor, name)
@@ -242,25 +391,18 @@ class Folders:
                 hint="Name another folder with --store or PALLASC_CACHE_DIR.",
             ) from error
         try:
-            mounts = mounts_below(descriptor)
             for area in format.FOLDERS:
-                yield from self._refused_in(area, mounts)
+                yield from self._refused_in(area)
         finally:
             close(descriptor)
 
     # ---- inside
 
-    def _refused_in(self, area: str, mounts: list[str]) -> Iterator[tuple[str, str]]:
+    def _refused_in(self, area: str) -> Iterator[tuple[str, str]]:
         try:
             with self.opened(area) as descriptor:
                 if area in _SHARDED:
                     yield from no_shards(descriptor, area)
-                    shards = (place.rpartition("/") for place in mounts)
-                    yield from (
-                        (f"{area}/{name}", "a mount")
-                        for above, _, name in shards
-                        if above == area and is_shard(name)
-                    )
         except RefusedError as error:
             yield area, str(error.strerror)
         except OSError:  # it is missing, or that is told where it is used
@@ -268,7 +410,7 @@ class Folders:
 
     @contextlib.contextmanager
     def _above(self, place: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
-        """Give a descriptor of the folder that a file lies in, and the file's name."""
+        """Give a descriptor of a file's folder, and the file's name."""
         folder, _, name = place.rpartition("/")
         with self.opened(folder, make=make) as descriptor, naming(self.path(place)):
             yield descriptor, checked(name)
@@ -325,7 +467,7 @@ class Folders:
     def _reading(self, folder: str) -> tuple[int, int]:
         """Return a descriptor of a folder, and the one to close afterwards, -1 for none.
 
-        That of an area is kept; that of a shard is not, there are too many.
+        The descriptor of an area is kept; there are too many shards.
         """
         area, _, shard = folder.partition("/")
         if area not in self._cached:  # a store that a remote fills looks for thousands in vain
@@ -341,17 +483,6 @@ class Folders:
             raise refusal(error, shard, above) from None
         return below, below
 
-    def _check_mount(self, folder: str, below: int) -> None:
-        """Refuse a shard that is a mount; checked once, as long as it is the same folder."""
-        status = os.fstat(below)
-        seen = status.st_dev, status.st_ino
-        if self._own.get(folder) != seen:
-            area = folder.partition("/")[0]
-            above, _ = self._cached.get(area) or self._keep(area)
-            if mount_of(below) != mount_of(above):
-                raise RefusedError(errno.EXDEV, "a mount", str(self.path(folder)))
-            self._own[folder] = seen
-
     def _keep(self, area: str) -> tuple[int, os.stat_result]:
         opened = self._open(area, False)
         made = opened, os.fstat(opened)
@@ -361,7 +492,7 @@ class Folders:
         return cached
 
     def _has_moved(self, folder: str) -> bool:
-        """Tell whether the cached descriptor of an area is out of date; if so, drop it."""
+        """Return True if the cached descriptor of an area is out of date, and drop it then."""
         area = folder.partition("/")[0]
         if area not in self._cached:
             return False

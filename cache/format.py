@@ -10,25 +10,24 @@
     name       = 64 lower-case hexadecimal digits
     set-name   = the first 32 digits of the request key, and the first 32 of the SHA-256 of
                  request-key SP read; `read` is the digest over the sources that were read
-    packs      = "packs/" name                    a pack (`cache/packs/format.py`) of files of the
+    packs      = "packs/" name                    a pack (`cache/packs.py`) of files of the
                                                   areas; `name` is the SHA-256 of the pack
                | "packs/" name ".gone"            { area SP name LF }; what counts as missing there
     tmp        = "tmp/" token "-" random          not yet published; no reader looks here
     quarantine = "quarantine/" ( area | "packs" ) "-" name "-" random [ ".reason" ]
     leases     = "leases/" token "-" random       { action-key LF }; what a running build holds
-    locks      = "locks/" ( name | "index" )      empty; held through flock, never the truth
-    uses       = "uses/" name                     records of kind `uses`, not yet counted
+    locks      = "locks/" ( name | "totals" )     empty; held through flock, never the truth
+    uses       = "uses/" name                     records of kind `uses`, not yet in the totals
     stat       = "stat/digests"                   a record of kind `stat`
                | "stat/totals"                    a record of kind `totals`
-               | "stat/tidied"                    empty; its time is that of the last tidying
-    index      = "index.sqlite"                  a database of SQLite, read and written whole
-               | "index.seal"                     a record of kind `seal`
-    token      = host "-" pid "-" start           one process of one machine (`cache/process.py`)
+               | "stat/tidied"                    empty; its time is the last tidying
+    index      = "index.sqlite"                   see `cache/inventory.py`
+    token      = host "-" pid "-" start           one process of one machine (`cache/files.py`)
 
     record     = header LF body
     header     = "pallasc-store" SP version SP kind SP name SP digest
     version    = "1"
-    kind       = "artifact" | "manifest" | "stat" | "uses" | "totals" | "seal"
+    kind       = "artifact" | "manifest" | "stat" | "uses" | "totals"
     digest     = the SHA-256 of `body`, 64 lower-case hexadecimal digits
     body       = a JSON object: keys sorted, no spaces, ASCII only, no NaN or infinity
 
@@ -36,38 +35,36 @@
     manifest   = object of the fields in `cache/manifests.py`: "action" is the action key that it
                  leads to, "record" the digest of the body of the record there, and
                  "about" = { "name": text, "target": text, "params": object, "seconds": number }
-                 says what was asked for and how long it took to compile; "signed" see
+                 names the variant and the time it took to compile; "signed" see
                  `cache/signing.py`; "check" has check results (`checks/stored_results.py`), "lines"
                  the source lines of an artifact (`analysis/lines/stored.py`), each under a key of
                  their own
     stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] }, ["signed"] }
-    uses       = { "events": [ event ] }          see `cache/uses.py`
-    totals     = { "since": seconds, "hits": n, "misses": n, "made": n, "saved_s": seconds,
-                   "spent_s": seconds, "folded": [ name ] }
-    seal       = { "digest": name, "size": bytes }  of index.sqlite
+    uses       = { "since": seconds, "hits": n, "misses": n, "made": n, "saved_s": seconds,
+                   "spent_s": seconds }           see `cache/uses.py`
+    totals     = uses
 
 The name of a file may be in its area, or in a pack, or both: a manifest counts as its area has it,
 for records and blobs either serves, as both are verified.
 
-A record's modification time is that of its last use; a pack's is that of the last use of anything
-in it. The index is never the truth: what it says follows from the records, the manifests, the
-packs and the uses, and where `index.seal` does not fit `index.sqlite` byte for byte, both are
-thrown away.
+A record's modification time is its last use; a pack's is the last use of anything in it. The index
+is never the truth: it follows from the records and manifests.
 
 A reader knows version, kind and name before it opens a file, so every byte of the header is
 compared and every byte of the body is hashed: no changed, cut, extended or exchanged file is
 valid. A file that is not a record of this grammar is corrupt, never "probably older".
 
 History:
-    1  the first version. Manifests have had "record" and "signed" since 0.2; what has neither is
-       read as before, and counts as missing where signatures are required. An older pallasc
-       takes a manifest with "check" or "lines" for a damaged one and puts it away. One that
-       does not know packs does not look into them, and compiles again what lies there.
+    1  the first version. Manifests have had "record" and "signed" since 0.2; one with neither
+       is read as before, and counts as missing where signatures are required. An older pallasc
+       treats a manifest with "check" or "lines" as damaged and quarantines it. One that does
+       not know packs does not read them, and compiles again.
        A request key has one manifest per set of sources, each under its set-name; earlier versions
-       had one under the key and one per folder, which are no longer found. A folder `pins` of an
-       earlier pallasc means nothing.
+       had one under the key and one per folder, which are no longer found. A folder `pins` and a
+       file `index.seal` of an earlier pallasc mean nothing, and its index and the uses that are
+       not in the totals yet are dropped.
 
-A store of another version is another folder beside `v1`; it is neither read nor changed.
+A store of another version is another folder next to `v1`; it is neither read nor changed.
 
 No folder below the root is a link, a mount or a stranger's: see `cache/folders.py`.
 
@@ -95,7 +92,7 @@ FOLDERS = (
     BLOBS, ARTIFACTS, MANIFESTS, PACKS, "tmp", "quarantine", "leases", "locks", "uses", "stat",
 )  # fmt: skip
 KINDS = {ARTIFACTS: "artifact", MANIFESTS: "manifest"}
-STAT, USES, TOTALS, SEAL = "stat", "uses", "totals", "seal"
+STAT, USES, TOTALS = "stat", "uses", "totals"
 MAX_RECORD_BYTES = 64 * 2**20
 """A longer record is refused unread: real ones have a few kilobytes."""
 MAX_BLOB_BYTES = 2**40
@@ -103,21 +100,22 @@ MAX_BLOB_BYTES = 2**40
 
 
 class StoredBlob(TypedDict):
-    """What a record says of a blob; `size` in bytes."""
+    """A blob in a record; `size` in bytes."""
 
     digest: str
     size: int
 
 
 class StoredRecord(TypedDict):
-    """The body of an artifact's record; what is in `artifact` only its maker knows."""
+    """The body of an artifact's record; only its maker knows the form of `artifact`."""
 
     artifact: dict[str, object]
     blobs: dict[str, StoredBlob]
 
 
 _NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_HEADER = re.compile(rb"(\S+) (\S+) (\S+) (\S+) (\S+)")
+_DECIMAL_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+_BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
 def sha256(data: bytes) -> str:
@@ -125,9 +123,9 @@ def sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def is_name(name: str) -> bool:
-    """Tell whether a text has the form of a key or digest."""
-    return _NAME.fullmatch(name) is not None
+def is_name(name: object) -> bool:
+    """Return True for a text that has the form of a key or digest."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def check_name(name: str, *, what: str = "key") -> str:
@@ -215,26 +213,16 @@ def _header(kind: str, name: str, digest: str) -> bytes:
 
 
 def _fault(kind: str, name: str, data: bytes, digest: str) -> str:
-    """Return which part of a record is wrong, in words."""
     if not data:
         return "the file is empty"
-    line, newline, _ = data.partition(b"\n")
-    match = _HEADER.fullmatch(line)
-    if not newline or not match:
-        return "the header is cut off or damaged"
-    actual = [part.decode("ascii", "backslashreplace") for part in match.groups()]
-    expected = [MAGIC, str(VERSION), kind, name, digest]
-    labels = ["magic", "version", "kind", "key", "checksum"]
-    for label, value, should in zip(labels, actual, expected, strict=True):
-        if value != should and label == "checksum":
-            return f"the header says that the body's SHA-256 is {value[:64]}, but it is {should}"
-        if value != should:
-            return f"the header's {label} is {value[:64]!r} instead of {should!r}"
-    return "the header is damaged"
+    header, expected = data.partition(b"\n")[0], _header(kind, name, digest)
+    if header.rpartition(b" ")[0] == expected.rpartition(b" ")[0]:
+        return f"the SHA-256 of its body is {digest}, which is not the one in its header"
+    return f"its header is {header[:200]!r} instead of {expected[:-1]!r}"
 
 
 def _check_artifact(name: str, body: dict[str, object]) -> None:
-    """Check that a body is an `StoredRecord`; what is in `artifact` is not looked at."""
+    """Check that a body is a `StoredRecord`; `artifact` may hold anything."""
     blobs = body.get("blobs")
     if body.keys() != {"artifact", "blobs"} or not isinstance(body["artifact"], dict):
         raise CorruptError(f"artifact {name}: not an object of `artifact` and `blobs`")
@@ -246,3 +234,18 @@ def _check_artifact(name: str, body: dict[str, object]) -> None:
         check_name(blob["digest"], what="digest")
         if type(blob["size"]) is not int or not 0 <= blob["size"] <= MAX_BLOB_BYTES:
             raise CorruptError(f"artifact {name}: blob {label!r} has the size {blob['size']!r}")
+
+
+def size(count: int, limit: int | None = None) -> str:
+    """Return a number of bytes for people: `2.1 GB`.
+
+    Args:
+        count: the number.
+        limit: what it is compared with. A limit of whole MiB was given as such, and both are
+            shown in binary units then.
+    """
+    binary = (count if limit is None else limit) % (1 << 20) == 0
+    for unit, name in _BINARY_UNITS if binary else _DECIMAL_UNITS:
+        if count >= unit:
+            return f"{count / unit:.1f}".removesuffix(".0") + f" {name}"
+    return f"{count} bytes"

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pallasc.errors import CorruptError
 
@@ -28,6 +28,8 @@ _MOST = 2**53
 
 if TYPE_CHECKING:
     from typing import TypedDict
+
+    from pallasc.specs.spec import Variant
 
     class AboutJson(TypedDict, total=False):
         """The variant that was compiled last, and how long that took."""
@@ -47,8 +49,32 @@ if TYPE_CHECKING:
         count: int
 
 
-def _nothing() -> AboutJson:
-    return {}
+class About(NamedTuple):
+    """A variant as it was asked for: its kernel's name, its target, its parameters."""
+
+    name: str
+    target: str
+    params: Mapping[str, object]
+
+    @classmethod
+    def of(cls, variant: Variant) -> About:
+        """Return the name, target, and parameters of a variant."""
+        return cls(variant.name, variant.target.name, dict(variant.params))
+
+    @classmethod
+    def from_json(cls, value: object) -> About | None:
+        """Return the variant in a manifest's `about`; None without one. Never raises."""
+        if not isinstance(value, Mapping) or not isinstance(value.get("params", {}), Mapping):
+            return None
+        name, target = value.get("name", ""), value.get("target", "")
+        texts = isinstance(name, str) and isinstance(target, str)
+        if not texts or not (name or target) or not f"{name}{target}".isprintable():
+            return None
+        return cls(name, target, value.get("params", {}))
+
+    def to_json(self) -> AboutJson:
+        """Return it as JSON, as manifests hold it."""
+        return {"name": self.name, "target": self.target, "params": dict(self.params)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +84,7 @@ class Manifest:
     `body` is the JSON object that was read, including signatures; empty for a new manifest.
     """
 
-    about: AboutJson = field(default_factory=_nothing)
+    about: AboutJson = field(default_factory=dict)  # type: ignore[assignment]
     absent: Sequence[str] = ()
     action: str = ""
     check: str = ""
@@ -89,7 +115,7 @@ class Manifest:
     @property
     def cost_s(self) -> float:
         """The compile time in seconds, 0 if unknown."""
-        return seconds_of(self.about.get("seconds"))
+        return float(self.about.get("seconds", 0.0))
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object for a store, without empty fields other than `hidden`."""
@@ -157,15 +183,8 @@ def _is_optional_text(value: object) -> bool:
 
 
 def is_seconds(value: object) -> bool:
-    """Tell whether this is a non-negative time in seconds that fits into 64 bits as ns."""
+    """Return True for a non-negative time in seconds that fits into 64 bits as ns."""
     return type(value) in (int, float) and 0 <= value < 9e9  # type: ignore[operator]
-
-
-def seconds_of(value: object) -> float:
-    """Return the seconds in a manifest or the log, 0 if invalid."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return 0.0
-    return float(value) if 0 <= value < 1e9 else 0.0
 
 
 def _is_about(value: object) -> bool:
@@ -195,7 +214,7 @@ def _is_toolchain(value: object) -> bool:
 
 
 def is_signed_by(value: object) -> bool:
-    """Tell whether this is a well-formed list of signatures, valid or not."""
+    """Return True for a well-formed list of signatures, valid or not."""
     return (
         isinstance(value, list)
         and len(value) <= MAX_SIGNATURES

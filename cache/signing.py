@@ -1,6 +1,6 @@
 """Signatures in the manifests of a store: who vouches for its content.
 
-The checksums of a store find damage, but no forgery, since whoever may write to the store can make
+The checksums of a store find damage, but no forgery, since anyone with write access can make
 them fit. A hit begins with a manifest, so manifests are signed: a signature covers the request, all
 that the compilation read, the action key, and the digest of the record, which names every blob by
 its SHA-256. A manifest that was exchanged or moved to another request, or that leads to a record
@@ -11,19 +11,19 @@ other than the signed one, is a miss.
     signature = Ed25519 or HMAC-SHA-256 over
                 "pallasc store 1" LF kind LF name LF digest LF
     kind      = "manifest" | "stat"
-    name      = the key that the manifest lies under
+    name      = the name of the manifest
     digest    = the SHA-256 of the body without `signed`, as the store writes JSON
 
 Signed with: the private key of `$PALLASC_STORE_KEY`, and this user's secret, where there is one: 32
 random bytes in hexadecimal in `pallasc/store.secret` below the user's settings, which nobody else
 may read. Where signatures are required and there is neither, the secret is made.
 
-Trusted are the keys that the machine trusts (`specs/bundle/trust.py`), that of
+Trusted are the keys that the machine trusts (`specs/bundle/trust.py`), the key in
 `$PALLASC_STORE_KEY`, and the secret. An old signed manifest that is put back is still true: it says
 what came out of these sources with this toolchain. A key counts until it is no longer trusted.
 
-Signing vouches for the content, so whoever has a key or secret builds only on what was signed
-before: an unsigned record that is found under an action key is compiled again, and then signed.
+Signing vouches for the content, so a user with a key or secret builds only on signed entries: an
+unsigned record that is found under an action key is compiled again, and then signed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Check = Callable[[bytes, bytes], bool]
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What a store's manifests are signed with, and by whom they must be.
+    """Keys that sign a store's manifests, and keys that must have signed them.
 
     Attributes:
         required: manifests that no trusted key signed count as missing.
@@ -73,7 +73,7 @@ class Trust:
 
     @property
     def signs(self) -> bool:
-        """Tell whether what is written is signed."""
+        """True if new entries are signed."""
         return bool(self.signers)
 
     def signed(self, kind: str, name: str, body: Mapping[str, object]) -> dict[str, object]:
@@ -91,16 +91,16 @@ class Trust:
         return {**plain, "signed": made}
 
     def believes(self, kind: str, name: str, body: Mapping[str, object]) -> bool:
-        """Tell whether a trusted key signed a body, or none has to."""
+        """Return True if a trusted key signed a body, or none has to."""
         return not self.required or self.vouches(kind, name, body)
 
     @property
     def strict(self) -> bool:
-        """Tell whether only signed entries may be built on: who signs vouches for all of it."""
+        """True if only signed entries may be built on: a signer vouches for all of it."""
         return self.required or self.signs
 
     def vouches(self, kind: str, name: str, body: Mapping[str, object]) -> bool:
-        """Tell whether a trusted key signed a body."""
+        """Return True if a trusted key signed a body."""
         listed = body.get("signed")
         signatures = [
             (self.checkers[entry["key"]], entry["signature"])
@@ -133,11 +133,11 @@ def _decoded(text: str) -> bytes:
 
 
 def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
-    """Return what this user signs with and believes.
+    """Return the keys that this user signs with and trusts.
 
     Args:
         environ: the environment's variables.
-        required: signatures are required, whatever the environment says.
+        required: signatures are required, even if the environment does not say so.
 
     Raises:
         SpecError: the environment is not understood, or a key or the secret cannot be read or used.
@@ -151,7 +151,7 @@ def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
         signers[key_id], checkers[key_id] = signer, checker
     if demanded:
         checkers |= _trusted_keys()
-    # Who only verifies, with keys of others, may have no folder to keep a secret in.
+    # A user who only verifies, with keys of others, may have no folder to keep a secret in.
     secret, notes = _secret(make=demanded and not signers, needed=not checkers)
     if secret:
         own = f"hmac-{hashlib.sha256(b'pallasc store secret' + secret).hexdigest()[:16]}"
@@ -161,7 +161,7 @@ def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
 
 
 def is_required(environ: Mapping[str, str]) -> bool:
-    """Tell whether the environment demands signatures of entries of stores.
+    """Return True if the environment demands signatures of entries of stores.
 
     Raises:
         SpecError: it is not understood.
@@ -220,7 +220,7 @@ def secret_file() -> Path:
 
 
 def _secret(*, make: bool, needed: bool) -> tuple[bytes, tuple[str, ...]]:
-    """Return the secret, b"" where there is none, and what to tell.
+    """Return the secret, b"" where there is none, and notes for the user.
 
     Args:
         make: make one where there is none.

@@ -68,7 +68,7 @@ class FileDigests:
         self._changed = False
         self._lock = threading.Lock()
         self.hashed = 0
-        """How many files were read, for statistics and tests."""
+        """Number of files that were read, for statistics and tests."""
 
     def digest(self, path: Path | str) -> str:
         """Return the SHA-256 of a file's bytes; symbolic links are followed.
@@ -89,16 +89,8 @@ class FileDigests:
             reason = getattr(error, "strerror", None) or error
             raise ToolError(f"{place}: cannot be hashed: {reason}") from error
 
-    def digests(self, paths: Iterable[Path | str]) -> dict[str, str]:
-        """Return the digest of each path, in the order given, under the path as given.
-
-        Raises:
-            ToolError: if one cannot be read, or is not a regular file.
-        """
-        return {str(path): self.digest(path) for path in paths}
-
     def remembers(self, path: Path | str) -> bool:
-        """Tell whether a file was hashed before; it may have changed since."""
+        """Return True if a file was hashed before; it may have changed since."""
         return os.path.abspath(path) in self._known()
 
     def hash_ahead(self, paths: Iterable[Path | str], threads: int | None = None) -> None:
@@ -149,7 +141,7 @@ class FileDigests:
         data, _ = format.encode(format.STAT, _NAME, body)
         try:
             with files.temporary(self._folders, data) as place:
-                files.publish_last(self._folders, place, PLACE)
+                self._folders.rename(place, PLACE)
         except OSError:
             return False
         self._changed = False
@@ -249,7 +241,7 @@ def _hash_file(place: str) -> tuple[Signature, str, Signature]:
 
 
 def _load(folders: Folders, trust: Trust | None) -> dict[str, tuple[Signature, str]]:
-    """Return what was remembered; nothing if it is missing, or not signed by a trusted key."""
+    """Return the remembered digests; none if the file is missing or not signed by a trusted key."""
     with contextlib.suppress(OSError, CorruptError):
         file = files.read(folders, PLACE, limit_bytes=format.MAX_RECORD_BYTES)
         if file is not None and not file.fault:
@@ -258,7 +250,7 @@ def _load(folders: Folders, trust: Trust | None) -> dict[str, tuple[Signature, s
 
 
 def decode(data: bytes, trust: Trust | None = None) -> dict[str, tuple[Signature, str]]:
-    """Return what the bytes of `stat/digests` say.
+    """Return the digests in the bytes of `stat/digests`.
 
     Raises:
         CorruptError: if they are not such a record, or one that is not to be believed.

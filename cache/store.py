@@ -1,9 +1,9 @@
-"""The store: blobs by their digest, and the records that name them by what was asked.
+"""The store: blobs by their digest, and the records that name them by key.
 
-The store guarantees that a hit is byte for byte what was published, whatever happened to process,
-disk or folder in between; everything else is a miss. A corrupt file moves to `quarantine/` with the
-reason beside it, so that the next build heals it. No fault of the disk raises: reading misses, and
-writing returns why nothing was stored.
+The store guarantees that a hit is byte for byte the published bytes, no matter what happened to
+process, disk or folder in between; everything else is a miss. A corrupt file moves to `quarantine/`
+with the reason next to it, so that the next build heals it. No fault of the disk raises: reading
+misses, and writing returns the reason why nothing was stored.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
-from pallasc.cache import files, format, single_flight
-from pallasc.cache.folders import Folders
+from pallasc.cache import files, format
+from pallasc.cache.folders import Folders, is_shard
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, StoredRecord
 from pallasc.cache.manifests import (
     MAX_SETS,
@@ -26,14 +27,10 @@ from pallasc.cache.manifests import (
     set_name,
     set_prefix,
 )
-from pallasc.cache.stored import PutResult as PutResult
-from pallasc.cache.stored import StoredArtifact as StoredArtifact
-from pallasc.cache.stored import answer_second
 from pallasc.errors import CorruptError, ToolError
 
 if TYPE_CHECKING:
-    from pallasc.cache.packed import Packed
-    from pallasc.cache.packs.reader import Pack
+    from pallasc.cache.packs import Pack, StorePacks
     from pallasc.cache.signing import Trust
 
 _ATTEMPTS = 4
@@ -74,16 +71,86 @@ def _absolute(folder: str | Path) -> Path:
         ) from error
 
 
+class PutResult(NamedTuple):
+    """Result of an offer to the store.
+
+    Attributes:
+        stored: the store holds it now, through this call or an earlier one.
+        digest: SHA-256 of the offer.
+        existed: an equal one was already there.
+        stored_digest: digest of the store's entry under the same key, if that differs.
+        reason: why it is not stored.
+    """
+
+    stored: bool
+    digest: str
+    existed: bool = False
+    stored_digest: str = ""
+    reason: str = ""
+
+    @property
+    def conflict(self) -> bool:
+        """True if something else is stored under the key: compiling is not deterministic."""
+        return bool(self.stored_digest)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredArtifact:
+    """A record and its blobs.
+
+    Attributes:
+        key: its action key.
+        record: the whole record, `artifact` and `blobs`.
+        digest: SHA-256 of the record: equal for equal artifacts, under any key.
+        artifact_digest: SHA-256 of `artifact` as canonical JSON, None where it was not verified.
+    """
+
+    key: str
+    record: StoredRecord
+    digest: str
+    _store: Store = field(repr=False, compare=False)
+    _held: Mapping[str, bytes] = field(repr=False, compare=False, default_factory=dict)
+    artifact_digest: str | None = field(default=None, compare=False)
+
+    @property
+    def artifact(self) -> dict[str, object]:
+        """The artifact as it was given to `put_artifact`."""
+        return self.record["artifact"]
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the blobs, sorted."""
+        return sorted(self.record["blobs"])
+
+    def blob(self, name: str) -> bytes | None:
+        """Return a blob, verified; None if it is gone or corrupt: then the artifact is a miss.
+
+        Raises:
+            CorruptError: if the record names no such blob.
+        """
+        if name in self._held:
+            return self._held[name]
+        if name not in self.record["blobs"]:
+            raise CorruptError(f"artifact {self.key} has no blob {name!r}, only {self.names}")
+        digest = self.record["blobs"][name]["digest"]
+        data = self._store.get_blob(digest)
+        if data is None or len(data) != self.record["blobs"][name]["size"]:
+            self._store.get_artifact(self.key, verify=True)  # puts the record away, to heal
+            return None
+        return data
+
+
 class Store:
     """A store in a folder. Making the object touches nothing; the first write makes the folder.
 
     Args:
-        root: the folder; by default that of `default_root()`.
+        root: the folder; `default_root()` by default.
         warn: is called with each warning; all are kept in `warnings` anyway.
-        require_signed: believe only what a trusted key signed, whatever the environment says.
-        trust: what is signed with and believed; by default what the environment says, see
+        require_signed: believe only entries that a trusted key signed, even if the environment
+            does not say so.
+        trust: keys that sign and are trusted; by default from the environment, see
             `cache/signing.py`.
-        read_only: change nothing in the folder: what is damaged is told, and stays where it is.
+        read_only: change nothing in the folder: damaged files are reported, and stay in place.
     """
 
     def __init__(
@@ -101,14 +168,14 @@ class Store:
         self.folders = Folders(self.folder)
         self.warnings: list[str] = []
         self.not_stored = ""
-        """Why something was not written, the last time that this happened."""
+        """The reason why something was not written, the last time that this happened."""
         self._warn_user = warn
         self._require_signed = require_signed
         self._trust = trust
         self._packs_path = str(self.folder / format.PACKS)
-        self._packed: Packed | None = None
+        self._packed: StorePacks | None = None
         self.topics: dict[str, str] = {}
-        """What was warned of once, by its topic."""
+        """Warnings that were given once, by their topic."""
 
     def tell(self, warning: str) -> None:
         """Report a warning, and keep it in `warnings`."""
@@ -118,7 +185,7 @@ class Store:
 
     @property
     def trust(self) -> Trust:
-        """What manifests are signed with, and by whom they must be.
+        """Keys that sign manifests, and keys that must have signed them.
 
         Raises:
             SpecError: the environment is not understood, or a key or secret cannot be used.
@@ -155,7 +222,7 @@ class Store:
         Args:
             action_key: 64 lower-case hexadecimal digits.
             verify: also read and check every blob, and keep them in the result, so that `blob()`
-                gives what was checked.
+                gives the bytes that were checked.
 
         Raises:
             CorruptError: if the key is not one.
@@ -165,7 +232,7 @@ class Store:
     def get_manifest(self, request_key: str) -> Manifest | None:
         """Return the newest manifest under a name, or None; its fields are checked.
 
-        Where signatures are required, a manifest that no trusted key signed counts as missing.
+        Where signatures are required, a manifest without a trusted signature counts as missing.
 
         Raises:
             CorruptError: if the key is not one.
@@ -175,7 +242,7 @@ class Store:
         return manifest if manifest is not None and self.believes(request_key, manifest) else None
 
     def believes(self, request_key: str, manifest: Manifest) -> bool:
-        """Tell whether a trusted key signed a manifest, or none has to."""
+        """Return True if a trusted key signed a manifest, or none has to."""
         if self.trust.believes(KINDS[MANIFESTS], request_key, manifest.body):
             return True
         text = "what is not signed by a trusted key counts as missing"
@@ -196,14 +263,18 @@ class Store:
     def sets(self, request_key: str) -> Iterator[tuple[str, Manifest]]:
         """Yield name and manifest of each set of sources of a request, signed or not.
 
-        The last stored come first. What cannot be listed is left out, with a warning.
+        The last stored come first. Folders that cannot be listed are left out, with a warning.
 
         Raises:
             CorruptError: if the key is not one.
         """
         names = self._set_names(request_key)
         if len(names) > 1:
-            names.sort(key=lambda name: (-self._used_ns(MANIFESTS, name), name))
+
+            def newest_first(name: str) -> tuple[int, str]:
+                return -(self._unless_unreadable(lambda: self._used_ns(MANIFESTS, name)) or 0), name
+
+            names.sort(key=newest_first)
         for name in names:
             manifest = self.find_manifest(name)
             if manifest is not None and name == set_name(request_key, manifest.read):
@@ -222,55 +293,53 @@ class Store:
         if self.put_manifest(name, manifest).stored:
             others = [other for other in self._set_names(request_key) if other != name]
             if len(others) >= MAX_SETS:
-                for other in sorted(others, key=self._set_age)[: len(others) + 1 - MAX_SETS]:
-                    self._remove(MANIFESTS, other)
+                self._remove_sets(others, len(others) + 1 - MAX_SETS)
         return name
 
     def _set_names(self, request_key: str) -> list[str]:
-        """Return the names that the manifests of a request key have."""
         prefix = set_prefix(format.check_name(request_key))
-
-        def listed() -> set[str]:
-            folder = format.relative_path(MANIFESTS, request_key).rpartition("/")[0]
-            return {name for name in self.folders.names(folder) if format.is_name(name)}
-
-        names = self._unless_unreadable(listed) or set()
-        names = {name for name in names if name.startswith(prefix)}
+        listed = self._listed(format.relative_path(MANIFESTS, request_key).rpartition("/")[0])
+        names = {name for name in listed if name.startswith(prefix) and format.is_name(name)}
         packed = self._unless_unreadable(lambda: self.packed)
         if packed is not None:
-            names |= self._unless_unreadable(lambda: packed.beginning(MANIFESTS, prefix)) or set()
+            names |= self._unless_unreadable(lambda: packed.names(MANIFESTS, prefix)) or set()
         return list(names)
 
-    def _set_age(self, name: str) -> tuple[int, int]:
-        """Return when the artifact of a manifest was last used, and when that was stored, in ns."""
-        manifest = self.find_manifest(name)
-        action = "" if manifest is None else manifest.action
-        return (
-            self._used_ns(ARTIFACTS, action) if action else 0,
-            self._used_ns(MANIFESTS, name),
-        )
+    def _remove_sets(self, names: list[str], count: int) -> None:
+        """Remove sets of sources; one that cannot be read, or was replaced meanwhile, stays."""
+        ages: list[tuple[int, int, str, files.Identity | None]] = []
+        for name in names:
+            with contextlib.suppress(OSError):
+                read = self._read_record(MANIFESTS, name)
+                if read is not None:
+                    action = str(read[0].get("action", ""))
+                    used_ns = self._used_ns(ARTIFACTS, action) if action else 0
+                    seen = read[2].identity
+                    ages.append((used_ns, self._used_ns(MANIFESTS, name), name, seen))
+        for _, _, name, seen in sorted(ages)[:count]:
+            if self.packed is not None:
+                self.packed.forget(MANIFESTS, name)
+            if seen is not None and seen != files.IN_PACK:
+                with contextlib.suppress(OSError):
+                    place = format.relative_path(MANIFESTS, name)
+                    files.remove_same(self.folders, place, seen)
 
     def _used_ns(self, area: str, name: str) -> int:
-        """Return the time of a file, or of the pack that holds it; 0 if it is missing."""
-        places = [format.relative_path(area, name)]
-        times = [0]
-        with contextlib.suppress(OSError):
-            if self.packed is not None:
-                places += [f"{format.PACKS}/{pack}" for pack in self.packed.holders(area, name)]
-        for place in places:
-            with contextlib.suppress(OSError):
-                times.append(self.folders.status(place).st_mtime_ns)
-        return max(times)
+        """Return the time of a file, or of the pack that holds it; 0 if it is missing.
 
-    def _remove(self, area: str, name: str) -> None:
-        """Remove a file that is not needed any more; never raises for the disk."""
+        Raises:
+            OSError: that is unknown.
+        """
+        places, times_ns = [format.relative_path(area, name)], [0]
         if self.packed is not None:
-            self.packed.forget(area, name)
-        with contextlib.suppress(OSError):
-            self.folders.unlink(format.relative_path(area, name))
+            places += [f"{format.PACKS}/{pack}" for pack in self.packed.holders(area, name)]
+        for place in places:
+            with contextlib.suppress(FileNotFoundError):
+                times_ns.append(self.folders.status(place).st_mtime_ns)
+        return max(times_ns)
 
     def get_file(self, area: str, name: str) -> bytes | None:
-        """Return a blob, record or manifest as it lies in the store, verified; None without one.
+        """Return the bytes of a blob, record or manifest, verified; None without one.
 
         Raises:
             CorruptError: if the name is not one.
@@ -283,20 +352,19 @@ class Store:
     def names(self, area: str) -> list[str]:
         """Return the names of an area's files and of those in packs, sorted; none is read.
 
-        What cannot be listed is left out, with a warning.
+        Folders that cannot be listed are left out, with a warning.
         """
-        from pallasc.cache.scan import Scan
-
-        scan = Scan(self.folders)
-        names = {name for name, _ in scan.area(area)}
+        shards = filter(is_shard, self._listed(area))
+        names = {name for shard in shards for name in self._listed(f"{area}/{shard}")}
         packed = self._unless_unreadable(lambda: self.packed)
-        names |= set() if packed is None else packed.names(area)
-        for fault in scan.faults:
-            self._warn_once("read", f"cannot be read, so nothing is found: {fault}")
-        return sorted(names)
+        in_packs = set() if packed is None else packed.names(area)
+        return sorted(in_packs.union(filter(format.is_name, names)))
+
+    def _listed(self, folder: str) -> list[str]:
+        return self._unless_unreadable(lambda: self.folders.names(folder)) or []
 
     @property
-    def packed(self) -> Packed | None:
+    def packed(self) -> StorePacks | None:
         """Return the packs of the store, None where it has none."""
         if self._packed is None and os.path.lexists(self._packs_path):
             self._packed = self._opened_packs()
@@ -307,17 +375,17 @@ class Store:
         self._packed = self._packed or self._opened_packs()
         self._packed.hold(pack)
 
-    def _opened_packs(self) -> Packed:
-        from pallasc.cache.packed import Packed
+    def _opened_packs(self) -> StorePacks:
+        from pallasc.cache.packs import StorePacks
 
-        return Packed(
+        return StorePacks(
             self.folders,
             lambda place, fault: self._warn_once(place, f"{place} {fault}"),
             read_only=self.read_only,
         )
 
     def relist_packs(self) -> None:
-        """Look for packs anew, after one was added or removed."""
+        """Look for packs again, after one was added or removed."""
         if self._packed is not None:
             self._packed.relist()
 
@@ -341,7 +409,7 @@ class Store:
         """Publish the blobs, then the one record that names them all.
 
         The first one wins: a valid artifact under a key stays, and another one under the same key
-        is answered with a conflict. Only what was read back counts as stored.
+        is answered with a conflict. Only an entry that was read back counts as stored.
 
         Args:
             action_key: 64 lower-case hexadecimal digits.
@@ -366,8 +434,14 @@ class Store:
                     return PutResult(stored=True, digest=digest)
                 if first is not None and replace and first.digest != digest:
                     self.put_away(ARTIFACTS, action_key, "it is not signed by a trusted key", None)
+                elif first is not None and first.digest == digest:
+                    return PutResult(stored=True, digest=digest, existed=True)
                 elif first is not None:
-                    return answer_second(action_key, first.digest, digest)
+                    reason = (
+                        f"action key {action_key} gave {first.digest} before and {digest} now: "
+                        "it is not deterministic"
+                    )
+                    return PutResult(False, digest, stored_digest=first.digest, reason=reason)
                 self._publish_blobs(by_digest)
                 with files.temporary(self.folders, data) as place:
                     to = format.relative_path(ARTIFACTS, action_key)
@@ -402,7 +476,7 @@ class Store:
         """
         to = format.relative_path(MANIFESTS, request_key)
         with files.temporary(self.folders, data) as place:
-            files.publish_last(self.folders, place, to)
+            self.folders.rename(place, to)
         self.folders.sync(to.rpartition("/")[0])
 
     def why_not_writable(self) -> str:
@@ -424,15 +498,15 @@ class Store:
         Raises:
             CorruptError: if the key is not one.
         """
-        return single_flight.single_flight(
+        return files.single_flight(
             self.folders,
-            f"{single_flight.FOLDER}/{format.check_name(key)}",
+            f"{files.LOCKS}/{format.check_name(key)}",
             timeout_s=timeout_s,
             on_error=self._without_lock,
         )
 
     def _unless_unreadable(self, read: Callable[[], T | None]) -> T | None:
-        """Return what is read; a fault of the disk is a warning, and nothing is found."""
+        """Call a function that reads; a fault of the disk is a warning, and nothing is found."""
         try:
             return read()
         except OSError as error:
@@ -518,7 +592,7 @@ class Store:
             held = None
         if held is None or not self._made_young(to):
             with files.temporary(self.folders, data) as place:
-                files.publish_last(self.folders, place, to)
+                self.folders.rename(place, to)
         return to.rpartition("/")[0]
 
     def _made_young(self, place: str) -> bool:
@@ -541,8 +615,7 @@ class Store:
             packed.forget(area, name)
         if identity == files.IN_PACK or self.read_only:
             return
-        aside = f"{files.QUARANTINE}/{area}-{name}-{os.urandom(8).hex()}"
-        files.put_away(self.folders, place, aside, reason, identity)
+        files.put_away(self.folders, place, f"{area}-{name}", reason, identity)
 
     def _not_stored(self, digest: str, error: OSError | str) -> PutResult:
         return PutResult(stored=False, digest=digest, reason=self.not_written(error))

@@ -1,4 +1,4 @@
-"""A store, or some of its variants, as one file: a pack (`cache/packs/format.py`).
+"""A store, or some of its variants, as one file: a pack (`cache/packs.py`).
 
 An imported file may come from a stranger. It is read frame by frame, so memory stays within a few
 hundred megabytes, and nothing is stored unless every file in it is whole. What is taken arrives in
@@ -7,19 +7,17 @@ one pack, published in one step. Nothing is signed: signatures travel with the m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from pallasc.cache import format
-from pallasc.cache.add_pack import publish_pack
-from pallasc.cache.entries import entries_of_action
+from pallasc.cache import files, format
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
 from pallasc.cache.manifests import Manifest, manifest_from_json
-from pallasc.cache.packs.format import MAX_FILE_BYTES, Entry, packed_name
-from pallasc.cache.packs.reader import Pack, open_pack
-from pallasc.cache.packs.writer import PackWriter
+from pallasc.cache.pack_writer import PackWriter
+from pallasc.cache.packs import MAX_FILE_BYTES, Entry, Pack, PackFault, open_pack, packed_name
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError, NotCachedError, SpecError, ToolError
 from pallasc.specs.user_files import check_regular, replacing
@@ -29,6 +27,82 @@ MAX_RECORD_BYTES = 8 * 2**20
 """JSON takes up to 20 times its size in memory."""
 MOST_DENSE, SLACK_BYTES = 64, 64 * 2**20
 """A file may unpack to so many times its size, and a little more."""
+
+
+def entries_of_variant(store: Store, name: str) -> list[Entry] | None:
+    """Return the manifest under a name, the record it leads to, and the record's blobs.
+
+    The manifest counts even if it is not signed: the reader of the copy judges that.
+
+    Returns:
+        The files, each verified; None if one is missing.
+
+    Raises:
+        CorruptError: the key is not one.
+    """
+    manifest = store.find_manifest(name)
+    data = None if manifest is None else store.get_file(MANIFESTS, name)
+    if manifest is None or data is None or not manifest.action:
+        return None
+    entries = entries_of_action(store, manifest.action)
+    return None if entries is None else [Entry(MANIFESTS, name, data), *entries]
+
+
+def entries_of_action(store: Store, action_key: str) -> list[Entry] | None:
+    """Return the record under an action key and its blobs, each verified; None if one is missing.
+
+    Raises:
+        CorruptError: the key is not one.
+    """
+    data, stored = store.get_file(ARTIFACTS, action_key), store.get_artifact(action_key)
+    if data is None or stored is None:
+        return None
+    entries = [Entry(ARTIFACTS, action_key, data)]
+    for name in stored.names:
+        blob = stored.blob(name)
+        if blob is None:
+            return None
+        entries.append(Entry(BLOBS, stored.record["blobs"][name]["digest"], blob))
+    return entries
+
+
+def publish_pack(
+    store: Store, data: bytes | Callable[[BinaryIO], str], newer: Iterable[Entry] = ()
+) -> str:
+    """Publish a pack in which every file was verified; return its digest.
+
+    Args:
+        store: the store.
+        data: the pack, or a function that writes it and returns its digest.
+        newer: manifests in whose place the store has other ones.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    digest = ""
+
+    def write(out: BinaryIO) -> None:
+        nonlocal digest
+        digest = data(out) if callable(data) else format.sha256(data)
+        if not callable(data):
+            out.write(data)
+
+    try:
+        for area in (MANIFESTS, ARTIFACTS, BLOBS):  # a look-up is faster with a folder there
+            with store.folders.opened(area, make=True):
+                pass
+        with files.temporary(store.folders, write) as place:
+            to = f"{format.PACKS}/{digest}"
+            # One of this name that is there already has lost files, or this would not be needed.
+            with contextlib.suppress(FileNotFoundError):
+                store.folders.unlink(f"{to}{format.GONE}")
+            store.folders.rename(place, to)
+        store.folders.sync(format.PACKS)
+        for entry in newer:
+            store.publish_manifest(entry.name, entry.data)
+    finally:
+        store.relist_packs()
+    return digest
 
 
 class Exported(NamedTuple):
@@ -42,7 +116,7 @@ class Exported(NamedTuple):
 def export_file(store: Store, file: Path, manifests: Iterable[str] | None = None) -> Exported:
     """Write manifests, the artifacts that they lead to, and their blobs into one file.
 
-    What is damaged is left out, with a warning of the store.
+    Damaged entries are left out, with a warning of the store.
 
     Args:
         store: the store.
@@ -59,7 +133,12 @@ def export_file(store: Store, file: Path, manifests: Iterable[str] | None = None
             f"{store.root}: there is no store, as there is no folder {format.FOLDER} in it.",
             hint="Name the folder that --store or PALLASC_CACHE_DIR named when it was filled.",
         )
-    with replacing(file) as out:
+    if not file.absolute().parent.is_dir():
+        raise SpecError(
+            f"{file} cannot be written: there is no folder {file.parent}.",
+            hint="Make the folder, or give another path.",
+        )
+    with replacing(file, make_folder=False) as out:
         writer = PackWriter(out)
         for group in _groups(store, manifests):
             writer.add(group)
@@ -104,7 +183,7 @@ def _fitting(group: list[Entry]) -> Iterator[list[Entry]]:
 
 @dataclass(slots=True)
 class Imported:
-    """What became of a file that was imported.
+    """Result of importing a file.
 
     Attributes:
         file: its path.
@@ -186,13 +265,10 @@ class _Contents:
                 f"it holds {len(pack):,} files and unpacks to {raw_bytes:,} bytes, over the limits "
                 f"of {MAX_NAMES:,} and {MOST_DENSE} times its size"
             )
-        found = 0
-        for number in range(len(pack.frames)):
-            for entry in pack.entries(number):
-                self._add(entry)
-                found += 1
-        if found != len(pack):
-            raise CorruptError(f"its index names {len(pack):,} files, but it holds {found:,}")
+        for part in pack.check():
+            if isinstance(part, PackFault):
+                raise CorruptError(part.reason)
+            self._add(part)
         for key, artifact in self.artifacts.items():
             if lost := next((name for name in artifact.names if name not in self._sizes), None):
                 raise CorruptError(f"artifact {key} lacks its blob {lost[1:].hex()}")
@@ -231,7 +307,7 @@ class _Choice(NamedTuple):
 
 
 def _choose(store: Store, contents: _Contents, imported: Imported) -> _Choice:
-    """Decide what the store takes, and count it."""
+    """Select the entries that the store takes, and count them."""
     required = store.trust.required
     artifacts = {} if required else dict(contents.artifacts)
     manifests: list[tuple[Entry, str, bool]] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pallasc.cache.sizes import size
+from pallasc.cache.format import size
 from pallasc.checks.subject import Options, Subject
 from pallasc.errors import CompileError
 from pallasc.specs.arrays import ArraySpec

@@ -145,8 +145,8 @@ def command(
     data = page.encode("utf-8", "replace")
     replace_file(output, data)
     if not quiet:
-        variants = count(len(report.results), "variant")
-        echo(f"wrote {output}: {variants}, {len(data):,} bytes", err=True)
+        shown = count(len(report.results), "variant")
+        echo(f"wrote {output}: {shown}, {len(data):,} bytes", err=True)
     return report.exit_code
 
 

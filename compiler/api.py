@@ -15,9 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from pallasc.cache.about import About
 from pallasc.cache.format import KINDS, MANIFESTS
-from pallasc.cache.manifests import Manifest
+from pallasc.cache.manifests import About, Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
 from pallasc.cache.uses import Session
@@ -264,19 +263,25 @@ def _compile_with_store(job: Job, setup: Setup, store: Store, tools: Tools) -> A
     tools = replace(tools, identity=context.for_actions(), variables=context.variables)
     lowered = lower_job(job, tools.process)
     key = labelled_key(action_fields(job, lowered, tools) | _settings())
-    about = About(str(getattr(job.function, "__name__", "function")), job.target.name, {})
+    name = _voucher_key(key)
     with Session(store) as session, store.single_flight(key):
         stored = _trusted_artifact(store, key)
         if stored is not None:
-            session.hit(key, about=about)
+            manifest = store.find_manifest(name)
+            session.hit(key, seconds=0.0 if manifest is None else manifest.cost_s)
             return stored
         began_s = time.monotonic()
         result, blobs = compile_job(job, lowered, tools)
+        seconds = time.monotonic() - began_s
         put = store.put_artifact(key, result, blobs, replace=store.trust.strict)
-        if store.trust.signs and put.stored:
-            store.put_manifest(_voucher_key(key), Manifest(action=key, record=put.digest))
-        session.miss(about=about)
-        session.made(key, seconds=time.monotonic() - began_s, about=about)
+        if put.stored:
+            about = About(str(getattr(job.function, "__name__", "function")), job.target.name, {})
+            manifest = Manifest(
+                action=key, record=put.digest, about={**about.to_json(), "seconds": seconds}
+            )
+            store.put_manifest(name, manifest)
+        session.miss()
+        session.made(key, seconds=seconds)
         return Artifact(result, blobs.__getitem__)
 
 
@@ -294,10 +299,10 @@ def _trusted_artifact(store: Store, key: str) -> Artifact | None:
 
 
 def _voucher_key(key: str) -> str:
-    """Return the key of the manifest that vouches for an artifact of a caller's process.
+    """Return the key of the manifest of an artifact of a caller's process.
 
-    A store that signs entries, or accepts only signed ones, has such a manifest:
-    `{"action": key, "record": digest of the record}`.
+    It has the function's name and what compiling took, and vouches for the record where a store
+    signs entries, or accepts only signed ones.
     """
     return labelled_key({"compiled in the caller's process": key})
 

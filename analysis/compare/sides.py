@@ -143,7 +143,7 @@ def bundle_side(path: Path) -> Side:
 
 def store_side(store: Store, name: str) -> Side:
     """Return what a store has; of several artifacts of one variant, that which was used last."""
-    from pallasc.cache.upkeep.stats import artifacts
+    from pallasc.cache.inventory import artifacts
     from pallasc.compiler.inputs.lookup import artifact_of_action
 
     subjects: dict[str, Subject] = {}

@@ -414,8 +414,9 @@ def _faults(session: Session, namespace: str) -> Iterator[str]:
             data, _ = session.result(session.objects.get(name, limit=row.size))
             pack = open_remote_pack(row, data)
             yield from (f"pack {row.pack}: {fault}" for _, fault in pack.faults())
-            for name, _ in pack.listed(format.BLOBS):
-                if format.sha256(pack.read(format.BLOBS, name) or b"") != name:
+            for area, name in pack.names:
+                content = pack.read(area, name) if area == format.BLOBS else None
+                if content is not None and format.sha256(content) != name:
                     yield f"pack {row.pack}: blob {name} is damaged"
             for packed in row.each():
                 PackedVariant.read(pack, packed.hex())

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from pallasc.cache.sizes import size
+from pallasc.cache.format import size
 from pallasc.errors import SpecError
 
 URL, WRITE, SIGNED = "PALLASC_REMOTE", "PALLASC_REMOTE_WRITE", "PALLASC_REQUIRE_SIGNED_REMOTE"

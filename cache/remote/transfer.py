@@ -2,7 +2,7 @@
 
     below the address:
     pallasc/v3/<namespace>/catalog          the only object that changes
-    pallasc/v3/<namespace>/packs/<digest>   a pack, see `cache/packs/format.py`
+    pallasc/v3/<namespace>/packs/<digest>   a pack, see `cache/packs.py`
 
     namespace = digest over the versions of the toolchain's parts and the salt: keeps catalogs small
     digest    = 64 lower-case hexadecimal digits, SHA-256 of all bytes of the object
@@ -52,16 +52,14 @@ from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import NamedTuple
 
-from pallasc.cache import format
-from pallasc.cache.entries import entries_of_variant
+from pallasc.cache import format, packs
 from pallasc.cache.manifests import MAX_SETS, Manifest, manifest_from_json, set_prefix
-from pallasc.cache.packs import format as packs
-from pallasc.cache.packs.format import Entry, packed_name
-from pallasc.cache.packs.reader import Pack, open_pack
-from pallasc.cache.packs.writer import PackWriter
+from pallasc.cache.pack_writer import PackWriter
+from pallasc.cache.packs import Entry, Pack, open_pack, packed_name
 from pallasc.cache.remote.session import Failure, RemoteError, Session
 from pallasc.cache.signing import Trust
 from pallasc.cache.store import Store
+from pallasc.cache.transfer import entries_of_variant
 from pallasc.errors import CorruptError
 from pallasc.specs.canonical import labelled_key
 
@@ -503,7 +501,7 @@ class Fetch:
         replaced, self._replaced = self._replaced, []
         if not complete:
             return
-        from pallasc.cache.add_pack import publish_pack
+        from pallasc.cache.transfer import publish_pack
 
         self._local.close()
         data = self._out.getvalue()

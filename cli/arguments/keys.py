@@ -58,7 +58,7 @@ def whole_key(text: str, store: Store) -> str:
             f"are needed, and it has {len(text)}.",
             hint=_HINT,
         )
-    from pallasc.cache.upkeep.stats import artifacts
+    from pallasc.cache.inventory import artifacts
 
     keys = sorted(listed.key for listed in artifacts(store, key_prefix=text))
     what = "an action key"
@@ -83,7 +83,7 @@ def whole_key(text: str, store: Store) -> str:
 
 def _keys_of_digest(text: str, store: Store) -> list[str]:
     """Return an action key for each artifact whose digest begins with some digits."""
-    from pallasc.cache.upkeep.stats import artifacts
+    from pallasc.cache.inventory import artifacts
     from pallasc.specs.canonical import canonical_json, digest
 
     keys: dict[str, str] = {}  # equal artifacts may lie under several keys

@@ -350,7 +350,7 @@ def size_option(
     def parse(ctx: click.Context, _: click.Parameter, size: str | None) -> int | None:
         if size is None or ctx.resilient_parsing:  # while a shell completes a command
             return None
-        from pallasc.cache.upkeep.limits import parse_size
+        from pallasc.cache.evict import parse_size
 
         return parse_size(size, what=name, least_bytes=least_bytes)
 
@@ -365,7 +365,7 @@ def _memory_bytes(ctx: click.Context, _: click.Parameter, text: str | None) -> i
     """
     if text is None or ctx.resilient_parsing:
         return None
-    from pallasc.cache.upkeep.limits import parse_size
+    from pallasc.cache.evict import parse_size
 
     # None is taken: it stands for the share of the machine.
     return parse_size(text, what="--memory", least_bytes=_LEAST_MEMORY_BYTES) or 0

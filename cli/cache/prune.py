@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cache.upkeep.limits import SETTINGS, read_limits
+from pallasc.cache.evict import read_limits
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     dry_run_option,
@@ -22,7 +22,7 @@ from pallasc.cli.terminal.output import count, echo
 from pallasc.errors import SpecError, ToolError
 
 if TYPE_CHECKING:
-    from pallasc.cache.upkeep.prune import Pruned
+    from pallasc.cache.prune import Pruned
 
 _REASONS = {
     "age": "not used within the age limit, ",
@@ -34,10 +34,12 @@ _REASONS = {
 @click.command("prune", cls=Command)
 @dry_run_option
 @together(
-    *(
-        click.option(f"--{limit.name}", metavar=limit.name.upper(), help=limit.help)
-        for limit in SETTINGS
-    )
+    click.option("--size", metavar="SIZE", help="Keep at most this much: 5GiB, 300MB, none."),
+    click.option(
+        "--age",
+        metavar="AGE",
+        help="Remove what has not been used for this long: 30d, 12h, none.",
+    ),
 )
 @click.option(
     "--remote",
@@ -60,7 +62,8 @@ def prune_command(
     keep: tuple[Path, ...],
     store_root: Path | None,
     as_json: bool,
-    **limits: str | None,
+    size: str | None,
+    age: str | None,
 ) -> int:
     """Make the store fit its limits, and remove what dead processes left.
 
@@ -93,11 +96,11 @@ def prune_command(
     if remote is not None:
         if keep:
             raise click.UsageError("--keep is for a local store: leave it or --remote out.")
-        return _prune_remote(remote, dry_run, as_json, limits)
-    from pallasc.cache.upkeep.prune import prune
+        return _prune_remote(remote, dry_run, as_json, size=size, age=age)
+    from pallasc.cache.prune import prune
 
     keys, store = _locked(keep), opened(store_root)
-    pruned = prune(store, limits=read_limits(limits), keep=keys, dry_run=dry_run)
+    pruned = prune(store, limits=read_limits(size, age), keep=keys, dry_run=dry_run)
     return _show_pruned(pruned, as_json)
 
 
@@ -105,20 +108,26 @@ def _locked(files: Sequence[Path]) -> frozenset[str]:
     """Return the action keys that lock files name.
 
     Raises:
-        SpecError: one does not exist, or is damaged.
+        SpecError: one does not exist, is damaged, or is no lock file.
     """
     keys: set[str] = set()
     for file in files:
         from pallasc.specs.loading.lock_file import read_lock
 
-        lock = read_lock(file)
+        try:
+            lock = read_lock(file)
+        except SpecError as error:
+            error.hint = "--keep takes a lock file, such as pallasc.lock."
+            raise
         if lock is None:
             raise SpecError(f"there is no {file}.", hint="--keep takes a lock file.")
         keys.update(entry.action for entry in lock.variants.values())
     return frozenset(keys)
 
 
-def _prune_remote(url: str, dry_run: bool, as_json: bool, limits: Mapping[str, str | None]) -> int:
+def _prune_remote(
+    url: str, dry_run: bool, as_json: bool, *, size: str | None, age: str | None
+) -> int:
     """Prune a remote store by the limits of the command line, and show what went.
 
     Raises:
@@ -126,12 +135,11 @@ def _prune_remote(url: str, dry_run: bool, as_json: bool, limits: Mapping[str, s
         SpecError: the URL or a limit is wrong.
         RemoteError: the remote store fails, or can neither list nor delete.
     """
+    from pallasc.cache.evict import parse_age, parse_size
     from pallasc.cache.remote.remote import prune as prune_packs
-    from pallasc.cache.upkeep.limits import parse_age, parse_size
     from pallasc.cli.terminal.output import json_text
     from pallasc.compiler.builds.options import remote_settings
 
-    size, age = limits["size"], limits["age"]
     if size is None and age is None:
         raise click.UsageError("--remote needs --size or --age: what is the remote store to fit?")
     settings = remote_settings(os.environ, url=url)
@@ -169,7 +177,7 @@ def clear_command(dry_run: bool, store_root: Path | None, as_json: bool) -> int:
     Example:
       pallasc cache clear --dry-run
     """
-    from pallasc.cache.upkeep.prune import clear
+    from pallasc.cache.prune import clear
 
     return _show_pruned(clear(opened(store_root), dry_run=dry_run), as_json)
 
@@ -188,15 +196,19 @@ def _show_pruned(pruned: Pruned, as_json: bool) -> int:
 
 def _lines(pruned: Pruned) -> Iterator[str]:
     """Yield a line for each artifact removed, for each reason to retain some, and the sums."""
+    from pallasc.cache.inventory import PackFile
+
     would = "would remove" if pruned.dry_run else "removed"
     for eviction in pruned.evictions:
-        names = ", ".join(pruned.names.get(eviction.entry.key, [])) or eviction.entry.key[:12]
-        yield f"{would} {names}: {_REASONS[eviction.reason]}{eviction.bytes:,} bytes"
-    for pack in pruned.packs:
-        what = f"pack {pack.pack.digest[:12]} of {count(len(pack.pack.keys), 'artifact')}"
-        yield f"{would} {what}: {_REASONS[pack.reason]}{pack.bytes:,} bytes"
+        unit = eviction.unit
+        if isinstance(unit, PackFile):
+            what = f"pack {unit.digest[:12]} of {count(len(unit.keys), 'artifact')}"
+        else:
+            what = ", ".join(pruned.names.get(unit.key, [])) or unit.key[:12]
+        yield f"{would} {what}: {_REASONS[eviction.reason]}{eviction.bytes:,} bytes"
     yield from _retained_lines(pruned)
-    packs = f"{count(len(pruned.packs), 'pack')}, " if pruned.packs else ""
+    number = len(pruned.evictions) - pruned.records
+    packs = f"{count(number, 'pack')}, " if number else ""
     yield (
         f"{would} {packs}{count(pruned.records, 'record')}, {count(pruned.blobs, 'blob')}, "
         f"{count(pruned.manifests, 'manifest')}: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ def opened(root: Path | None, *, check_folders: bool = True) -> Store:
     return store
 
 
-def warn(warnings: tuple[str, ...]) -> None:
+def warn(warnings: Sequence[str]) -> None:
     """Print the first few warnings, and how many more there are."""
     for warning in warnings[:_MOST_WARNINGS]:
         echo(f"warning: {warning}", err=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cache.sizes import size
+from pallasc.cache.format import size
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import json_option, store_option
 from pallasc.cli.arguments.remote import every_option, required_settings
@@ -60,15 +61,18 @@ def command(
         return _show_remote(remote, opened(store_root), every, verifies, as_json)
     if every or verifies:
         raise click.UsageError(f"--{'all' if every else 'verify'} needs --remote.")
-    from pallasc.cache.upkeep.stats import stats
+    from pallasc.cache.evict import read_limits
+    from pallasc.cache.inventory import stats
+    from pallasc.cache.uses import read_totals
     from pallasc.cli.terminal.output import json_text
 
-    figures = stats(opened(store_root))
+    store, limits = opened(store_root), read_limits()
+    figures, totals = stats(store), read_totals(store)
     if as_json:
-        echo(json_text(figures.to_json()))
+        told = {"limit_bytes": limits.max_bytes, "limit_age_s": limits.max_age_s}
+        echo(json_text({**figures.to_json(), **told, **asdict(totals)}))
         return 0
-    limit = "no limit" if figures.limit_bytes is None else f"of at most {figures.limit_bytes:,}"
-    totals = figures.totals
+    limit = "no limit" if limits.max_bytes is None else f"of at most {limits.max_bytes:,}"
     asked = totals.hits + totals.misses
     rate = f", {100 * totals.hits / asked:.0f} % of {asked}" if asked else ""
     rows = [

@@ -30,7 +30,7 @@ def command(repair: bool, store_root: Path | None, as_json: bool) -> int:
       pallasc cache verify
       pallasc cache verify --repair
     """
-    from pallasc.cache.upkeep.verify import verify
+    from pallasc.cache.verify import verify
     from pallasc.cli.terminal.output import count, json_text
 
     verified = verify(opened(store_root, check_folders=False), repair=repair)

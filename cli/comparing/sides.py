@@ -91,7 +91,7 @@ class Opener:
 
     def _of_key(self, text: str) -> Side:
         from pallasc.analysis.compare.sides import side_of, subject_of
-        from pallasc.cache.upkeep.stats import artifacts
+        from pallasc.cache.inventory import artifacts
         from pallasc.compiler.inputs.lookup import artifact_of_action
 
         key = whole_key(text, self.store)

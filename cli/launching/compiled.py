@@ -64,7 +64,7 @@ def read_compiled(
 
 
 def _stored(text: str, store: Store) -> Compiled:
-    from pallasc.cache.upkeep.stats import artifacts
+    from pallasc.cache.inventory import artifacts
     from pallasc.cli.launching.request import carried_variant
     from pallasc.compiler.inputs.lookup import artifact_of_action
     from pallasc.specs.gpus import target_of_record

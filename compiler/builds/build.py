@@ -14,7 +14,6 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pallasc.cache.about import About
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
@@ -30,7 +29,7 @@ from pallasc.specs.garbage import collector_paused
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pallasc.cache.upkeep.limits import Limits
+    from pallasc.cache.evict import Limits
     from pallasc.compiler.cluster.pool import ClusterPool
     from pallasc.compiler.inputs.manifest import RememberedToolchain
     from pallasc.compiler.inputs.why import Explanation
@@ -137,7 +136,7 @@ def _run(run: Run) -> None:
                 remember(run.store, context.identity, setup.versions_now())
         run.notes += setup.notes(context)
     if any(result.status == "compiled" or result.remote for result in run.results.values()):
-        from pallasc.cache.upkeep.prune import tidy
+        from pallasc.cache.prune import tidy
 
         tidy(run.store, limits=limits or _limits())
 
@@ -252,7 +251,7 @@ def _check_store(run: Run) -> None:
 
 def _limits() -> Limits:
     """Return the store's limits; imported only if set, or if something was compiled."""
-    from pallasc.cache.upkeep.limits import read_limits
+    from pallasc.cache.evict import read_limits
 
     return read_limits()
 
@@ -344,7 +343,7 @@ def _settle_hit(
     remote: bool = False,
 ) -> None:
     variant, manifest = run.variants[index], cached.manifest
-    session.hit(cached.action_key or "", about=About.of(variant), seconds=manifest.cost_s)
+    session.hit(cached.action_key or "", seconds=manifest.cost_s)
     seconds = time.monotonic() - began
     run.settle(
         index,

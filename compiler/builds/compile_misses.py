@@ -8,7 +8,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pallasc.cache.about import About
 from pallasc.cache.manifests import check_manifest, manifest_from_json
 from pallasc.cache.store import default_root
 from pallasc.cache.uses import Session
@@ -147,10 +146,10 @@ def _result(
     if first:
         status = "compiled" if reply.status == "compiled" else "lowered"
     if status == "compiled":
-        session.miss(about=About.of(variant))
-        session.made(reply.action, seconds=reply.seconds, about=About.of(variant))
+        session.miss()
+        session.made(reply.action, seconds=reply.seconds)
     else:
-        session.hit(reply.action, about=About.of(variant))
+        session.hit(reply.action)
     return replace(
         result, status=status, seconds=reply.seconds if first else 0.0,
         action_key=reply.action, artifact=artifact, printed=reply.printed,

@@ -160,7 +160,7 @@ def _empty_store(root: Path, source: Store) -> Store:
         cached = files.read(source.folders, stat_digest.PLACE, limit_bytes=format.MAX_RECORD_BYTES)
         if cached is not None and not cached.fault:
             with files.temporary(store.folders, cached.data) as place:
-                files.publish_last(store.folders, place, stat_digest.PLACE)
+                store.folders.rename(place, stat_digest.PLACE)
     return store
 
 

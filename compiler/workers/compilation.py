@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from pallasc.cache.about import About
-from pallasc.cache.manifests import set_name
+from pallasc.cache.manifests import About, set_name
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs import imports

@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Sequence
 
-from pallasc.cache.sizes import size
+from pallasc.cache.format import size
 from pallasc.errors import CompileError, Location, PallascError
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in .+$')

@@ -22,8 +22,7 @@ from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import IO
 
-from pallasc.cache import process
-from pallasc.cache.leases import is_over
+from pallasc.cache.files import is_over, process_token
 from pallasc.compiler.lowering.device_library import TOOLKIT
 from pallasc.compiler.workers.channel import Frames, encode, key_line, make_key
 from pallasc.compiler.workers.failures import exit_in_words
@@ -99,7 +98,7 @@ class Scratch:
 
         <temporary folder>/pallasc-workers-<token>-<random>/<number>/
 
-    The token (`cache/process`) names the build's process, so that the next build recognizes and
+    The token (`cache/files`) names the build's process, so that the next build recognizes and
     removes what a killed build has left.
     """
 
@@ -116,7 +115,7 @@ class Scratch:
         try:
             if self._folder is None:
                 remove_left_folders()
-                prefix = f"{_PREFIX}{process.token()}-"
+                prefix = f"{_PREFIX}{process_token()}-"
                 self._folder = Path(tempfile.mkdtemp(prefix=prefix, dir=temporary_folder()))
             self._count += 1
             made = self._folder / str(self._count)

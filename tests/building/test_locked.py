@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache import format
-from pallasc.cache.scan import Scan
+from pallasc.cache.inventory import Scan
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.locked import (
     Locked,

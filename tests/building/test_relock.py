@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache import format
-from pallasc.cache.scan import Scan
+from pallasc.cache.inventory import Scan
 from pallasc.compiler.builds.locked import Locked
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import LockUpdate, check_lock, update_lock

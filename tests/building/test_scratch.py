@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.cache import process
+from pallasc.cache import files
 from pallasc.compiler.workers.worker_process import Scratch, remove_left_folders
 from pallasc.errors import ToolError
 
@@ -100,7 +100,7 @@ def test_the_name_says_which_process_it_belongs_to() -> None:
     scratch = Scratch()
     folder = scratch.make_folder().parent
     token = folder.name.removeprefix("pallasc-workers-").rpartition("-")[0]
-    assert process.is_alive(token)
+    assert files.is_alive(token)
     scratch.remove()
 
 

@@ -13,7 +13,7 @@ from pallasc.cache import format
 from pallasc.cache.manifests import set_name
 from pallasc.cache.signing import ANOTHER_RECORD, NOT_SIGNED
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.verify import verify
+from pallasc.cache.verify import verify
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import update_lock
 from pallasc.compiler.builds.reproduce import reproduce, with_reproduction

@@ -6,25 +6,39 @@ from typing import Any
 
 import pytest
 
-from pallasc.cache.leases import Held
-from pallasc.cache.upkeep.evict import Plan, Retained, decide
-from pallasc.cache.upkeep.inventory import Entry, Inventory, Manifest
-from pallasc.cache.upkeep.limits import Limits
+from pallasc.cache.evict import Limits, Plan, Retained, decide
+from pallasc.cache.inventory import Inventory, ManifestFile, RecordFile
+from pallasc.cache.uses import Held
 
 S = 10**9
 NOW = 1000
 
 
-def entry(key: str, used_s: int, *blobs: str, size: int = 1) -> Entry:
-    return Entry(key, (1, used_s * S, size), used_s * S, blobs)
+def record(key: str, used_s: int, *blobs: str, size: int = 1) -> RecordFile:
+    return RecordFile(key, (1, used_s * S, size), blobs)
 
 
 def blob(size: int, made_s: int = 1) -> tuple[int, int, int]:
     return (2, made_s * S, size)
 
 
-def manifest(action: str, made_s: int = 1, size: int = 1) -> Manifest:
-    return Manifest((3, made_s * S, size), action)
+def manifest(action: str, made_s: int = 1, size: int = 1) -> tuple[int, str, int]:
+    return made_s, action, size
+
+
+def store(
+    *records: RecordFile,
+    blobs: dict[str, tuple[int, int, int]] | None = None,
+    manifests: dict[str, tuple[int, str, int]] | None = None,
+) -> Inventory:
+    return Inventory(
+        {found.key: found for found in records},
+        {
+            name: ManifestFile(name, (3, made_s * S, size), action)
+            for name, (made_s, action, size) in (manifests or {}).items()
+        },
+        blobs or {},
+    )
 
 
 def plan(
@@ -41,11 +55,13 @@ def plan(
 
 
 def keys(found: Plan) -> list[str]:
-    return [eviction.entry.key for eviction in found.evictions]
+    return [eviction.unit[0] for eviction in found.evictions]
 
 
-THREE = Inventory(
-    entries=(entry("new", 30, "n"), entry("old", 10, "o"), entry("mid", 20, "m")),
+THREE = store(
+    record("new", 30, "n"),
+    record("old", 10, "o"),
+    record("mid", 20, "m"),
     blobs={"n": blob(9), "o": blob(9), "m": blob(9)},
 )
 
@@ -66,7 +82,7 @@ def test_the_least_recently_used_go_until_the_rest_fits(
 ) -> None:
     found = plan(THREE, size=size)
     assert keys(found) == gone
-    assert (found.bytes_before, found.bytes_after, found.excess_bytes) == (30, after, 0)
+    assert (found.bytes_before, found.bytes_after) == (30, after)
     assert all((e.reason, e.bytes) == ("size", 10) for e in found.evictions)
 
 
@@ -103,13 +119,15 @@ def test_what_is_kept_or_in_use_stays_even_where_the_store_stays_too_large(
 ) -> None:
     found = plan(THREE, held, size=10)
     assert keys(found) == gone
-    assert (found.held, found.excess_bytes) == (kept, excess)
+    assert sum(retained.records for retained in found.retained) == kept
     assert found.bytes_after == 10 + excess
 
 
 def test_a_shared_blob_goes_with_the_last_record_that_names_it() -> None:
-    shared = Inventory(
-        entries=(entry("a", 1, "x", "s"), entry("b", 2, "s"), entry("c", 3, "s")),
+    shared = store(
+        record("a", 1, "x", "s"),
+        record("b", 2, "s"),
+        record("c", 3, "s"),
         blobs={"x": blob(10), "s": blob(100)},
     )
     assert [eviction.blobs for eviction in plan(shared, size=102).evictions] == [("x",)]
@@ -117,19 +135,20 @@ def test_a_shared_blob_goes_with_the_last_record_that_names_it() -> None:
 
 
 def test_manifests_go_with_the_record_that_they_lead_to() -> None:
-    led = Inventory(
-        entries=(entry("a", 1), entry("b", 2)),
+    led = store(
+        record("a", 1),
+        record("b", 2),
         manifests={"ra": manifest("a"), "rb": manifest("b"), "ra2": manifest("a")},
     )
     (eviction,) = plan(led, size=2).evictions
-    assert (eviction.entry.key, eviction.manifests, eviction.bytes) == ("a", ("ra", "ra2"), 3)
+    assert (eviction.unit[0], eviction.manifests, eviction.bytes) == ("a", ("ra", "ra2"), 3)
 
 
 def test_a_young_blob_is_not_taken_though_its_record_is() -> None:
-    young = Inventory(entries=(entry("a", 1, "y"),), blobs={"y": blob(50, made_s=NOW - 10)})
+    young = store(record("a", 1, "y"), blobs={"y": blob(50, made_s=NOW - 10)})
     found = plan(young, size=0)
     assert (keys(found), found.evictions[0].blobs) == (["a"], ())
-    assert found.excess_bytes == 50
+    assert found.bytes_after == 50
 
 
 @pytest.mark.parametrize(
@@ -145,7 +164,7 @@ def test_a_young_blob_is_not_taken_though_its_record_is() -> None:
 def test_a_blob_without_a_record_goes_after_a_time_of_grace(
     made_s: int, held: Held, gone: tuple[str, ...]
 ) -> None:
-    assert plan(Inventory(blobs={"x": blob(5, made_s)}), held).orphans == gone
+    assert plan(store(blobs={"x": blob(5, made_s)}), held).orphans == gone
 
 
 @pytest.mark.parametrize(
@@ -162,29 +181,30 @@ def test_a_blob_without_a_record_goes_after_a_time_of_grace(
 def test_a_manifest_that_leads_to_nothing_goes(
     action: str, made_s: int, age_s: float | None, gone: tuple[str, ...]
 ) -> None:
-    inventory = Inventory((entry("here", 999),), manifests={"r": manifest(action, made_s)})
+    inventory = store(record("here", 999), manifests={"r": manifest(action, made_s)})
     assert plan(inventory, age_s=age_s).dangling == gone
 
 
 def test_orphans_go_before_any_record() -> None:
-    inventory = Inventory((entry("a", 1),), blobs={"x": blob(99)})
+    inventory = store(record("a", 1), blobs={"x": blob(99)})
     found = plan(inventory, size=1)
     assert (found.orphans, found.evictions, found.bytes_after) == (("x",), (), 1)
 
 
 def test_a_blob_that_is_not_there_is_passed_over() -> None:
-    assert plan(Inventory((entry("a", 1, "lost"),)), size=0).evictions[0].blobs == ()
+    assert plan(store(record("a", 1, "lost")), size=0).evictions[0].blobs == ()
 
 
 def test_nothing_goes_where_something_could_not_be_seen() -> None:
-    unseen = Inventory(THREE.entries, {**THREE.blobs, "x": blob(1)}, complete=False)
-    assert plan(unseen, size=0, age_s=0) == Plan(
-        bytes_before=31, bytes_after=31, excess_bytes=31, complete=False
-    )
+    unseen = Inventory(THREE.records, {}, {**THREE.blobs, "x": blob(1)}, faults=["broken"])
+    assert plan(unseen, size=0, age_s=0) == Plan(bytes_before=31, bytes_after=31, complete=False)
 
 
-FOUR = Inventory(
-    entries=(entry("a", 1, "x", "s"), entry("b", 2, "s"), entry("c", 3, "y"), entry("d", 4, "z")),
+FOUR = store(
+    record("a", 1, "x", "s"),
+    record("b", 2, "s"),
+    record("c", 3, "y"),
+    record("d", 4, "z"),
     blobs={
         "x": blob(10),
         "s": blob(100),
@@ -222,12 +242,12 @@ def test_what_stays_over_a_limit_is_told_with_its_reason(
     found = plan(FOUR, held, keep=frozenset(keep), **limits)
     assert list(found.retained) == kept
     if limits == {"size": 0}:
-        assert sum(retained.bytes for retained in kept) == found.bytes_after == found.excess_bytes
+        assert sum(retained.bytes for retained in kept) == found.bytes_after
 
 
 def test_what_specs_declared_goes_last_where_the_size_asks_for_it() -> None:
-    declared = Inventory(
-        entries=(entry("a", 1),),
+    declared = store(
+        record("a", 1),
         manifests={
             "new": manifest("", 3, size=10),
             "old": manifest("", 2, size=10),
@@ -237,7 +257,7 @@ def test_what_specs_declared_goes_last_where_the_size_asks_for_it() -> None:
     assert plan(declared, size=30).dangling == ()
     assert plan(declared, size=20).dangling == ("old",)
     least = plan(declared, size=1)
-    assert (least.dangling, least.excess_bytes) == (("old", "new"), 9)
+    assert (least.dangling, least.bytes_after) == (("old", "new"), 10)
     assert least.retained == (Retained("young", 0, 1, 10),)
     aged = plan(declared, size=1, age_s=100)
     assert (aged.dangling, aged.bytes_after) == (("new", "old"), 10)

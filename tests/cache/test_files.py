@@ -88,10 +88,10 @@ def test_a_file_is_durable_before_it_has_its_name_and_the_name_after(
     assert events == [f"sync {name}", f"link {name}", "sync a"]
 
 
-def test_publish_last_replaces_what_is_there(tmp_path: Path, folders: Folders) -> None:
+def test_a_rename_replaces_what_is_there(tmp_path: Path, folders: Folders) -> None:
     for data in (b"first", b"second"):
         with files.temporary(folders, data) as place:
-            files.publish_last(folders, place, "a/name")
+            folders.rename(place, "a/name")
     assert (tmp_path / "a" / "name").read_bytes() == b"second"
 
 
@@ -121,7 +121,7 @@ def test_what_is_made_in_a_shared_folder_is_the_groups_too(
     try:
         folders = Folders(root / "a")
         with files.temporary(folders, b"x") as place:
-            files.publish_last(folders, place, "b/name")
+            folders.rename(place, "b/name")
     finally:
         os.umask(before)
     assert (root / "a" / "b").stat().st_mode >> 3 & 0o7 == group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pallasc.cache.upkeep.limits import (
+from pallasc.cache.evict import (
     DEFAULT_BYTES,
     Limits,
     parse_age,

@@ -11,13 +11,11 @@ import pytest
 from stored import ARTIFACT, BLOBS, KEY, OTHER, blob_path, files_in, put
 
 from pallasc.cache import format
-from pallasc.cache.add_pack import publish_pack
-from pallasc.cache.entries import entries_of_action, entries_of_variant
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.packs.format import Entry
-from pallasc.cache.packs.reader import open_pack
-from pallasc.cache.packs.writer import write_pack
+from pallasc.cache.pack_writer import write_pack
+from pallasc.cache.packs import Entry, open_pack
 from pallasc.cache.store import Store
+from pallasc.cache.transfer import entries_of_action, entries_of_variant, publish_pack
 
 REQUEST = "ef" * 32
 

@@ -14,16 +14,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from pallasc.cache.evict import Limits
 from pallasc.cache.format import ARTIFACTS
+from pallasc.cache.inventory import stats
 from pallasc.cache.manifests import Manifest
+from pallasc.cache.prune import clear, merge_packs, prune
 from pallasc.cache.store import Store
 from pallasc.cache.transfer import export_file, import_file
-from pallasc.cache.upkeep.limits import Limits
-from pallasc.cache.upkeep.merge_packs import merge_packs
-from pallasc.cache.upkeep.prune import clear, prune
-from pallasc.cache.upkeep.stats import stats
-from pallasc.cache.upkeep.verify import verify
 from pallasc.cache.uses import Session
+from pallasc.cache.verify import verify
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 import content
@@ -135,11 +134,10 @@ class PacksAgainstModel(RuleBasedStateMachine):
         limits = Limits(max_bytes=round(share * stats(self.store).bytes), grace_s=0)
         keys = frozenset(map(content.key, keep))
         pruned = prune(self.store, limits=limits, keep=keys, now_ns=LATER_NS)
-        assert pruned.warnings == ()
+        assert pruned.warnings == []
         assert pruned.plan.bytes_before - pruned.freed_bytes == stats(self.store).bytes
         assert pruned.excess_bytes <= sum(kept.bytes for kept in pruned.plan.retained)
-        gone = {eviction.entry.key for eviction in pruned.evictions}
-        gone |= {key for eviction in pruned.packs for key in eviction.pack.keys}
+        gone = {key for eviction in pruned.evictions for key in eviction.unit.keys}
         left = self._found()
         assert {content.key(number) for number in self.sure - left} <= gone
         assert keep & self.sure <= left <= self.sure
@@ -169,7 +167,7 @@ class PacksAgainstModel(RuleBasedStateMachine):
     def count(self) -> None:
         self._settle()
         figures = stats(self.store)
-        assert figures.warnings == ()
+        assert figures.warnings == []
         assert figures.entries >= len(self.sure)
         if verify(self.store).findings == []:
             assert figures.entries == len(self.sure)

@@ -11,19 +11,16 @@ from pathlib import Path
 import pytest
 
 from pallasc.cache import format
-from pallasc.cache.add_pack import publish_pack
-from pallasc.cache.entries import entries_of_variant
-from pallasc.cache.index import open_index
+from pallasc.cache.evict import Limits
+from pallasc.cache.inventory import artifacts, stats, take_inventory
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.packs.reader import open_pack
-from pallasc.cache.packs.writer import write_pack
+from pallasc.cache.pack_writer import write_pack
+from pallasc.cache.packs import open_pack
+from pallasc.cache.prune import clear, merge_packs, prune, tidy
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.limits import Limits
-from pallasc.cache.upkeep.merge_packs import merge_packs
-from pallasc.cache.upkeep.prune import clear, prune, tidy
-from pallasc.cache.upkeep.stats import artifacts, stats
-from pallasc.cache.upkeep.verify import Verified, verify
+from pallasc.cache.transfer import entries_of_variant, publish_pack
 from pallasc.cache.uses import Session
+from pallasc.cache.verify import Verified, verify
 
 S = 10**9
 NOW_S = 2_000_000_000
@@ -102,7 +99,7 @@ def test_verify_counts_what_lies_in_packs(source: Store, store: Store) -> None:
 def test_verify_tells_a_damaged_frame_and_repair_keeps_the_others(
     source: Store, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pallasc.cache.packs.format.FRAME_BYTES", 2000)
+    monkeypatch.setattr("pallasc.cache.pack_writer.FRAME_BYTES", 2000)
     path = pack(source, store, range(4), used_s=7)
     damage(path, 1)  # the first one has the blob that all share
     found = verify(store)
@@ -111,12 +108,11 @@ def test_verify_tells_a_damaged_frame_and_repair_keeps_the_others(
     assert any("frame 1 is damaged: its SHA-256 is" in finding.reason for finding in found.findings)
     assert verify(store, repair=True).ok
     assert counts(verify(store))[3:] == (1, [])
-    assert path.name not in packs(store)
-    assert (store.folder / "packs" / packs(store)[0]).stat().st_mtime == 7
+    assert packs(store) == [path.name, f"{path.name}.gone"]
+    assert path.stat().st_mtime == 7
     lost = {0, 1, 2, 3} - held(store)
     assert 1 <= len(lost) < 4
-    quarantined = sorted(p.name for p in (store.folder / "quarantine").iterdir())
-    assert [name.partition("-")[0] for name in quarantined] == ["packs", "packs"]
+    assert merge_packs(store, most=0) == 0
 
 
 def test_verify_puts_away_what_is_no_pack(source: Store, store: Store) -> None:
@@ -154,8 +150,8 @@ def test_stats_and_list_know_what_lies_in_packs(source: Store, store: Store) -> 
     own = sum(p.stat().st_size for area in ("ac", "cas", "man") for p in _files(store, area))
     assert figures.bytes == own + path.stat().st_size
     assert figures.oldest_use == 50
-    (listed,) = artifacts(store, name="kernel2")
-    assert (listed.key, listed.requests, listed.compile_s) == (key(2), (request_of(2),), 2.5)
+    (listed,) = artifacts(store, key_prefix=key(2))
+    assert [about.name for about in listed.variants] == ["kernel2"]
     assert listed.last_use == 50
 
 
@@ -165,8 +161,7 @@ def _files(store: Store, folder: str) -> list[Path]:
 
 def test_the_index_follows_packs_that_come_and_go(source: Store, store: Store) -> None:
     def listed() -> set[int]:
-        with open_index(store) as index:
-            keys = {found for (found,) in index.read("SELECT key FROM artifacts")}
+        keys = take_inventory(store).records
         return {number for number in range(10) if key(number) in keys}
 
     put(store, 0)
@@ -192,10 +187,8 @@ def test_a_use_of_a_pack_is_seen_by_the_index_without_reading_it(
     with Session(store) as session:
         assert store.get_artifact(key(1)) is not None
         session.hit(key(1))
-    with open_index(store) as index:
-        assert index.refreshed.read == 0
-    (listed,) = artifacts(store, name="kernel1")
-    assert listed.hits == 1
+    assert take_inventory(store).read == 0
+    (listed,) = artifacts(store, key_prefix=key(1))
     assert listed.last_use > 10**9
 
 
@@ -214,8 +207,9 @@ def test_a_pack_goes_whole_in_its_turn(
     pruned = prune(store, limits=Limits(max_bytes=limit, grace_s=0), now_ns=NOW_S * 10 * S)
     assert held(store) == left
     assert pruned.plan.bytes_before - pruned.freed_bytes == stats(store).bytes
-    assert len(pruned.packs) == 2 - len(packs(store))
-    assert [p["records"] for p in pruned.to_json()["packs"]] == [2] * len(pruned.packs)  # type: ignore[attr-defined]
+    assert len(pruned.evictions) - pruned.records == 2 - len(packs(store))
+    gone = pruned.to_json()["packs"]
+    assert [p["records"] for p in gone] == [2] * (2 - len(packs(store)))  # type: ignore[attr-defined]
 
 
 def test_packs_go_by_age(source: Store, store: Store) -> None:
@@ -223,13 +217,13 @@ def test_packs_go_by_age(source: Store, store: Store) -> None:
     pack(source, store, [2, 3], used_s=NOW_S - 10)
     pruned = prune(store, limits=Limits(max_bytes=None, max_age_s=50), now_ns=NOW_S * S)
     assert held(store) == {2, 3}
-    assert [eviction.reason for eviction in pruned.packs] == ["age"]
+    assert [eviction.reason for eviction in pruned.evictions] == ["age"]
 
 
 def test_a_dry_run_tells_the_packs_that_would_go(source: Store, store: Store) -> None:
     pack(source, store, [0, 1])
     pruned = prune(store, limits=Limits(max_bytes=0), dry_run=True)
-    assert [len(eviction.pack.keys) for eviction in pruned.packs] == [2]
+    assert [len(eviction.unit.keys) for eviction in pruned.evictions] == [2]
     assert held(store) == {0, 1}
 
 
@@ -352,9 +346,7 @@ def test_large_packs_are_left_alone(
 ) -> None:
     path = pack(source, store, [0])
     pack(source, store, [1])
-    monkeypatch.setattr(
-        "pallasc.cache.upkeep.merge_packs.MAX_MERGED_BYTES", path.stat().st_size * 3 // 2
-    )
+    monkeypatch.setattr("pallasc.cache.prune.MAX_MERGED_BYTES", path.stat().st_size * 3 // 2)
     assert merge_packs(store, most=1) == 0
     assert len(packs(store)) == 2
 
@@ -362,7 +354,7 @@ def test_large_packs_are_left_alone(
 def test_tidying_merges_packs(source: Store, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         pack(source, store, [number])
-    monkeypatch.setattr("pallasc.cache.upkeep.merge_packs.MOST_PACKS", 3)
+    monkeypatch.setattr("pallasc.cache.prune.MOST_PACKS", 3)
     assert tidy(store) is None
     assert len(packs(store)) == 1
     assert held(store) == {0, 1, 2, 3}

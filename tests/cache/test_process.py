@@ -7,18 +7,18 @@ import signal
 
 import pytest
 
-from pallasc.cache import process
+from pallasc.cache import files as process
 
 
 def test_this_process_is_alive() -> None:
-    assert process.is_alive(process.token()) is True
+    assert process.is_alive(process.process_token()) is True
 
 
 def test_a_child_has_a_token_of_its_own_and_is_dead_after_its_end() -> None:
     read, write = os.pipe()
     child = os.fork()
     if not child:
-        os.write(write, process.token().encode())
+        os.write(write, process.process_token().encode())
         signal.pause()
     token = os.read(read, 100).decode()
     alive = process.is_alive(token)
@@ -28,12 +28,12 @@ def test_a_child_has_a_token_of_its_own_and_is_dead_after_its_end() -> None:
     os.waitpid(child, 0)
     os.close(read)
     os.close(write)
-    assert token != process.token()
+    assert token != process.process_token()
     assert (alive, zombie, process.is_alive(token)) == (True, False, False)
 
 
 def test_a_process_id_that_was_given_again_is_another_process() -> None:
-    host, pid, start = process.token().split("-")
+    host, pid, start = process.process_token().split("-")
     assert process.is_alive(f"{host}-{pid}-{int(start) + 1}") is False
 
 
@@ -45,7 +45,7 @@ def test_what_another_machine_runs_is_not_known(token: str) -> None:
 def test_a_process_that_cannot_be_looked_at_is_not_taken_for_dead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    token = process.token()
+    token = process.process_token()
     host = process.host()
 
     def refuse(*arguments: object, **options: object) -> None:
@@ -56,14 +56,14 @@ def test_a_process_that_cannot_be_looked_at_is_not_taken_for_dead(
         patch.setattr(process, "host", lambda: host)
         assert process.is_alive(token) is None
         patch.setattr(process, "_tokens", {})
-        made = process.token()
+        made = process.process_token()
     assert made == f"{host}-{os.getpid()}-0"
     assert process.is_alive(made) is None
-    assert process.token() == token
+    assert process.process_token() == token
 
 
 def test_a_process_that_proc_hides_is_not_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    host, pid, _ = process.token().split("-")
+    host, pid, _ = process.process_token().split("-")
     child = os.fork()
     if not child:
         os._exit(0)

@@ -10,8 +10,8 @@ import pytest
 
 from pallasc.cache.files import identity
 from pallasc.cache.folders import Folders
+from pallasc.cache.inventory import Scan
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.scan import Scan
 from pallasc.cache.store import Store
 from pallasc.errors import ToolError
 
@@ -76,8 +76,8 @@ def test_a_folder_that_cannot_be_listed_is_told(
     monkeypatch.setattr(os, "scandir", refuse)
     scan = Scan(store.folders)
     assert [name for name, _ in scan.area("man")] == KEYS[:1]
-    (fault,) = scan.faults
-    assert str(fault) == f"{store.folder / 'man' / 'ff'}: cannot be listed: Permission denied"
+    (fault,) = scan.messages()
+    assert fault == f"{store.folder / 'man' / 'ff'}: cannot be listed: Permission denied"
 
 
 def test_a_folder_that_is_none_is_no_store(tmp_path: Path) -> None:

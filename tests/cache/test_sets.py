@@ -6,16 +6,19 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pallasc.cache import files
+from pallasc.cache.evict import Limits
+from pallasc.cache.folders import Folders
 from pallasc.cache.format import ARTIFACTS, MANIFESTS, sha256
 from pallasc.cache.manifests import MAX_SETS, Manifest, set_name
+from pallasc.cache.prune import prune
 from pallasc.cache.store import Store
 from pallasc.cache.transfer import export_file, import_file
-from pallasc.cache.upkeep.limits import Limits
-from pallasc.cache.upkeep.prune import prune
-from pallasc.cache.upkeep.verify import verify
+from pallasc.cache.verify import verify
 
 KEY = sha256(b"request")
 
@@ -62,6 +65,26 @@ def test_beyond_the_limit_the_set_whose_artifact_was_used_longest_ago_goes(tmp_p
         put(store, number)
     assert held(store) == {0, *range(4, MAX_SETS + 3)}
     assert len(store.names(MANIFESTS)) == MAX_SETS
+
+
+def test_a_set_that_cannot_be_read_now_does_not_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store")
+    names = [put(store, number) for number in range(MAX_SETS)]
+    for number in range(MAX_SETS):
+        use(store, number, 1000.0 + number)
+    real = files.read
+
+    def refuse(folders: Folders, place: str, **options: Any) -> files.Content | None:
+        if place.endswith(names[0]):
+            raise OSError(5, "Input/output error")
+        return real(folders, place, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "read", refuse)
+        put(store, MAX_SETS)
+    assert held(store) == {0, *range(2, MAX_SETS + 1)}
 
 
 def test_processes_that_store_sets_at_the_same_time_lose_none(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pallasc.cache.sizes import size
+from pallasc.cache.format import size
 
 
 @pytest.mark.parametrize(

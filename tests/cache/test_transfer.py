@@ -15,12 +15,12 @@ import pytest
 
 from pallasc.cache.format import encode, sha256
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.packs.format import Entry
-from pallasc.cache.packs.writer import write_pack
+from pallasc.cache.pack_writer import write_pack
+from pallasc.cache.packs import Entry
 from pallasc.cache.signing import Trust
 from pallasc.cache.store import Store
 from pallasc.cache.transfer import Exported, Imported, export_file, import_file
-from pallasc.cache.upkeep.verify import verify
+from pallasc.cache.verify import verify
 from pallasc.errors import CorruptError, NotCachedError, SpecError, ToolError
 
 
@@ -305,3 +305,10 @@ def test_imports_that_are_killed_leave_the_store_sound(
     told = json.loads(run_program("merge_kill.py", fast_folder, 20, 1))
     assert told["wrong"] == []
     assert told["kills"] >= 20
+
+
+def test_an_export_makes_no_folder_of_a_mistyped_path(store: Store, tmp_path: Path) -> None:
+    put(store, 1)
+    with pytest.raises(SpecError, match="there is no folder"):
+        export_file(store, tmp_path / "missing" / "x" / "file.pack")
+    assert not (tmp_path / "missing").exists()

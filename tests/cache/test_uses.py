@@ -1,38 +1,41 @@
-"""What builds log, and what it comes to."""
+"""What builds hold and count, and what the counts come to."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pallasc.cache import single_flight, uses
-from pallasc.cache.about import About
+from pallasc.cache import files, uses
 from pallasc.cache.folders import Folders
-from pallasc.cache.index import open_index
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.stats import artifacts, stats
-from pallasc.cache.uses import Session, Totals, fold
+from pallasc.cache.uses import Held, Session, Totals, held_by_leases, read_totals
 
 Publish = Callable[..., str]
 
 KEY, OTHER = "ab" * 32, "cd" * 32
-ABOUT = About("matmul", "h100-sxm", {"m": 1024})
+DEAD = f"{files.host()}-1-1"
 
 
-def log(store: Store) -> list[Path]:
+def counts(store: Store) -> list[Path]:
     return sorted((store.folder / "uses").glob("*"))
+
+
+def leases(store: Store) -> list[Path]:
+    return sorted((store.folder / "leases").glob("*"))
 
 
 def use(store: Store, *, at_s: float = 100.0) -> None:
     with Session(store, now_s=lambda: at_s) as session:
-        session.miss(about=ABOUT)
-        session.made(KEY, seconds=8.0, about=ABOUT)
-        session.hit(KEY, about=ABOUT)
+        session.miss()
+        session.made(KEY, seconds=8.0)
+        session.hit(KEY, seconds=8.0)
         session.hit(OTHER, seconds=2.0)
 
 
@@ -40,10 +43,10 @@ def test_a_session_writes_one_file_at_its_end(store: Store, publish: Publish) ->
     publish(KEY, used_s=1)
     session = Session(store)
     session.hit(KEY)
-    assert log(store) == []
+    assert counts(store) == []
     session.close()
     session.close()
-    assert len(log(store)) == 1
+    assert len(counts(store)) == 1
 
 
 def test_a_session_in_which_nothing_happens_writes_nothing(store: Store) -> None:
@@ -56,85 +59,57 @@ def test_totals_count_hits_misses_and_the_time_saved(store: Store, publish: Publ
     publish(KEY, used_s=1)
     use(store, at_s=100.0)
     use(store, at_s=50.0)
-    assert stats(store).totals == Totals(50.0, 4, 2, 2, saved_s=20.0, spent_s=16.0)
-    assert log(store) == []
-    assert stats(store).totals.hits == 4
+    assert read_totals(store) == Totals(50.0, 4, 2, 2, saved_s=20.0, spent_s=16.0)
+    assert counts(store) == []
+    assert read_totals(store).hits == 4
 
 
-def test_the_index_counts_hits_and_knows_who_asked(store: Store, publish: Publish) -> None:
+def test_counts_stay_where_another_process_adds_them(store: Store, publish: Publish) -> None:
     publish(KEY, used_s=1)
     use(store)
-    (listed,) = artifacts(store)
-    assert (listed.hits, listed.compile_s, listed.variants) == (1, 8.0, (ABOUT,))
-    assert listed.cubin_bytes == 800
-
-
-def test_a_fold_that_dies_before_it_cleans_up_counts_nothing_twice(
-    store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    publish(KEY, used_s=1)
-    use(store)
-    with monkeypatch.context() as patch:
-        patch.setattr(Folders, "unlink", lambda *_: None)
-        stats(store)
-    assert len(log(store)) == 1
-    use(store)
-    assert stats(store).totals.hits == 4
-    assert log(store) == []
-
-
-def test_a_log_stays_where_nothing_lasting_can_count_it(store: Store, publish: Publish) -> None:
-    publish(KEY, used_s=1)
-    use(store)
-    with (
-        single_flight.single_flight(
-            store.folders, "locks/index", timeout_s=1, on_error=lambda error: None
-        ),
-        open_index(store, timeout_s=0) as index,
+    with files.single_flight(
+        store.folders, "locks/totals", timeout_s=1, on_error=lambda error: None
     ):
-        assert fold(store, index).hits == 2
-    assert len(log(store)) == 1
-    assert stats(store).totals.hits == 2
+        assert read_totals(store, timeout_s=0).hits == 2
+    assert len(counts(store)) == 1
+    assert read_totals(store).hits == 2
 
 
 @pytest.mark.parametrize("damage", [b"", b"pallasc-store 1 uses"])
-def test_a_damaged_log_is_dropped(store: Store, publish: Publish, damage: bytes) -> None:
+def test_damaged_counts_are_dropped(store: Store, publish: Publish, damage: bytes) -> None:
     publish(KEY, used_s=1)
     use(store)
-    log(store)[0].write_bytes(damage)
+    counts(store)[0].write_bytes(damage)
     use(store)
-    assert stats(store).totals.hits == 2
-    assert log(store) == []
+    assert read_totals(store).hits == 2
+    assert counts(store) == []
 
 
-def test_totals_that_cannot_be_read_are_not_written_anew(
+def test_totals_that_cannot_be_read_are_not_replaced(
     store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(KEY, used_s=1)
     use(store)
-    stats(store)
+    read_totals(store)
     use(store)
 
-    def fail(folder: Path) -> None:
-        raise OSError(5, "broken")
+    real = files.read
+
+    def fail(folders: Folders, place: str, **options: Any) -> files.Content | None:
+        if place == "stat/totals":
+            raise OSError(5, "broken")
+        return real(folders, place, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(uses, "_load", fail)
-        assert stats(store).totals.hits == 2
-    assert stats(store).totals.hits == 4
+        patch.setattr(uses.files, "read", fail)
+        assert read_totals(store).hits == 0
+    assert read_totals(store).hits == 4
 
 
-def test_a_log_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("in the way")
     use(Store(tmp_path / "store"))
     assert (tmp_path / "store").read_text() == "in the way"
-
-
-def test_a_use_makes_the_record_young(store: Store, publish: Publish) -> None:
-    publish(KEY, used_s=1)
-    before = os.stat(store.path("ac", KEY)).st_mtime
-    use(store)
-    assert os.stat(store.path("ac", KEY)).st_mtime > before
 
 
 def test_a_session_needs_no_sqlite() -> None:
@@ -143,3 +118,54 @@ def test_a_session_needs_no_sqlite() -> None:
         "Session(Store('nowhere')); sys.exit(any('sqlite' in name for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
+
+
+def test_a_lease_holds_what_is_used_after_its_begin(store: Store, publish: Publish) -> None:
+    publish(KEY, used_s=1)
+    publish(OTHER, used_s=1)
+    with Session(store) as session:
+        session.hit(KEY)
+        held = held_by_leases(store.folders, now_ns=time.time_ns())
+        used = {key: store.path("ac", key).stat().st_mtime_ns for key in (KEY, OTHER)}
+        assert held.holds(frozenset({KEY}), used[KEY])
+        assert not held.holds(frozenset({OTHER}), used[OTHER])
+    assert leases(store) == []
+    assert held_by_leases(store.folders, now_ns=time.time_ns()) == Held()
+
+
+def test_a_record_of_another_user_is_held_by_name(
+    store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(KEY, used_s=1)
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError(1, "not yours")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    Session(store).hit(KEY)
+    assert held_by_leases(store.folders, now_ns=time.time_ns()).keys == {KEY}
+
+
+def test_a_lease_of_a_dead_process_holds_nothing(store: Store) -> None:
+    path = store.folder / "leases" / f"{DEAD}-00"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{KEY}\n")
+    assert held_by_leases(store.folders, now_ns=time.time_ns()) == Held()
+
+
+@pytest.mark.parametrize(
+    ("age_s", "holds"), [(files.FOREIGN_S - 60, True), (files.FOREIGN_S + 60, False)]
+)
+def test_a_lease_of_another_machine_holds_for_a_day(
+    store: Store, age_s: float, holds: bool
+) -> None:
+    path = store.folder / "leases" / "0123456789ab-1-1-00"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{KEY}\nno key\n")
+    now_ns = path.stat().st_mtime_ns + round(age_s * 1e9)
+    assert held_by_leases(store.folders, now_ns=now_ns).keys == ({KEY} if holds else set())
+
+
+def test_only_what_a_dead_process_left_is_over() -> None:
+    assert files.is_over(f"{DEAD}-00", 0, now_ns=0)
+    assert not files.is_over(f"{files.process_token()}-00", 0, now_ns=10**30)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,12 @@ import pytest
 from pallasc.cache import files, format
 from pallasc.cache.folders import Folders
 from pallasc.cache.format import sha256
-from pallasc.cache.index import open_index
+from pallasc.cache.inventory import stats
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.stats import stats
-from pallasc.cache.upkeep.verify import Verified, verify
-from pallasc.cache.uses import Session
-from pallasc.compiler.toolchain.toolchain import find_toolchain, tool_version
+from pallasc.cache.uses import Session, read_totals
+from pallasc.cache.verify import Verified, verify
 
 Publish = Callable[..., str]
 
@@ -124,13 +121,13 @@ def test_what_was_repaired_is_made_anew_by_the_next_build(filled: Store) -> None
 def test_damaged_statistics_begin_anew(filled: Store) -> None:
     with Session(filled) as session:
         session.hit(KEY)
-    assert stats(filled).totals.hits == 1
+    assert read_totals(filled).hits == 1
     (filled.folder / "stat" / "totals").write_bytes(b"damaged")
     assert kinds(verify(filled)) == [("corrupt", "stat")]
     assert verify(filled, repair=True).ok
     found = verify(filled)
     assert (found.findings, found.stat) == ([], 0)
-    assert stats(filled).totals.hits == 0
+    assert read_totals(filled).hits == 0
 
 
 def test_damaged_digests_of_files_are_learned_again(filled: Store, tmp_path: Path) -> None:
@@ -198,12 +195,10 @@ def test_what_cannot_be_read_is_told_and_not_put_away(
     assert verify(filled).findings == []
 
 
-def test_an_index_that_is_wrong_is_found_and_thrown_away(filled: Store) -> None:
-    with open_index(filled) as index:
-        index.write(lambda database: database.execute("UPDATE artifacts SET blobs = x''"))
-    assert kinds(verify(filled)) == [("index", "index.sqlite")]
+def test_a_repair_removes_the_index(filled: Store) -> None:
+    stats(filled)
     assert verify(filled, repair=True).ok
-    assert verify(filled).findings == []
+    assert not (filled.folder / "index.sqlite").exists()
 
 
 def test_the_result_can_be_written_as_json(filled: Store) -> None:
@@ -235,29 +230,3 @@ def test_a_record_that_is_evicted_meanwhile_is_no_finding(
     filled.path("cas", DIGEST).unlink()
     monkeypatch.setattr(files, "read", evict)
     assert verify(filled, repair=True).findings == []
-
-
-def test_a_record_that_names_another_assembler_than_the_cubin_is_reported(
-    store: Store, tmp_path: Path
-) -> None:
-    source, output = tmp_path / "k.ptx", tmp_path / "k.cubin"
-    source.write_text(
-        ".version 8.7\n.target sm_100a\n.address_size 64\n.visible .entry k() { ret; }\n"
-    )
-    ptxas = find_toolchain().ptxas
-    subprocess.run([ptxas, "-arch=sm_100a", "-o", output, source], check=True)
-    cubin, version = output.read_bytes(), tool_version(ptxas)
-    for key, told in ((KEY, version), (OTHER, "13.99.1")):
-        artifact = {"toolchain": {"ptxas": told}, "kernels": [{"name": "k", "cubin": "c"}]}
-        assert store.put_artifact(key, artifact, {"c": cubin}).stored
-    found = verify(store)
-    assert [(finding.kind, finding.path, finding.reason) for finding in found.findings] == [
-        (
-            "corrupt",
-            format.relative_path(format.ARTIFACTS, OTHER),
-            f"it says that ptxas 13.99.1 assembled k, but ptxas {version} did",
-        )
-    ]
-    assert verify(store, repair=True).ok
-    assert store.get_artifact(OTHER) is None
-    assert store.get_artifact(KEY) is not None

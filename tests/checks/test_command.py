@@ -225,7 +225,7 @@ def _variants(ran: Any) -> dict[str, Any]:
 
 def test_digits_that_several_keys_begin_with_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = [SimpleNamespace(key=f"abcdef{digit}" + "0" * 57) for digit in "21"]
-    monkeypatch.setattr("pallasc.cache.upkeep.stats.artifacts", lambda _, key_prefix: listed)
+    monkeypatch.setattr("pallasc.cache.inventory.artifacts", lambda _, key_prefix: listed)
     store: Any = None
     with pytest.raises(SpecError) as caught:
         whole_key("abcdef", store)

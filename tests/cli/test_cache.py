@@ -166,6 +166,10 @@ def test_prune_spares_what_a_lock_names(
     assert "1 hit" in run("build", spec, *one, "--lock", lock, "--frozen").err
     assert json.loads(run("cache", "stats", "--store", store, "--json").out)["entries"] == 1
     assert run("cache", "prune", "--keep", "none.lock", "--store", store).code == 2
+    told = run("cache", "prune", "--keep", spec, "--store", store)
+    assert (told.code, spec.exists()) == (2, True)
+    assert "\n  --keep takes a lock file, such as pallasc.lock." in told.err
+    assert "emove" not in told.err
     assert run("cache", "prune", "--keep", lock, "--remote", "file:///none").code == 2
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from pallasc.cache.format import size
 from pallasc.cache.remote.remote import push
 from pallasc.cache.remote.settings import read_settings
-from pallasc.cache.sizes import size
 from pallasc.cache.store import Store
 
 RunCommand = Callable[..., Any]

@@ -10,11 +10,11 @@ import pytest
 from pallasc.analysis.lines.files import Files
 from pallasc.analysis.lines.stored import key_of, put_source_lines, read_source_lines
 from pallasc.cache.format import MANIFESTS
+from pallasc.cache.inventory import stats
 from pallasc.cache.manifests import Manifest
+from pallasc.cache.prune import clear
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.prune import clear
-from pallasc.cache.upkeep.stats import stats
-from pallasc.cache.upkeep.verify import verify
+from pallasc.cache.verify import verify
 from pallasc.errors import CompileError
 from pallasc.specs.artifacts.source_lines import KernelLines, SourceLines
 

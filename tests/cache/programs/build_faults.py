@@ -26,7 +26,7 @@ from typing import Any
 from faults import CALLS, LIES, Case, roll
 
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.verify import verify
+from pallasc.cache.verify import verify
 
 SPEC = """\
 schema: 1

@@ -13,8 +13,8 @@ from typing import Any
 
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, encode, sha256
 from pallasc.cache.manifests import Manifest
-from pallasc.cache.packs.format import Entry
-from pallasc.cache.packs.writer import write_pack
+from pallasc.cache.pack_writer import write_pack
+from pallasc.cache.packs import Entry
 from pallasc.cache.store import Store, StoredArtifact
 from pallasc.cache.transfer import Imported, import_file
 

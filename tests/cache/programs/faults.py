@@ -22,13 +22,12 @@ from typing import Any
 from content import add, artifact, blobs, is_right, key, manifest, publish
 from together import together
 
+from pallasc.cache.evict import Limits
+from pallasc.cache.inventory import stats
+from pallasc.cache.prune import merge_packs, prune, tidy
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.limits import Limits
-from pallasc.cache.upkeep.merge_packs import merge_packs
-from pallasc.cache.upkeep.prune import prune, tidy
-from pallasc.cache.upkeep.stats import stats
-from pallasc.cache.upkeep.verify import verify
 from pallasc.cache.uses import Session
+from pallasc.cache.verify import verify
 from pallasc.errors import ToolError
 
 KEYS = 4

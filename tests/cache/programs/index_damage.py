@@ -21,24 +21,23 @@ from typing import Any
 import damage
 from content import is_right, key, publish
 
-from pallasc.cache.about import About
-from pallasc.cache.manifests import Manifest
+from pallasc.cache.evict import Limits
+from pallasc.cache.inventory import artifacts, stats, take_inventory
+from pallasc.cache.manifests import About, Manifest
+from pallasc.cache.prune import prune
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.limits import Limits
-from pallasc.cache.upkeep.prune import prune
-from pallasc.cache.upkeep.stats import artifacts, stats
-from pallasc.cache.uses import Session
+from pallasc.cache.uses import Session, read_totals
 
 NUMBERS = range(20)
 
 
 def by_file(change: Callable[[random.Random, Path, Path], None]) -> Callable[..., None]:
-    """Return a damage of the index's file, or sometimes of its seal."""
+    """Return a damage of the index's file."""
 
     def do(store: Store, dice: random.Random) -> None:
-        index, seal = store.folder / "index.sqlite", store.folder / "index.seal"
-        first, second = (index, seal) if dice.random() < 0.8 else (seal, index)
-        change(dice, first, second)
+        other = store.root / "other"
+        other.write_bytes(dice.randbytes(1000))
+        change(dice, store.folder / "index.sqlite", other)
 
     do.__name__ = change.__name__
     return do
@@ -46,7 +45,7 @@ def by_file(change: Callable[[random.Random, Path, Path], None]) -> Callable[...
 
 def folder(store: Store, dice: random.Random) -> None:
     """Put a folder in the place of the file."""
-    path = store.folder / dice.choice(["index.sqlite", "index.seal"])
+    path = store.folder / "index.sqlite"
     path.unlink()
     path.mkdir()
     (path / "something").write_text("in the way")
@@ -72,14 +71,14 @@ def another(store: Store, dice: random.Random) -> None:
 def change(store: Store, dice: random.Random) -> None:
     """Change what the index says with SQLite itself, as no damage of a disk could."""
     connection = sqlite3.connect(store.folder / "index.sqlite")
-    connection.execute("UPDATE artifacts SET blobs = x'', bytes = 1, hits = 1000")
+    connection.execute("UPDATE facts SET facts = '{}'")
     connection.commit()
     connection.close()
 
 
 def locked(store: Store, dice: random.Random) -> None:
-    """Have no index for which the lock could be had: a folder lies in the lock's place."""
-    (store.folder / "locks" / "index").mkdir(parents=True)
+    """Have totals whose lock cannot be had: a folder is in the lock's place."""
+    (store.folder / "locks" / "totals").mkdir(parents=True)
 
 
 DAMAGES = [*map(by_file, damage.DAMAGES), folder, log, another, change, locked]
@@ -90,16 +89,7 @@ def says(store: Store) -> dict[str, Any]:
     figures = stats(store).to_json()
     for name in ("quarantined", "warnings"):
         figures.pop(name)
-    listed = {
-        item.key: (
-            item.bytes,
-            item.last_use,
-            item.compile_s,
-            [about.name for about in item.variants],
-        )
-        for item in artifacts(store)
-    }
-    return {"figures": figures, "listed": listed, "hits": stats(store).totals.hits}
+    return {"figures": figures, "listed": artifacts(store), "hits": read_totals(store).hits}
 
 
 def once(store: Store, dice: random.Random, truth: dict[str, Any]) -> tuple[str, list[str]]:
@@ -115,9 +105,10 @@ def once(store: Store, dice: random.Random, truth: dict[str, Any]) -> tuple[str,
             wrong.append(f"it removed {pruned.to_json()}")
     except Exception:
         wrong.append(traceback.format_exc())
-    lock = store.folder / "locks" / "index"
-    if lock.is_dir():
-        shutil.rmtree(lock)
+    for place in (store.folder / "locks" / "totals", store.folder / "index.sqlite"):
+        if place.is_dir():
+            shutil.rmtree(place)
+            take_inventory(store)
     return damage_it.__name__, [f"{damage_it.__name__}: {text}" for text in wrong]
 
 
@@ -130,7 +121,7 @@ def main() -> None:
             about = About(f"kernel {number}", "sm_90a", {"n": number})
             told = {**about.to_json(), "seconds": 1.5}
             store.put_manifest(key(number), Manifest(action=key(number), about=told))
-            session.hit(key(number), about=about)
+            session.hit(key(number))
     for number in NUMBERS:  # after the times of the log, which a new index no longer knows
         later_ns = time.time_ns() + (number + 1) * 10**9
         os.utime(store.path("ac", key(number)), ns=(later_ns, later_ns))

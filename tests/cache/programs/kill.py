@@ -17,10 +17,10 @@ from typing import Never
 
 from content import is_right, key, manifest, publish
 
+from pallasc.cache.evict import Limits
+from pallasc.cache.inventory import stats
+from pallasc.cache.prune import prune
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.limits import Limits
-from pallasc.cache.upkeep.prune import prune
-from pallasc.cache.upkeep.stats import stats
 from pallasc.cache.uses import Session
 
 KEYS = 12
@@ -41,7 +41,7 @@ def publish_for_ever(root: Path, seed: int, ready: int) -> Never:
         if dice.random() < 0.5:
             store.path(dice.choice(["ac", "man"]), key(number)).unlink(missing_ok=True)
         if dice.random() < 0.1:
-            stats(store, timeout_s=0)
+            stats(store)
 
 
 def left_over(store: Store) -> list[str]:

@@ -17,13 +17,13 @@ from typing import Any
 import sqlite_utils  # before rights are lost that finding it may need
 from content import artifact, blobs, is_right, key, publish
 
+from pallasc.cache.evict import Limits
+from pallasc.cache.inventory import stats
 from pallasc.cache.manifests import Manifest
+from pallasc.cache.prune import prune
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.limits import Limits
-from pallasc.cache.upkeep.prune import prune
-from pallasc.cache.upkeep.stats import stats
-from pallasc.cache.upkeep.verify import verify
 from pallasc.cache.uses import Session
+from pallasc.cache.verify import verify
 
 NOBODY = 65534
 

@@ -19,10 +19,10 @@ from unittest import mock
 
 from content import is_right, key, manifest, publish
 
+from pallasc.cache.prune import merge_packs
 from pallasc.cache.store import Store
 from pallasc.cache.transfer import export_file, import_file
-from pallasc.cache.upkeep.merge_packs import merge_packs
-from pallasc.cache.upkeep.verify import verify
+from pallasc.cache.verify import verify
 
 KEYS = 20
 LEAST_SHARE = 0.125
@@ -75,7 +75,7 @@ def run(root: Path, kills: int, seed: int) -> tuple[int, list[str]]:
         publish(Store(stores[number % 2]), number)
         publish(Store(stores[0]), number % 5)
     sources = [store.with_suffix(".pack") for store in stores]
-    with mock.patch("pallasc.cache.packs.format.FRAME_BYTES", 50_000):
+    with mock.patch("pallasc.cache.pack_writer.FRAME_BYTES", 50_000):
         for store, source in zip(stores, sources, strict=True):
             export_file(Store(store), source)
     began_s = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Many processes open a new store at the same moment, its index included.
+"""Many processes open a new store at the same moment, its totals included.
 
 Usage: opening.py ROOT PROCESSES. Prints JSON: everything that was wrong.
 """
@@ -16,9 +16,9 @@ import sqlite_utils  # before the start, so that all come to the index at the sa
 from content import artifact, blobs, is_right, key
 from together import together
 
+from pallasc.cache.inventory import stats
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.stats import stats
-from pallasc.cache.uses import Session
+from pallasc.cache.uses import Session, read_totals
 
 
 def open_new(root: Path, number: int) -> dict[str, Any]:
@@ -38,19 +38,20 @@ def wrong(store: Store, number: int) -> list[str]:
         found = store.get_artifact(key(number), verify=True)
     if found is None or not is_right(found, number):
         return [f"{number} was not found"]
-    figures = stats(store, timeout_s=600)
-    return store.warnings if figures.entries else ["the index knows nothing"]
+    read_totals(store, timeout_s=600)
+    figures = stats(store)
+    return store.warnings if figures.entries else ["the inventory is empty"]
 
 
 def main() -> None:
-    """Run the processes; afterwards the index must know what all of them did."""
+    """Run the processes; afterwards the totals must have what all of them did."""
     assert sqlite_utils.Database
     root, processes = Path(sys.argv[1]), int(sys.argv[2])
     answers = together([functools.partial(open_new, root, seed) for seed in range(processes)])
     found = [text for answer in answers for text in answer["wrong"]]
     figures = stats(Store(root))
-    if (figures.entries, figures.totals.made) != (processes, processes):
-        found.append(f"{figures.entries} entries, {figures.totals.made} made")
+    if (figures.entries, read_totals(Store(root)).made) != (processes, processes):
+        found.append(f"{figures.entries} entries, {read_totals(Store(root)).made} made")
     print(json.dumps({"processes": processes, "wrong": found}))
     sys.exit(bool(found))
 

@@ -16,11 +16,11 @@ import sqlite_utils  # before rights are lost that finding it may need
 from content import publish
 from shared import ANNE, BERT, GROUP, done
 
-from pallasc.cache import process
+from pallasc.cache import files
+from pallasc.cache.evict import Limits
 from pallasc.cache.format import FOLDERS
+from pallasc.cache.prune import clear, prune
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.limits import Limits
-from pallasc.cache.upkeep.prune import clear, prune
 from pallasc.errors import CorruptError
 
 
@@ -61,7 +61,7 @@ def main() -> None:
         os.chmod(name, 0o755)
         home, root = Path(name) / "anne", Path(name) / "shared"
         home.mkdir()
-        (home / f"{process.host()}-1-1-00").write_text("mine")
+        (home / f"{files.host()}-1-1-00").write_text("mine")
         for path in (home, *home.iterdir()):
             os.chown(path, ANNE, ANNE)
         before = sorted(path.name for path in home.iterdir())

@@ -18,13 +18,12 @@ from typing import Any
 from content import add, artifact, blobs, key, manifest
 from together import together
 
+from pallasc.cache.evict import Limits
+from pallasc.cache.inventory import stats
+from pallasc.cache.prune import merge_packs, prune, tidy
 from pallasc.cache.store import Store
-from pallasc.cache.upkeep.limits import Limits
-from pallasc.cache.upkeep.merge_packs import merge_packs
-from pallasc.cache.upkeep.prune import prune, tidy
-from pallasc.cache.upkeep.stats import stats
-from pallasc.cache.upkeep.verify import verify
 from pallasc.cache.uses import Session
+from pallasc.cache.verify import verify
 
 KEYS = 6
 
@@ -102,13 +101,13 @@ def care(store: Store, dice: random.Random) -> None:
     """Do what keeps a store in order, without waiting for others who do the same."""
     choice = dice.randrange(5)
     if choice == 0:
-        prune(store, limits=Limits(max_bytes=dice.randrange(150_000), grace_s=0), timeout_s=0)
+        prune(store, limits=Limits(max_bytes=dice.randrange(150_000), grace_s=0))
     elif choice == 1:
         tidy(store, limits=Limits(max_bytes=100_000, grace_s=0), now_ns=dice.randrange(2**60))
     elif choice == 2:
-        stats(store, timeout_s=0)
+        stats(store)
     elif choice == 3:
-        verify(store, repair=True, timeout_s=0)
+        verify(store, repair=True)
     else:
         merge_packs(store, most=1)
 

@@ -31,8 +31,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import variants
 
-from pallasc.cache.packs import format as packs
-from pallasc.cache.packs.writer import PackWriter
+from pallasc.cache import packs
+from pallasc.cache.pack_writer import PackWriter
 from pallasc.cache.remote import session
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
 from pallasc.cache.remote.transfer import Catalog, PackRow, catalog_name, pack_name

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from variants import NAMESPACE, check, fill
 
+from pallasc.cache.prune import merge_packs
 from pallasc.cache.remote.remote import pull, push, verify
 from pallasc.cache.remote.settings import RemoteSettings, read_settings
 from pallasc.cache.store import Store
 from pallasc.cache.transfer import export_file, import_file
-from pallasc.cache.upkeep.merge_packs import merge_packs
-from pallasc.cache.upkeep.verify import verify as verify_store
+from pallasc.cache.verify import verify as verify_store
 
 _VERBS = ("push", "pull", "merge")
 _VARIANTS = 24

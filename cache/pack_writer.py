@@ -1,38 +1,37 @@
-"""Write packs: what belongs to one variant side by side, each file once."""
+"""Writes packs: the files of one variant side by side, and each file once."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
-from pallasc.cache.packs import format
-from pallasc.cache.packs.format import Entry, Footer, Frame, Place, packed_name
+from pallasc.cache import packs
+from pallasc.cache.packs import Entry, Footer, Frame, Pack, Place, packed_name, unpacked_name
 from pallasc.errors import CorruptError
+from pallasc.specs.bundle import compress
 
-if TYPE_CHECKING:
-    from pallasc.cache.packs.reader import Pack
-
+LEVEL = 6
+FRAME_BYTES = 2**20
+"""A frame is closed after the variant that fills it so far."""
 _MOST_PENDING_BYTES = 4 * 2**20
 """A frame is closed here even in the middle of a variant."""
 
 
 class PackSummary(NamedTuple):
-    """What was written.
+    """Summary of a pack that was written.
 
     Attributes:
         digest: the pack's name, SHA-256 of all its bytes.
         size: its bytes.
         frames: its frames.
         names: where each file lies, by area and name.
-        conflicts: files that were offered twice with different bytes; the first one was written.
     """
 
     digest: str
     size: int
     frames: tuple[Frame, ...]
     names: dict[tuple[str, str], Place]
-    conflicts: tuple[tuple[str, str], ...]
 
 
 def write_pack(groups: Iterable[Sequence[Entry]], out: BinaryIO) -> PackSummary:
@@ -65,24 +64,19 @@ class PackWriter:
         self._at = 0
         self._frames: list[Frame] = []
         self._places: dict[bytes, Place] = {}
-        self._seen: dict[bytes, bytes] = {}
-        self._conflicts: list[tuple[str, str]] = []
+        self._seen: set[bytes] = set()
         self._artifacts: list[Entry] = []
         self._pending = 0
         self._manifests: list[Entry] = []
         self._manifest_bytes = 0
         self._last: list[tuple[bytes, int, list[Entry]]] = []
         self._last_bytes = 0
-        self._write(format.MAGIC)
+        self._write(packs.MAGIC)
 
     @property
     def bytes_so_far(self) -> int:
-        """Return the bytes written so far, with those of manifests, which are written last."""
+        """Return the bytes so far, including manifests, which are written last."""
         return self._at + self._last_bytes
-
-    def has(self, area: str, name: str) -> bool:
-        """Tell whether the pack holds a file already."""
-        return packed_name(area, name) in self._seen
 
     def add(self, group: Sequence[Entry]) -> None:
         """Add the files of one variant; those that the pack holds already are not repeated.
@@ -96,14 +90,14 @@ class PackWriter:
             if entry.area == "man":
                 self._manifests.append(entry)
                 self._manifest_bytes += len(entry.data)
-                if self._manifest_bytes >= format.FRAME_BYTES:
+                if self._manifest_bytes >= FRAME_BYTES:
                     self._end_manifests()
                 continue
             if self._pending + len(entry.data) > _MOST_PENDING_BYTES:
                 self._end_artifacts()
             self._artifacts.append(entry)
             self._pending += len(entry.data)
-        if self._pending >= format.FRAME_BYTES:
+        if self._pending >= FRAME_BYTES:
             self._end_artifacts()
 
     def end_frame(self) -> int:
@@ -124,7 +118,8 @@ class PackWriter:
             OSError: the pack cannot be read.
         """
         named = {packed_name(area, name) for area, name in pack.names_in(number)}
-        self.copy(pack.stored(number), pack.frames[number], only=named, without=without)
+        if not named.issubset(without):
+            self.copy(pack.stored(number), pack.frames[number], only=named, without=without)
 
     def copy(
         self,
@@ -148,9 +143,9 @@ class PackWriter:
             CorruptError: it is another frame, or the pack becomes too large.
         """
         if content is None:
-            content = format.read_content(stored, frame)
+            content = packs.read_content(stored, frame)
         places = []
-        for area, name, at, size in format.read_head(content):
+        for area, name, at, size in packs.read_head(content):
             packed = packed_name(area, name)
             if packed in without or (only is not None and packed not in only):
                 continue
@@ -160,7 +155,7 @@ class PackWriter:
             self._add_frame(stored, frame.raw_size, places)
 
     def close(self) -> PackSummary:
-        """Write what is left, the index and the footer; return what the pack is.
+        """Write the rest, the index, and the footer.
 
         Raises:
             CorruptError: the pack becomes too large.
@@ -170,41 +165,34 @@ class PackWriter:
         for stored, raw_size, entries in self._last:
             self._add_frame(stored, raw_size, _places(entries))
         self._last = []
-        index, offset = format.write_index(self._frames, self._places), self._at
+        index, offset = write_index(self._frames, self._places), self._at
         digest = hashlib.sha256(index).digest()
         self._write(index)
         footer = Footer(offset, len(index), len(self._frames), len(self._places), digest)
-        self._write(format.write_footer(footer))
-        names = {
-            format.unpacked_name(packed): self._places[packed] for packed in sorted(self._places)
-        }
-        return PackSummary(
-            self._hash.hexdigest(), self._at, tuple(self._frames), names, tuple(self._conflicts)
-        )
+        self._write(write_footer(footer))
+        names = {unpacked_name(packed): self._places[packed] for packed in sorted(self._places)}
+        return PackSummary(self._hash.hexdigest(), self._at, tuple(self._frames), names)
 
     def _is_new(self, entry: Entry) -> bool:
-        if len(entry.data) > format.MAX_FILE_BYTES:
+        if len(entry.data) > packs.MAX_FILE_BYTES:
             raise CorruptError(
                 f"{entry.area} {entry.name} has {len(entry.data):,} bytes; a pack takes files of "
-                f"up to {format.MAX_FILE_BYTES:,}"
+                f"up to {packs.MAX_FILE_BYTES:,}"
             )
-        packed, digest = packed_name(entry.area, entry.name), hashlib.sha256(entry.data).digest()
-        first = self._seen.setdefault(packed, digest)
-        if first is digest:
-            return True
-        if first != digest:
-            self._conflicts.append((entry.area, entry.name))
-        return False
+        packed = packed_name(entry.area, entry.name)
+        is_new = packed not in self._seen
+        self._seen.add(packed)
+        return is_new
 
     def _end_artifacts(self) -> None:
         if self._artifacts:
-            stored, raw_size = format.write_frame(self._artifacts)
+            stored, raw_size = write_frame(self._artifacts)
             self._add_frame(stored, raw_size, _places(self._artifacts))
         self._artifacts, self._pending = [], 0
 
     def _end_manifests(self) -> None:
         if self._manifests:
-            stored, raw_size = format.write_frame(self._manifests)
+            stored, raw_size = write_frame(self._manifests)
             self._last.append((stored, raw_size, self._manifests))
             self._last_bytes += len(stored)
         self._manifests, self._manifest_bytes = [], 0
@@ -217,13 +205,13 @@ class PackWriter:
         self._frames.append(frame)
         self._places.update((name, Place(number, at, size)) for name, at, size in places)
         if (
-            len(self._frames) > format.MAX_FRAMES
-            or len(self._places) > format.MAX_NAMES
-            or self._at + len(stored) > format.MAX_PACK_BYTES // 2
+            len(self._frames) > packs.MAX_FRAMES
+            or len(self._places) > packs.MAX_NAMES
+            or self._at + len(stored) > packs.MAX_PACK_BYTES // 2
         ):
             raise CorruptError(
-                f"a pack takes up to {format.MAX_FRAMES:,} frames, {format.MAX_NAMES:,} files and "
-                f"{format.MAX_PACK_BYTES // 2:,} bytes"
+                f"a pack takes up to {packs.MAX_FRAMES:,} frames, {packs.MAX_NAMES:,} files and "
+                f"{packs.MAX_PACK_BYTES // 2:,} bytes"
             )
         self._write(stored)
 
@@ -244,3 +232,33 @@ def _places(entries: Sequence[Entry]) -> list[tuple[bytes, int, int]]:
         places.append((packed_name(entry.area, entry.name), at, len(entry.data)))
         at += len(entry.data)
     return places
+
+
+def write_footer(footer: Footer) -> bytes:
+    """Return the footer's bytes."""
+    return packs.FOOTER.pack(*footer) + packs.MAGIC
+
+
+def write_index(frames: list[Frame], places: dict[bytes, Place]) -> bytes:
+    """Return the index's bytes; `places` by packed name."""
+    names = sorted(places)
+    return b"".join(
+        (
+            *(packs.FRAME.pack(*frame[:3], bytes.fromhex(frame.digest)) for frame in frames),
+            *names,
+            *(packs.PLACE.pack(*places[name]) for name in names),
+        )
+    )
+
+
+def write_frame(entries: list[Entry]) -> tuple[bytes, int]:
+    """Return the bytes of a frame that holds these files, and the size of its content."""
+    head = b"".join(
+        b"%s %s %d\n" % (entry.area.encode(), entry.name.encode(), len(entry.data))
+        for entry in entries
+    )
+    content = b"".join((head, b"\n", *(entry.data for entry in entries)))
+    stored = compress.compress(content, LEVEL)
+    if len(stored) >= len(content) or len(stored) * packs.MOST_DENSE < len(content):
+        stored = content
+    return stored, len(content)

@@ -1,0 +1,353 @@
+"""Eviction: limits of a store, and the decision about what goes, without touching anything.
+
+Records and packs go in the order of their last use, as long as there is a reason for the next one
+to go. A blob goes with the last record that names it, and a manifest with the record that it leads
+to. A pack goes whole. What the caller keeps or a running build holds stays, a pack with such a
+record too, even where that leaves the store too large, and is reported with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pallasc.cache.files import Identity
+from pallasc.cache.inventory import Inventory, ManifestFile, PackFile, RecordFile
+from pallasc.cache.uses import Held
+from pallasc.errors import SpecError
+
+DEFAULT_BYTES = 10 * 2**30
+SIZE_VARIABLE, AGE_VARIABLE = "PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE"
+
+AGE, SIZE, CLEAR = "age", "size", "clear"
+"""Reasons why a record goes."""
+KEPT, IN_USE, YOUNG = "kept", "in use", "young"
+"""Reasons why a file stays although a limit asks for it."""
+
+_UNITS = {"B": 1} | {
+    f"{prefix}{suffix}": base**power
+    for power, prefix in enumerate("KMGT", start=1)
+    for suffix, base in (("B", 1000), ("iB", 1024))
+}
+_AGES_S = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_NONE = {"0", "none", "unlimited"}
+_AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a store; None for no limit.
+
+    Attributes:
+        max_bytes: size of blobs, records, manifests, and packs together.
+        max_age_s: how long something may be unused.
+        grace_s: how long a blob that no record names may still be about to get one.
+        quarantine_s: how long corrupt files are kept.
+    """
+
+    max_bytes: int | None = DEFAULT_BYTES
+    max_age_s: float | None = None
+    grace_s: float = 300.0
+    quarantine_s: float = 7 * 86_400.0
+
+
+def read_limits(
+    size: str | None = None,
+    age: str | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> Limits:
+    """Return the limits of `--size` and `--age`, else of the environment, else the defaults.
+
+    Raises:
+        SpecError: a text is not a size or an age.
+    """
+    variables = os.environ if environment is None else environment
+    limits = Limits()
+    if size is None and (text := variables.get(SIZE_VARIABLE, "").strip()):
+        limits = replace(limits, max_bytes=parse_size(text, what=SIZE_VARIABLE))
+    elif size is not None:
+        limits = replace(limits, max_bytes=parse_size(size, what="--size"))
+    if age is None and (text := variables.get(AGE_VARIABLE, "").strip()):
+        limits = replace(limits, max_age_s=parse_age(text, what=AGE_VARIABLE))
+    elif age is not None:
+        limits = replace(limits, max_age_s=parse_age(age, what="--age"))
+    return limits
+
+
+def parse_size(text: str, *, what: str = "size", least_bytes: int = 1) -> int | None:
+    """Return the bytes that a text such as `5GiB` or `500 MB` means; None for no limit.
+
+    Args:
+        text: a number with its unit, or `0` or `none`.
+        what: the option or variable, for messages.
+        least_bytes: the smallest size that is accepted.
+
+    Raises:
+        SpecError: it is not a size, or is too small.
+    """
+    if text.strip().lower() in _NONE:
+        return None
+    match = _AMOUNT.fullmatch(text)
+    units = {unit.lower(): value for unit, value in _UNITS.items()}
+    if match is not None and not match[2]:
+        sizes = [f"{match[1]}{unit}" for unit in ("GiB", "MiB")]
+        large = [size for size in sizes if float(match[1]) * _UNITS[size[-3:]] >= least_bytes]
+        raise SpecError(
+            f"{what}: {text!r} has no unit",
+            hint=f"Write {' or '.join(large or ['5GiB'])}; 0 or none: no limit.",
+        )
+    unit = match[2].lower() if match else ""
+    if match is None or unit not in units:
+        raise SpecError(
+            f"{what}: {text!r} is not a size", hint=_size_hint(match[2] if match else "")
+        )
+    # Zero with a unit, or less than a byte, would silently mean to keep nothing.
+    amount = int(float(match[1]) * units[unit])
+    if amount < least_bytes:
+        least = f"{least_bytes >> 20} MiB" if least_bytes > 1 else "a byte"
+        more = f"Write {least.replace(' ', '')} or more; " if least_bytes > 1 else ""
+        raise SpecError(
+            f"{what}: {text!r} is less than {least}", hint=f"{more}0 or none: no limit."
+        )
+    return amount
+
+
+def parse_age(text: str, *, what: str = "age") -> float | None:
+    """Return the seconds that a text such as `90d`, `12h` or `2w` means; None for no limit.
+
+    Raises:
+        SpecError: it is not an age.
+    """
+    if text.strip().lower() in _NONE:
+        return None
+    match = _AMOUNT.fullmatch(text)
+    if match is None or match[2].lower() not in _AGES_S or float(match[1]) == 0:
+        raise SpecError(
+            f"{what}: {text!r} is not an age",
+            hint="Write hours, days or weeks: 12h, 90d, 2w, none.",
+        )
+    return float(match[1]) * _AGES_S[match[2].lower()]
+
+
+def _size_hint(unit: str) -> str:
+    if len(unit) == 1 and f"{unit.upper()}iB" in _UNITS:
+        return f"Write {unit.upper()}iB (1024) or {unit.upper()}B (1000)."
+    import difflib
+
+    near = difflib.get_close_matches(unit, _UNITS, n=1)
+    if near:
+        return f"Did you mean the unit {near[0]}?"
+    return "Write a number and a unit, such as 5GiB or 500MB; 0 or none: no limit."
+
+
+class Eviction(NamedTuple):
+    """A record or pack that goes, the blobs and manifests that go with it, and why."""
+
+    unit: RecordFile | PackFile
+    reason: str
+    bytes: int
+    blobs: tuple[str, ...] = ()
+    manifests: tuple[str, ...] = ()
+
+
+class Retained(NamedTuple):
+    """Files that pruning has to leave in place, for one reason.
+
+    Attributes:
+        reason: "kept": the caller keeps it · "in use": a running build holds it or may have made
+            it · "young": no record needs it, but it is younger than the grace period.
+        records: number of artifacts.
+        files: number of files: those records, blobs and manifests, or their packs.
+        bytes: size of those files; each counts for one reason only.
+    """
+
+    reason: str
+    records: int = 0
+    files: int = 0
+    bytes: int = 0
+
+
+class Plan(NamedTuple):
+    """Files that go.
+
+    Attributes:
+        evictions: records and packs, in the order in which they go.
+        orphans: blobs that no record names.
+        dangling: manifests that lead to no record, or are too old.
+        bytes_before, bytes_after: size of the store.
+        retained: what stays although a limit asks for it, by reason.
+        complete: nothing was overlooked; otherwise nothing goes.
+    """
+
+    evictions: tuple[Eviction, ...] = ()
+    orphans: tuple[str, ...] = ()
+    dangling: tuple[str, ...] = ()
+    bytes_before: int = 0
+    bytes_after: int = 0
+    retained: tuple[Retained, ...] = ()
+    complete: bool = True
+
+
+def decide(
+    inventory: Inventory,
+    limits: Limits,
+    held: Held,
+    *,
+    now_ns: int,
+    keep: frozenset[str] = frozenset(),
+    clear: bool = False,
+) -> Plan:
+    """Select what goes so that the rest fits the limits.
+
+    A blob that is younger than the grace period, or that a running build may have published, is not
+    removed yet, though its record may be.
+
+    Args:
+        inventory: contents of the store; with faults in it nothing goes.
+        limits: what may stay.
+        held: what running builds hold.
+        now_ns: the time now.
+        keep: keys of records that stay.
+        clear: the reason of every eviction is "clear" instead of the limit that asks for it.
+    """
+    if inventory.faults:
+        return Plan(bytes_before=inventory.bytes, bytes_after=inventory.bytes, complete=False)
+    return _Decision(inventory, limits, held, now_ns, keep, clear).plan()
+
+
+class _Decision:
+    """The state of one decision: what stays, as more and more goes."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        limits: Limits,
+        held: Held,
+        now_ns: int,
+        keep: frozenset[str],
+        clear: bool,
+    ) -> None:
+        self.limits, self.held, self.keep, self.clear = limits, held, keep, clear
+        self.blobs = inventory.blobs
+        self.records = [record for record in inventory.records.values() if not record.pack]
+        self.manifests = {m.name: m for m in inventory.manifests.values() if not m.pack}
+        self.packs = inventory.packs
+        self.total = self.before = inventory.bytes
+        self.grace_ns = now_ns - round(limits.grace_s * 1e9)
+        age_s = limits.max_age_s
+        self.oldest_ns = None if age_s is None else now_ns - round(age_s * 1e9)
+        self.references = Counter(name for record in self.records for name in record.blobs)
+        self.keys = Counter(record.key for record in self.records)
+        for pack in self.packs:
+            self.keys.update(pack.keys)
+        self.leading: dict[str, list[str]] = {}
+        for name, manifest in self.manifests.items():
+            self.leading.setdefault(manifest.action, []).append(name)
+        self.retained = {reason: Retained(reason) for reason in (KEPT, IN_USE, YOUNG)}
+        self.counted: set[str] = set()
+
+    def plan(self) -> Plan:
+        unnamed = [name for name in self.blobs if not self.references[name]]
+        orphans = [name for name in unnamed if self._is_old(self.blobs[name])]
+        dangling = [name for name, found in self.manifests.items() if self._is_useless(found)]
+        self.total -= sum(self.blobs[name][2] for name in orphans)
+        self.total -= sum(self.manifests[name].identity[2] for name in dangling)
+        evictions, young = self._decide_units()
+        dangling += self._last_manifests(set(dangling))
+        for name in young:
+            self._retain_young(name, self.blobs[name])
+        if self._is_too_large():
+            for name in set(unnamed) - {*orphans}:
+                self._retain_young(name, self.blobs[name])
+            for name in self.manifests.keys() - {*dangling}:
+                if self.manifests[name].action not in self.keys:
+                    self._retain_young(name, self.manifests[name].identity)
+        retained = tuple(each for each in self.retained.values() if each.files)
+        return Plan(
+            tuple(evictions), tuple(orphans), tuple(dangling), self.before, self.total, retained
+        )
+
+    def _decide_units(self) -> tuple[list[Eviction], list[str]]:
+        """Decide about each record and pack; return the young blobs of those that go, too."""
+        evictions, young = [], list[str]()
+        units: list[RecordFile | PackFile] = [*self.records, *self.packs]
+        for unit in sorted(units, key=lambda unit: (unit.identity[1], unit[0])):
+            reason = self._reason(unit.identity[1])
+            if not reason:
+                break
+            if not self.keep.isdisjoint(unit.keys):
+                self._retain_unit(KEPT, unit)
+            elif self.held.holds(unit.keys, unit.identity[1]):
+                self._retain_unit(IN_USE, unit)
+            else:
+                evictions.append(self._evict(unit, reason, young))
+        return evictions, young
+
+    def _reason(self, last_use_ns: int) -> str:
+        """Return why the next unit goes, "" where it and all after it may stay."""
+        if self.clear:
+            return CLEAR
+        if self.oldest_ns is not None and last_use_ns < self.oldest_ns:
+            return AGE
+        return SIZE if self._is_too_large() else ""
+
+    def _is_too_large(self) -> bool:
+        return self.limits.max_bytes is not None and self.total > self.limits.max_bytes
+
+    def _evict(self, unit: RecordFile | PackFile, reason: str, young: list[str]) -> Eviction:
+        self.references.subtract(unit.blobs)
+        self.keys.subtract(unit.keys)
+        last = [name for name in unit.blobs if not self.references[name] and name in self.blobs]
+        gone = [name for name in last if self._is_old(self.blobs[name])]
+        young += [name for name in last if name not in gone]
+        orphaned = [key for key in sorted(unit.keys) if not self.keys[key]]
+        manifests = [name for key in orphaned for name in self.leading.get(key, ())]
+        freed = unit.identity[2] + sum(self.blobs[name][2] for name in gone)
+        freed += sum(self.manifests[name].identity[2] for name in manifests)
+        self.total -= freed
+        return Eviction(unit, reason, freed, tuple(gone), tuple(manifests))
+
+    def _is_old(self, identity: Identity) -> bool:
+        return identity[1] <= self.grace_ns and not self.held.is_recent(identity[1])
+
+    def _is_useless(self, manifest: ManifestFile) -> bool:
+        if manifest.action in self.keys or not self._is_old(manifest.identity):
+            return False
+        aged = self.oldest_ns is not None and manifest.identity[1] < self.oldest_ns
+        return bool(manifest.action) or aged
+
+    def _last_manifests(self, gone: set[str]) -> list[str]:
+        """Select manifests that name no record, where nothing else may go: the oldest first."""
+        taken = []
+        names = [name for name in self.leading.get("", ()) if name not in gone]
+        for name in sorted(names, key=lambda name: self.manifests[name].identity[1]):
+            identity = self.manifests[name].identity
+            if self._is_too_large() and self._is_old(identity):
+                self.total -= identity[2]
+                taken.append(name)
+        return taken
+
+    def _retain_unit(self, reason: str, unit: RecordFile | PackFile) -> None:
+        self._retain(reason, unit[0], unit.identity, records=len(unit.keys))
+        for name in unit.blobs:
+            if name in self.blobs:
+                self._retain(reason, name, self.blobs[name])
+        for key in unit.keys:
+            for name in self.leading.get(key, ()):
+                self._retain(reason, name, self.manifests[name].identity)
+
+    def _retain_young(self, name: str, identity: Identity) -> None:
+        self._retain(YOUNG if identity[1] > self.grace_ns else IN_USE, name, identity)
+
+    def _retain(self, reason: str, name: str, identity: Identity, *, records: int = 0) -> None:
+        if records or name not in self.counted:
+            self.counted.add(name)
+            old = self.retained[reason]
+            self.retained[reason] = Retained(
+                reason, old.records + records, old.files + 1, old.bytes + identity[2]
+            )

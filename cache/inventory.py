@@ -1,0 +1,471 @@
+"""Contents of a store: records, manifests, blobs, and packs, and figures about them.
+
+The facts about each record and manifest are kept in `index.sqlite`, so that thousands of files are
+not read and parsed for each command. The index is never the truth: a row counts only while its
+file has the same inode, time, and size, and an index that is damaged or missing is made again. It
+is read and written whole, because SQLite would follow a link in the place of its file.
+
+    index = database digest   a SQLite database with the table `facts`, and its SHA-256, 32 bytes
+    facts = pack area name stamp facts      `pack` is "" for a file in its area, `facts` is JSON
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pallasc.cache import files, format
+from pallasc.cache.files import Identity
+from pallasc.cache.folders import Folders, RefusedError, is_shard
+from pallasc.cache.format import ARTIFACTS, BLOBS, GONE, KINDS, MANIFESTS, PACKS
+from pallasc.cache.manifests import About
+from pallasc.cache.store import Store
+from pallasc.errors import CorruptError
+
+INDEX = "index.sqlite"
+_COLUMNS = ("pack", "area", "name", "stamp", "facts")
+_DIGEST_BYTES = 32
+_MAX_INDEX_BYTES = 2**31
+_VERSION = re.compile(r"v[0-9]+", re.ASCII)
+_LONGEST_ABOUT = 10_000
+
+
+class RecordFile(NamedTuple):
+    """A record; in a pack, `identity` is the identity of the pack."""
+
+    key: str
+    identity: Identity
+    blobs: tuple[str, ...] = ()
+    cubin_bytes: int = 0
+    pack: str = ""
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys of the records that go with this file."""
+        return frozenset({self.key})
+
+
+class ManifestFile(NamedTuple):
+    """A manifest, the action key that it leads to, and the variant that it was written for."""
+
+    name: str
+    identity: Identity
+    action: str = ""
+    about: About | None = None
+    has_lines: bool = False
+    pack: str = ""
+
+
+class PackFile(NamedTuple):
+    """A pack and the action keys of its records."""
+
+    digest: str
+    identity: Identity
+    keys: frozenset[str] = frozenset()
+    blobs: tuple[str, ...] = ()
+    """None that is outside of it."""
+
+
+@dataclass(slots=True)
+class Inventory:
+    """Contents of a store.
+
+    Attributes:
+        records, manifests: by key and name; those in their area hide those in packs.
+        blobs: blobs outside of packs.
+        packs: packs that can be read.
+        faults: reasons why something may be missing here; nothing may be removed then.
+        read: number of records and manifests that the index did not know.
+    """
+
+    records: dict[str, RecordFile] = field(default_factory=dict)
+    manifests: dict[str, ManifestFile] = field(default_factory=dict)
+    blobs: dict[str, Identity] = field(default_factory=dict)
+    packs: list[PackFile] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    read: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """The size of records, blobs, manifests, and packs together."""
+        files = [record.identity for record in self.records.values() if not record.pack]
+        files += [found.identity for found in self.manifests.values() if not found.pack]
+        files += [*self.blobs.values(), *(pack.identity for pack in self.packs)]
+        return sum(identity[2] for identity in files)
+
+    def variants(self, keys: set[str] | None = None) -> dict[str, list[About]]:
+        """Return the variants that artifacts were compiled for, by action key."""
+        found: dict[str, dict[str, About]] = {}
+        for manifest in self.manifests.values():
+            about, key = manifest.about, manifest.action
+            if about is not None and (keys is None or key in keys):
+                found.setdefault(key, {})[json.dumps(about, sort_keys=True)] = about
+        return {key: [about for _, about in sorted(of.items())] for key, of in found.items()}
+
+
+@dataclass(slots=True)
+class Scan:
+    """A walk through a store that lists names and identities, and reads no file.
+
+    Attributes:
+        folders: of the store.
+        faults: place and reason of what could not be looked at; empty after a complete walk.
+        foreign: places that are not in the store's grammar.
+    """
+
+    folders: Folders
+    faults: list[tuple[str, str]] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+
+    def area(self, area: str) -> Iterator[tuple[str, Identity]]:
+        """Yield name and identity of each file of an area, sorted by name."""
+        for shard, _ in self._list(area):
+            place = f"{area}/{shard}"
+            if not is_shard(shard):
+                self.foreign.append(place)
+                continue
+            for name, status in self._list(place, look=True):
+                fits = name.startswith(shard) and format.is_name(name)
+                if fits and status is not None and stat.S_ISREG(status.st_mode):
+                    yield name, files.identity(status)
+                elif status is not None:
+                    self.foreign.append(f"{place}/{name}")
+
+    def packs(self) -> Iterator[tuple[str, Identity]]:
+        """Yield name and identity of each pack."""
+        for name, status in self._list(PACKS, look=True):
+            digest = name.removesuffix(GONE)
+            if status is None:
+                continue
+            if not format.is_name(digest) or not stat.S_ISREG(status.st_mode):
+                self.foreign.append(f"{PACKS}/{name}")
+            elif name == digest:
+                yield name, files.identity(status)
+
+    def messages(self) -> list[str]:
+        """Return the faults as sentences."""
+        return [f"{self.folders.path(place)}: {reason}" for place, reason in self.faults]
+
+    def _list(self, folder: str, *, look: bool = False) -> list[tuple[str, os.stat_result | None]]:
+        try:
+            with self.folders.opened(folder) as descriptor, os.scandir(descriptor) as entries:
+                listed = sorted(entries, key=lambda entry: entry.name)
+                return [(entry.name, self._look(folder, entry, look)) for entry in listed]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            if isinstance(error, RefusedError) and "/" in folder:
+                self.foreign.append(folder)
+            else:
+                self.faults.append((folder, f"cannot be listed: {error.strerror or error}"))
+            return []
+
+    def _look(self, folder: str, entry: os.DirEntry[str], look: bool) -> os.stat_result | None:
+        try:
+            return entry.stat(follow_symlinks=False) if look else None
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            reason = f"cannot be looked at: {error.strerror or error}"
+            self.faults.append((f"{folder}/{entry.name}", reason))
+            return None
+
+
+class _Row(NamedTuple):
+    stamp: str
+    facts: str
+
+
+class _Index:
+    """Facts about records and manifests that were read before."""
+
+    def __init__(self, folders: Folders) -> None:
+        self._folders = folders
+        self._known = _load(folders)
+        self._used: dict[tuple[str, str, str], _Row] = {}
+
+    def get(self, pack: str, area: str, name: str, stamp: str) -> Any:
+        """Return the facts about a file, None if they are unknown or from another file."""
+        row = self._known.get((pack, area, name))
+        if row is None or row.stamp != stamp:
+            return None
+        try:
+            facts = _checked(area, json.loads(row.facts))
+        except (TypeError, ValueError, KeyError, RecursionError):
+            return None
+        self._used[pack, area, name] = row
+        return facts
+
+    def add(self, pack: str, area: str, name: str, stamp: str, facts: Any) -> None:
+        """Remember the facts about a file."""
+        self._used[pack, area, name] = _Row(stamp, json.dumps(facts))
+
+    def save(self) -> None:
+        """Write the facts that were asked for or added, if they differ from those on disk."""
+        if self._used == self._known:
+            return
+        import sqlite3
+
+        with contextlib.suppress(OSError, sqlite3.Error, ImportError):
+            from sqlite_utils import Database
+
+            database = Database(memory=True)
+            rows = [dict(zip(_COLUMNS, (*k, *v), strict=True)) for k, v in self._used.items()]
+            table = database.create_table("facts", dict.fromkeys(_COLUMNS, str), pk=_COLUMNS[:3])
+            table.insert_all(rows)
+            data = database.conn.serialize()
+            with files.temporary(self._folders, data + hashlib.sha256(data).digest()) as place:
+                self._folders.rename(place, INDEX)
+
+
+def _load(folders: Folders) -> dict[tuple[str, str, str], _Row]:
+    import sqlite3
+
+    with contextlib.suppress(OSError, sqlite3.Error, ImportError):
+        from sqlite_utils import Database
+
+        file = files.read(folders, INDEX, limit_bytes=_MAX_INDEX_BYTES)
+        data = b"" if file is None else file.data[:-_DIGEST_BYTES]
+        if file is None or not data or hashlib.sha256(data).digest() != file.data[len(data) :]:
+            return {}
+        database = Database(memory=True)
+        database.conn.deserialize(data)
+        rows = database.execute(f"SELECT {', '.join(_COLUMNS)} FROM facts")
+        return {tuple(row[:3]): _Row(*row[3:]) for row in rows}
+    return {}
+
+
+def facts_of(area: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts about a record or a manifest."""
+    if area == ARTIFACTS:
+        digests = {blob["digest"] for blob in body["blobs"].values()}
+        return {"blobs": sorted(digests), "cubin_bytes": _cubin_bytes(body)}
+    about = body.get("about")
+    if len(json.dumps(about)) > _LONGEST_ABOUT:
+        about = None
+    return {"action": body.get("action", ""), "about": about, "lines": bool(body.get("lines"))}
+
+
+def _cubin_bytes(record: Mapping[str, Any]) -> int:
+    kernels = record["artifact"].get("kernels")
+    if not isinstance(kernels, list):
+        return 0
+    names = [kernel.get("cubin") for kernel in kernels if isinstance(kernel, dict)]
+    cubins = {name for name in names if isinstance(name, str)}
+    sizes: list[int] = [blob["size"] for name, blob in record["blobs"].items() if name in cubins]
+    return sum(sizes)
+
+
+def _checked(area: str, facts: dict[str, Any]) -> dict[str, Any]:
+    """Return facts of the right form.
+
+    Raises:
+        KeyError, TypeError, ValueError: they are not.
+    """
+    if area == ARTIFACTS:
+        wrong = type(facts["cubin_bytes"]) is not int
+        wrong = wrong or not all(map(format.is_name, facts["blobs"]))
+    else:
+        wrong = bool(facts["action"]) and not format.is_name(facts["action"])
+        wrong = wrong or type(facts["lines"]) is not bool
+    if wrong:
+        raise ValueError("not facts of a store")
+    return facts
+
+
+def take_inventory(store: Store, *, repair: bool = False) -> Inventory:
+    """Return the contents of a store.
+
+    Args:
+        store: the store.
+        repair: quarantine records and manifests that are corrupt; they are left out anyway.
+    """
+    return _Reader(store, repair).read()
+
+
+class _Reader:
+    def __init__(self, store: Store, repair: bool) -> None:
+        self._store, self._repair = store, repair
+        self._scan = Scan(store.folders)
+        self._index = _Index(store.folders)
+        self._found = Inventory()
+
+    def read(self) -> Inventory:
+        found, scan = self._found, self._scan
+        found.blobs = dict(scan.area(BLOBS))
+        for area in (ARTIFACTS, MANIFESTS):
+            for name, identity in scan.area(area):
+                self._read_loose(area, name, identity)
+        for digest, identity in scan.packs():
+            self._read_pack(digest, identity)
+        found.faults += scan.messages()
+        if not found.faults:
+            self._index.save()
+        return found
+
+    def _read_loose(self, area: str, name: str, identity: Identity) -> None:
+        stamp = " ".join(map(str, identity))
+        facts = self._index.get("", area, name, stamp)
+        if facts is not None:
+            self._add(area, name, identity, facts)
+            return
+        place, file = format.relative_path(area, name), None
+        try:
+            file = files.read(self._store.folders, place, limit_bytes=format.MAX_RECORD_BYTES)
+            if file is None or file.identity is None:
+                return
+            if file.fault:
+                raise CorruptError(file.fault)
+            self._learn("", area, name, file.identity, file.data)
+        except OSError as error:
+            path = self._store.folders.path(place)
+            self._found.faults.append(f"{path}: cannot be read: {error.strerror or error}")
+        except CorruptError as error:
+            if self._repair:
+                seen = None if file is None else file.identity
+                self._store.put_away(area, name, error.message, seen)
+
+    def _read_pack(self, digest: str, identity: Identity) -> None:
+        try:
+            packed = self._store.packed
+            opened = None if packed is None else packed.packs.get(digest)
+            if packed is None or opened is None:  # it may hold anything
+                raise OSError("it is damaged")
+            for area in (ARTIFACTS, MANIFESTS):
+                known = {n: self._index.get(digest, area, n, "") for n in opened.names(area)}
+                if None in known.values():
+                    for name, data in packed.read_all(opened, area):
+                        with contextlib.suppress(CorruptError):  # it is a miss when it is used
+                            self._learn(digest, area, name, identity, data)
+                else:
+                    for name, facts in known.items():
+                        self._add(area, name, identity, facts, digest)
+            keys = frozenset(opened.names(ARTIFACTS))
+            self._found.packs.append(PackFile(digest, identity, keys))
+        except OSError as error:
+            path = self._store.folders.path(f"{PACKS}/{digest}")
+            self._found.faults.append(f"{path}: cannot be read: {error.strerror or error}")
+
+    def _learn(self, pack: str, area: str, name: str, identity: Identity, data: bytes) -> None:
+        """Read the facts about a file.
+
+        Raises:
+            CorruptError: it is corrupt.
+        """
+        self._found.read += 1
+        facts = facts_of(area, format.decode(KINDS[area], name, data)[0])
+        self._index.add(pack, area, name, "" if pack else " ".join(map(str, identity)), facts)
+        self._add(area, name, identity, facts, pack)
+
+    def _add(self, area: str, name: str, identity: Identity, facts: Any, pack: str = "") -> None:
+        if area == ARTIFACTS:
+            blobs = tuple(facts["blobs"])
+            record = RecordFile(name, identity, blobs, facts["cubin_bytes"], pack)
+            self._found.records.setdefault(name, record)
+        else:
+            about = About.from_json(facts["about"])
+            manifest = ManifestFile(name, identity, facts["action"], about, facts["lines"], pack)
+            self._found.manifests.setdefault(name, manifest)
+
+
+class Listed(NamedTuple):
+    """An artifact of a store, and the variants that it was compiled for."""
+
+    key: str
+    variants: tuple[About, ...]
+    last_use: float
+
+
+def artifacts(store: Store, *, key_prefix: str = "") -> list[Listed]:
+    """Return the artifacts of a store, the last used first.
+
+    Args:
+        store: the store.
+        key_prefix: only those whose action key begins with this.
+    """
+    inventory = take_inventory(store)
+    found = [r for r in inventory.records.values() if r.key.startswith(key_prefix)]
+    found.sort(key=lambda record: (-record.identity[1], record.key))
+    variants = inventory.variants({record.key for record in found})
+    return [Listed(r.key, tuple(variants.get(r.key, ())), r.identity[1] / 1e9) for r in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Figures of a store.
+
+    Attributes:
+        folder: its path.
+        entries, manifests, blobs: number of each, in packs or not.
+        source_lines: number of manifests that have the source lines of an artifact.
+        packs: number of packs.
+        bytes: size of blobs, records, manifests, and packs together.
+        cubin_bytes: size of the cubins alone, counted for each record that names them.
+        quarantined: number of corrupt files that are kept.
+        oldest_use: last use of the entry that goes first, seconds since the epoch.
+        other_versions: folders of stores of other versions next to it.
+        warnings: what could not be looked at.
+    """
+
+    folder: str
+    entries: int
+    manifests: int
+    source_lines: int
+    blobs: int
+    packs: int
+    bytes: int
+    cubin_bytes: int
+    quarantined: int
+    oldest_use: float | None
+    other_versions: list[str]
+    warnings: list[str]
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON."""
+        return asdict(self)
+
+
+def stats(store: Store) -> Stats:
+    """Return figures of a store. A missing store is empty, and is not created."""
+    inventory = take_inventory(store)
+    records = inventory.records.values()
+    uses_ns = [record.identity[1] for record in records]
+    in_packs: set[str] = set()
+    with contextlib.suppress(OSError):  # which the inventory has reported
+        in_packs = set() if store.packed is None else store.packed.names(BLOBS)
+    return Stats(
+        folder=str(store.folder),
+        entries=len(records),
+        manifests=len(inventory.manifests),
+        source_lines=sum(manifest.has_lines for manifest in inventory.manifests.values()),
+        blobs=len(inventory.blobs.keys() | in_packs),
+        packs=len(inventory.packs),
+        bytes=inventory.bytes,
+        cubin_bytes=sum(record.cubin_bytes for record in records),
+        quarantined=_quarantined(store),
+        oldest_use=min(uses_ns) / 1e9 if uses_ns else None,
+        other_versions=_other_versions(store.root),
+        warnings=inventory.faults,
+    )
+
+
+def _quarantined(store: Store) -> int:
+    with contextlib.suppress(OSError):
+        names = store.folders.names(files.QUARANTINE)
+        return sum(not name.endswith(".reason") for name in names)
+    return 0
+
+
+def _other_versions(root: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        names = sorted(os.listdir(root))
+        return [name for name in names if _VERSION.fullmatch(name) and name != format.FOLDER]
+    return []

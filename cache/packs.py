@@ -1,0 +1,706 @@
+"""Packs: many files of a store, compressed together in one file.
+
+A pack holds files exactly as the store has them (`cache/format.py`), so they are verified like any
+other file. Files that are read together are in one frame: the files of one variant next to each
+other, and manifests in separate frames at the end. A frame lists its files, so it can be copied to
+another pack as it is, or used alone.
+
+    pack    = magic { frame } index footer
+    magic   = "pallasc-pack 1" LF
+    frame   = zstd                      without its magic number, see `specs/bundle/compress.py`
+            | content                   where size = raw; always where zstd saves nothing, or more
+                                        than 255 of 256 bytes
+    content = head { file }             files in the order of the head, nothing between them
+    head    = { area SP name SP bytes LF } LF
+    area    = "man" | "ac" | "cas"      as in `cache/format.py`
+    name    = 64 lower-case hexadecimal digits
+    bytes   = decimal, without leading zeros
+
+    index   = { frames } { names } { places }
+    frames  = offset:u64 size:u32 raw:u32 digest:32     one after the other, from the magic to the
+                                                        index; SHA-256 of the `size` bytes there
+    names   = area:u8 name:32                           ascending, each once; "man" is 0, "ac" 1,
+                                                        "cas" 2
+    places  = frame:u32 offset:u32 bytes:u32            of each name: where in which content
+    footer  = offset:u64 size:u32 frames:u32 names:u32 digest:32 "pallasc-pack 1" LF
+                                                        of the index: place, size, counts, SHA-256
+
+All numbers are little-endian. The name of a pack is the SHA-256 of all its bytes. A frame may hold
+files that the index does not name: they were left out when the frame was copied.
+
+In a store, `packs/` name is a pack, and `name.gone` next to it names the files in it that were
+found damaged since, one per line, so that they are missing for every later reader. A line that is
+not understood means nothing: the file in the pack is found damaged again.
+
+The same files give the same pack with one version of the zstd library. With another version the
+compressed bytes may differ, so nothing may depend on a pack's name but its place.
+
+Limits: see the constants. Anything larger is refused before memory is taken for it.
+
+History:
+    1  the first version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+import struct
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from pallasc.cache import files
+from pallasc.cache.folders import Folders
+from pallasc.cache.format import GONE, MAX_RECORD_BYTES, PACKS, is_name
+from pallasc.errors import CorruptError
+from pallasc.specs.bundle import compress
+
+VERSION = 1
+MAGIC = b"pallasc-pack 1\n"
+AREAS = ("man", "ac", "cas")
+MAX_FILE_BYTES = 64 * 2**20
+"""A larger file is not packed."""
+_HELD_BYTES = 8 * 2**20
+"""Contents of frames that are kept, because the next file asked for is often next to the last."""
+_READ_BYTES = 2**20
+MAX_FRAME_BYTES = MAX_FILE_BYTES + 2**20
+MAX_PACK_BYTES = 2**32
+MAX_FRAMES = 2**16
+MAX_NAMES = 2**20
+MOST_DENSE = 256
+"""Largest ratio of a content to its compressed frame: a bound on unpacked bytes."""
+
+FRAME = struct.Struct("<QII32s")
+PLACE = struct.Struct("<III")
+FOOTER = struct.Struct("<QIII32s")
+FOOTER_BYTES = FOOTER.size + len(MAGIC)
+_NAME_BYTES = 33
+_LINE = re.compile(rb"(man|ac|cas) ([0-9a-f]{64}) (0|[1-9][0-9]{0,9})")
+_CODES = {area: bytes([code]) for code, area in enumerate(AREAS)}
+_MAGICS = re.compile(rb"pallasc-pack ([0-9]{1,9})\n")
+
+
+class Entry(NamedTuple):
+    """A file of a store; `area` is one of `AREAS`."""
+
+    area: str
+    name: str
+    data: bytes
+
+
+class Frame(NamedTuple):
+    """A frame: its place in its pack, and its digest.
+
+    Attributes:
+        offset: of its first byte, in the pack.
+        size: its bytes in the pack.
+        raw_size: the bytes of its content.
+        digest: SHA-256 of its bytes in the pack.
+    """
+
+    offset: int
+    size: int
+    raw_size: int
+    digest: str
+
+
+class Place(NamedTuple):
+    """Place of a file: number of its frame, offset in that frame's content, size in bytes."""
+
+    frame: int
+    offset: int
+    size: int
+
+
+class Footer(NamedTuple):
+    """End of a pack: place, counts, and digest of its index."""
+
+    offset: int
+    size: int
+    frames: int
+    names: int
+    digest: bytes
+
+
+def packed_name(area: str, name: str) -> bytes:
+    """Return a name as the index has it; `name` must be 64 hexadecimal digits."""
+    return _CODES[area] + bytes.fromhex(name)
+
+
+def unpacked_name(packed: bytes) -> tuple[str, str]:
+    """Return area and name of what `packed_name` gave."""
+    return AREAS[packed[0]], packed[1:].hex()
+
+
+def check_magic(data: bytes) -> None:
+    """Check the first bytes of a pack.
+
+    Raises:
+        CorruptError: this is not a pack of this version.
+    """
+    if data == MAGIC:
+        return
+    version = _MAGICS.match(data)
+    if version is not None:
+        raise CorruptError(
+            f"it is a pack of version {version[1].decode()}, and this pallasc reads {VERSION}",
+            hint="Update pallasc.",
+        )
+    raise CorruptError("it does not begin as a pack does")
+
+
+def read_footer(data: bytes, pack_bytes: int) -> Footer:
+    """Return the footer in the last `FOOTER_BYTES` of a pack, checked against the pack's size.
+
+    Raises:
+        CorruptError: they are not the end of a whole pack, or break a limit.
+    """
+    if len(data) != FOOTER_BYTES or data[FOOTER.size :] != MAGIC:
+        raise CorruptError("it does not end as a pack does: it is cut short, or damaged")
+    footer = Footer(*FOOTER.unpack(data[: FOOTER.size]))
+    if footer.frames > MAX_FRAMES or footer.names > MAX_NAMES or pack_bytes > MAX_PACK_BYTES:
+        raise CorruptError(
+            f"{footer.frames:,} frames, {footer.names:,} files and {pack_bytes:,} bytes are over "
+            f"the limits of {MAX_FRAMES:,}, {MAX_NAMES:,} and {MAX_PACK_BYTES:,}"
+        )
+    size = footer.frames * FRAME.size + footer.names * (_NAME_BYTES + PLACE.size)
+    if footer.size != size or footer.offset + size + FOOTER_BYTES != pack_bytes:
+        raise CorruptError("its footer contradicts its size")
+    return footer
+
+
+def read_index(data: bytes, footer: Footer) -> tuple[list[Frame], list[bytes], bytes]:
+    """Return frames, packed names and the bytes of the places, which `place` reads.
+
+    Raises:
+        CorruptError: it is not the index that the footer names, or contradicts itself.
+    """
+    if hashlib.sha256(data).digest() != footer.digest:
+        raise CorruptError("its index is damaged: it has another SHA-256 than the footer says")
+    cut = footer.frames * FRAME.size
+    frames = [
+        Frame(offset, size, raw, digest.hex())
+        for offset, size, raw, digest in FRAME.iter_unpack(data[:cut])
+    ]
+    at = len(MAGIC)
+    for number, frame in enumerate(frames):
+        if frame.offset != at:
+            raise CorruptError(f"frame {number} does not begin where the one before it ends")
+        check_frame(number, frame)
+        at += frame.size
+    if at != footer.offset:
+        raise CorruptError("its index does not begin where the last frame ends")
+    end = cut + footer.names * _NAME_BYTES
+    names = [data[i : i + _NAME_BYTES] for i in range(cut, end, _NAME_BYTES)]
+    if names != sorted(set(names)) or (names and names[-1][0] >= len(AREAS)):
+        raise CorruptError("the names in its index are not in order")
+    return frames, names, data[end:]
+
+
+def place(places: bytes, number: int) -> Place:
+    """Return the place of the name with this number."""
+    return Place(*PLACE.unpack_from(places, number * PLACE.size))
+
+
+def check_frame(number: int, frame: Frame) -> None:
+    """Check that a frame stays below the limits.
+
+    Raises:
+        CorruptError: it does not.
+    """
+    if not 0 < frame.raw_size <= MAX_FRAME_BYTES:
+        raise CorruptError(
+            f"frame {number} has {frame.raw_size:,} bytes; the limit is {MAX_FRAME_BYTES:,}"
+        )
+    if not frame.size <= frame.raw_size <= frame.size * MOST_DENSE:
+        raise CorruptError(
+            f"frame {number} has {frame.size:,} bytes for a content of {frame.raw_size:,}"
+        )
+
+
+def read_content(stored: bytes, frame: Frame, number: int = 0) -> bytes:
+    """Return the content of a frame.
+
+    Args:
+        stored: its bytes in the pack.
+        frame: what they must be.
+        number: of the frame, for messages.
+
+    Raises:
+        CorruptError: they are anything else.
+    """
+    check_frame(number, frame)
+    if len(stored) != frame.size or hashlib.sha256(stored).hexdigest() != frame.digest:
+        raise CorruptError(
+            f"frame {number} is damaged: its SHA-256 is {hashlib.sha256(stored).hexdigest()}"
+        )
+    if frame.size == frame.raw_size:
+        return stored
+    try:
+        return compress.decompress(stored, frame.raw_size)
+    except CorruptError as error:
+        raise CorruptError(f"frame {number}: {error.message}") from error
+
+
+def read_head(content: bytes, number: int = 0) -> Iterator[tuple[str, str, int, int]]:
+    """Yield area, name, offset and size of each file in a frame's content.
+
+    Raises:
+        CorruptError: the content does not begin with a head that describes all of it.
+    """
+    end = content.find(b"\n\n") + 2
+    if content.startswith(b"\n") or end < 2:
+        raise CorruptError(f"frame {number} does not say what it holds")
+    at = end
+    for line in content[: end - 2].split(b"\n"):
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise CorruptError(f"frame {number}: {line[:80]!r} is not a file of a store")
+        size = int(match[3])
+        yield match[1].decode("ascii"), match[2].decode("ascii"), at, size
+        at += size
+    if at != len(content):
+        raise CorruptError(f"frame {number} has {len(content):,} bytes; its head says {at:,}")
+
+
+def open_pack(source: Path | bytes | int, *, digest: str | None = None) -> Pack:
+    """Open a pack and verify its index; frames are verified when they are read.
+
+    Args:
+        source: its file, its bytes, or an open descriptor that the pack closes.
+        digest: its name; by default it is computed when it is asked for. It is not compared before
+            `Pack.faults`.
+
+    Raises:
+        CorruptError: it is not a pack, or damaged.
+        OSError: it cannot be read.
+    """
+    if isinstance(source, Path):
+        source = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    return Pack(source, digest)
+
+
+class PackFault(NamedTuple):
+    """A damaged frame, None for the pack as a whole, and the reason."""
+
+    frame: int | None
+    reason: str
+
+
+class Pack:
+    """An open pack. It may be used by several threads; see `open_pack`.
+
+    Attributes:
+        size: its bytes.
+        frames: its frames.
+    """
+
+    def __init__(self, source: bytes | int, digest: str | None = None) -> None:
+        self._source: bytes | int = source
+        self._lock = threading.Lock()
+        self._held: dict[int, bytes] = {}
+        self._held_bytes = 0
+        self._expected = digest
+        self.size = len(source) if isinstance(source, bytes) else os.fstat(source).st_size
+        check_magic(self._read(0, min(self.size, len(MAGIC))))
+        end = self._read(max(0, self.size - FOOTER_BYTES), FOOTER_BYTES)
+        footer = read_footer(end, self.size)
+        index = self._read(footer.offset, footer.size)
+        frames, names, self._places = read_index(index, footer)
+        self.frames: Sequence[Frame] = frames
+        self._names = names
+        self._numbers = dict(zip(names, range(len(names)), strict=True))
+
+    def __del__(self) -> None:
+        """Close the file."""
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def close(self) -> None:
+        """Close the file; nothing can be read any more."""
+        source, self._source = getattr(self, "_source", b""), b""
+        if isinstance(source, int):
+            with contextlib.suppress(OSError):
+                os.close(source)
+
+    @cached_property
+    def digest(self) -> str:
+        """Return the pack's name: as it was opened, else the SHA-256 of its bytes."""
+        return self._expected or self.computed_digest()
+
+    @cached_property
+    def names(self) -> Mapping[tuple[str, str], Place]:
+        """Return where each file lies, by area and name, sorted."""
+        return {
+            unpacked_name(packed): place(self._places, number)
+            for packed, number in self._numbers.items()
+        }
+
+    @cached_property
+    def _by_frame(self) -> dict[int, list[tuple[str, str]]]:
+        found: dict[int, list[tuple[str, str]]] = {}
+        for names, place in self.names.items():
+            found.setdefault(place.frame, []).append(names)
+        return found
+
+    def packed_names(self) -> Sequence[bytes]:
+        """Return the packed names of all files, sorted."""
+        return self._names
+
+    def has(self, packed: bytes) -> bool:
+        """Return True if the pack holds a file, by its packed name."""
+        return packed in self._numbers
+
+    def find(self, area: str, name: str) -> Place | None:
+        """Return where a file lies, or None."""
+        number = self._numbers.get(packed_name(area, name))
+        return None if number is None else place(self._places, number)
+
+    def read(self, area: str, name: str) -> bytes | None:
+        """Return a file, or None. Its frame is verified; whether it fits its name is not.
+
+        Raises:
+            CorruptError: its frame is damaged.
+            OSError: the pack cannot be read.
+        """
+        place = self.find(area, name)
+        if place is None:
+            return None
+        if place.frame >= len(self.frames):
+            raise CorruptError(f"{area} {name} lies in frame {place.frame}, which does not exist")
+        content = self._content(place.frame)
+        data = content[place.offset : place.offset + place.size]
+        if len(data) != place.size:
+            raise CorruptError(f"{area} {name} lies outside of frame {place.frame}")
+        return data
+
+    def stored(self, number: int) -> bytes:
+        """Return the bytes of a frame in the pack, not verified.
+
+        Raises:
+            OSError: the pack cannot be read.
+        """
+        frame = self.frames[number]
+        return self._read(frame.offset, frame.size)
+
+    def entries(self, number: int) -> list[Entry]:
+        """Return the files of a frame that the index has there; each is still to be verified.
+
+        Raises:
+            CorruptError: the frame is damaged.
+            OSError: the pack cannot be read.
+        """
+        content = self._content(number)
+        found = []
+        for area, name, at, size in read_head(content, number):
+            if self.find(area, name) == (number, at, size):
+                found.append(Entry(area, name, content[at : at + size]))
+        return found
+
+    def names_in(self, number: int) -> list[tuple[str, str]]:
+        """Return area and name of each file that the index has in a frame; nothing is read."""
+        return self._by_frame.get(number, [])
+
+    def check(self, gone: Collection[bytes] = ()) -> Iterator[Entry | PackFault]:
+        """Read everything; yield each file, still to be verified, and each fault.
+
+        Args:
+            gone: packed names of files that are left out; a frame of such files is not read.
+
+        Raises:
+            OSError: the pack cannot be read.
+        """
+        found, is_whole = 0, not gone
+        for number in range(len(self.frames)):
+            held = [packed_name(*names) for names in self.names_in(number)]
+            found += len(held)
+            if all(packed in gone for packed in held):
+                continue
+            try:
+                entries = self.entries(number)
+            except CorruptError as error:
+                is_whole = False
+                yield PackFault(number, f"{error.message}; it held {len(held):,} files")
+                continue
+            yield from (e for e in entries if packed_name(e.area, e.name) not in gone)
+            if len(entries) != len(held):
+                is_whole = False
+                yield PackFault(number, f"frame {number} holds other files than the index says")
+        if found != len(self):
+            yield PackFault(None, "its index names frames that do not exist")
+        elif is_whole and self._expected and (digest := self.computed_digest()) != self._expected:
+            yield PackFault(None, f"its SHA-256 is {digest}")
+
+    def faults(self) -> list[PackFault]:
+        """Read everything; return each fault.
+
+        Raises:
+            OSError: the pack cannot be read.
+        """
+        return [part for part in self.check() if isinstance(part, PackFault)]
+
+    def computed_digest(self) -> str:
+        """Read the whole pack and return its SHA-256, which should be its name.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        digest = hashlib.sha256()
+        for at in range(0, self.size, _READ_BYTES):
+            digest.update(self._read(at, min(_READ_BYTES, self.size - at)))
+        return digest.hexdigest()
+
+    def _content(self, number: int) -> bytes:
+        """Return the content of a frame; the last ones asked for are kept."""
+        with self._lock:
+            content = self._held.pop(number, None)
+            if content is not None:
+                self._held[number] = content
+                return content
+        content = read_content(self.stored(number), self.frames[number], number)
+        with self._lock:
+            if number not in self._held:
+                self._held[number] = content
+                self._held_bytes += len(content)
+            while self._held_bytes > _HELD_BYTES and len(self._held) > 1:
+                self._held_bytes -= len(self._held.pop(next(iter(self._held))))
+        return content
+
+    def _read(self, offset: int, size: int) -> bytes:
+        """Read up to `size` bytes; fewer at the end of a file that was cut short."""
+        if isinstance(self._source, bytes):
+            return self._source[offset : offset + size]
+        parts = []
+        while size and (part := os.pread(self._source, size, offset)):
+            parts.append(part)
+            offset, size = offset + len(part), size - len(part)
+        return b"".join(parts)
+
+
+class StoredPack(NamedTuple):
+    """A pack of a store, opened; `gone` has the packed names of what counts as missing in it."""
+
+    pack: Pack
+    gone: set[bytes]
+    identity: files.Identity
+
+    def has(self, packed: bytes) -> bool:
+        """Return True if it holds a file that does not count as missing."""
+        return self.pack.has(packed) and packed not in self.gone
+
+    def names(self, area: str, prefix: str = "") -> list[str]:
+        """Return the names of an area's files that do not count as missing, sorted.
+
+        Args:
+            area: of the files.
+            prefix: an even number of digits that the names begin with.
+        """
+        start = packed_name(area, prefix.ljust(64, "0"))[: 1 + len(prefix) // 2]
+        names = self.pack.packed_names()
+        first, last = (bisect_left(names, start + pad) for pad in (b"", b"\xff" * 33))
+        return [name[1:].hex() for name in names[first:last] if name not in self.gone]
+
+
+def open_stored(folders: Folders, digest: str) -> StoredPack:
+    """Open a pack of a store.
+
+    Raises:
+        CorruptError: it is not a pack, or its index is damaged.
+        OSError: it cannot be read.
+    """
+    descriptor = folders.open_file(f"{PACKS}/{digest}")
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise CorruptError("not a regular file")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    pack = open_pack(descriptor, digest=digest)
+    return StoredPack(pack, set(_read_gone(folders, digest)), files.identity(status))
+
+
+def _read_gone(folders: Folders, digest: str) -> Iterator[bytes]:
+    with contextlib.suppress(OSError):
+        file = files.read(folders, f"{PACKS}/{digest}{GONE}", limit_bytes=MAX_RECORD_BYTES)
+        for line in (b"" if file is None else file.data).splitlines():
+            area, _, name = line.decode("ascii", "replace").partition(" ")
+            if area in AREAS and is_name(name):
+                yield packed_name(area, name)
+
+
+def mark_missing(folders: Folders, opened: StoredPack, packed: Iterable[bytes]) -> None:
+    """Have files in a pack count as missing for every reader.
+
+    Raises:
+        OSError: the file system refuses; this reader counts them as missing all the same.
+    """
+    new = [name for name in packed if name not in opened.gone]
+    opened.gone.update(new)
+    lines = "".join("{} {}\n".format(*unpacked_name(name)) for name in new)
+    files.append(folders, f"{PACKS}/{opened.pack.digest}{GONE}", lines)
+
+
+def put_pack_away(
+    folders: Folders, digest: str, reason: str, identity: files.Identity | None
+) -> None:
+    """Move a pack to `quarantine/` and write down why; never raises for the disk."""
+    files.put_away(folders, f"{PACKS}/{digest}", f"{PACKS}-{digest}", reason, identity)
+    with contextlib.suppress(OSError):
+        folders.unlink(f"{PACKS}/{digest}{GONE}")
+
+
+class StorePacks:
+    """The packs of one store, opened when something is asked for that no other file has.
+
+    Args:
+        folders: of the store.
+        warn: is called with each fault: the pack's place, and the reason.
+        read_only: leave damaged packs in place.
+    """
+
+    def __init__(
+        self, folders: Folders, warn: Callable[[str, str], None], *, read_only: bool = False
+    ) -> None:
+        self._read_only = read_only
+        self._folders = folders
+        self._path = str(folders.path(PACKS))
+        self._warn = warn
+        self._seen: tuple[int, int] | None = None
+        self._open: dict[str, StoredPack] = {}
+        self._refused: set[str] = set()
+        self._held: dict[str, StoredPack] = {}
+
+    @property
+    def packs(self) -> Mapping[str, StoredPack]:
+        """The packs that can be read, by name; they are listed again after a change.
+
+        Raises:
+            OSError: they cannot be listed; also of all methods here that ask for a name.
+        """
+        try:
+            status = os.stat(self._path, follow_symlinks=False)
+        except FileNotFoundError:
+            self._open, self._seen = dict(self._held), None
+            return self._open
+        seen = status.st_ino, status.st_mtime_ns
+        if seen != self._seen:
+            names = [name for name in self._folders.names(PACKS) if is_name(name)]
+            opened = {name: pack for name in names if (pack := self._opened(name)) is not None}
+            self._open, self._seen = {**self._held, **opened}, seen
+        return self._open
+
+    def read(self, area: str, name: str, *, known: bool = False) -> files.Content | None:
+        """Return a file that a pack holds; whether it fits its name is not verified.
+
+        Args:
+            area: of the file.
+            name: of the file.
+            known: look only into packs that are open already.
+        """
+        packed = packed_name(area, name)
+        for digest, opened in (self._open if known else self.packs).items():
+            if opened.has(packed):
+                data = self._read(opened, area, name)
+                if data is not None:
+                    if next(iter(self._open)) != digest:  # files of one variant are in one pack
+                        self._open = {digest: opened, **self._open}
+                    return files.Content(data, files.IN_PACK)
+        return None
+
+    def holders(self, area: str, name: str) -> list[str]:
+        """Return the names of the packs that hold a file."""
+        packed = packed_name(area, name)
+        return [digest for digest, opened in self.packs.items() if opened.has(packed)]
+
+    def names(self, area: str, prefix: str = "") -> set[str]:
+        """Return the names of an area's files in packs; see `StoredPack.names`."""
+        return {name for opened in self.packs.values() for name in opened.names(area, prefix)}
+
+    def read_all(self, opened: StoredPack, area: str) -> Iterator[tuple[str, bytes]]:
+        """Yield name and bytes of each file of an area in a pack, as far as they can be read."""
+        for name in opened.names(area):
+            data = self._read(opened, area, name)
+            if data is not None:
+                yield name, data
+
+    def forget(self, area: str, name: str) -> None:
+        """Have a file count as missing in all packs; never raises for the disk."""
+        with contextlib.suppress(OSError):
+            for digest in self.holders(area, name):
+                self._forget(self._open[digest], [packed_name(area, name)])
+
+    def touch(self, area: str, name: str, touched: set[str]) -> bool:
+        """Set the time of a pack that holds a file to now; False if there is none.
+
+        Args:
+            area: of the file.
+            name: of the file.
+            touched: packs whose time this caller has set already; the pack is added.
+
+        Raises:
+            FileNotFoundError: the pack was removed this moment.
+            OSError: the time of the pack cannot be set.
+        """
+        holders = self.holders(area, name)
+        if holders and touched.isdisjoint(holders):
+            self._folders.touch(f"{PACKS}/{holders[0]}")
+            touched.add(holders[0])
+        return bool(holders)
+
+    def relist(self) -> None:
+        """List and open the packs again at the next use."""
+        self._open, self._refused, self._seen = dict(self._held), set(), None
+
+    def hold(self, pack: Pack) -> None:
+        """Have a pack count as one of the store's for as long as this object lives."""
+        self._held[pack.digest] = StoredPack(pack, set(), files.IN_PACK)
+        self.relist()
+
+    def _opened(self, digest: str) -> StoredPack | None:
+        if digest in self._open or digest in self._refused:
+            return self._open.get(digest)
+        place = f"{PACKS}/{digest}"
+        identity = None
+        try:
+            identity = files.identity(self._folders.status(place))
+            return open_stored(self._folders, digest)
+        except FileNotFoundError:
+            return None
+        except CorruptError as error:
+            self._warn(place, f"is corrupt and counts as missing: {error.message}")
+            if not self._read_only:
+                put_pack_away(self._folders, digest, error.message, identity)
+        except OSError as error:
+            self._warn(place, f"cannot be read: {error.strerror or error}")
+        self._refused.add(digest)
+        return None
+
+    def _read(self, opened: StoredPack, area: str, name: str) -> bytes | None:
+        try:
+            return opened.pack.read(area, name)
+        except CorruptError as error:
+            place = opened.pack.find(area, name)
+            lost = opened.pack.names_in(-1 if place is None else place.frame)
+            self._forget(opened, [packed_name(*names) for names in lost])
+            self._warn(
+                f"{PACKS}/{opened.pack.digest}",
+                f"is damaged, and {len(lost):,} files in it count as missing: {error.message}",
+            )
+            return None
+
+    def _forget(self, opened: StoredPack, packed: Iterable[bytes]) -> None:
+        if self._read_only:
+            opened.gone.update(packed)
+            return
+        with contextlib.suppress(OSError):  # then every reader finds it damaged
+            mark_missing(self._folders, opened, packed)

@@ -1,1 +1,0 @@
-"""Packs: many files of a store in one file."""

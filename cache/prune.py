@@ -1,0 +1,394 @@
+"""Pruning: carries out what `evict.decide` selects, and removes what nobody needs any more."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+
+from pallasc.cache import files, format, uses
+from pallasc.cache.evict import Eviction, Limits, Plan, decide, read_limits
+from pallasc.cache.format import ARTIFACTS, BLOBS, GONE, MANIFESTS, PACKS
+from pallasc.cache.inventory import INDEX, Inventory, PackFile, RecordFile, Scan, take_inventory
+from pallasc.cache.pack_writer import PackWriter
+from pallasc.cache.packs import PackFault, open_stored
+from pallasc.cache.store import Store
+from pallasc.errors import CorruptError, ToolError
+
+TIDY_EVERY_S = 3600.0
+MOST_PACKS = 32
+"""More packs than this are merged."""
+MAX_MERGED_BYTES = 64 * 2**20
+"""A pack is evicted whole, so it must not become a large part of a store."""
+MAX_USES_AGE_S = 30 * 86_400.0
+"""Age of counts that were never added to the totals, as on file systems without locks."""
+_TIDIED = "stat/tidied"
+_MOST_USES = 100
+"""More published counts than this are added to the totals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """Numbers of files that were cleared away, or would be, and their bytes."""
+
+    temporaries: int = 0
+    leases: int = 0
+    locks: int = 0
+    quarantined: int = 0
+    uses: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class Pruned:
+    """Result of pruning.
+
+    Attributes:
+        dry_run: nothing was touched.
+        limits: what the store was made to fit.
+        plan: the decision. What a build began to use meanwhile was kept nevertheless.
+        evictions: evictions of the plan that were carried out, or would be.
+        records, blobs, manifests: number of files of each that went, not counting those in packs.
+        freed_bytes: size of those files and packs.
+        leftovers: what else was cleared away.
+        names: names of kernels by action key, for those in the plan.
+        warnings: what could not be looked at or removed.
+    """
+
+    dry_run: bool
+    limits: Limits
+    plan: Plan
+    names: dict[str, list[str]]
+    warnings: list[str]
+    evictions: list[Eviction] = field(default_factory=list)
+    blobs: int = 0
+    manifests: int = 0
+    freed_bytes: int = 0
+    leftovers: Leftovers = field(default_factory=Leftovers)
+
+    @property
+    def records(self) -> int:
+        """The number of records that went."""
+        return sum(isinstance(eviction.unit, RecordFile) for eviction in self.evictions)
+
+    @property
+    def excess_bytes(self) -> int:
+        """Bytes by which the store stays over its limit."""
+        limit, left = self.limits.max_bytes, self.plan.bytes_before - self.freed_bytes
+        return 0 if limit is None else max(0, left - limit)
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON."""
+        evicted, packs = [], []
+        for unit, reason, size, *_ in self.evictions:
+            figures = {"reason": reason, "bytes": size, "last_use": unit.identity[1] / 1e9}
+            if isinstance(unit, RecordFile):
+                evicted.append({"key": unit.key, "names": self.names.get(unit.key, []), **figures})
+            else:
+                packs.append({"digest": unit.digest, "records": len(unit.keys), **figures})
+        return {
+            "dry_run": self.dry_run,
+            "limit_bytes": self.limits.max_bytes,
+            "limit_age_s": self.limits.max_age_s,
+            "bytes_before": self.plan.bytes_before,
+            "bytes_after": self.plan.bytes_before - self.freed_bytes,
+            "excess_bytes": self.excess_bytes,
+            "records": self.records,
+            "blobs": self.blobs,
+            "manifests": self.manifests,
+            "held": sum(retained.records for retained in self.plan.retained),
+            "kept": [retained._asdict() for retained in self.plan.retained],
+            "complete": self.plan.complete,
+            "evicted": evicted,
+            "packs": packs,
+            "leftovers": asdict(self.leftovers),
+            "warnings": self.warnings,
+        }
+
+
+def prune(
+    store: Store,
+    *,
+    limits: Limits | None = None,
+    keep: frozenset[str] = frozenset(),
+    dry_run: bool = False,
+    now_ns: int | None = None,
+    clear: bool = False,
+) -> Pruned:
+    """Make a store fit its limits and clear what dead processes left in it.
+
+    Args:
+        store: the store.
+        limits: `read_limits()` by default.
+        keep: action keys of artifacts that stay.
+        dry_run: only report what would go.
+        now_ns: the time now.
+        clear: report "clear" as the reason of everything that goes.
+
+    Raises:
+        SpecError: a variable of the environment is not a size or age.
+        CorruptError: something is in the place of a folder of the store; nothing is touched then.
+        ToolError: the store cannot be listed.
+    """
+    limits = read_limits() if limits is None else limits
+    store.folders.check()
+    uses.read_totals(store, timeout_s=0)
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    inventory = take_inventory(store, repair=not dry_run)
+    held = uses.Held()
+    try:
+        held = uses.held_by_leases(store.folders, now_ns=now_ns)
+    except OSError as error:
+        message = f"{error.filename}: cannot be read: {error.strerror or error}"
+        inventory.faults.append(message)
+    plan = decide(inventory, limits, held, now_ns=now_ns, keep=keep, clear=clear)
+    pruned = Pruned(dry_run, limits, plan, _names(inventory, plan), inventory.faults)
+    _carry_out(store, inventory, pruned)
+    pruned.leftovers = _Sweep(store, dry_run).run(limits, now_ns)
+    return pruned
+
+
+def clear(store: Store, *, dry_run: bool = False, now_ns: int | None = None) -> Pruned:
+    """Remove everything but what running builds hold; statistics start again from zero.
+
+    Raises:
+        CorruptError, ToolError: as for `prune`.
+    """
+    # One nanosecond later, so that files published this very moment count as old.
+    now_ns = (time.time_ns() if now_ns is None else now_ns) + 1
+    nothing = Limits(max_bytes=0, max_age_s=0.0, grace_s=0.0, quarantine_s=0.0)
+    pruned = prune(store, limits=nothing, dry_run=dry_run, now_ns=now_ns, clear=True)
+    if not dry_run:
+        with contextlib.suppress(OSError):
+            names = [f"{uses.USES}/{name}" for name in store.folders.names(uses.USES)]
+            for place in (INDEX, uses.TOTALS, *names):
+                with contextlib.suppress(OSError):
+                    store.folders.unlink(place)
+    return pruned
+
+
+def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = None) -> Pruned | None:
+    """Prune if that was not done within the last hour; None if it was, or nothing has to go.
+
+    This runs at the end of a build that made something. A store that is surely below its limits is
+    not read. No fault of the disk is raised.
+
+    Raises:
+        SpecError: a variable of the environment is not a size or age.
+    """
+    limits = read_limits() if limits is None else limits
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    with contextlib.suppress(OSError):
+        if abs(now_ns - store.folders.status(_TIDIED).st_mtime_ns) < TIDY_EVERY_S * 1e9:
+            return None
+    if not store.folder.is_dir():
+        return None
+    with contextlib.suppress(OSError, ToolError, CorruptError):
+        store.folders.check()
+        with files.temporary(store.folders, b"") as place:
+            store.folders.touch(place, time_ns=now_ns)
+            store.folders.rename(place, _TIDIED)
+        if store.packed is not None:
+            merge_packs(store)
+        if len(store.folders.names(uses.USES)) >= _MOST_USES:
+            uses.read_totals(store, timeout_s=0)
+        if not _fits(store, limits):
+            return prune(store, limits=limits, now_ns=now_ns)
+    return None
+
+
+def _fits(store: Store, limits: Limits) -> bool:
+    """Return True if a store is surely below its limits, by the sizes of its files alone."""
+    if limits.max_age_s is not None:
+        return False
+    if limits.max_bytes is None:
+        return True
+    scan = Scan(store.folders)
+    listed = [seen for area in (BLOBS, ARTIFACTS, MANIFESTS) for _, seen in scan.area(area)]
+    listed += [seen for _, seen in scan.packs()]
+    return sum(seen[2] for seen in listed) < limits.max_bytes
+
+
+def _names(inventory: Inventory, plan: Plan) -> dict[str, list[str]]:
+    going = {e.unit.key for e in plan.evictions if isinstance(e.unit, RecordFile)}
+    variants = inventory.variants(going)
+    return {key: sorted({about.name for about in of}) for key, of in variants.items()}
+
+
+def _carry_out(store: Store, inventory: Inventory, pruned: Pruned) -> None:
+    """Remove the files of the plan, each record before its blobs, and count them.
+
+    A file that a build used since the decision has another time, and stays.
+    """
+    plan = pruned.plan
+
+    def remove(place: str, identity: files.Identity) -> bool:
+        try:
+            gone = pruned.dry_run or files.remove_same(store.folders, place, identity)
+        except OSError as error:
+            path = store.folders.path(place)
+            pruned.warnings.append(f"{path}: cannot be removed: {error.strerror or error}")
+            return False
+        pruned.freed_bytes += identity[2] if gone else 0
+        return gone
+
+    def remove_manifests(names: Iterable[str]) -> None:
+        for name in names:
+            place = format.relative_path(MANIFESTS, name)
+            pruned.manifests += remove(place, inventory.manifests[name].identity)
+
+    spared: set[str] = set()
+    for eviction in plan.evictions:
+        unit = eviction.unit
+        is_pack = isinstance(unit, PackFile)
+        place = f"{PACKS}/{unit[0]}" if is_pack else format.relative_path(ARTIFACTS, unit[0])
+        if not remove(place, unit.identity):
+            spared.update(() if isinstance(unit, PackFile) else unit.blobs)
+            continue
+        pruned.evictions.append(eviction)
+        remove_manifests(eviction.manifests)
+        if is_pack and not pruned.dry_run:
+            with contextlib.suppress(OSError):
+                store.folders.unlink(place + GONE)
+    going = [name for eviction in plan.evictions for name in eviction.blobs]
+    for name in (*plan.orphans, *going):
+        if name not in spared:
+            pruned.blobs += remove(format.relative_path(BLOBS, name), inventory.blobs[name])
+    remove_manifests(plan.dangling)
+    store.relist_packs()
+
+
+class _Sweep:
+    """Removes, or only counts, what dead processes left, and old files of the quarantine."""
+
+    def __init__(self, store: Store, dry_run: bool) -> None:
+        self._folders, self._dry_run = store.folders, dry_run
+        self._bytes = 0
+
+    def run(self, limits: Limits, now_ns: int) -> Leftovers:
+        quarantined_ns = now_ns - round(limits.quarantine_s * 1e9)
+        uses_ns = now_ns - round(MAX_USES_AGE_S * 1e9)
+
+        def is_dead(name: str, status: os.stat_result) -> bool:
+            return files.is_over(name, status.st_mtime_ns, now_ns=now_ns)
+
+        def has_no_pack(name: str, status: os.stat_result) -> bool:
+            path = self._folders.path(f"{PACKS}/{name.removesuffix(GONE)}")
+            return name.endswith(GONE) and not os.path.lexists(path)
+
+        return Leftovers(
+            self._folder("tmp", is_dead) + self._folder(PACKS, has_no_pack),
+            self._folder(uses.LEASES, is_dead),
+            self._locks(),
+            # Being quarantined changes the change time; the modification time is from before.
+            self._folder(files.QUARANTINE, lambda _, at: at.st_ctime_ns <= quarantined_ns),
+            self._folder(uses.USES, lambda _, at: at.st_mtime_ns <= uses_ns),
+            self._bytes,
+        )
+
+    def _folder(self, folder: str, is_over: Callable[[str, os.stat_result], bool]) -> int:
+        count = 0
+        for name in self._names(folder):
+            place = f"{folder}/{name}"
+            with contextlib.suppress(OSError):
+                status = self._folders.status(place)
+                if not is_over(name, status):
+                    continue
+                if not self._dry_run and stat.S_ISDIR(status.st_mode):
+                    self._folders.remove_tree(place)
+                elif not self._dry_run:
+                    self._folders.unlink(place)
+                self._bytes += status.st_size
+                count += 1
+        return count
+
+    def _locks(self) -> int:
+        count = 0
+        for name in self._names(files.LOCKS):
+            with contextlib.suppress(OSError):
+                place = f"{files.LOCKS}/{name}"
+                count += files.is_free(self._folders, place, remove=not self._dry_run)
+        return count
+
+    def _names(self, folder: str) -> list[str]:
+        with contextlib.suppress(OSError):
+            return self._folders.names(folder)
+        return []
+
+
+Listed = tuple[str, files.Identity]
+
+
+def merge_packs(store: Store, *, most: int | None = None) -> int:
+    """Merge small packs where there are more than `most`, by default `MOST_PACKS`.
+
+    Packs that were last used one after the other are merged, and the time of the result is the
+    latest of theirs: what a running build holds stays held. What counts as missing is left out. A
+    damaged pack stays as it is.
+
+    Returns:
+        The number of packs that were replaced.
+
+    Raises:
+        OSError: the disk refuses; every file is in one pack or the other all the same.
+    """
+    packs = list(Scan(store.folders).packs())
+    if len(packs) <= (MOST_PACKS if most is None else most):
+        return 0
+    packs.sort(key=lambda pack: (pack[1][1], pack[0]), reverse=True)
+    merged = sum(_merge(store, group) for group in _groups(packs))
+    store.relist_packs()
+    return merged
+
+
+def _groups(packs: Sequence[Listed]) -> Iterator[list[Listed]]:
+    """Yield packs that become one; each is small enough to gain from it."""
+    group: list[Listed] = []
+    size = 0
+    for digest, identity in packs:
+        if identity[2] > MAX_MERGED_BYTES // 2:
+            continue
+        if size + identity[2] > MAX_MERGED_BYTES:
+            yield group
+            group, size = [], 0
+        group.append((digest, identity))
+        size += identity[2]
+    yield group
+
+
+def _merge(store: Store, group: Sequence[Listed]) -> int:
+    """Write one pack of several, then remove those; return how many were removed."""
+    out = io.BytesIO()
+    writer = PackWriter(out)
+    copied = [listed for listed in group if _copy(store, listed[0], writer)]
+    if len(copied) < 2:
+        return 0
+    digest = writer.close().digest
+    with files.temporary(store.folders, out.getvalue()) as place:
+        store.folders.touch(place, time_ns=max(identity[1] for _, identity in copied))
+        files.publish_first(store.folders, place, f"{PACKS}/{digest}")
+    removed = 0
+    for name, identity in copied:
+        place = f"{PACKS}/{name}"
+        # A build that began to use it has changed its time.
+        if name != digest and files.remove_same(store.folders, place, identity):
+            removed += 1
+            with contextlib.suppress(OSError):
+                store.folders.unlink(place + GONE)
+    return removed
+
+
+def _copy(store: Store, digest: str, writer: PackWriter) -> bool:
+    """Copy the frames of a pack; False if it is damaged."""
+    with contextlib.suppress(CorruptError, OSError):
+        opened = open_stored(store.folders, digest)
+        if any(isinstance(part, PackFault) for part in opened.pack.check(opened.gone)):
+            return False
+        for number in range(len(opened.pack.frames)):
+            writer.copy_from(opened.pack, number, without=opened.gone)
+        return True
+    return False

@@ -1,1 +1,0 @@
-"""What keeps a store in order: eviction, limits, verification, statistics."""

@@ -1,0 +1,367 @@
+"""Verification: everything in a store is read and compared with its name and its records."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from pallasc.cache import files, format, stat_digest, uses
+from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, PACKS
+from pallasc.cache.inventory import INDEX, Scan
+from pallasc.cache.packs import (
+    PackFault,
+    StoredPack,
+    mark_missing,
+    open_stored,
+    packed_name,
+    put_pack_away,
+)
+from pallasc.cache.store import Store
+from pallasc.errors import CorruptError, ToolError
+
+CORRUPT, INCOMPLETE, FOREIGN, UNREADABLE = "corrupt", "incomplete", "foreign", "unreadable"
+_SINGLES: dict[str, Callable[[bytes], object]] = {
+    "stat/digests": stat_digest.decode,
+    "stat/totals": lambda data: uses.decode_totals(format.TOTALS, uses.TOTALS_NAME, data),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is not as it should be.
+
+    Attributes:
+        kind: "corrupt": the bytes do not fit the name · "incomplete": a record lacks a blob ·
+            "foreign": not a file of a store · "unreadable": the disk refuses.
+        path: its place, below the version's folder.
+        reason: what is wrong.
+        repaired: it is quarantined, and the next build makes it again; totals restart at zero.
+    """
+
+    kind: str
+    path: str
+    reason: str
+    repaired: bool = False
+
+
+@dataclass(slots=True)
+class Verified:
+    """Result of a verification.
+
+    Attributes:
+        records, blobs, manifests, uses: number of sound files of each, those in packs too.
+        source_lines: number of those manifests that have the source lines of an artifact.
+        packs: number of sound packs.
+        stat: number of sound files in `stat/` that say something, of two.
+        bytes: how much was read.
+        orphans: blobs that no record names; pruning takes them.
+        dangling: manifests that lead to no record; pruning takes them.
+        findings: everything that is wrong.
+    """
+
+    records: int = 0
+    blobs: int = 0
+    manifests: int = 0
+    source_lines: int = 0
+    packs: int = 0
+    uses: int = 0
+    stat: int = 0
+    bytes: int = 0
+    orphans: int = 0
+    dangling: int = 0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """True if nothing is wrong, or everything was repaired."""
+        return all(finding.repaired for finding in self.findings)
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as JSON."""
+        return {**asdict(self), "ok": self.ok}
+
+
+class _Record(NamedTuple):
+    """A record of the right form, and the pack that holds it."""
+
+    key: str
+    body: Mapping[str, Any]
+    identity: files.Identity | None
+    pack: StoredPack | None
+
+
+def verify(store: Store, *, repair: bool = False) -> Verified:
+    """Read every file of a store and report faults.
+
+    Args:
+        store: the store.
+        repair: quarantine damaged files, so that the next build makes them again, and remove the
+            index, which the next command makes again.
+    """
+    return _Verification(store, repair).run()
+
+
+class _Verification:
+    """The state of one verification: what was found so far."""
+
+    def __init__(self, store: Store, repair: bool) -> None:
+        self._store, self._folders, self._repair = store, store.folders, repair
+        self._result = Verified()
+        self._sizes: dict[str, int] = {}
+        self._unreadable: set[str] = set()
+        self._refused: set[str] = set()
+        self._records: list[_Record] = []
+        self._sound: set[str] = set()
+        """Keys of sound records."""
+        self._actions: dict[str, str] = {}
+        """The action keys that sound manifests lead to."""
+        self._faults: dict[str, list[tuple[str, str]]] = {}
+        """Kind and reason of each fault, by pack."""
+        self._wrong: dict[str, set[bytes]] = {}
+        """Packed names of damaged files, by pack."""
+        self._useless: set[str] = set()
+        """Packs that are wrong as a whole."""
+
+    def run(self) -> Verified:
+        result = self._result
+        self._check_folders()
+        scan = Scan(self._folders)
+        for area in (BLOBS, ARTIFACTS, MANIFESTS):
+            for name, _ in scan.area(area):
+                self._check_file(area, name)
+        packs = [pack for digest, _ in scan.packs() if (pack := self._read_pack(digest))]
+        for record in self._records:
+            self._check_record(record)
+        for pack in packs:
+            self._finish_pack(pack)
+        for place in scan.foreign:
+            if place not in self._refused:
+                self._move_foreign(place)
+        for place, reason in scan.faults:
+            self._find(UNREADABLE, place, reason)
+        self._check_singles()
+        keys = {record.key for record in self._records}
+        named = Counter(b["digest"] for r in self._records for b in r.body["blobs"].values())
+        result.records, result.manifests = len(self._sound), len(self._actions)
+        result.blobs = len(self._sizes)
+        result.dangling = sum(bool(key) and key not in keys for key in self._actions.values())
+        result.orphans = sum(not named[digest] for digest in self._sizes)
+        if self._repair:
+            with contextlib.suppress(OSError):
+                self._folders.unlink(INDEX)
+        return result
+
+    def _check_folders(self) -> None:
+        try:
+            refused = list(self._folders.refused())
+        except ToolError as error:
+            self._find(UNREADABLE, "", error.message)
+            return
+        for place, kind in refused:
+            self._move_foreign(place, f"{kind} is in the place of a folder of the store")
+            self._refused.add(place)
+
+    def _check_file(self, area: str, name: str) -> None:
+        place = format.relative_path(area, name)
+        limit = None if area == BLOBS else format.MAX_RECORD_BYTES
+        file = self._read(place, limit_bytes=limit)
+        if file is None:
+            return
+        try:
+            if file.fault:
+                raise CorruptError(file.fault)
+            self._check(area, name, file.data, file.identity)
+        except CorruptError as error:
+            self._put_away(CORRUPT, area, name, error.message, file.identity)
+
+    def _read_pack(self, digest: str) -> StoredPack | None:
+        place = f"{PACKS}/{digest}"
+        try:
+            opened = open_stored(self._folders, digest)
+            for part in opened.pack.check(opened.gone):
+                if isinstance(part, PackFault):
+                    self._faults.setdefault(digest, []).append((CORRUPT, part.reason))
+                    if part.frame is None:
+                        self._useless.add(digest)
+                    else:
+                        lost = opened.pack.names_in(part.frame)
+                        self._wrong.setdefault(digest, set()).update(packed_name(*n) for n in lost)
+                    continue
+                try:
+                    self._check(part.area, part.name, part.data, None, opened)
+                except CorruptError as error:
+                    self._fault(opened, CORRUPT, part.area, part.name, error.message)
+            return opened
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._find(UNREADABLE, place, f"cannot be read: {error.strerror or error}")
+        except CorruptError as error:
+            done = self._repair and self._put_pack_away(digest, error.message, None)
+            self._find(CORRUPT, place, error.message, repaired=done)
+        return None
+
+    def _check(
+        self,
+        area: str,
+        name: str,
+        data: bytes,
+        identity: files.Identity | None,
+        pack: StoredPack | None = None,
+    ) -> None:
+        """Check the bytes of a file; whether a record counts is decided later.
+
+        Raises:
+            CorruptError: they do not fit the name.
+        """
+        if area == BLOBS:
+            if (actual := format.sha256(data)) != name:
+                raise CorruptError(f"its SHA-256 is {actual}")
+            self._sizes[name] = len(data)
+            return
+        body, _ = format.decode(KINDS[area], name, data)
+        if area == ARTIFACTS:
+            self._records.append(_Record(name, body, identity, pack))
+            return
+        if name not in self._actions:
+            self._result.source_lines += bool(body.get("lines"))
+        self._actions[name] = str(body.get("action", ""))
+
+    def _check_record(self, record: _Record) -> None:
+        reason = self._lack_of(record.body)
+        if not reason:
+            self._sound.add(record.key)
+        elif record.pack is not None:
+            self._fault(record.pack, INCOMPLETE, ARTIFACTS, record.key, reason)
+        elif self._is_still(format.relative_path(ARTIFACTS, record.key), record.identity):
+            self._put_away(INCOMPLETE, ARTIFACTS, record.key, reason, record.identity)
+
+    def _lack_of(self, body: Mapping[str, Any]) -> str:
+        """Return why a record lacks a blob, "" if it has all."""
+        for name, blob in sorted(body["blobs"].items()):
+            digest = blob["digest"]
+            if digest in self._unreadable:
+                continue
+            if digest not in self._sizes and not self._is_new(digest):
+                return f"its blob {digest} is missing or corrupt"
+            size = self._sizes.get(digest, blob["size"])
+            if size != blob["size"]:
+                return f"its blob {name!r} has {size} bytes, not {blob['size']}"
+        return ""
+
+    def _is_new(self, digest: str) -> bool:
+        """Look again: a build may have published the blob since the blobs were listed."""
+        try:
+            seen = files.read(self._folders, format.relative_path(BLOBS, digest))
+            if seen is not None and not seen.fault:
+                self._check(BLOBS, digest, seen.data, seen.identity)
+                return True
+        except CorruptError:
+            pass
+        except OSError:  # which the walk has reported
+            return True
+        return False
+
+    def _fault(self, opened: StoredPack, kind: str, area: str, name: str, reason: str) -> None:
+        digest = opened.pack.digest
+        self._faults.setdefault(digest, []).append((kind, f"{area} {name}: {reason}"))
+        self._wrong.setdefault(digest, set()).add(packed_name(area, name))
+
+    def _finish_pack(self, opened: StoredPack) -> None:
+        digest = opened.pack.digest
+        faults = self._faults.get(digest, [])
+        done = False
+        if self._repair and digest in self._useless:
+            done = self._put_pack_away(digest, faults[-1][1], opened.identity)
+        elif self._repair and faults:
+            with contextlib.suppress(OSError):
+                mark_missing(self._folders, opened, self._wrong[digest])
+                self._store.relist_packs()
+                done = True
+        for kind, reason in faults:
+            self._find(kind, f"{PACKS}/{digest}", reason, repaired=done)
+        self._result.packs += not faults
+        self._result.bytes += opened.pack.size
+
+    def _put_pack_away(self, digest: str, reason: str, seen: files.Identity | None) -> bool:
+        put_pack_away(self._folders, digest, reason, seen)
+        self._store.relist_packs()
+        return not os.path.lexists(self._folders.path(f"{PACKS}/{digest}"))
+
+    def _check_singles(self) -> None:
+        """Check uses, and what `stat/` remembers."""
+        names: Iterable[str] = ()
+        try:
+            names = () if "uses" in self._refused else self._folders.names("uses")
+        except OSError as error:
+            self._find(UNREADABLE, "uses", f"cannot be listed: {error.strerror or error}")
+        for name in names:
+            if not format.is_name(name):
+                self._move_foreign(f"uses/{name}")
+            else:
+                as_uses = partial(uses.decode_totals, format.USES, name)
+                self._result.uses += self._is_sound(f"uses/{name}", as_uses)
+        for place, decode in _SINGLES.items():
+            self._result.stat += self._is_sound(place, decode)
+
+    def _is_sound(self, place: str, decode: Callable[[bytes], object]) -> bool:
+        file = self._read(place, limit_bytes=format.MAX_RECORD_BYTES)
+        if file is None:
+            return False
+        try:
+            if file.fault:
+                raise CorruptError(file.fault)
+            decode(file.data)
+        except CorruptError as error:
+            label = place.replace("/", "-")
+            if self._repair:
+                files.put_away(self._folders, place, label, error.message, file.identity)
+            self._find(CORRUPT, place, error.message, repaired=self._repair)
+            return False
+        return True
+
+    def _read(self, place: str, *, limit_bytes: int | None = None) -> files.Content | None:
+        try:
+            file = files.read(self._folders, place, limit_bytes=limit_bytes)
+        except OSError as error:
+            self._unreadable.add(place.rpartition("/")[2])
+            self._find(UNREADABLE, place, f"cannot be read: {error.strerror or error}")
+            return None
+        self._result.bytes += 0 if file is None else len(file.data)
+        return file
+
+    def _put_away(
+        self, kind: str, area: str, name: str, reason: str, identity: files.Identity | None
+    ) -> None:
+        if self._repair:
+            self._store.put_away(area, name, reason, identity)
+        self._find(kind, format.relative_path(area, name), reason, repaired=self._repair)
+
+    def _move_foreign(
+        self, place: str, reason: str = "a store has no file of this name or type"
+    ) -> None:
+        done = False
+        if self._repair:
+            with contextlib.suppress(OSError):
+                if place == files.QUARANTINE:  # it cannot be put into itself
+                    self._folders.unlink(place)
+                else:
+                    aside = f"{files.QUARANTINE}/foreign-{secrets.token_hex(8)}"
+                    self._folders.rename(place, aside)
+                done = True
+        self._find(FOREIGN, place, reason, repaired=done)
+
+    def _is_still(self, place: str, identity: files.Identity | None) -> bool:
+        """Return True if a file is the one that was read, and not evicted or made again."""
+        with contextlib.suppress(OSError):
+            return files.identity(self._folders.status(place)) == identity
+        return False
+
+    def _find(self, kind: str, path: str, reason: str, *, repaired: bool = False) -> None:
+        self._result.findings.append(Finding(kind, path, reason, repaired))
