@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pallasc.compiler.executable.host_stub import locate
@@ -13,21 +13,25 @@ from pallasc.specs.artifacts.peers import Peers
 from pallasc.specs.artifacts.plan import Bytes, Launch, Parameter, Pointer
 
 
-def mosaic_parameter(argument: Any, positions: list[tuple[int, int]]) -> Parameter:
+def mosaic_parameter(
+    argument: Any, positions: list[tuple[int, int]], sizes: Sequence[int]
+) -> Parameter:
     """Turn a recorded argument of Mosaic's into a parameter of the plan.
 
     Args:
         argument: what the host function passed (`compiler/executable/host_stub.py`).
         positions: where its operands and then its results lie: (buffer, byte offset).
+        sizes: of each, as a `Pointer` has it.
 
     Raises:
         CompileError: it points to no buffer of the call, or a tensor map breaks a rule.
     """
     if argument.address is not None:
-        if locate(argument.address) == (len(positions), 0):
+        index, inner = locate(argument.address)
+        if (index, inner) == (len(positions), 0):
             return Peers()
         buffer, offset = _resolve(argument.address, positions)
-        return Pointer(buffer, offset)
+        return Pointer(buffer, offset, max(sizes[index] - inner, 0))
     maps = []
     for at, tensor_map in argument.maps:
         buffer, offset = _resolve(tensor_map.address, positions)

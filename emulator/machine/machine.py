@@ -214,8 +214,7 @@ class Machine:
         """Return where the bytes behind a generic address lie: in parameters or global memory."""
         if address >= PARAMETERS:
             return launch.parameters, address - PARAMETERS
-        region = self.memory.find(address)
-        return region, address - region.base
+        return self.memory.find(address)
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Run kernels, one a device, beside each other until all have ended.

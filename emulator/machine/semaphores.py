@@ -7,9 +7,8 @@ load whose value the loop compares. What a loop waits for is in its code, and no
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import Any
 
-from pallasc.emulator.machine.memory import GLOBAL, Region
+from pallasc.emulator.machine.memory import GLOBAL, GlobalMemory, Region
 from pallasc.emulator.machine.waits import MemoryWait
 from pallasc.emulator.machine.warp import Split, Warp
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register
@@ -79,8 +78,6 @@ def _name(warp: Warp, region: Region, offset: int, width: int) -> str:
     """Return which word of an array it is; those that only the kernel has are its semaphores."""
     if not region.is_scratch:
         return f"word {offset // width} of {region.label or 'global memory'}"
-    parameters: Any = warp.block.launch.parameters.views[8]
-    address = region.base + offset
-    starts = [int(each) for each in parameters if region.base <= int(each) <= address]
-    first = max(starts, default=region.base)
-    return f"word {(address - first) // width} of the kernel's semaphores"
+    memory: GlobalMemory = warp.block.machine.memory
+    holds = [w.start for w in memory.windows if w.region is region and w.start <= offset < w.end]
+    return f"word {(offset - max(holds)) // width} of the kernel's semaphores"

@@ -186,11 +186,8 @@ class Operations(Registers):
         if not operation.cells_read and not operation.cells_written:
             return
         own = thread.frontier.own
-        tensor = np.zeros(own.shape[1], np.bool_)
-        first = thread.cluster.agents.of_warp(who.TENSOR_CORE, 0)
-        tensor[first : first + thread.cluster.agents.warps] = True
         moves = operation.what in ("tcgen05.ld", "tcgen05.st")
-        known = np.where(tensor, own[who.AFTER], own[GENERIC]) if moves else own[GENERIC].copy()
+        known = np.where(self._fenced_agents(thread, moves), own[who.AFTER], own[GENERIC])
         known[agent] = ALWAYS
         for cells in operation.cells_read:
             shadow, index = self._tensor_shadow(thread, cells)
@@ -203,6 +200,20 @@ class Operations(Registers):
             if late:
                 self._report_overwritten(thread, shadow, index, late, event)
             shadow.written[index] = event
+
+    def _fenced_agents(self, thread: Thread, moves: bool) -> np.ndarray:
+        """Return bool[agents]: those whose accesses to tensor memory need tcgen05.fence.
+
+        Between the warps of a warpgroup a barrier orders loads, stores and what follows them:
+        Mosaic's `commit_tmem` and `wait_load_tmem` have no fence (9.7.16.6.4 asks for one).
+        """
+        agents = thread.cluster.agents
+        warpgroups = thread.cluster.warpgroups
+        fenced = np.zeros((who.KINDS, agents.warps), np.bool_)
+        fenced[who.TENSOR_CORE :] = warpgroups != warpgroups[thread.number]
+        if moves:
+            fenced[who.TENSOR_CORE] = True
+        return np.append(fenced, np.zeros(who.COPIES, np.bool_))
 
     def _tensor_shadow(self, thread: Thread, cells: Any) -> tuple[Shadow, np.ndarray]:
         memory, lanes, columns = cells
