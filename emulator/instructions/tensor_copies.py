@@ -17,7 +17,7 @@ from pallasc.emulator.instructions.bulk_groups import (
 from pallasc.emulator.instructions.memory import lanes
 from pallasc.emulator.machine.asynchronous import Asynchronous, Range
 from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT
+from pallasc.emulator.machine.memory import OFFSET_MASK, PARAMETERS, RANK_SHIFT
 from pallasc.emulator.machine.tensor_maps import TensorMaps
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Address, Instruction, Operand, Vector
@@ -199,7 +199,9 @@ def _writer(
 
 def map_of(w: Warp, address: int) -> tuple[TensorMap, int]:
     """Return the tensor map at an address, and the address of its array."""
-    region, offset = w.block.machine.opaque(w.block.launch, address)
+    region, offset = w.block.launch.parameters, address - PARAMETERS
+    if address < PARAMETERS:
+        region, offset = w.block.machine.memory.find(address)
     maps: TensorMaps = w.block.machine.tensor_maps
     return maps.decode(region.data[offset : offset + MAP_BYTES].tobytes())
 

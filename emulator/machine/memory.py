@@ -8,7 +8,6 @@ where a block of rank r in its cluster begins at r << 24, as it does on NVIDIA's
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -56,16 +55,6 @@ class Region:
         self.data: Bytes = np.full(padded, fill, np.uint8)
         self.views = {width: self.data.view(dtype) for width, dtype in UNSIGNED.items()}
 
-    @classmethod
-    def over(cls, base: int, data: Bytes, label: str = "") -> Region:
-        """Return a region whose bytes are these, not a copy of them."""
-        region = cls(base, 0, label)
-        region.size = data.size
-        region.data = data
-        for width, dtype in UNSIGNED.items():
-            region.views[width] = data[: data.size // width * width].view(dtype)
-        return region
-
     def adopt(self, data: Bytes) -> None:
         """Take these bytes as the content, from the start."""
         self.data[: data.size] = data
@@ -85,28 +74,23 @@ class GlobalMemory:
     """All allocations of all devices; addresses differ between devices.
 
     An allocation has a window of addresses for all its bytes, and may have more for parts of it.
-
-    Args:
-        resolve: returns the memory that lies at an address of none of the allocations, if any does;
-            its addresses must be outside of theirs.
     """
 
     bases: list[int] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)  # in the order of their bases
     next: int = GLOBAL
     multicast: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    resolve: Callable[[int], Region | None] | None = None
 
     def allocate(self, size: int, alignment: int = 256, label: str = "", fill: int = 0) -> Region:
         """Return a new allocation; what lies between two belongs to none."""
         region = Region(self._reserve(size, alignment), size, label, fill)
-        self._insert(len(self.bases), Window(region.base, region, 0, size))
+        self.insert(Window(region.base, region, 0, size))
         return region
 
     def map_part(self, region: Region, start: int, size: int) -> int:
         """Return an address of some bytes of an allocation, from which no others are reached."""
         base = self._reserve(size, 256) + start % 256
-        self._insert(len(self.bases), Window(base - start, region, start, start + size))
+        self.insert(Window(base - start, region, start, start + size))
         return base
 
     def unmap_parts(self) -> None:
@@ -120,8 +104,11 @@ class GlobalMemory:
         self.next = base + size + _GUARD
         return base
 
-    def _insert(self, at: int, window: Window) -> None:
-        self.bases.insert(at, window.origin + window.start)
+    def insert(self, window: Window) -> None:
+        """Let addresses that no other window has stand for bytes of a region."""
+        base = window.origin + window.start
+        at = bisect.bisect(self.bases, base)
+        self.bases.insert(at, base)
         self.windows.insert(at, window)
 
     def map_multicast(self, members: tuple[int, ...], size: int) -> int:
@@ -132,15 +119,16 @@ class GlobalMemory:
 
     def members(self, address: int) -> tuple[int, ...]:
         """Return the addresses that a multicast address stands for."""
-        for base, (*members, size) in self.multicast.items():
-            if base <= address < base + size:
-                return tuple(member + address - base for member in members)
-        raise Fault("out-of-bounds", f"{address:#x} is not a multicast address")
+        found = self.targets(address)
+        if found == (address,):
+            raise Fault("out-of-bounds", f"{address:#x} is not a multicast address")
+        return found
 
     def targets(self, address: int) -> tuple[int, ...]:
         """Return where a write to this address goes: to every member of a multicast address."""
-        if self.multicast and any(b <= address < b + m[-1] for b, m in self.multicast.items()):
-            return self.members(address)
+        for base, (*members, size) in self.multicast.items():
+            if base <= address < base + size:
+                return tuple(member + address - base for member in members)
         return (address,)
 
     def find(self, address: int, size: int = 1) -> tuple[Region, int]:
@@ -158,17 +146,12 @@ class GlobalMemory:
         Raises:
             Fault: there is none.
         """
-        at = bisect.bisect_right(self.bases, address) - 1
-        if self.resolve is not None and (at < 0 or not _holds(self.windows[at], address, 1)):
-            found = self.resolve(address)
-            if found is not None:
-                at += 1
-                self._insert(at, Window(found.base, found, 0, found.size))
+        at = bisect.bisect(self.bases, address) - 1
         if at >= 0:
             window = self.windows[at]
-            if _holds(window, address, size):
-                return window
             origin, region, start, end = window
+            if address - origin + size <= end:
+                return window
             if address < origin + end + _GUARD:
                 name = region.label or "an allocation"
                 if end - start < region.size:
@@ -181,10 +164,6 @@ class GlobalMemory:
         raise Fault(
             "out-of-bounds", f"an access of {size} bytes at {address:#x}, which is not allocated"
         )
-
-
-def _holds(window: Window, address: int, size: int) -> bool:
-    return window.start <= address - window.origin <= window.end - size
 
 
 def load(

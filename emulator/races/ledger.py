@@ -358,17 +358,13 @@ class Ledger(Observer):
     def _missing_fence(
         self, thread: Thread, first: Event, number: int, later: str
     ) -> tuple[str, str]:
-        what = first.access.what
-        hint = "the barrier between them needs orders_tensor_core=True"
-        if thread.frontier.own[who.BEFORE, self._agent_of[number]] < number:
-            message = f"no tcgen05.fence::before_thread_sync between {what} and {later}; {hint}"
-        else:
-            message = (
-                f"no tcgen05.fence::after_thread_sync between the wait for {what} and {later}; "
-                f"{hint}"
-            )
+        passed_on = thread.frontier.own[who.BEFORE, self._agent_of[number]] >= number
+        side = "after" if passed_on else "before"
         is_move = first.access.instruction.parts[1] in ("ld", "st")
-        return "race" if is_move else "missing-tensor-fence", message
+        return "race" if is_move else "missing-tensor-fence", (
+            f"no tcgen05.fence::{side}_thread_sync between {first.access.what} and {later}: the "
+            "barrier between them needs orders_tensor_core=True"
+        )
 
     def _uninitialized(self, shadow: Shadow, index: Index, missing: np.ndarray, event: int) -> None:
         second = self._events[event]

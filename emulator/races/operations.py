@@ -71,19 +71,15 @@ class Operations(Registers):
             self._reach(thread, block, agent, event)
 
     def _operands(self, thread: Thread, operation: Asynchronous, agent: int, event: int) -> None:
-        own = thread.frontier.own
-        generic = thread.cluster.generic
         lane_copy = operation.what == "cp.async"
         reading = agent
         if operation.what == "a bulk store":
             reading = thread.cluster.agents.of_warp(who.BULK_READS, thread.number)
         for region, offsets, size in operation.reads:
             if not lane_copy:
-                self._operand(thread, region, offsets, size, reading, event, own, generic, False)
+                self._operand(thread, region, offsets, size, reading, event, False)
         for region, offsets, size in operation.writes:
-            self._operand(
-                thread, region, offsets, size, agent, event, own, generic, True, lane_copy
-            )
+            self._operand(thread, region, offsets, size, agent, event, True, lane_copy)
 
     def _operand(
         self,
@@ -93,8 +89,6 @@ class Operations(Registers):
         size: int,
         agent: int,
         event: int,
-        own: np.ndarray,
-        generic: np.ndarray,
         writes: bool,
         in_generic_proxy: bool = False,
     ) -> None:
@@ -104,8 +98,9 @@ class Operations(Registers):
             return
         index = shadow.index(offsets, size)
         proxy = ASYNC if shared else who.GLOBAL
+        own = thread.frontier.own
         plain = own[GENERIC]
-        known = plain if in_generic_proxy else np.where(generic, own[proxy], plain)
+        known = plain if in_generic_proxy else np.where(thread.cluster.generic, own[proxy], plain)
         self._against_writes(
             thread, shadow, index, known, event, shared, reads=not writes, proxy=proxy
         )
@@ -113,7 +108,7 @@ class Operations(Registers):
             self._against_reads(thread, shadow, index, plain, event, shared)
             shadow.written[index] = event
         else:
-            self._record_read(thread, shadow, agent, index, event, shared)
+            shadow.record_read(agent if shared else 0, index, event)
 
     def _signals(self, thread: Thread, operation: Asynchronous, event: int) -> None:
         """Look whether the mbarriers that are signalled are known to the asynchronous proxy."""

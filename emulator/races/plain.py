@@ -80,7 +80,7 @@ class PlainAccesses(Ledger):
             if atomic:
                 return
         else:
-            self._record_read(thread, shadow, thread.number, index, event, shared)
+            shadow.record_read(thread.number if shared else 0, index, event)
 
     def _against_coherence(self, shadow: Shadow, index: Index, event: int) -> None:
         """Report a load without coherence of bytes that the kernel has written (9.7.9.10)."""
@@ -94,11 +94,6 @@ class PlainAccesses(Ledger):
                 shadow.name,
                 shadow.bytes_of(index, shadow.written[index] != 0),
             )
-
-    def _record_read(
-        self, thread: Thread, shadow: Shadow, agent: int, index: Index, event: int, shared: bool
-    ) -> None:
-        shadow.record_read(agent if shared else 0, index, event)
 
     def _order(self, instruction: Instruction, atomic: bool) -> Order:
         found = self._orders.get(instruction)
