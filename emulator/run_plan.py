@@ -179,18 +179,21 @@ class PlanRun:
                 data += self._value(parameter, device)
                 continue
             if isinstance(parameter, Pointer):
-                address = self._array_address(parameter, device)
+                address = self._array_address(parameter, device, step.peer_table)
             else:
                 address = self._peers(parameter, step.peer_table, device)
             data += address.to_bytes(8, "little")
         return bytes(data)
 
-    def _array_address(self, array: Pointer, device: int) -> int:
-        """Return an address from which no other array of the buffer is reached."""
+    def _array_address(self, array: Pointer, device: int, table: PeerTable | None) -> int:
+        """Return an address from which no other array of the buffer is reached.
+
+        A kernel with a table of peers compares addresses with those in the table.
+        """
         region = self.buffers[device][array.buffer]
         size = array.size or region.size - array.offset
-        if size == region.size:
-            return region.base
+        if size == region.size or table is not None:
+            return region.base + array.offset
         return self.machine.memory.map_part(region, array.offset, size)
 
     def _value(self, parameter: Bytes, device: int) -> bytes:

@@ -79,5 +79,8 @@ def _name(warp: Warp, region: Region, offset: int, width: int) -> str:
     if not region.is_scratch:
         return f"word {offset // width} of {region.label or 'global memory'}"
     memory: GlobalMemory = warp.block.machine.memory
-    holds = [w.start for w in memory.windows if w.region is region and w.start <= offset < w.end]
-    return f"word {(offset - max(holds)) // width} of the kernel's semaphores"
+    origins = [window.origin for window in memory.windows if window.region is region]
+    parameters = warp.block.launch.parameters.views[8].tolist()
+    starts = [each - origin for each in parameters for origin in origins]
+    first = max((start for start in starts if 0 <= start <= offset), default=0)
+    return f"word {(offset - first) // width} of the kernel's semaphores"

@@ -252,11 +252,7 @@ class Races(Operations):
         *which, generation = rest
         kind = (key, w.block.rank if key == "bar" else None, *which)
         barriers.pop((kind, generation - 2), None)
-        name = (kind, generation)
-        found = barriers.get(name)
-        if found is None:
-            found = barriers[name] = BarrierState(thread.cluster.agents)
-        return found
+        return barriers.setdefault((kind, generation), BarrierState())
 
     def passed(self, w: Warp, place: int, barrier: tuple[Any, ...]) -> None:
         """Take note that a wait for a barrier is over."""

@@ -146,11 +146,8 @@ class Operations(Registers):
                 self._mbarrier(block, offset).arrive(given)
 
     def _mbarrier(self, block: Block, offset: int) -> BarrierState:
-        cluster = self._clusters[id(block.cluster)]
-        key = (block.rank, offset)
-        found = cluster.barriers.get(key)
-        if found is None:
-            found = cluster.barriers[key] = BarrierState(cluster.agents)
+        barriers = self._clusters[id(block.cluster)].barriers
+        found = barriers.setdefault((block.rank, offset), BarrierState())
         current = block.mbarriers.get(offset)
         if current is not None:
             found.turn(current.phase)

@@ -139,11 +139,8 @@ class PlainAccesses(Ledger):
             if order.acquires:
                 _learn(thread.frontier, cluster, passed)
                 continue
-            acquired = thread.acquired.get(needed)
-            if acquired is None:
-                acquired = Frontier(thread.cluster.agents.frontier())
-                thread.acquired[needed] = acquired
-            _learn(acquired, cluster, passed)
+            nothing = Frontier(thread.cluster.agents.frontier())
+            _learn(thread.acquired.setdefault(needed, nothing), cluster, passed)
 
     def _release(self, thread: Thread, key: tuple[int, int], order: Order) -> None:
         if order.releases:
@@ -155,10 +152,7 @@ class PlainAccesses(Ledger):
     def _pass_on(self, thread: Thread, key: tuple[int, int], scope: int, given: Frontier) -> None:
         cluster = thread.cluster.number
         domain = Domain.around(thread.warp, cluster, scope)
-        held = self._sync.setdefault(key, {})
-        passed = held.get(domain)
-        if passed is None:
-            passed = held[domain] = Passed()
+        passed = self._sync.setdefault(key, {}).setdefault(domain, Passed())
         passed.release(cluster, given.own, given.others)
 
     def _touch_mbarrier(

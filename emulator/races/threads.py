@@ -73,7 +73,7 @@ class BarrierState:
 
     __slots__ = ("coming", "over", "phase")
 
-    def __init__(self, agents: Agents) -> None:
+    def __init__(self) -> None:
         self.coming: Frontier | None = None
         self.over: Frontier | None = None
         self.phase = 0
