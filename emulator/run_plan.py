@@ -150,6 +150,7 @@ class PlanRun:
                 )
             )
         self.machine.run(launches)
+        self.machine.memory.unmap_parts()
 
     def _room(self, step: Launch, resources: KernelResources) -> int:
         """Return how many clusters of a launch the artifact's GPU holds at once."""
@@ -178,11 +179,22 @@ class PlanRun:
                 data += self._value(parameter, device)
                 continue
             if isinstance(parameter, Pointer):
-                address = self.buffers[device][parameter.buffer].base + parameter.offset
+                address = self._array_address(parameter, device, step.peer_table)
             else:
                 address = self._peers(parameter, step.peer_table, device)
             data += address.to_bytes(8, "little")
         return bytes(data)
+
+    def _array_address(self, array: Pointer, device: int, table: PeerTable | None) -> int:
+        """Return an address from which no other array of the buffer is reached.
+
+        A kernel with a table of peers compares addresses with those in the table.
+        """
+        region = self.buffers[device][array.buffer]
+        size = array.size or region.size - array.offset
+        if size == region.size or table is not None:
+            return region.base + array.offset
+        return self.machine.memory.map_part(region, array.offset, size)
 
     def _value(self, parameter: Bytes, device: int) -> bytes:
         value = bytearray(bytes.fromhex(parameter.data).ljust(parameter.size, b"\0"))

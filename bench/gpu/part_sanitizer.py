@@ -1,4 +1,4 @@
-"""compute-sanitizer over one small variant of each kernel: memory, races, barriers, uninitialised.
+"""compute-sanitizer over one small variant of each kernel: memory, races, barriers, uninitialized.
 
 `sanitized.py` is what runs under it: one launch with arrays of numpy.
 """

@@ -156,21 +156,25 @@ def _launch(
 # ---- parameters
 
 
-def mosaic_parameter(argument: Argument, positions: list[tuple[int, int]]) -> Parameter:
+def mosaic_parameter(
+    argument: Argument, positions: list[tuple[int, int]], sizes: Sequence[int]
+) -> Parameter:
     """Turn an argument that the host function passed into a parameter of the plan.
 
     Args:
         argument: the argument.
         positions: (buffer, byte offset) of each operand of the call, then of each result.
+        sizes: the size of each, as `Pointer` has it.
 
     Raises:
         CompileError: it points to no buffer of the call, or a tensor map breaks a rule.
     """
     if argument.address is not None:
-        if locate(argument.address) == (len(positions), 0):
+        index, inner = locate(argument.address)
+        if (index, inner) == (len(positions), 0):
             return Peers()
         buffer, offset = _resolve(argument.address, positions)
-        return Pointer(buffer, offset)
+        return Pointer(buffer, offset, max(sizes[index] - inner, 0))
     maps = []
     for at, tensor_map in argument.maps:
         buffer, offset = _resolve(tensor_map.address, positions)

@@ -240,7 +240,8 @@ class _Translator:
                 tensor_map = from_xla(maps[index], buffer=buffer, offset=offset)
                 parameters.append(Bytes(128, "", ((0, tensor_map),)))
             else:
-                parameters.append(Pointer(buffer, offset))
+                size = self._size_before_others((buffer, offset), piece.size)
+                parameters.append(Pointer(buffer, offset, size))
         return tuple(parameters)
 
     def custom_call(self, thunk: Any, body: Any, places: Places) -> None:
@@ -259,8 +260,13 @@ class _Translator:
             self._refuse(thunk, what, _MESH_HINT)
         launch = mosaic.launch
         positions = [place(piece, places) for piece in slices]
+        sizes = [
+            self._size_before_others(position, piece.size)
+            for position, piece in zip(positions, slices, strict=True)
+        ]
         if mosaic.hash in self.regions:
             positions[-1] = self._profile(self.regions[mosaic.hash], mosaic)
+            sizes[-1] = 0
         operands = sum(item.HasField("shaped_slice") for item in body.operands)
         into, back = self._aligned(positions, [piece.size for piece in slices], operands)
         self.result.steps += into
@@ -273,10 +279,15 @@ class _Translator:
             block=launch.block,
             dynamic_smem_bytes=launch.dynamic_smem_bytes,
             pdl=launch.pdl,
-            parameters=tuple(mosaic_parameter(each, positions) for each in launch.arguments),
+            parameters=tuple(mosaic_parameter(each, positions, sizes) for each in launch.arguments),
             peer_table=peer_table(body, positions, multimem=mosaic.uses_multimem, ranks=self.ranks),
         )
         self.result.steps += back
+
+    def _size_before_others(self, position: tuple[int, int], size: int) -> int:
+        """Return the size of an array, or 0 where it extends to the end of its buffer."""
+        buffer, offset = position
+        return size if offset + size < self.result.buffers[buffer].size else 0
 
     def _mosaic(self, state: bytes, buffers: int) -> MosaicKernel:
         """Return the kernel of a call, which is read once for all rounds of a loop."""

@@ -9,7 +9,7 @@ import numpy as np
 from pallasc.emulator.instructions.builder import Builder, refusal
 from pallasc.emulator.instructions.memory import local_memory
 from pallasc.emulator.machine.faults import Fault
-from pallasc.emulator.machine.memory import LOCAL, SHARED, Region
+from pallasc.emulator.machine.memory import LOCAL, SHARED
 from pallasc.emulator.machine.warp import LANES, Step, Warp
 from pallasc.emulator.ptx.syntax import Arguments, Instruction, Symbol
 
@@ -42,8 +42,8 @@ def _words(w: Warp, slot: int) -> np.ndarray:
 
 
 def _text(w: Warp, address: int) -> str:
-    region: Region = w.block.machine.memory.find(address)
-    data = region.data[address - region.base : region.size].tobytes()
+    region, offset = w.block.machine.memory.find(address)
+    data: bytes = region.data[offset : region.size].tobytes()
     return data.split(b"\0", 1)[0].decode(errors="replace")
 
 

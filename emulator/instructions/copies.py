@@ -90,8 +90,7 @@ def _bulk(
 def _bytes(w: Warp, address: int, size: int) -> list[Range]:
     """Return bytes of global memory, for the observer."""
     memory = w.block.machine.memory
-    found = [(memory.find(target, size), target) for target in memory.targets(address)]
-    return [(region, target - region.base, size) for region, target in found]
+    return [(*memory.find(target, size), size) for target in memory.targets(address)]
 
 
 Change = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -115,8 +114,8 @@ def _byte_writer(
 
     def write(data: np.ndarray) -> None:
         for target in memory.targets(address):
-            region = memory.find(target, size)
-            held = region.data[target - region.base :][:size]
+            region, offset = memory.find(target, size)
+            held = region.data[offset:][:size]
             held[:] = data if change is None else change(held, data)
 
     return write
@@ -141,8 +140,7 @@ def _bulk_load(
             source = cluster.blocks_by_rank(begin >> RANK_SHIFT).shared
             first = begin & OFFSET_MASK
         else:
-            source = machine.memory.find(begin, size)
-            first = begin - source.base
+            source, first = machine.memory.find(begin, size)
         put(target.shared, at & OFFSET_MASK, source.data[first : first + size].copy())
         owner.mbarrier(signal).complete(size)
 

@@ -74,8 +74,8 @@ def _lane_copy(to: Read, start: Read, length: Read, size: int) -> Step:
             w.mask, w.full = mask, full
             for lane in parts:
                 read = int(lengths[lane])
-                region = memory.find(int(begin[lane]), read)
-                data[lane, :read] = region.data[int(begin[lane]) - region.base :][:read]
+                region, offset = memory.find(int(begin[lane]), read)
+                data[lane, :read] = region.data[offset:][:read]
             words = [np.ascontiguousarray(values[:, n]) for n in range(count)]
             for region, offsets, some in targets:
                 store(region, offsets, some, width, words)

@@ -95,9 +95,9 @@ def _global(
     full = w.full
     while left.any():
         first = int(addresses[np.argmax(left)])
-        region = w.block.machine.memory.find(first, size)
-        offsets = addresses - region.base
-        inside = (offsets >= 0) & (offsets + size <= region.size)
+        origin, region, start, end = w.block.machine.memory.window(first, size)
+        offsets = addresses - origin
+        inside = (offsets >= start) & (offsets + size <= end)
         if inside.all() and full:
             yield region, offsets, None
             return

@@ -46,8 +46,8 @@ def _elements(name: str) -> tuple[np.dtype[np.generic], np.dtype[np.generic]]:
 
 
 def _view(memory: GlobalMemory, address: int, size: int) -> np.ndarray:
-    region = memory.find(address, size)
-    return region.data[address - region.base :][:size]
+    region, offset = memory.find(address, size)
+    return region.data[offset:][:size]
 
 
 def _tell(
@@ -58,18 +58,17 @@ def _tell(
     reached: dict[int, tuple[Region, np.ndarray, np.ndarray]] = {}
     for lane in lanes(w):
         for member in memory.members(int(addresses[lane])):
-            region = memory.find(member, size)
+            region, offset = memory.find(member, size)
             none = (region, np.zeros(LANES, np.int64), np.zeros(LANES, np.bool_))
             _, offsets, mask = reached.setdefault(region.base, none)
-            offsets[lane], mask[lane] = member - region.base, True
+            offsets[lane], mask[lane] = offset, True
     for region, offsets, mask in reached.values():
         observe(w, place, region, offsets, mask, size)
 
 
 def _held(memory: GlobalMemory, address: int, size: int) -> Words:
     """Return bytes that a lane has read."""
-    region = memory.find(address, size)
-    offset = address - region.base
+    region, offset = memory.find(address, size)
     index = np.arange(offset, offset + size)
     return Words(region, region.data, index, region.data[index])
 

@@ -69,7 +69,7 @@ def _prefetch_bytes(start: Read, size: Read) -> Step:
 def _fetch(w: Warp, place: int, address: int, coordinates: tuple[int, ...], size: int) -> None:
     """Count what a lane asks for, and tell the observer."""
     machine = w.block.machine
-    region = machine.memory.find(address, 1 if coordinates else size)
+    region, _ = machine.memory.find(address, 1 if coordinates else size)
     machine.fetches(w.block, size)
     if machine.observer is not None:
         machine.observer.prefetched(w, place, Prefetch(region.label, address, coordinates, size))

@@ -17,7 +17,7 @@ from pallasc.emulator.instructions.bulk_groups import (
 from pallasc.emulator.instructions.memory import lanes
 from pallasc.emulator.machine.asynchronous import Asynchronous, Range
 from pallasc.emulator.machine.block import Block
-from pallasc.emulator.machine.memory import OFFSET_MASK, RANK_SHIFT
+from pallasc.emulator.machine.memory import OFFSET_MASK, PARAMETERS, RANK_SHIFT
 from pallasc.emulator.machine.tensor_maps import TensorMaps
 from pallasc.emulator.machine.warp import Step, Warp
 from pallasc.emulator.ptx.syntax import Address, Instruction, Operand, Vector
@@ -101,10 +101,8 @@ def _load_operation(
     machine = w.block.machine
 
     def complete() -> None:
-        region = machine.memory.find(base)
-        data = tensor_copies.read_global(
-            tensor_map, box, region.data[: region.size], base - region.base
-        )
+        region, offset = machine.memory.find(base)
+        data = tensor_copies.read_global(tensor_map, box, region.data[: region.size], offset)
         for block in blocks:
             put(block.shared, box.shared_address, data)
         for owner, offset in barriers:
@@ -126,10 +124,8 @@ def _rows(w: Warp, box: Box, base: int) -> list[Range]:
     if not box.global_row_bytes or not len(starts):
         return []
     memory = w.block.machine.memory
-    found = [(memory.find(target), target) for target in memory.targets(base)]
-    return [
-        (region, starts + (target - region.base), box.global_row_bytes) for region, target in found
-    ]
+    found = [memory.find(target) for target in memory.targets(base)]
+    return [(region, starts + offset, box.global_row_bytes) for region, offset in found]
 
 
 def _destinations(w: Warp, address: int, mask: int | None) -> list[Block]:
@@ -189,8 +185,8 @@ def _writer(
 
     def write(data: np.ndarray) -> None:
         for address in memory.targets(base):
-            region = memory.find(address)
-            content, offset = region.data[: region.size], address - region.base
+            region, offset = memory.find(address)
+            content = region.data[: region.size]
             if operation:
                 tensor_copies.reduce_global(
                     tensor_map, box, content, offset, data, operation=operation
@@ -203,7 +199,9 @@ def _writer(
 
 def map_of(w: Warp, address: int) -> tuple[TensorMap, int]:
     """Return the tensor map at an address, and the address of its array."""
-    region, offset = w.block.machine.opaque(w.block.launch, address)
+    region, offset = w.block.launch.parameters, address - PARAMETERS
+    if address < PARAMETERS:
+        region, offset = w.block.machine.memory.find(address)
     maps: TensorMaps = w.block.machine.tensor_maps
     return maps.decode(region.data[offset : offset + MAP_BYTES].tobytes())
 

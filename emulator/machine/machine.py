@@ -210,13 +210,6 @@ class Machine:
         region.data[: len(data)] = bytearray(data)
         return region
 
-    def opaque(self, launch: Launch, address: int) -> tuple[Region, int]:
-        """Return where the bytes behind a generic address lie: in parameters or global memory."""
-        if address >= PARAMETERS:
-            return launch.parameters, address - PARAMETERS
-        region = self.memory.find(address)
-        return region, address - region.base
-
     def run(self, launches: Sequence[Launch]) -> None:
         """Run kernels, one a device, beside each other until all have ended.
 

@@ -8,8 +8,8 @@ where a block of rank r in its cluster begins at r << 24, as it does on NVIDIA's
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,94 +55,111 @@ class Region:
         self.data: Bytes = np.full(padded, fill, np.uint8)
         self.views = {width: self.data.view(dtype) for width, dtype in UNSIGNED.items()}
 
-    @classmethod
-    def over(cls, base: int, data: Bytes, label: str = "") -> Region:
-        """Return a region whose bytes are these, not a copy of them."""
-        region = cls(base, 0, label)
-        region.size = data.size
-        region.data = data
-        for width, dtype in UNSIGNED.items():
-            region.views[width] = data[: data.size // width * width].view(dtype)
-        return region
-
     def adopt(self, data: Bytes) -> None:
         """Take these bytes as the content, from the start."""
         self.data[: data.size] = data
+
+
+class Window(NamedTuple):
+    """Addresses of bytes of a region: those from `start` to `end`, at `origin + offset` each."""
+
+    origin: int
+    region: Region
+    start: int
+    end: int
 
 
 @dataclass(slots=True)
 class GlobalMemory:
     """All allocations of all devices; addresses differ between devices.
 
-    Args:
-        resolve: returns the memory that lies at an address of none of the allocations, if any does;
-            its addresses must be outside of theirs.
+    An allocation has a window of addresses for all its bytes, and may have more for parts of it.
     """
 
     bases: list[int] = field(default_factory=list)
-    regions: list[Region] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)  # in the order of their bases
     next: int = GLOBAL
     multicast: dict[int, tuple[int, ...]] = field(default_factory=dict)
-    resolve: Callable[[int], Region | None] | None = None
 
     def allocate(self, size: int, alignment: int = 256, label: str = "", fill: int = 0) -> Region:
         """Return a new allocation; what lies between two belongs to none."""
-        alignment = max(alignment, 256)
-        base = -(-self.next // alignment) * alignment
-        region = Region(base, size, label, fill)
-        self.next = base + region.data.size + _GUARD
-        self.bases.append(base)
-        self.regions.append(region)
+        region = Region(self._reserve(size, alignment), size, label, fill)
+        self.insert(Window(region.base, region, 0, size))
         return region
 
-    def free(self, region: Region) -> None:
-        """Forget an allocation; its addresses are never used again."""
-        at = self.regions.index(region)
-        del self.bases[at], self.regions[at]
+    def map_part(self, region: Region, start: int, size: int) -> int:
+        """Return an address of some bytes of an allocation, from which no others are reached."""
+        base = self._reserve(size, 256) + start % 256
+        self.insert(Window(base - start, region, start, start + size))
+        return base
+
+    def unmap_parts(self) -> None:
+        """Forget the addresses of parts of allocations."""
+        self.windows = [window for window in self.windows if window.origin == window.region.base]
+        self.bases = [window.origin for window in self.windows]
+
+    def _reserve(self, size: int, alignment: int) -> int:
+        alignment = max(alignment, 256)
+        base = -(-self.next // alignment) * alignment
+        self.next = base + size + _GUARD
+        return base
+
+    def insert(self, window: Window) -> None:
+        """Let addresses that no other window has stand for bytes of a region."""
+        base = window.origin + window.start
+        at = bisect.bisect(self.bases, base)
+        self.bases.insert(at, base)
+        self.windows.insert(at, window)
 
     def map_multicast(self, members: tuple[int, ...], size: int) -> int:
         """Return an address that stands for the same bytes at all of these addresses."""
-        base = -(-self.next // 256) * 256
-        self.next = base + size + _GUARD
+        base = self._reserve(size, 256)
         self.multicast[base] = (*members, size)
         return base
 
     def members(self, address: int) -> tuple[int, ...]:
         """Return the addresses that a multicast address stands for."""
-        for base, (*members, size) in self.multicast.items():
-            if base <= address < base + size:
-                return tuple(member + address - base for member in members)
-        raise Fault("out-of-bounds", f"{address:#x} is not a multicast address")
+        found = self.targets(address)
+        if found == (address,):
+            raise Fault("out-of-bounds", f"{address:#x} is not a multicast address")
+        return found
 
     def targets(self, address: int) -> tuple[int, ...]:
         """Return where a write to this address goes: to every member of a multicast address."""
-        if self.multicast and any(b <= address < b + m[-1] for b, m in self.multicast.items()):
-            return self.members(address)
+        for base, (*members, size) in self.multicast.items():
+            if base <= address < base + size:
+                return tuple(member + address - base for member in members)
         return (address,)
 
-    def find(self, address: int, size: int = 1) -> Region:
-        """Return the allocation that holds these bytes.
+    def find(self, address: int, size: int = 1) -> tuple[Region, int]:
+        """Return the allocation that holds these bytes, and their offset in it.
 
         Raises:
             Fault: no allocation does.
         """
-        at = bisect.bisect_right(self.bases, address) - 1
-        if at < 0 or address >= self.regions[at].base + self.regions[at].size:
-            found = None if self.resolve is None else self.resolve(address)
-            if found is not None:
-                at += 1
-                self.bases.insert(at, found.base)
-                self.regions.insert(at, found)
+        window = self.window(address, size)
+        return window.region, address - window.origin
+
+    def window(self, address: int, size: int = 1) -> Window:
+        """Return the window that these bytes lie in.
+
+        Raises:
+            Fault: there is none.
+        """
+        at = bisect.bisect(self.bases, address) - 1
         if at >= 0:
-            region = self.regions[at]
-            if address + size <= region.base + region.size:
-                return region
-            if address < region.base + region.size + _GUARD:
+            window = self.windows[at]
+            origin, region, start, end = window
+            if address - origin + size <= end:
+                return window
+            if address < origin + end + _GUARD:
                 name = region.label or "an allocation"
+                if end - start < region.size:
+                    name = f"an array in {name}"
                 raise Fault(
                     "out-of-bounds",
-                    f"an access of {size} bytes at offset {address - region.base} of {name}, "
-                    f"which has {region.size} bytes",
+                    f"an access of {size} bytes at offset {address - origin - start} of {name}, "
+                    f"which has {end - start} bytes",
                 )
         raise Fault(
             "out-of-bounds", f"an access of {size} bytes at {address:#x}, which is not allocated"

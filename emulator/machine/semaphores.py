@@ -7,9 +7,8 @@ load whose value the loop compares. What a loop waits for is in its code, and no
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import Any
 
-from pallasc.emulator.machine.memory import GLOBAL, Region
+from pallasc.emulator.machine.memory import GLOBAL, GlobalMemory, Region
 from pallasc.emulator.machine.waits import MemoryWait
 from pallasc.emulator.machine.warp import Split, Warp
 from pallasc.emulator.ptx.syntax import Immediate, Instruction, Operand, Register
@@ -79,8 +78,9 @@ def _name(warp: Warp, region: Region, offset: int, width: int) -> str:
     """Return which word of an array it is; those that only the kernel has are its semaphores."""
     if not region.is_scratch:
         return f"word {offset // width} of {region.label or 'global memory'}"
-    parameters: Any = warp.block.launch.parameters.views[8]
-    address = region.base + offset
-    starts = [int(each) for each in parameters if region.base <= int(each) <= address]
-    first = max(starts, default=region.base)
-    return f"word {(address - first) // width} of the kernel's semaphores"
+    memory: GlobalMemory = warp.block.machine.memory
+    origins = [window.origin for window in memory.windows if window.region is region]
+    parameters = warp.block.launch.parameters.views[8].tolist()
+    starts = [each - origin for each in parameters for origin in origins]
+    first = max((start for start in starts if 0 <= start <= offset), default=0)
+    return f"word {(offset - first) // width} of the kernel's semaphores"

@@ -35,7 +35,7 @@ BULK_WRITES = 4
 TENSOR_CORE = 5
 TENSOR_LOADS = 6
 TENSOR_STORES = 7
-_KINDS = 8
+KINDS = 8
 
 COPIES = 128
 """Tensor loads and the like that are told apart, each an agent: more than are ever under way."""
@@ -53,7 +53,7 @@ class Agents(NamedTuple):
     @property
     def size(self) -> int:
         """How many there are."""
-        return _KINDS * self.warps + COPIES
+        return KINDS * self.warps + COPIES
 
     def of_warp(self, kind: int, warp: int) -> int:
         """Return an agent of a warp, by the warp's number in its cluster."""
@@ -61,7 +61,7 @@ class Agents(NamedTuple):
 
     def copy(self, number: int) -> int:
         """Return the agent of a copy that signals an mbarrier."""
-        return _KINDS * self.warps + number % COPIES
+        return KINDS * self.warps + number % COPIES
 
     def frontier(self) -> Table:
         """Return a frontier before which nothing has happened."""

@@ -153,7 +153,7 @@ class Ledger(Observer):
             if late.any():
                 self._report(thread, shadow, index, ids, late, event, reads=reads)
         if reads and shared and not ids.all():
-            self._uninitialised(shadow, index, ids == 0, event)
+            self._uninitialized(shadow, index, ids == 0, event)
 
     def _late_elsewhere(
         self, thread: Thread, ids: np.ndarray, agents: np.ndarray, late: np.ndarray, proxy: int
@@ -292,6 +292,9 @@ class Ledger(Observer):
         elif first.operation is None:
             message = f"no barrier between {what} and {over} that overwrites the same bytes"
             rule = "race"
+        elif self._is_fence_missing(thread, first, number):
+            later = f"{over} that overwrites the same cells"
+            rule, message = self._missing_fence(thread, first, number, later)
         else:
             message = (
                 f"{over} overwrites bytes that {what} reads: no {wait_of(first.operation)} between "
@@ -331,16 +334,8 @@ class Ledger(Observer):
                     "missing-proxy-fence",
                     f"no fence.proxy.async between {what} and {later} that {use} the same bytes",
                 )
-        if (
-            first.operation is not None
-            and first.operation.what in ("tcgen05.mma", "tcgen05.cp")
-            and known[self._agent_of[number]] >= number
-        ):
-            return (
-                "missing-tensor-fence",
-                f"no tcgen05.fence::after_thread_sync between the wait for {what} and {later} that "
-                f"{use} the same cells",
-            )
+        if self._is_fence_missing(thread, first, number):
+            return self._missing_fence(thread, first, number, f"{later} that {use} the same cells")
         if first.operation is None:
             return "race", f"no barrier between {what} and {later} that {use} the same bytes"
         if self._owner_knows(first, number):
@@ -354,7 +349,24 @@ class Ledger(Observer):
             f"no {wait_of(first.operation)} between {what} and {later} that {use} the same bytes",
         )
 
-    def _uninitialised(self, shadow: Shadow, index: Index, missing: np.ndarray, event: int) -> None:
+    def _is_fence_missing(self, thread: Thread, first: Event, number: int) -> bool:
+        """Return whether a warp knows of a tcgen05 operation, so that only a fence is missing."""
+        known = thread.frontier.own[GENERIC, self._agent_of[number]]
+        is_tensor = first.operation is not None and first.operation.what.startswith("tcgen05.")
+        return is_tensor and bool(known >= number)
+
+    def _missing_fence(
+        self, thread: Thread, first: Event, number: int, later: str
+    ) -> tuple[str, str]:
+        passed_on = thread.frontier.own[who.BEFORE, self._agent_of[number]] >= number
+        side = "after" if passed_on else "before"
+        is_move = first.access.instruction.parts[1] in ("ld", "st")
+        return "race" if is_move else "missing-tensor-fence", (
+            f"no tcgen05.fence::{side}_thread_sync between {first.access.what} and {later}: the "
+            "barrier between them needs orders_tensor_core=True"
+        )
+
+    def _uninitialized(self, shadow: Shadow, index: Index, missing: np.ndarray, event: int) -> None:
         second = self._events[event]
         if second is None:
             return

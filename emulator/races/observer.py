@@ -249,18 +249,10 @@ class Races(Operations):
     def _group_barrier(self, thread: Thread, w: Warp, key: str, rest: list[Any]) -> BarrierState:
         """Return the barrier of a block or of the cluster, in one of its generations."""
         barriers = thread.cluster.barriers
-        if key == "bar":
-            which, generation = rest
-            name: tuple[object, ...] = (key, w.block.rank, which, generation)
-            old: tuple[object, ...] = (key, w.block.rank, which, generation - 2)
-        else:
-            (generation,) = rest
-            name, old = (key, generation), (key, generation - 2)
-        barriers.pop(old, None)
-        found = barriers.get(name)
-        if found is None:
-            found = barriers[name] = BarrierState(thread.cluster.agents)
-        return found
+        *which, generation = rest
+        kind = (key, w.block.rank if key == "bar" else None, *which)
+        barriers.pop((kind, generation - 2), None)
+        return barriers.setdefault((kind, generation), BarrierState())
 
     def passed(self, w: Warp, place: int, barrier: tuple[Any, ...]) -> None:
         """Take note that a wait for a barrier is over."""

@@ -71,19 +71,15 @@ class Operations(Registers):
             self._reach(thread, block, agent, event)
 
     def _operands(self, thread: Thread, operation: Asynchronous, agent: int, event: int) -> None:
-        own = thread.frontier.own
-        generic = thread.cluster.generic
         lane_copy = operation.what == "cp.async"
         reading = agent
         if operation.what == "a bulk store":
             reading = thread.cluster.agents.of_warp(who.BULK_READS, thread.number)
         for region, offsets, size in operation.reads:
             if not lane_copy:
-                self._operand(thread, region, offsets, size, reading, event, own, generic, False)
+                self._operand(thread, region, offsets, size, reading, event, False)
         for region, offsets, size in operation.writes:
-            self._operand(
-                thread, region, offsets, size, agent, event, own, generic, True, lane_copy
-            )
+            self._operand(thread, region, offsets, size, agent, event, True, lane_copy)
 
     def _operand(
         self,
@@ -93,8 +89,6 @@ class Operations(Registers):
         size: int,
         agent: int,
         event: int,
-        own: np.ndarray,
-        generic: np.ndarray,
         writes: bool,
         in_generic_proxy: bool = False,
     ) -> None:
@@ -104,8 +98,9 @@ class Operations(Registers):
             return
         index = shadow.index(offsets, size)
         proxy = ASYNC if shared else who.GLOBAL
+        own = thread.frontier.own
         plain = own[GENERIC]
-        known = plain if in_generic_proxy else np.where(generic, own[proxy], plain)
+        known = plain if in_generic_proxy else np.where(thread.cluster.generic, own[proxy], plain)
         self._against_writes(
             thread, shadow, index, known, event, shared, reads=not writes, proxy=proxy
         )
@@ -113,7 +108,7 @@ class Operations(Registers):
             self._against_reads(thread, shadow, index, plain, event, shared)
             shadow.written[index] = event
         else:
-            self._record_read(thread, shadow, agent, index, event, shared)
+            shadow.record_read(agent if shared else 0, index, event)
 
     def _signals(self, thread: Thread, operation: Asynchronous, event: int) -> None:
         """Look whether the mbarriers that are signalled are known to the asynchronous proxy."""
@@ -151,11 +146,8 @@ class Operations(Registers):
                 self._mbarrier(block, offset).arrive(given)
 
     def _mbarrier(self, block: Block, offset: int) -> BarrierState:
-        cluster = self._clusters[id(block.cluster)]
-        key = (block.rank, offset)
-        found = cluster.barriers.get(key)
-        if found is None:
-            found = cluster.barriers[key] = BarrierState(cluster.agents)
+        barriers = self._clusters[id(block.cluster)].barriers
+        found = barriers.setdefault((block.rank, offset), BarrierState())
         current = block.mbarriers.get(offset)
         if current is not None:
             found.turn(current.phase)
@@ -186,11 +178,8 @@ class Operations(Registers):
         if not operation.cells_read and not operation.cells_written:
             return
         own = thread.frontier.own
-        tensor = np.zeros(own.shape[1], np.bool_)
-        first = thread.cluster.agents.of_warp(who.TENSOR_CORE, 0)
-        tensor[first : first + thread.cluster.agents.warps] = True
         moves = operation.what in ("tcgen05.ld", "tcgen05.st")
-        known = np.where(tensor, own[who.AFTER], own[GENERIC]) if moves else own[GENERIC].copy()
+        known = np.where(self._fenced_agents(thread, moves), own[who.AFTER], own[GENERIC])
         known[agent] = ALWAYS
         for cells in operation.cells_read:
             shadow, index = self._tensor_shadow(thread, cells)
@@ -203,6 +192,20 @@ class Operations(Registers):
             if late:
                 self._report_overwritten(thread, shadow, index, late, event)
             shadow.written[index] = event
+
+    def _fenced_agents(self, thread: Thread, moves: bool) -> np.ndarray:
+        """Return bool[agents]: those whose accesses to tensor memory need tcgen05.fence.
+
+        Between the warps of a warpgroup a barrier orders loads, stores and what follows them:
+        Mosaic's `commit_tmem` and `wait_load_tmem` have no fence (9.7.16.6.4 asks for one).
+        """
+        agents = thread.cluster.agents
+        warpgroups = thread.cluster.warpgroups
+        fenced = np.zeros((who.KINDS, agents.warps), np.bool_)
+        fenced[who.TENSOR_CORE :] = warpgroups != warpgroups[thread.number]
+        if moves:
+            fenced[who.TENSOR_CORE] = True
+        return np.append(fenced, np.zeros(who.COPIES, np.bool_))
 
     def _tensor_shadow(self, thread: Thread, cells: Any) -> tuple[Shadow, np.ndarray]:
         memory, lanes, columns = cells

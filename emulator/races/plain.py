@@ -80,7 +80,7 @@ class PlainAccesses(Ledger):
             if atomic:
                 return
         else:
-            self._record_read(thread, shadow, thread.number, index, event, shared)
+            shadow.record_read(thread.number if shared else 0, index, event)
 
     def _against_coherence(self, shadow: Shadow, index: Index, event: int) -> None:
         """Report a load without coherence of bytes that the kernel has written (9.7.9.10)."""
@@ -94,11 +94,6 @@ class PlainAccesses(Ledger):
                 shadow.name,
                 shadow.bytes_of(index, shadow.written[index] != 0),
             )
-
-    def _record_read(
-        self, thread: Thread, shadow: Shadow, agent: int, index: Index, event: int, shared: bool
-    ) -> None:
-        shadow.record_read(agent if shared else 0, index, event)
 
     def _order(self, instruction: Instruction, atomic: bool) -> Order:
         found = self._orders.get(instruction)
@@ -144,11 +139,8 @@ class PlainAccesses(Ledger):
             if order.acquires:
                 _learn(thread.frontier, cluster, passed)
                 continue
-            acquired = thread.acquired.get(needed)
-            if acquired is None:
-                acquired = Frontier(thread.cluster.agents.frontier())
-                thread.acquired[needed] = acquired
-            _learn(acquired, cluster, passed)
+            nothing = Frontier(thread.cluster.agents.frontier())
+            _learn(thread.acquired.setdefault(needed, nothing), cluster, passed)
 
     def _release(self, thread: Thread, key: tuple[int, int], order: Order) -> None:
         if order.releases:
@@ -160,10 +152,7 @@ class PlainAccesses(Ledger):
     def _pass_on(self, thread: Thread, key: tuple[int, int], scope: int, given: Frontier) -> None:
         cluster = thread.cluster.number
         domain = Domain.around(thread.warp, cluster, scope)
-        held = self._sync.setdefault(key, {})
-        passed = held.get(domain)
-        if passed is None:
-            passed = held[domain] = Passed()
+        passed = self._sync.setdefault(key, {}).setdefault(domain, Passed())
         passed.release(cluster, given.own, given.others)
 
     def _touch_mbarrier(

@@ -45,7 +45,16 @@ class Thread:
 class ClusterState:
     """Threads and barriers of a cluster."""
 
-    __slots__ = ("agents", "barriers", "copies", "generic", "number", "reached", "threads")
+    __slots__ = (
+        "agents",
+        "barriers",
+        "copies",
+        "generic",
+        "number",
+        "reached",
+        "threads",
+        "warpgroups",
+    )
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         warps = cluster.warps
@@ -53,6 +62,7 @@ class ClusterState:
         self.agents = Agents(len(warps))
         self.generic = self.agents.generic()
         self.threads = [Thread(warp, self, n) for n, warp in enumerate(warps)]
+        self.warpgroups = np.array([(w.block.rank << 8) + w.index // 4 for w in warps])
         self.barriers: dict[object, BarrierState] = {}
         self.copies = 0
         self.reached: dict[int, dict[int, int]] = {}  # by rank and agent: the last event there
@@ -63,7 +73,7 @@ class BarrierState:
 
     __slots__ = ("coming", "over", "phase")
 
-    def __init__(self, agents: Agents) -> None:
+    def __init__(self) -> None:
         self.coming: Frontier | None = None
         self.over: Frontier | None = None
         self.phase = 0

@@ -112,10 +112,14 @@ class TensorMap:
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """A kernel parameter: the 8-byte address `buffer + offset`."""
+    """A kernel parameter: the 8-byte address `buffer + offset` of an array.
+
+    `size` is the array's, in bytes, and 0 where the array extends to the end of the buffer.
+    """
 
     buffer: int
     offset: int
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)

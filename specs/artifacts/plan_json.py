@@ -9,6 +9,7 @@ would be empty or None:
 * `parameters`: the names in `input_tree` in the order of the function's signature, where a name
   without arrays goes before one with some
 * `layout` of an input: its dimensions from the minor one, where it is not row-major
+* `size` of a pointer: its array's, where another array follows in the buffer
 * `profiles`: what profiled kernels leave (`specs/artifacts/profile.py`)
 """
 
@@ -88,6 +89,8 @@ def _parameter_to_json(parameter: Parameter) -> dict[str, object]:
             [offset, _fields(tensor_map, optional="peers")]
             for offset, tensor_map in parameter.tensor_maps
         ]
+    elif isinstance(parameter, Pointer) and not parameter.size:
+        del data["size"]
     return data
 
 

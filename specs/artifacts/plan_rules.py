@@ -70,7 +70,7 @@ def _launch_references(step: Launch) -> list[tuple[int, int, int]]:
     references = []
     for parameter in step.parameters:
         if isinstance(parameter, Pointer):
-            references.append((parameter.buffer, parameter.offset, 0))
+            references.append((parameter.buffer, parameter.offset, parameter.size))
         elif isinstance(parameter, Bytes):
             references += [(m.buffer, m.offset, 0) for _, m in parameter.tensor_maps]
     if step.peer_table is not None:

@@ -20,7 +20,13 @@ from standin_records import MAP_BYTES, Launch, TensorMap
 
 from pallasc.emulator.machine.machine import Launch as Running
 from pallasc.emulator.machine.machine import Machine
-from pallasc.emulator.machine.memory import PARAMETERS, Region
+from pallasc.emulator.machine.memory import (
+    PARAMETERS,
+    UNSIGNED,
+    GlobalMemory,
+    Region,
+    Window,
+)
 from pallasc.emulator.run_plan import program
 from pallasc.specs.artifacts import plan
 from pallasc.specs.artifacts.artifact import Artifact
@@ -59,7 +65,7 @@ class Gpu:
         """Execute a launch."""
         code = program(self.texts[digest(self.driver.image(launch)), launch.kernel], launch.kernel)
         machine = Machine()
-        machine.memory.resolve = self._region
+        machine.memory = _DriverMemory(self.driver)
         data = bytearray()
         for number, declared in enumerate(code.kernel.parameters):
             # In PTX parameters begin at 0, in constant memory where the cubin says.
@@ -80,14 +86,31 @@ class Gpu:
         machine.run([running])
         self.launched += 1
 
-    def _region(self, address: int) -> Region | None:
-        """Return the allocation of the driver around an address."""
-        found = self.driver.allocation(address)
-        if found is None:
-            return None
-        start, size, _ = found
-        memory = (ctypes.c_ubyte * size).from_address(start)
-        return Region.over(start, np.frombuffer(memory, np.uint8), f"the memory at {start:#x}")
+
+class _DriverMemory(GlobalMemory):
+    """Memory in which the allocations of the driver lie, too."""
+
+    def __init__(self, driver: Standin) -> None:
+        super().__init__()
+        self._driver = driver
+
+    def window(self, address: int, size: int = 1) -> Window:
+        """Return the window that these bytes lie in."""
+        found = self._driver.allocation(address)
+        if found is not None and found[0] not in self.bases:
+            start, length, _ = found
+            self.insert(Window(start, _region_over(start, length), 0, length))
+        return super().window(address, size)
+
+
+def _region_over(start: int, size: int) -> Region:
+    """Return a region whose bytes are those of the driver, not a copy of them."""
+    region = Region(start, 0, f"the memory at {start:#x}")
+    region.size = size
+    region.data = np.frombuffer((ctypes.c_ubyte * size).from_address(start), np.uint8)
+    for width, dtype in UNSIGNED.items():
+        region.views[width] = region.data[: size // width * width].view(dtype)
+    return region
 
 
 def _map(encoded: TensorMap) -> plan.TensorMap:
