@@ -66,8 +66,7 @@ def run_jobs(
         ToolError: a worker cannot be started.
     """
     from pallasc.compiler.toolchain.environment import settled
-    from pallasc.compiler.workers.capacity import find_capacity
-    from pallasc.compiler.workers.pool import Pool
+    from pallasc.compiler.workers.pool import Pool, find_capacity
 
     capacity = find_capacity()
     count = limits.jobs or capacity.jobs(len(jobs))
@@ -97,7 +96,7 @@ def run_jobs(
 def _find_ptx(jobs: Sequence[Job], store: Store, limits: BuildOptions, count: int) -> None:
     """Give the PTX of XLA's kernels to those jobs that take it, or tell why there is none."""
     from pallasc.compiler.toolchain.setup import prepare
-    from pallasc.compiler.workers.again import find_ptx, without_ptx
+    from pallasc.compiler.workers.pool import find_ptx, without_ptx
 
     lacking = [
         (job, job.subject.variant)

@@ -137,7 +137,7 @@ def _compile_here(call: _Call, ptxas: Path | None, store: Store | None) -> Artif
     @cache
     def find() -> Mapping[str, str]:
         from pallasc.compiler.lowering.xla_ptx import xla_ptx
-        from pallasc.compiler.workers.again import without_ptx
+        from pallasc.compiler.workers.pool import without_ptx
 
         lacking = without_ptx(artifact)
         return _with_xla(lambda used: xla_ptx(job, used, lacking), tools, setup, call.target)
@@ -232,7 +232,7 @@ def _compile_isolated(call: _Call, ptxas: Path | None, store: Store | None) -> A
 
     @cache
     def find() -> Mapping[str, str]:
-        from pallasc.compiler.workers.again import find_ptx
+        from pallasc.compiler.workers.pool import find_ptx
 
         (found,) = find_ptx([(variant, artifact)], _setup(ptxas), used)
         if isinstance(found, PallascError):

@@ -207,7 +207,7 @@ class Workers:
         if self._run.warm is not None:
             return self._run.warm.pool(len(self._run.variants))
         if self._run.options.executor:
-            from pallasc.compiler.builds.on_cluster import open_cluster
+            from pallasc.compiler.builds.compile_misses import open_cluster
 
             return open_cluster(self._run)
         from pallasc.compiler.builds.compile_misses import open_pool
@@ -229,7 +229,7 @@ class Workers:
             if isinstance(pool, Pool):
                 pool.context = Introduction.of(self._setup, lookup.context, self._run.store)
             else:
-                from pallasc.compiler.builds.on_cluster import describe
+                from pallasc.compiler.builds.compile_misses import describe
 
                 describe(pool, self._run, lookup, self._setup)
             compile_misses(self._run, lookup, pool, session)

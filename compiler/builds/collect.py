@@ -279,9 +279,8 @@ class SpecReader:
 
     def open_workers(self) -> Pool:
         """Return what executes files, one at a time, each in a process of its own."""
-        from pallasc.compiler.workers.capacity import find_capacity
         from pallasc.compiler.workers.messages import Listen
-        from pallasc.compiler.workers.pool import Pool
+        from pallasc.compiler.workers.pool import Pool, find_capacity
 
         memory = self.memory_bytes
         return Pool(

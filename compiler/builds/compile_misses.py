@@ -6,6 +6,7 @@ import os
 import shlex
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pallasc.cache.about import About
@@ -17,17 +18,18 @@ from pallasc.compiler.builds.report import Status, Tick, VariantResult
 from pallasc.compiler.builds.state import Miss, Run
 from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
 from pallasc.compiler.inputs.request import data_digests, request_fields
-from pallasc.compiler.toolchain.environment import declared_values
+from pallasc.compiler.toolchain.environment import counted_values, declared_values
 from pallasc.compiler.toolchain.setup import Setup
-from pallasc.compiler.workers.capacity import find_capacity
 from pallasc.compiler.workers.messages import Answer, Compile, Compiled, Failed, Request, Task
-from pallasc.compiler.workers.pool import Pool
+from pallasc.compiler.workers.pool import Pool, find_capacity
 from pallasc.errors import CompileError, CorruptError, PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.settings.build_settings import SALT
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.compiler.cluster.pool import ClusterPool
+
 
 _TICK_S = 0.25
 
@@ -230,3 +232,47 @@ def _artifact(run: Run, reply: Compiled) -> Artifact | None:
     if artifact is not None or reply.record is None:
         return artifact
     return Artifact(reply.record, reply.blobs.__getitem__)
+
+
+TIMEOUT_S = 3600.0
+"""Time limit of a variant without `--timeout`: no worker may keep a variant for ever."""
+
+
+def open_cluster(run: Run) -> ClusterPool:
+    """Return the cluster that a build compiles with.
+
+    Raises:
+        SpecError: the executor is not the address of a scheduler.
+    """
+    jobs = run.options.jobs or find_capacity().jobs(len(run.variants))
+    from pallasc.compiler.cluster.pool import ClusterPool, parse_address
+
+    address = parse_address(run.options.executor or "")
+    return ClusterPool(address, jobs, partial(run.store.tell_once, "cluster"))
+
+
+def describe(pool: ClusterPool, run: Run, lookup: Lookup, setup: Setup) -> None:
+    """Send a cluster the toolchain and the sources of a build, and have its results verified.
+
+    Raises:
+        ToolError: there is too much to send, or the assembler cannot be asked for its version.
+    """
+    from pallasc.compiler.cluster.outcomes import publish
+    from pallasc.compiler.cluster.sources import sources_of
+    from pallasc.compiler.cluster.worker import BuildPlugin
+
+    requests = [miss.request for miss in run.misses.values()]
+    variants = (run.variants[miss.indices[0]] for miss in run.misses.values())
+    sent = sources_of(variants, without=[str(run.store.root)])
+    salt = {name: value for name, value in lookup.context.variables.items() if name == SALT}
+    plugin = BuildPlugin(
+        toolchain=setup.components(lookup.context),
+        salt=salt,
+        environment=counted_values(setup.environment),
+        ptxas=run.options.ptxas and setup.toolchain.ptxas,
+        timeout_s=run.options.timeout_s or TIMEOUT_S,
+        memory_bytes=run.options.memory_bytes,
+        sources=sent,
+    )
+    pool.describe(plugin)
+    pool.accept = partial(publish, requests, lookup, run.store, sent)

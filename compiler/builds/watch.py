@@ -31,9 +31,8 @@ from pallasc.compiler.builds.report import OnEvent, Report
 from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.setup import Context, Setup, prepare
 from pallasc.compiler.toolchain.toolchain import find_toolchain
-from pallasc.compiler.workers.capacity import find_capacity
 from pallasc.compiler.workers.messages import Introduction
-from pallasc.compiler.workers.pool import Pool
+from pallasc.compiler.workers.pool import Pool, find_capacity
 from pallasc.errors import PallascError, SpecError
 from pallasc.specs.spec import Spec, Variant
 

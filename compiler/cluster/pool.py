@@ -7,6 +7,7 @@ no answer, or whose answers the build rejects, gets no more variants after a few
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
 import warnings
@@ -15,17 +16,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pallasc.compiler.cluster.address import Address
 from pallasc.compiler.cluster.outcomes import LONGEST_BYTES, Outcome
-from pallasc.compiler.workers import failures
 from pallasc.compiler.workers.messages import Answer, Compiled, Task
 from pallasc.compiler.workers.pool import Event
-from pallasc.errors import CompileError, PallascError, ToolError
+from pallasc.compiler.workers.worker_process import garbled
+from pallasc.errors import CompileError, PallascError, SpecError, ToolError
 
 if TYPE_CHECKING:
     from pallasc.compiler.cluster.worker import BuildPlugin
+
 
 _HINT = "Start one with: dask scheduler; or compile here, without --executor."
 _HINT_TLS = (
@@ -253,7 +254,7 @@ class ClusterPool(ExitStack):
             reply = task.make_request().read_reply(outcome.reply)
             reply = self.accept(task, reply) if isinstance(reply, Compiled) else reply
         elif error is None:
-            error = failures.garbled(task.doing)
+            error = garbled(task.doing)
         self._heard_s[sent.worker] = time.monotonic()
         place, stray = outcome.place, outcome.stray_bytes
         return Answer(task, reply, error, outcome.output, place, stray_bytes=stray)
@@ -324,3 +325,47 @@ def _text_of(error: BaseException) -> str:
     """Return the first line of an error's text, with its type unless we raised it."""
     text = next(iter(str(error).splitlines()), "")[:500]
     return text if type(error) is ValueError else f"{type(error).__name__}: {text}"
+
+
+LOCAL = "dask:"
+"""A cluster in the process of the build."""
+
+_SCHEMES = {"dask": "tcp", "dask+tls": "tls"}
+_ADDRESS = re.compile(
+    r"(?P<scheme>dask(?:\+tls)?)://"
+    r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?/?"
+)
+_PORT = 8786
+"""The default port of dask's scheduler."""
+
+
+class Address(NamedTuple):
+    """A scheduler.
+
+    Attributes:
+        text: as the user wrote it.
+        url: as dask writes it, "" for a cluster in the process of the build.
+    """
+
+    text: str
+    url: str
+
+
+def parse_address(text: str) -> Address:
+    """Return the scheduler that `--executor` names.
+
+    Raises:
+        SpecError: it names none; the message shows no password.
+    """
+    if text.strip() == LOCAL:
+        return Address(LOCAL, "")
+    match = _ADDRESS.fullmatch(text.strip())
+    port = int(match["port"] or _PORT) if match else 0
+    if match is None or not 0 < port < 65536:
+        shown = "a text with a user or a password" if "@" in text else repr(text)
+        raise SpecError(
+            f"--executor: {shown} is not the address of a scheduler.",
+            hint="Write dask://HOST:8786, dask+tls://HOST:8786, or dask: for a cluster on this "
+            "machine.",
+        )
+    return Address(text.strip(), f"{_SCHEMES[match['scheme']]}://{match['host']}:{port}")

@@ -27,9 +27,8 @@ from pallasc.compiler.lowering.kernel_output import pack, unpack
 from pallasc.compiler.toolchain.environment import compiler_variables, counted_values
 from pallasc.compiler.toolchain.identity import toolchain_identity
 from pallasc.compiler.toolchain.setup import Context, Setup, prepare
-from pallasc.compiler.workers.capacity import find_capacity
 from pallasc.compiler.workers.messages import Answer, Compile, Compiled, Group, Introduction, Task
-from pallasc.compiler.workers.pool import Pool
+from pallasc.compiler.workers.pool import Pool, find_capacity
 from pallasc.errors import PallascError
 from pallasc.specs.lock import Component, differences
 

@@ -2,25 +2,57 @@
 
 Workers are grouped by architecture (Mosaic compiles for one per process) and by the spec's folder
 (whose modules would clash with those of another). A worker that dies loses only its own request.
+
+`find_lines` and `find_ptx` compile variants again for what no artifact has: the user's source lines
+of PTX, and the PTX of kernels that XLA adds to Mosaic's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
+import os
+import re
 import signal
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from selectors import BaseSelector, DefaultSelector
 from types import TracebackType
-from typing import Literal
+from typing import Literal, TypeVar
 
-from pallasc.compiler.workers.failures import explain_memory
-from pallasc.compiler.workers.messages import Answer, Failed, Group, Request, Task, Warm
-from pallasc.compiler.workers.supervision import Limits, Watch, receive
-from pallasc.compiler.workers.worker_process import PROGRAM, Scratch, Worker
+from pallasc.cache.store import Store
+from pallasc.compiler.lowering.line_tables import LineTable
+from pallasc.compiler.toolchain.environment import declared_values
+from pallasc.compiler.toolchain.setup import Setup
+from pallasc.compiler.workers.messages import (
+    Answer,
+    Failed,
+    FindLines,
+    FindPtx,
+    Group,
+    Introduction,
+    LinesFound,
+    PtxFound,
+    Reply,
+    Request,
+    Task,
+    Warm,
+)
+from pallasc.compiler.workers.worker_process import (
+    PROGRAM,
+    Limits,
+    Scratch,
+    Watch,
+    Worker,
+    explain_memory,
+    receive,
+)
 from pallasc.errors import PallascError
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.spec import Variant
 
 _START_S = 2.0
 """The assumed start of a worker, until it was measured: most of it is importing JAX."""
@@ -409,3 +441,249 @@ def _uninterrupted() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_WORKER_BYTES = 700_000_000
+"""Memory of a compiling process: about 480 MB after JAX is imported, and some to compile."""
+_LEAST_LIMIT_BYTES = 2_000_000_000
+_SHARED_OUT = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The cores and the memory that this process may use now.
+
+    A container sees the cores and the memory of the whole machine, and is throttled or killed at
+    the limits of its control groups: those of version 2 (`cpu.max`, `memory.max`, `memory.high`) or
+    of version 1 (`cpu.cfs_quota_us`, `memory.limit_in_bytes`), its own and all above it.
+
+    Attributes:
+        cores: how many of its threads can run at the same time.
+        free_bytes: memory that is available.
+    """
+
+    cores: int
+    free_bytes: int
+
+    def jobs(self, tasks: int) -> int:
+        """Return how many workers to start for a number of tasks, at least 1."""
+        return max(1, min(self.cores, self.free_bytes // _WORKER_BYTES, tasks))
+
+    def memory_bytes(self, jobs: int) -> int:
+        """Return what each worker may hold: its share, but at least enough for any kernel."""
+        return max(_LEAST_LIMIT_BYTES, int(self.free_bytes * _SHARED_OUT) // jobs)
+
+
+def find_capacity(root: Path = Path("/")) -> Capacity:
+    """Return what this process may use now.
+
+    Args:
+        root: the folder above `proc` and the paths that it names.
+    """
+    quotas = [_cpu_quota(folder) for folder in _control_groups(root, "cpu")]
+    memory = [_memory_left(folder) for folder in _control_groups(root, "memory")]
+    cores = [len(os.sched_getaffinity(0)), *(math.ceil(quota) for quota in quotas if quota)]
+    free = [_available_bytes(root), *(size for size in memory if size is not None)]
+    return Capacity(max(1, min(cores)), max(0, min(free)))
+
+
+def _available_bytes(root: Path) -> int:
+    """Return the free memory of the machine, with what its file cache could give up."""
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    if match is None:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(match[1]) * 1024
+
+
+def _memory_left(folder: Path) -> int | None:
+    """Return what a control group has left for its processes, None if it has no limit."""
+    for limits, usage in (
+        (("memory.max", "memory.high"), "memory.current"),
+        (("memory.limit_in_bytes",), "memory.usage_in_bytes"),
+    ):
+        sizes = [size for size in (_number(folder / name) for name in limits) if size]
+        if sizes:
+            # Cached pages of files count as used, but the kernel drops them under pressure.
+            stat = _text(folder / "memory.stat")
+            files = re.findall(r"^(?:in)?active_file (\d+)$", stat, re.MULTILINE)
+            used = max(0, (_number(folder / usage) or 0) - sum(map(int, files)))
+            return min(sizes) - used
+    return None
+
+
+def _cpu_quota(folder: Path) -> float | None:
+    """Return how many cores a control group may keep busy, None if it has no limit."""
+    words = _text(folder / "cpu.max").split()
+    if len(words) != 2:
+        words = [_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    if not all(word.isdigit() and int(word) for word in words):  # "max" and "-1" stand for no limit
+        return None
+    return int(words[0]) / int(words[1])
+
+
+def _control_groups(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of the control groups of this process, from its own upwards."""
+    own = dict(_own_groups(_text(root / "proc/self/cgroup")))
+    for line in _text(root / "proc/self/mountinfo").splitlines():
+        # proc(5): … root, mount point, options, optional fields, "-", type, source, options
+        first, _, last = line.partition(" - ")
+        before, after = first.split(), last.split()
+        if len(before) < 6 or len(after) < 3:
+            continue
+        if after[0] == "cgroup2":
+            name = own.get("")
+        elif after[0] == "cgroup" and controller in after[2].split(","):
+            name = own.get(controller)
+        else:
+            continue
+        if name is not None:
+            yield from _upwards(root / before[4].lstrip("/"), before[3], name)
+
+
+def _own_groups(text: str) -> Iterator[tuple[str, str]]:
+    """Yield controller and name of each control group; version 2 has no controller."""
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, name = rest.partition(":")
+        for controller in controllers.split(","):
+            yield controller, name
+
+
+def _upwards(mount: Path, mounted: str, name: str) -> Iterator[Path]:
+    """Yield the folder of a control group and those above it, up to the mounted group."""
+    inside = os.path.relpath(name, mounted) if name.startswith(mounted) else "."
+    folder = mount / inside
+    while folder != mount and mount in folder.parents:
+        yield folder
+        folder = folder.parent
+    yield mount
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file, "" if there is no such file."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+R = TypeVar("R", bound=Reply)
+
+Tables = Mapping[str, LineTable]
+"""By the digest of the PTX."""
+Texts = Mapping[str, str]
+"""PTX by the digest of the cubin, as `PlanRun` takes it."""
+
+
+def find_lines(
+    kernels: Sequence[tuple[Variant, Mapping[str, str]]],
+    setup: Setup,
+    store: Store,
+    *,
+    code: Sequence[Mapping[str, str]] | None = None,
+    jobs: int = 1,
+    timeout_s: float | None = None,
+) -> list[Tables | PallascError]:
+    """Return the source lines of the kernels of variants.
+
+    A variant that fails, takes too long, or gives other code has its error in the place of tables.
+
+    Args:
+        kernels: the variants, each with the PTX that ships, by digest.
+        setup: the toolchain.
+        store: has the digests of its files.
+        code: for each variant, the digests of the machine code that ships, by the PTX's digest:
+            the machine code must be equal, too.
+        jobs: how many are compiled at the same time.
+        timeout_s: time limit of one.
+
+    Raises:
+        ToolError: a compiling process cannot be started.
+    """
+
+    def request(number: int, env: Mapping[str, str | None]) -> FindLines:
+        variant, ptx = kernels[number]
+        return FindLines(variant=variant, ptx=ptx, env=env, code=code[number] if code else {})
+
+    variants = [variant for variant, _ in kernels]
+    tasks = _tasks(variants, request, "finds the lines of")
+    found = _replies(tasks, LinesFound, setup, store, jobs, timeout_s)
+    return [reply.tables if isinstance(reply, LinesFound) else reply for reply in found]
+
+
+def without_ptx(artifact: Artifact) -> dict[str, tuple[str, ...]]:
+    """Return the kernels of an artifact that come without PTX, by the digest of their cubin."""
+    names: dict[str, tuple[str, ...]] = {}
+    for kernel in artifact.kernels:
+        if kernel.ptx is None:
+            names[kernel.cubin] = (*names.get(kernel.cubin, ()), kernel.name)
+    return names
+
+
+def find_ptx(
+    compiled: Sequence[tuple[Variant, Artifact]],
+    setup: Setup,
+    store: Store,
+    *,
+    jobs: int = 1,
+    timeout_s: float | None = None,
+) -> list[Texts | PallascError]:
+    """Return the PTX that variants' artifacts lack, or why it cannot be had.
+
+    Only variants whose artifacts lack some are compiled.
+
+    Raises:
+        ToolError: a compiling process cannot be started.
+    """
+    lacking = [n for n, (_, artifact) in enumerate(compiled) if without_ptx(artifact)]
+
+    def request(number: int, env: Mapping[str, str | None]) -> FindPtx:
+        variant, artifact = compiled[lacking[number]]
+        return FindPtx(variant=variant, cubins=without_ptx(artifact), env=env)
+
+    variants = [compiled[number][0] for number in lacking]
+    tasks = _tasks(variants, request, "finds the PTX of XLA's kernels in")
+    replies = _replies(tasks, PtxFound, setup, store, jobs, timeout_s)
+    found: list[Texts | PallascError] = [{} for _ in compiled]
+    for number, reply in zip(lacking, replies, strict=True):
+        found[number] = reply.ptx if isinstance(reply, PtxFound) else reply
+    return found
+
+
+def _tasks(
+    variants: Sequence[Variant],
+    make_request: Callable[[int, Mapping[str, str | None]], Request],
+    purpose: str,
+) -> list[Task]:
+    tasks = []
+    for number, variant in enumerate(variants):
+        declared = declared_values(variant.env)
+        group = (variant.target.arch, variant.base_dir, tuple(declared.items()))
+        doing = f"the process that {purpose} {variant.id}"
+        tasks.append(Task(number, group, make_request(number, declared), doing))
+    return tasks
+
+
+def _replies(
+    tasks: Sequence[Task],
+    kind: type[R],
+    setup: Setup,
+    store: Store,
+    jobs: int,
+    timeout_s: float | None,
+) -> list[R | PallascError]:
+    """Return the reply to each task, in order, or the error in its place."""
+    if not tasks:
+        return []
+    replies: dict[int, R | PallascError] = {}
+    context = Introduction.of(setup, setup.context(store), store)
+    with Pool(jobs, setup.environment, context, timeout_s=timeout_s, tick_s=None) as pool:
+        for _, task, answer in pool.run(tasks):
+            if task is not None and answer is not None:
+                replies[task.label] = answer.reply_or_error(kind)
+    return [replies[task.label] for task in tasks]

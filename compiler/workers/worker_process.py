@@ -15,21 +15,28 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import IO
 
 from pallasc.cache import process
 from pallasc.cache.leases import is_over
+from pallasc.cache.sizes import size
 from pallasc.compiler.lowering.device_library import TOOLKIT
 from pallasc.compiler.workers.channel import Frames, encode, key_line, make_key
-from pallasc.compiler.workers.failures import exit_in_words
-from pallasc.compiler.workers.messages import Group, Request, Task
-from pallasc.compiler.workers.warden import SHOW_STACK, descendants, parents
-from pallasc.errors import ToolError
+from pallasc.compiler.workers.messages import Answer, Failed, Group, Request, Task
+from pallasc.compiler.workers.warden import (
+    SHOW_STACK,
+    descendants,
+    held_bytes,
+    held_together_bytes,
+    parents,
+    recent_parents,
+)
+from pallasc.errors import CompileError, Location, PallascError, ToolError
 
 LONGEST_BYTES = 64 << 20
 _TAIL_BYTES = 256 << 10
@@ -445,3 +452,258 @@ def _process_descriptor(process: int, opened: ExitStack) -> int | None:
         return None
     opened.callback(os.close, descriptor)
     return descriptor
+
+
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in .+$')
+_STACK = re.compile(r"^(Current t|T)hread 0x[0-9a-f]+ .*\(most recent call first\):$")
+_SAYS_WHY = re.compile(r"ERROR|rror:|bad_alloc|KeyboardInterrupt")
+_SAYS_NOTHING = re.compile(r"^(Fatal Python error|Extension modules): ")
+_MOST_FRAMES = 8
+
+
+def exit_in_words(code: int) -> str:
+    """Return how a process ended, from its exit code; a negative one is a signal."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    if code == -signal.SIGKILL:
+        return "was killed by SIGKILL (perhaps out of memory)"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def died(doing: str, ending: str, output: str) -> CompileError:
+    """Return the error for a worker that died, with the last error that it wrote."""
+    lines = [line.strip() for line in output.splitlines()]
+    errors = [line for line in lines if _SAYS_WHY.search(line) and not _SAYS_NOTHING.match(line)]
+    return CompileError(f"{doing} {ending}{f': {errors[-1]}' if errors else ''}", kind="died")
+
+
+def too_slow(doing: str, timeout_s: float) -> CompileError:
+    """Return the error for a worker that was stopped because it took too long."""
+    return CompileError(
+        f"{doing} took longer than {timeout_s:g} s (--timeout) and was stopped",
+        hint="If it needs more time, raise --timeout.",
+        kind="timeout",
+    )
+
+
+def never_ready(doing: str, limit_s: float) -> CompileError:
+    """Return the error for a worker that was stopped before it could begin with its task."""
+    return CompileError(
+        f"{doing} was not ready after {limit_s:g} s and was stopped",
+        hint="Give this machine less to do at a time (--jobs), or raise --timeout.",
+        kind="timeout",
+    )
+
+
+def too_large(doing: str, held_bytes: int, limit_bytes: int) -> CompileError:
+    """Return the error for a worker that was stopped because it held too much memory."""
+    return CompileError(
+        f"{doing} held {size(held_bytes, limit_bytes)} of memory, more than the "
+        f"{size(limit_bytes)} that one "
+        "may hold (--memory), and was stopped",
+        hint="If it needs that much, raise --memory, with fewer --jobs where memory is short.",
+        kind="memory",
+    )
+
+
+def explain_memory(error: PallascError, limit_bytes: int) -> None:
+    """Add to an error the limit at which the kernel refused memory."""
+    error.hint = error.hint or (
+        f"One compiling process may hold {size(limit_bytes)} of memory; --memory sets how much."
+    )
+
+
+def garbled(doing: str) -> CompileError:
+    """Return the error for a worker whose answer was garbled or is not an answer."""
+    return CompileError(
+        f"the answer of {doing} was lost: something in it writes to file descriptors that it did "
+        "not open",
+        kind="garbled",
+    )
+
+
+def place_in_stack(output: str, folders: Sequence[str]) -> Location | None:
+    """Return the innermost place below `folders` in the stack that a dying process printed."""
+    for line in output.splitlines():
+        frame = _FRAME.match(line)
+        if frame and frame["file"].startswith(tuple(f"{f.rstrip('/')}/" for f in folders if f)):
+            return Location(frame["file"], int(frame["line"]))
+    return None
+
+
+def shortened(output: str) -> str:
+    """Return output without the outer frames of long stacks and the list of extension modules."""
+    shown, frames = [], 0
+    for line in output.splitlines(keepends=True):
+        frames = frames + 1 if _FRAME.match(line) else 0
+        if frames == _MOST_FRAMES + 1:
+            shown.append("  …\n")
+        if frames <= _MOST_FRAMES and not line.startswith("Extension modules: "):
+            shown.append(line)
+    return "".join(shown)
+
+
+CHECK_S = 0.25
+"""How long a worker may go unwatched."""
+_SHARED_S = 0.2
+"""How old a list of all processes may be, which takes milliseconds to read."""
+_SHARE = 0.02
+"""The part of its time that the build may spend watching, with very many processes."""
+_START_S = 120.0
+"""How long a worker may take to start, in addition to the time for its task."""
+_CLOSED_S = 30.0
+"""How long a process whose pipe has closed may take to end, which says more of what happened."""
+_REPLACED_AT = 0.75
+"""A worker that still holds this part of its limit after a task is replaced."""
+_RESERVED_BYTES = 512 << 20
+_RESERVED_BYTES_PER_CORE = 32 << 20
+TAIL_BYTES = 4000
+_STACKS_BYTES = 64 << 10
+
+
+@dataclass(slots=True)
+class Limits:
+    """The limits of a worker.
+
+    Attributes:
+        timeout_s: time for a task, None for no limit.
+        memory_bytes: memory that it and its descendants may hold, None for no limit.
+        grace_s: how much longer a worker may take that keeps to the time itself.
+    """
+
+    timeout_s: float | None = None
+    memory_bytes: int | None = None
+    grace_s: float = 0.0
+
+    def data_bytes(self) -> int:
+        """Return the limit that the kernel sets on each process (RLIMIT_DATA), 0 for none.
+
+        It stops what allocates faster than the watch looks. The kernel also counts memory that is
+        only reserved, such as the stacks of the threads that XLA starts for each core.
+        """
+        if self.memory_bytes is None:
+            return 0
+        reserved = _RESERVED_BYTES + (os.cpu_count() or 1) * _RESERVED_BYTES_PER_CORE
+        return self.memory_bytes + reserved
+
+    def are_near(self, worker: Worker) -> bool:
+        """Tell whether a worker holds so much after a task that it should be replaced."""
+        if self.memory_bytes is None or not worker.process:
+            return False
+        return held_bytes(worker.process) > _REPLACED_AT * self.memory_bytes
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks after busy workers from time to time.
+
+    Args:
+        limits: those of each worker.
+    """
+
+    limits: Limits
+    _next_s: float = field(default_factory=time.monotonic)
+
+    def pause_s(self) -> float:
+        """Return how many seconds may pass until the next look."""
+        return max(0.0, self._next_s - time.monotonic())
+
+    def look(self, workers: Sequence[Worker]) -> list[tuple[Worker, Answer]]:
+        """Return the answers of workers that have died or exceeded a limit and must be stopped."""
+        began_s = time.thread_time()
+        held = self._held(workers)
+        answers = []
+        for worker in workers:
+            worker.cut_logs()
+            answer = receive(worker) or self._stopped(worker, held.get(worker, 0))
+            if answer is not None:
+                answers.append((worker, answer))
+        spent_s = time.thread_time() - began_s
+        self._next_s = time.monotonic() + max(CHECK_S, spent_s / _SHARE)
+        return answers
+
+    def _held(self, workers: Sequence[Worker]) -> dict[Worker, int]:
+        """Return how much memory each worker and its descendants hold."""
+        limit = self.limits.memory_bytes
+        if limit is None:
+            return {}
+        table, held = recent_parents(_SHARED_S), {}
+        for worker in workers:
+            tree = worker.tree(table)
+            held[worker] = sum(map(held_bytes, tree))
+            # Forked processes share pages: only a sum over the limit is worth the slow count.
+            if held[worker] > limit and len(tree) > 1:
+                held[worker] = held_together_bytes(tree)
+        return held
+
+    def _stopped(self, worker: Worker, held: int) -> Answer | None:
+        """Return the answer of a worker that exceeds a limit now, with its stack if possible."""
+        task, limits = worker.task, self.limits
+        if task is None:
+            return None
+        late = limits.timeout_s is not None and _is_late(worker, limits.timeout_s + limits.grace_s)
+        if limits.memory_bytes is not None and held > limits.memory_bytes:
+            error = too_large(task.doing, held, limits.memory_bytes)
+        elif late:
+            error = _late_error(worker, task, limits)
+        elif worker.gone_s is not None and time.monotonic() > worker.gone_s + _CLOSED_S:
+            error = died(task.doing, worker.ending(), "")
+        else:
+            return None
+        worker.end_with_stack()
+        return _failure(worker, task, error, repeat=not late)
+
+
+def _late_error(worker: Worker, task: Task, limits: Limits) -> CompileError:
+    timeout_s = limits.timeout_s or 0.0
+    if worker.seconds() is None:
+        return never_ready(task.doing, timeout_s + limits.grace_s + _START_S)
+    return too_slow(task.doing, timeout_s)
+
+
+def _is_late(worker: Worker, timeout_s: float) -> bool:
+    seconds = worker.seconds()
+    if seconds is None:
+        return time.monotonic() > worker.began_s + timeout_s + _START_S
+    return seconds > timeout_s
+
+
+def receive(worker: Worker) -> Answer | None:
+    """Return what a worker has answered, or how it died, None if it is still at work."""
+    message, task, request = worker.hear(), worker.task, worker.request
+    if task is None or request is None:
+        return None
+    if message is None:
+        if not worker.is_over():
+            return None
+        error = died(task.doing, worker.ending(), worker.written(TAIL_BYTES))
+        return _failure(worker, task, error)
+    try:
+        reply = request.read_reply(message)
+    except ValueError:
+        return _failure(worker, task, garbled(task.doing))
+    stray = worker.take_stray_bytes()
+    return Answer(
+        task,
+        reply,
+        None,
+        worker.written(TAIL_BYTES),
+        repeat=isinstance(reply, Failed) and reply.repeat,
+        stray_bytes=stray,
+    )
+
+
+def _failure(worker: Worker, task: Task, error: CompileError, *, repeat: bool = True) -> Answer:
+    output = worker.written(_STACKS_BYTES)
+    place = place_in_stack(output, task.group[1].split(os.pathsep))
+    return Answer(
+        task,
+        None,
+        error,
+        shortened(output)[-TAIL_BYTES:],
+        place,
+        repeat and worker.served > 0,
+    )

@@ -35,8 +35,7 @@ from pallasc.compiler.lowering.patches import patched
 from pallasc.compiler.lowering.ptxas_reports import Reports
 from pallasc.compiler.toolchain import nvjitlink
 from pallasc.compiler.toolchain.setup import Setup
-from pallasc.compiler.workers.failures import exit_in_words
-from pallasc.compiler.workers.worker_process import temporary_folder
+from pallasc.compiler.workers.worker_process import exit_in_words, temporary_folder
 from pallasc.errors import CompileError, ToolError, message_of
 from pallasc.specs.garbage import collector_past
 from pallasc.specs.gpus import Target

@@ -16,7 +16,7 @@ from pallasc.cli.render.annotations import github_commands
 from pallasc.cli.render.junit import junit_xml
 from pallasc.cli.render.report_rows import report_json
 from pallasc.compiler.builds.report import Report
-from pallasc.compiler.workers import supervision, worker_process
+from pallasc.compiler.workers import worker_process
 from pallasc.compiler.workers.messages import Answer, Collect, Failed, Listen, Task
 from pallasc.compiler.workers.pool import Pool
 from pallasc.errors import Location
@@ -191,7 +191,7 @@ def test_the_place_where_a_process_was_is_known(answers: dict[str, Answer]) -> N
 
 def test_the_tail_of_the_output_is_told_and_no_more(answers: dict[str, Answer]) -> None:
     printed = answers["prints_without_end"].output
-    assert len(printed) <= supervision.TAIL_BYTES
+    assert len(printed) <= worker_process.TAIL_BYTES
     assert "all work and no play" in printed
     assert "line 5 in <module>" in printed
     assert "KeyboardInterrupt" in answers["is_interrupted"].output
@@ -232,7 +232,7 @@ def test_the_time_to_get_ready_does_not_count(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_never_gets_ready_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "_START_S", 0.2)
+    monkeypatch.setattr(worker_process, "_START_S", 0.2)
     with fakes(timeout_s=0.2, context=Prepare(code="import signal; signal.pause()")) as pool:
         (error,) = run(pool, "value = 1")
     assert error.startswith("the compiling process was not ready after 0.4 s and was stopped")
@@ -272,7 +272,7 @@ def test_what_children_share_with_their_worker_counts_once() -> None:
 
 
 def test_a_worker_that_closes_its_pipe_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervision, "_CLOSED_S", 0.2)
+    monkeypatch.setattr(worker_process, "_CLOSED_S", 0.2)
     with fakes() as pool:
         closed, fine = run(
             pool, "import os, signal; os.closerange(3, 5000); signal.pause()", "value = 1"
