@@ -10,15 +10,14 @@ The user's code runs in the process that replies, so a reply is read with every 
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType, UnionType
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -26,8 +25,6 @@ from typing import (
     Literal,
     Self,
     TypeVar,
-    get_args,
-    get_origin,
     get_type_hints,
 )
 
@@ -79,76 +76,67 @@ class _ErrorText:
         return error
 
 
-_WRITERS: tuple[tuple[type, Callable[[Any], object]], ...] = (
-    (PallascError, lambda error: plain(_ErrorText.of(error))),
-    (Variant, variant_to_json),
-    (Spec, spec_to_json),
-    (bytes, lambda data: base64.b64encode(data).decode()),
-    (Path, str),
-    (set, sorted),
-)
 _READERS: Mapping[object, Callable[[Any], object]] = {
-    PallascError: lambda data: read_dataclass(_ErrorText, data).error(),
     Variant: variant_from_json,
-    Spec: spec_from_json,
-    bytes: lambda text: base64.b64decode(text, validate=True),
-    Path: lambda text: Path(_read(str, text)),
+    Variant | None: lambda data: None if data is None else variant_from_json(data),
+    tuple[Spec, ...]: lambda data: tuple(map(spec_from_json, data)),
 }
+"""Readers of fields whose types have their own form in JSON."""
 
 
 def plain(value: object) -> object:
     """Return a value as plain JSON data."""
-    if value is None or isinstance(value, str | int | float):  # most of a record
-        return value
-    for kind, write in _WRITERS:
-        if isinstance(value, kind):
-            return write(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, tuple | list) else value
+    import msgspec
+
+    if isinstance(value, Variant):
+        return variant_to_json(value)
+    if isinstance(value, tuple) and value and isinstance(value[0], Spec):
+        return [spec_to_json(spec) for spec in value]
+    return msgspec.to_builtins(value, enc_hook=_encode)
 
 
 def read_dataclass(kind: Any, data: object) -> Any:
-    """Return a dataclass from a JSON object; unknown fields are ignored."""
+    """Return a dataclass from a JSON object; unknown fields are ignored.
+
+    Raises:
+        ValueError: a field is missing or has another type.
+    """
+    import msgspec
+
     if not isinstance(data, Mapping):
         raise ValueError(f"{kind.__name__}: not an object")
     values = {}
-    for name, (hint, is_required) in _fields_of(kind).items():
-        if is_required or name in data:
-            values[name] = _read(hint, data[name])
-    return kind(**values)
+    try:
+        for name, hint in _hints(kind).items():
+            if name in data and (read := _READERS.get(hint)):
+                values[name] = read(data[name])
+            elif name in data:
+                values[name] = msgspec.convert(data[name], hint, dec_hook=_decode)
+        return kind(**values)
+    except (AttributeError, LookupError, TypeError, PallascError, msgspec.MsgspecError) as error:
+        raise ValueError(f"{kind.__name__}: {error}") from error
 
 
 @cache
-def _fields_of(kind: Any) -> dict[str, tuple[object, bool]]:
-    """Return the type of each field of a dataclass, and whether it is required."""
+def _hints(kind: Any) -> dict[str, object]:
     hints = get_type_hints(kind)
-    return {
-        each.name: (hints[each.name], each.default is each.default_factory is MISSING)
-        for each in fields(kind)
-    }
+    return {each.name: hints[each.name] for each in fields(kind)}
 
 
-def _read(kind: Any, value: object) -> Any:
-    """Return a value of JSON as the type of its field; one of another type is refused."""
-    origin, inner = get_origin(kind), get_args(kind)
-    if kind is object or (type(value) is kind and kind in (str, int, float, bool)):
-        return value
-    if origin is UnionType:  # `X | None`, nothing else
-        return None if value is None else _read(inner[0], value)
-    if kind in _READERS:
-        return _READERS[kind](value)
-    if is_dataclass(kind):
-        return read_dataclass(kind, value)
-    if isinstance(value, dict) and origin in (dict, Mapping):
-        return {key: _read(inner[1], item) for key, item in value.items()}
-    if isinstance(value, list) and origin in (tuple, list, set):
-        return origin(_read(inner[0], item) for item in value)
-    if (kind is float and type(value) is int) or (origin is Literal and value in inner):
-        return value
-    raise ValueError(f"{value!r:.80} is not {kind}")
+def _encode(value: Any) -> object:
+    """Return a value of a type that msgspec does not know as one that it does."""
+    if isinstance(value, PallascError):
+        return _ErrorText.of(value)
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _decode(kind: Any, value: Any) -> object:
+    """Return a value as a type that msgspec does not know."""
+    if kind is PallascError:
+        return read_dataclass(_ErrorText, value).error()
+    if kind is Path:
+        return Path(value)
+    return value  # of type `object`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,10 +160,7 @@ class Message:
         Raises:
             ValueError: a field is missing or has another type.
         """
-        try:
-            message: Self = read_dataclass(cls, data)
-        except (AttributeError, LookupError, TypeError, PallascError) as error:
-            raise ValueError(f"{cls.__name__}: {error}") from error
+        message: Self = read_dataclass(cls, data)
         return message
 
 
