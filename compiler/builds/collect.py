@@ -28,7 +28,7 @@ from pallasc.cache.format import MANIFESTS
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.report import hidden_notes
+from pallasc.compiler.builds.report import hidden_notes, stored_diagnostics
 from pallasc.compiler.inputs.changes import CurrentSources
 from pallasc.compiler.toolchain.environment import (
     declared_fields,
@@ -169,7 +169,7 @@ class SpecReader:
                 changed = _changed(manifest, folder, digests, unchecked)
                 specs = _remembered(manifest) if changed is None else None
                 if specs is not None:
-                    self._tell(path, _diagnostics(manifest))
+                    self._tell(path, stored_diagnostics(manifest))
                     self._missed.append((Path(path).name, manifest.missed))
                     self.remembered.append(name)
                     return specs
@@ -343,15 +343,6 @@ def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | 
             **declared_fields(of_project),
         }
     )
-
-
-def _diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of a manifest; imports nothing if there are none."""
-    if not manifest.diagnostics:
-        return ()
-    from pallasc.compiler.workers.diagnostics import from_json
-
-    return from_json(manifest.diagnostics)
 
 
 def _remembered(manifest: Manifest) -> list[Spec] | None:

@@ -15,12 +15,20 @@ from pallasc.cache.store import default_root
 from pallasc.cache.uses import Session
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Status, Tick, VariantResult
-from pallasc.compiler.builds.state import Miss, Run
+from pallasc.compiler.builds.state import Miss, Run, explanation_of
 from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
 from pallasc.compiler.inputs.request import data_digests, request_fields
 from pallasc.compiler.toolchain.environment import counted_values, declared_values
 from pallasc.compiler.toolchain.setup import Setup
-from pallasc.compiler.workers.messages import Answer, Compile, Compiled, Failed, Request, Task
+from pallasc.compiler.workers.messages import (
+    Answer,
+    Compile,
+    Compiled,
+    Failed,
+    Introduction,
+    Request,
+    Task,
+)
 from pallasc.compiler.workers.pool import Pool, find_capacity
 from pallasc.errors import CompileError, CorruptError, PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -34,12 +42,18 @@ if TYPE_CHECKING:
 _TICK_S = 0.25
 
 
-def compile_misses(run: Run, lookup: Lookup, pool: Pool | ClusterPool, session: Session) -> None:
+def compile_misses(
+    run: Run, lookup: Lookup, setup: Setup, pool: Pool | ClusterPool, session: Session
+) -> None:
     """Compile the misses of a build, each request once per folder.
 
     Raises:
-        ToolError: a compiling process cannot be started.
+        ToolError: a compiling process cannot be started, or the sources cannot be sent.
     """
+    if isinstance(pool, Pool):
+        pool.context = Introduction.of(setup, lookup.context, run.store)
+    else:
+        _describe(pool, run, lookup, setup)
     misses = list(run.misses.values())
     compiled_s: list[float] = []
     began_s: dict[int, float] = {}
@@ -62,6 +76,24 @@ def compile_misses(run: Run, lookup: Lookup, pool: Pool | ClusterPool, session: 
             run.settle(index, result)
         if run.stops():
             return
+
+
+def open_workers(run: Run, setup: Setup) -> Pool | ClusterPool:
+    """Return what compiles the misses of a build: processes here, or a cluster.
+
+    Raises:
+        SpecError: the executor is not the address of a scheduler.
+    """
+    options, tasks = run.options, len(run.variants)
+    if run.warm is not None:
+        return run.warm.pool(tasks)
+    if not options.executor:
+        return open_pool(options, setup, tasks)
+    from pallasc.compiler.cluster.pool import ClusterPool, parse_address
+
+    jobs = options.jobs or find_capacity().jobs(tasks)
+    warn = partial(run.store.tell_once, "cluster")
+    return ClusterPool(parse_address(options.executor), jobs, warn)
 
 
 def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
@@ -117,9 +149,7 @@ def _result(
     run: Run, session: Session, miss: Miss, index: int, answer: Answer, *, first: bool
 ) -> VariantResult:
     variant = run.variants[index]
-    explanation = run.explanations.get(miss.request)
-    if explanation is not None:
-        explanation = replace(explanation, variant=variant.id)
+    explanation = explanation_of(miss, variant)
     result = VariantResult(variant, "failed", reason=miss.reason, explanation=explanation)
     reply = answer.reply
     if first and answer.stray_bytes:
@@ -238,20 +268,7 @@ TIMEOUT_S = 3600.0
 """Time limit of a variant without `--timeout`: no worker may keep a variant for ever."""
 
 
-def open_cluster(run: Run) -> ClusterPool:
-    """Return the cluster that a build compiles with.
-
-    Raises:
-        SpecError: the executor is not the address of a scheduler.
-    """
-    jobs = run.options.jobs or find_capacity().jobs(len(run.variants))
-    from pallasc.compiler.cluster.pool import ClusterPool, parse_address
-
-    address = parse_address(run.options.executor or "")
-    return ClusterPool(address, jobs, partial(run.store.tell_once, "cluster"))
-
-
-def describe(pool: ClusterPool, run: Run, lookup: Lookup, setup: Setup) -> None:
+def _describe(pool: ClusterPool, run: Run, lookup: Lookup, setup: Setup) -> None:
     """Send a cluster the toolchain and the sources of a build, and have its results verified.
 
     Raises:

@@ -17,7 +17,7 @@ from pallasc.compiler.builds.locked import (
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.builds.tuned_rows import tables_of
-from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
+from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.remembered_toolchain import installed_or_remembered
 from pallasc.compiler.inputs.request import Request, Requests
 from pallasc.compiler.toolchain.setup import prepare
@@ -203,16 +203,6 @@ def _entries(results: Sequence[VariantResult], requests: Sequence[str]) -> dict[
         for result, request in zip(results, requests, strict=True)
         if result.artifact is not None and result.action_key is not None
     }
-
-
-def with_resources(lock: Lock, store: Store) -> Lock:
-    """Return a lock with the resources of those of its variants that a store has."""
-    resources = {}
-    for name, entry in lock.variants.items():
-        artifact = stored_artifact(store, entry.action, record=None)
-        if artifact is not None and artifact.digest == entry.artifact:
-            resources[name] = resources_of(artifact)
-    return replace(lock, resources=resources)
 
 
 def _resources(results: Sequence[VariantResult]) -> dict[str, Resources]:

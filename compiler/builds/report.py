@@ -18,6 +18,7 @@ from pallasc.specs.spec import Variant
 from pallasc.specs.variables import why_not_declared
 
 if TYPE_CHECKING:
+    from pallasc.cache.manifests import Manifest
     from pallasc.cache.remote.settings import RemoteStats
     from pallasc.compiler.inputs.request import Request
     from pallasc.compiler.inputs.why import Explanation
@@ -177,6 +178,15 @@ def hidden_notes(missed: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
         for name, place in places.items():
             requests.setdefault(name, {}).setdefault(kernel, place)
     return [_note(name, kernels) for name, kernels in sorted(requests.items()) if _is_here(name)]
+
+
+def stored_diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
+    """Return the diagnostics of a manifest; imports nothing if there are none."""
+    if not manifest.diagnostics:
+        return ()
+    from pallasc.compiler.workers.diagnostics import from_json
+
+    return from_json(manifest.diagnostics)
 
 
 def diagnostics_of(result: VariantResult) -> list[Diagnostic]:

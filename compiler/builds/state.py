@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Event, OnEvent, Tick, VariantResult, diagnostics_of
-from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.inputs.lookup import Lookup, LookupResult
 from pallasc.compiler.inputs.request import Request
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -31,12 +31,30 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Miss:
-    """A request that missed, with the positions of its variants."""
+    """Variants of one request that the store lacks.
+
+    Attributes:
+        request: their request.
+        found: the result of looking it up.
+        indices: positions of the variants.
+        explanation: the differences from the nearest entry of the store, with `explain`.
+    """
 
     request: Request
-    reason: str
-    untrusted: bool
-    indices: list[int]
+    found: LookupResult
+    indices: list[int] = field(default_factory=list)
+    explanation: Explanation | None = None
+
+    @property
+    def reason(self) -> str:
+        """The reason of the miss in words."""
+        return self.explanation.reason if self.explanation else self.found.reason
+
+
+def explanation_of(miss: Miss | None, variant: Variant) -> Explanation | None:
+    """Return the explanation of a miss for one of its variants."""
+    explained = miss.explanation if miss is not None else None
+    return explained and replace(explained, variant=variant.id)
 
 
 class LastingWorkers(Protocol):
@@ -88,7 +106,6 @@ class Run:
         misses: misses by request.
         notes: warnings about compilations.
         has_compiler: whether a compiler is installed.
-        explanations: explanations of misses by request, with `explain`.
         context: what identifies the toolchain, None until that is known.
         remote: the remote store, None if there is none.
     """
@@ -109,7 +126,6 @@ class Run:
         self.results: dict[int, VariantResult] = {}
         self.misses: dict[Request, Miss] = {}
         self.notes: list[str] = []
-        self.explanations: dict[Request, Explanation] = {}
         self.locked: LockedLookup | None = None
         self.has_compiler = True
         self.context: Context | None = None

@@ -16,7 +16,7 @@ import re
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from selectors import BaseSelector, DefaultSelector
@@ -605,14 +605,11 @@ def find_lines(
     Raises:
         ToolError: a compiling process cannot be started.
     """
-
-    def request(number: int, env: Mapping[str, str | None]) -> FindLines:
-        variant, ptx = kernels[number]
-        return FindLines(variant=variant, ptx=ptx, env=env, code=code[number] if code else {})
-
-    variants = [variant for variant, _ in kernels]
-    tasks = _tasks(variants, request, "finds the lines of")
-    found = _replies(tasks, LinesFound, setup, store, jobs, timeout_s)
+    requests = [
+        FindLines(variant=variant, ptx=ptx, env=declared_values(variant.env), code=shipped)
+        for (variant, ptx), shipped in zip(kernels, code or [{}] * len(kernels), strict=True)
+    ]
+    found = _ask_again(requests, "finds the lines of", LinesFound, setup, store, jobs, timeout_s)
     return [reply.tables if isinstance(reply, LinesFound) else reply for reply in found]
 
 
@@ -640,44 +637,36 @@ def find_ptx(
     Raises:
         ToolError: a compiling process cannot be started.
     """
-    lacking = [n for n, (_, artifact) in enumerate(compiled) if without_ptx(artifact)]
-
-    def request(number: int, env: Mapping[str, str | None]) -> FindPtx:
-        variant, artifact = compiled[lacking[number]]
-        return FindPtx(variant=variant, cubins=without_ptx(artifact), env=env)
-
-    variants = [compiled[number][0] for number in lacking]
-    tasks = _tasks(variants, request, "finds the PTX of XLA's kernels in")
-    replies = _replies(tasks, PtxFound, setup, store, jobs, timeout_s)
+    lacking = {n: without_ptx(artifact) for n, (_, artifact) in enumerate(compiled)}
+    requests = {
+        n: FindPtx(variant=compiled[n][0], cubins=cubins, env=declared_values(compiled[n][0].env))
+        for n, cubins in lacking.items()
+        if cubins
+    }
+    doing = "finds the PTX of XLA's kernels in"
+    asked = list(requests.values())
+    replies = _ask_again(asked, doing, PtxFound, setup, store, jobs, timeout_s)
     found: list[Texts | PallascError] = [{} for _ in compiled]
-    for number, reply in zip(lacking, replies, strict=True):
+    for number, reply in zip(requests, replies, strict=True):
         found[number] = reply.ptx if isinstance(reply, PtxFound) else reply
     return found
 
 
-def _tasks(
-    variants: Sequence[Variant],
-    make_request: Callable[[int, Mapping[str, str | None]], Request],
-    purpose: str,
-) -> list[Task]:
-    tasks = []
-    for number, variant in enumerate(variants):
-        declared = declared_values(variant.env)
-        group = (variant.target.arch, variant.base_dir, tuple(declared.items()))
-        doing = f"the process that {purpose} {variant.id}"
-        tasks.append(Task(number, group, make_request(number, declared), doing))
-    return tasks
-
-
-def _replies(
-    tasks: Sequence[Task],
+def _ask_again(
+    requests: Sequence[FindLines | FindPtx],
+    doing: str,
     kind: type[R],
     setup: Setup,
     store: Store,
     jobs: int,
     timeout_s: float | None,
 ) -> list[R | PallascError]:
-    """Return the reply to each task, in order, or the error in its place."""
+    """Return the reply to each request, in order, or the error in its place."""
+    tasks = []
+    for number, request in enumerate(requests):
+        variant = request.variant
+        group = (variant.target.arch, variant.base_dir, tuple(request.env.items()))
+        tasks.append(Task(number, group, request, f"the process that {doing} {variant.id}"))
     if not tasks:
         return []
     replies: dict[int, R | PallascError] = {}
@@ -686,4 +675,4 @@ def _replies(
         for _, task, answer in pool.run(tasks):
             if task is not None and answer is not None:
                 replies[task.label] = answer.reply_or_error(kind)
-    return [replies[task.label] for task in tasks]
+    return [replies[number] for number in range(len(tasks))]
