@@ -130,9 +130,9 @@ def _answer(task: Task, limits: Options) -> Emulated:
         tick_s=None,
         program=PROGRAM,
     ) as pool:
-        for kind, _, answer in pool.run([task]):
-            if kind == "done" and answer is not None:
-                return answer.require(Emulated)
+        for _, _, reply in pool.run([task]):
+            if reply is not None:
+                return reply.require(Emulated)
     raise PallascError(f"{task.doing} sent no answer.")
 
 

@@ -52,7 +52,7 @@ from pallasc.specs.wire import spec_from_json, spec_to_json
 
 if TYPE_CHECKING:
     from pallasc.compiler.workers.diagnostics import Diagnostic
-    from pallasc.compiler.workers.messages import Answer, Collected
+    from pallasc.compiler.workers.messages import Collected, Failed, Reply
     from pallasc.compiler.workers.pool import Pool
 
 _SCHEMA = "2"
@@ -246,20 +246,20 @@ class SpecReader:
         """
         from pallasc.compiler.workers.messages import Collected, Failed
 
-        answer = self._answer(path, names)
-        if isinstance(answer.reply, Collected):
-            return answer.reply
-        if not isinstance(answer.reply, Failed):
-            raise _process_error(path, answer)
-        self._tell(path, answer.reply.diagnostics)
-        self._missed.append((Path(path).name, answer.reply.missed))
-        error = answer.reply.error
-        if answer.reply.out_of_memory:
+        reply = self._reply(path, names)
+        if not isinstance(reply, Failed):
+            return reply.require(Collected)
+        if reply.died:
+            raise _process_error(path, reply)
+        self._tell(path, reply.diagnostics)
+        self._missed.append((Path(path).name, reply.missed))
+        error = reply.error
+        if reply.out_of_memory:
             # An allocation failed before the supervisor noticed the limit; treat both alike.
             raise _ProcessError(error.message, location=error.location, hint=error.hint)
         raise error
 
-    def _answer(self, path: str, names: Iterable[str]) -> Answer:
+    def _reply(self, path: str, names: Iterable[str]) -> Reply:
         from pallasc.compiler.workers.messages import Collect, Task
 
         request = Collect(path=path, env=declared_values(names))
@@ -267,9 +267,9 @@ class SpecReader:
         group = ("", str(Path(path).resolve().parent), ())
         task = Task(0, group, request, "the process that executes this file")
         with nullcontext(self.workers) if self.workers else self.open_workers() as pool:
-            for _, _, answer in pool.run([task]):
-                if answer is not None:
-                    return answer
+            for _, _, reply in pool.run([task]):
+                if reply is not None:
+                    return reply
                 if self.on_tick is not None:
                     for _, seconds in pool.running():
                         self.on_tick(path, seconds)
@@ -353,15 +353,13 @@ def _remembered(manifest: Manifest) -> list[Spec] | None:
         return None
 
 
-def _process_error(path: str, answer: Answer) -> _ProcessError:
+def _process_error(path: str, failed: Failed) -> _ProcessError:
     """Return the error for a file whose process died, with place and last output."""
-    message, hint, where = "the process that executes this file sent no answer", None, answer.place
-    if answer.error is not None:
-        message, hint = answer.error.message, answer.error.hint
-        where = answer.error.location or where
+    message, hint = failed.error.message, failed.error.hint
+    where = failed.error.location or failed.place
     if where is None or where.file == str(Path(path).resolve()):
         where = Location(path, where.line if where else 0)
-    lines = answer.output.strip().splitlines()[-_OUTPUT_LINES:]
+    lines = failed.output.strip().splitlines()[-_OUTPUT_LINES:]
     if lines:
         message = "\n".join(
             [message, "  output:", *(f"    {one_line(line)}".rstrip() for line in lines)]

@@ -21,11 +21,11 @@ from pallasc.compiler.inputs.request import data_digests, request_fields
 from pallasc.compiler.toolchain.environment import counted_values, declared_values
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.messages import (
-    Answer,
     Compile,
     Compiled,
     Failed,
     Introduction,
+    Reply,
     Request,
     Task,
 )
@@ -58,17 +58,17 @@ def compile_misses(
     compiled_s: list[float] = []
     began_s: dict[int, float] = {}
     tasks = [_task(number, miss, run, lookup) for number, miss in enumerate(misses)]
-    for kind, task, answer in pool.run(tasks):
+    for kind, task, reply in pool.run(tasks):
         if kind == "tick" or task is None:
             run.on_event(_tick(run, misses, pool, compiled_s))
             continue
         miss = misses[task.label]
-        if answer is None:
+        if reply is None:
             began_s[task.label] = time.monotonic()
             run.emit("started", run.variants[miss.indices[0]], None)
             continue
         for position, index in enumerate(miss.indices):
-            result = _result(run, session, miss, index, answer, first=position == 0)
+            result = _result(run, session, miss, index, reply, first=position == 0)
             if result.status == "failed" and position == 0 and task.label in began_s:
                 result = replace(result, seconds=time.monotonic() - began_s[task.label])
             if result.status == "compiled":
@@ -146,23 +146,22 @@ def _task(label: int, miss: Miss, run: Run, lookup: Lookup) -> Task:
 
 
 def _result(
-    run: Run, session: Session, miss: Miss, index: int, answer: Answer, *, first: bool
+    run: Run, session: Session, miss: Miss, index: int, reply: Reply, *, first: bool
 ) -> VariantResult:
     variant = run.variants[index]
     explanation = explanation_of(miss, variant)
     result = VariantResult(variant, "failed", reason=miss.reason, explanation=explanation)
-    reply = answer.reply
-    if first and answer.stray_bytes:
+    if first and reply.stray_bytes:
         run.notes.append(
-            f"{variant.id} wrote {answer.stray_bytes} bytes to file descriptors that it did not "
+            f"{variant.id} wrote {reply.stray_bytes} bytes to file descriptors that it did not "
             "open; they were ignored"
         )
-    if not isinstance(reply, Compiled):
-        error = _error(variant, answer, run)
-        result = replace(result, error=error, output=answer.output, died=reply is None)
-        if isinstance(reply, Failed):
-            result = replace(result, missed=reply.missed, compiling=reply.compiling)
-        return result
+    if isinstance(reply, Failed):
+        return replace(
+            result, error=_error(variant, reply, run), output=reply.output, died=reply.died,
+            missed=reply.missed, compiling=reply.compiling,
+        )  # fmt: skip
+    reply = reply.require(Compiled)
     if first:
         for topic, warning in reply.warnings.items():
             run.store.tell_once(topic, warning)
@@ -216,17 +215,15 @@ def _not_stored(run: Run, reason: str) -> ToolError:
     )
 
 
-def _error(variant: Variant, answer: Answer, run: Run) -> PallascError:
+def _error(variant: Variant, failed: Failed, run: Run) -> PallascError:
     """Return the error of a variant; if its process died, with a command that isolates it."""
-    if isinstance(answer.reply, Failed):
-        error = answer.reply.error
-    else:
-        error = answer.error or CompileError("the worker sent no answer")
+    error = failed.error
+    if failed.died:
         alone = f"To see it alone: {reproduction(variant, run)}"
         error.hint = f"{error.hint} {alone}" if error.hint else alone
     if isinstance(error, SpecError) and error.field:
         error.location = error.location or variant.where(error.field)
-    error.location = error.location or answer.place or variant.location
+    error.location = error.location or failed.place or variant.location
     return error
 
 

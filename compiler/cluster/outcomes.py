@@ -1,4 +1,4 @@
-"""The outcome of one variant on a worker: as it travels, and verified by the build.
+"""The reply of a dask worker for one variant: as it travels, and verified by the build.
 
 Nothing that a worker claims is believed if it can be checked: each blob is hashed, the record is
 read like any stranger's, and the sources that the compilation read must be those here. Nobody can
@@ -9,8 +9,8 @@ trusted for that.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from pallasc.cache.manifests import Manifest, check_manifest, manifest_from_json, set_name
 from pallasc.cache.store import Store
@@ -22,54 +22,37 @@ from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.workers.channel import decode, encode
 from pallasc.compiler.workers.diagnostics import store_for_action
-from pallasc.compiler.workers.messages import Compile, Compiled, Message, Task
-from pallasc.errors import CorruptError, Location, PallascError
+from pallasc.compiler.workers.messages import Compile, Compiled, Reply, Task
+from pallasc.compiler.workers.messages import Request as WorkerRequest
+from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import Artifact
 
+REFUSED = "refused"
+"""The kind of error of a worker that compiles nothing for a build."""
 LONGEST_BYTES = 256 << 20
 _MOST_VALUES = 1_000_000
 """Parsed, a value of three characters takes some 60 bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome(Message):
-    """The outcome of one variant on a worker.
+def reply_bytes(reply: Reply, root: str = "") -> bytes:
+    """Return a reply as it travels, without the folder `root` in its paths."""
+    return encode(reply.to_json()).replace(json.dumps(root)[1:-1].encode(), b"")
 
-    Attributes:
-        reply: the compiling process's reply as JSON; None if none came.
-        error: why there is no reply.
-        output: the end of the process's output.
-        place: where in the user's files the process died.
-        stray_bytes: ignored bytes that came through its channel.
-        refused: why this worker compiles nothing for this build, "" if it does.
+
+def read_reply(request: WorkerRequest, data: object) -> Reply:
+    """Return the reply to a request that `reply_bytes` was given.
+
+    Raises:
+        ValueError: it is malformed.
     """
-
-    reply: Mapping[str, object] | None = None
-    error: PallascError | None = None
-    output: str = ""
-    place: Location | None = None
-    stray_bytes: int = 0
-    refused: str = ""
-
-    def to_bytes(self, root: str = "") -> bytes:
-        """Return the outcome as it travels, without the folder `root` in its paths."""
-        return encode(self.to_json()).replace(json.dumps(root)[1:-1].encode(), b"")
-
-    @staticmethod
-    def from_bytes(data: object) -> Outcome:
-        """Return the outcome that `to_bytes` was given.
-
-        Raises:
-            ValueError: it is malformed.
-        """
-        if type(data) is not bytes or len(data) > LONGEST_BYTES:
-            raise ValueError("not bytes, or too many")
-        if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
-            raise ValueError("too many values")
-        try:
-            return Outcome.from_json(decode(data))
-        except RecursionError as error:
-            raise ValueError("values too deep in each other") from error
+    if type(data) is not bytes or len(data) > LONGEST_BYTES:
+        raise ValueError("not bytes, or too many")
+    if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise ValueError("too many values")
+    try:
+        return request.read_reply(decode(data))
+    except RecursionError as error:
+        raise ValueError("values too deep in each other") from error
 
 
 def publish(

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pallasc.compiler.cluster.outcomes import LONGEST_BYTES, Outcome
-from pallasc.compiler.workers.messages import Answer, Compiled, Task
+from pallasc.compiler.cluster.outcomes import LONGEST_BYTES, REFUSED, read_reply
+from pallasc.compiler.workers.messages import Compiled, Failed, Reply, Task
 from pallasc.compiler.workers.pool import Event
-from pallasc.compiler.workers.worker_process import garbled
 from pallasc.errors import CompileError, PallascError, SpecError, ToolError
 
 if TYPE_CHECKING:
@@ -230,14 +229,14 @@ class ClusterPool(ExitStack):
             if future.status == "error":
                 raise future.exception(timeout=_WAIT_S)
             sent.worker = next(iter(self._client.who_has([future])[future.key]), "")
-            yield "done", sent.task, self._answer(sent, future)
+            yield "done", sent.task, self._reply(sent, future)
         except Exception as error:  # noqa: BLE001 - whatever dask makes of what was sent
             yield from self._retry(sent, error)
         finally:
             future.release()
 
-    def _answer(self, sent: _Sent, future: Any) -> Answer:
-        """Fetch an answer of bounded size, verify it, and publish it.
+    def _reply(self, sent: _Sent, future: Any) -> Reply:
+        """Fetch a reply of bounded size, verify it, and publish it.
 
         Raises:
             ValueError: it is rejected.
@@ -245,19 +244,14 @@ class ClusterPool(ExitStack):
         size = self._client.nbytes([future.key], summary=False).get(future.key, 0)
         if size > LONGEST_BYTES:
             raise ValueError(f"its answer has {size} bytes")
-        outcome = Outcome.from_bytes(future.result(timeout=_WAIT_S))
-        task, reply, error = sent.task, None, outcome.error
-        if outcome.refused:
-            self._refused[sent.worker] = outcome.refused
-            raise ValueError(outcome.refused)
-        if outcome.reply is not None:
-            reply = task.make_request().read_reply(outcome.reply)
-            reply = self.accept(task, reply) if isinstance(reply, Compiled) else reply
-        elif error is None:
-            error = garbled(task.doing)
+        reply = read_reply(sent.task.make_request(), future.result(timeout=_WAIT_S))
+        if isinstance(reply, Failed) and reply.error.kind == REFUSED:
+            self._refused[sent.worker] = reply.error.message
+            raise ValueError(reply.error.message)
+        if isinstance(reply, Compiled):
+            reply = self.accept(sent.task, reply)
         self._heard_s[sent.worker] = time.monotonic()
-        place, stray = outcome.place, outcome.stray_bytes
-        return Answer(task, reply, error, outcome.output, place, stray_bytes=stray)
+        return reply
 
     def _retry(self, sent: _Sent, error: Exception) -> Iterator[Event]:
         """Have a variant compiled by another worker."""
@@ -318,7 +312,7 @@ class ClusterPool(ExitStack):
 
 
 def _failed(task: Task, error: PallascError) -> Event:
-    return "done", task, Answer(task, None, error, "")
+    return "done", task, Failed(error=error, died=True)
 
 
 def _text_of(error: BaseException) -> str:

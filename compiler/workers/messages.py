@@ -179,11 +179,15 @@ class Reply(Message):
         ok: whether it did what it was asked for.
         tainted: whether the user's code changed the process for good.
         diagnostics: warnings and output meanwhile.
+        output: the end of the worker's output meanwhile; the build adds it.
+        stray_bytes: ignored bytes that came through the worker's channel; the build adds them.
     """
 
     ok: ClassVar[bool] = True
     tainted: bool = False
     diagnostics: tuple[Diagnostic, ...] = ()
+    output: str = ""
+    stray_bytes: int = 0
 
     def __post_init__(self) -> None:
         if len(self.diagnostics) > MOST:
@@ -193,18 +197,32 @@ class Reply(Message):
         """Return the reply as plain data."""
         return {"ok": self.ok, **Message.to_json(self)}
 
+    def require(self, kind: type[R]) -> R:
+        """Return the reply, which has to be of a class.
+
+        Raises:
+            PallascError: the request failed.
+        """
+        if isinstance(self, Failed):
+            raise self.error
+        if not isinstance(self, kind):
+            raise CompileError(f"a worker sent {type(self).__name__}, not {kind.__name__}")
+        return self
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed(Reply):
-    """The request failed.
+    """The request failed, or its worker died or was stopped.
 
     Attributes:
         error: why.
         out_of_memory: whether Python ran out of memory.
         missed: as in `Compiled`, as far as is known.
         compiling: whether XLA was compiling; what it prints then is in its error.
-        repeat: whether a module failed that an earlier variant had loaded; it may be one that can
-            be executed only once in a process.
+        repeat: whether an earlier task of the worker may be to blame: the worker died, or a module
+            failed that an earlier variant had loaded, and that may be executed only once.
+        died: whether the worker gave no answer.
+        place: where in the user's files it was then, if that is known.
     """
 
     ok: ClassVar[bool] = False
@@ -213,6 +231,8 @@ class Failed(Reply):
     missed: Mapping[str, str] = field(default_factory=dict)
     compiling: bool = False
     repeat: bool = False
+    died: bool = False
+    place: Location | None = None
 
     @staticmethod
     def because_of(
@@ -523,48 +543,6 @@ class Task:
             PallascError: it cannot be made.
         """
         return self.request() if callable(self.request) else self.request
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The outcome of a task: the worker's reply, or the error that took its place.
-
-    Attributes:
-        task: the task.
-        reply: the worker's reply, None if there is none.
-        error: why there is no reply.
-        output: the end of the worker's output meanwhile.
-        place: where in the user's files it was when it died or was stopped, if that is known.
-        repeat: whether an earlier task of its worker may be to blame.
-        stray_bytes: ignored bytes that came through the worker's channel with the reply.
-    """
-
-    task: Task
-    reply: Reply | None
-    error: PallascError | None
-    output: str
-    place: Location | None = None
-    repeat: bool = False
-    stray_bytes: int = 0
-
-    def reply_or_error(self, kind: type[R]) -> R | PallascError:
-        """Return the reply, which has to be of a class, or the error in its place."""
-        if isinstance(self.reply, kind):
-            return self.reply
-        if isinstance(self.reply, Failed):
-            return self.reply.error
-        return self.error or CompileError(f"{self.task.doing} sent no answer")
-
-    def require(self, kind: type[R]) -> R:
-        """Return the reply, which has to be of a class.
-
-        Raises:
-            PallascError: the task failed.
-        """
-        reply = self.reply_or_error(kind)
-        if isinstance(reply, PallascError):
-            raise reply
-        return reply
 
 
 def serve(

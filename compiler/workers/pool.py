@@ -28,7 +28,6 @@ from pallasc.compiler.lowering.line_tables import LineTable
 from pallasc.compiler.toolchain.environment import declared_values
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.messages import (
-    Answer,
     Failed,
     FindLines,
     FindPtx,
@@ -155,7 +154,7 @@ class Queue:
 
 Event = (
     tuple[Literal["started"], Task, None]
-    | tuple[Literal["done"], Task, Answer]
+    | tuple[Literal["done"], Task, Reply]
     | tuple[Literal["tick"], None, None]
 )
 
@@ -253,7 +252,7 @@ class Pool:
     def run(self, tasks: Iterable[Task]) -> Iterator[Event]:
         """Carry out tasks.
 
-        Yields ("started", task, None), ("done", task, answer) and, every `tick_s` seconds,
+        Yields ("started", task, None), ("done", task, reply) and, every `tick_s` seconds,
         ("tick", None, None). A task during which its worker died is repeated once in a new worker,
         if something that the worker did before may have been the cause.
         """
@@ -303,7 +302,7 @@ class Pool:
             try:
                 request = task.make_request()
             except PallascError as error:
-                yield "done", task, Answer(task, None, error, "")
+                yield "done", task, Failed(error=error)
                 continue
             worker = self._worker(group, idle, fresh=id(task) in self._repeated)
             worker.assign(task, request)
@@ -354,43 +353,46 @@ class Pool:
     def _hear(self, selector: BaseSelector, watch: Watch, timeout_s: float) -> Iterator[Event]:
         """Wait for answers; look after the workers when it is time."""
         for worker in dict.fromkeys(key.data for key, _ in selector.select(timeout_s)):
-            answer = receive(worker)
-            if answer is not None:
-                yield from self._settle(selector, worker, answer)
+            reply = receive(worker)
+            if reply is not None:
+                yield from self._settle(selector, worker, reply)
             else:
                 _register(selector, worker)
         if not watch.pause_s():
-            for worker, answer in watch.look(self._busy):
-                yield from self._settle(selector, worker, answer)
+            for worker, reply in watch.look(self._busy):
+                yield from self._settle(selector, worker, reply)
             self._bury()
 
-    def _settle(self, selector: BaseSelector, worker: Worker, answer: Answer) -> Iterator[Event]:
+    def _settle(self, selector: BaseSelector, worker: Worker, reply: Reply) -> Iterator[Event]:
         """Settle a task, and decide whether its worker stays."""
         _register(selector, worker, events={})
         self._busy.remove(worker)
+        task = worker.task
         self._pace.add_task(worker.release())
         if worker.served == 1 and worker.start_s is not None:
             self._pace.add_start(worker.start_s)
-        if not self._is_kept(worker, answer):
+        if not self._is_kept(worker, reply):
             self._end(worker)
-        if answer.repeat and id(answer.task) not in self._repeated:
-            self._repeated.add(id(answer.task))
-            self._queue.put_back(answer.task)
-        else:
-            reply, limit = answer.reply, self.memory_bytes
-            if limit and isinstance(reply, Failed) and reply.out_of_memory:
-                explain_memory(reply.error, limit)
-            yield "done", answer.task, answer
+        if task is None:
+            return
+        if isinstance(reply, Failed):
+            if reply.repeat and id(task) not in self._repeated:
+                self._repeated.add(id(task))
+                self._queue.put_back(task)
+                return
+            if reply.out_of_memory and self.memory_bytes:
+                explain_memory(reply.error, self.memory_bytes)
+        yield "done", task, reply
 
-    def _is_kept(self, worker: Worker, answer: Answer) -> bool:
-        """Tell whether a worker may go on: it lives, and its group may have more to do.
+    def _is_kept(self, worker: Worker, reply: Reply) -> bool:
+        """Return True if a worker can go on: it lives, and its group may have more to do.
 
         If the user's code has changed its process for good, the next variant would be compiled in
         another state than alone.
         """
-        usable = answer.reply is not None and not answer.reply.tainted
+        is_usable = not reply.tainted and not (isinstance(reply, Failed) and reply.died)
         has_more = self.lasting or worker.group in self._queue
-        return usable and has_more and not self.alone and not self._limits().are_near(worker)
+        return is_usable and has_more and not self.alone and not self._limits().are_near(worker)
 
     # ---- ending
 
@@ -412,9 +414,8 @@ class Pool:
 
 
 def _went_well(event: Event) -> bool:
-    """Tell whether an event is the answer of a task that succeeded."""
-    answer = event[2]
-    return answer is not None and answer.reply is not None and answer.reply.ok
+    """Return True if an event is the reply to a task that succeeded."""
+    return event[2] is not None and event[2].ok
 
 
 def _register(
@@ -672,7 +673,9 @@ def _ask_again(
     replies: dict[int, R | PallascError] = {}
     context = Introduction.of(setup, setup.context(store), store)
     with Pool(jobs, setup.environment, context, timeout_s=timeout_s, tick_s=None) as pool:
-        for _, task, answer in pool.run(tasks):
-            if task is not None and answer is not None:
-                replies[task.label] = answer.reply_or_error(kind)
+        for _, task, reply in pool.run(tasks):
+            if task is not None and isinstance(reply, Failed):
+                replies[task.label] = reply.error
+            elif task is not None and reply is not None:
+                replies[task.label] = reply.require(kind)
     return [replies[number] for number in range(len(tasks))]

@@ -27,7 +27,7 @@ from pallasc.cache.leases import is_over
 from pallasc.cache.sizes import size
 from pallasc.compiler.lowering.device_library import TOOLKIT
 from pallasc.compiler.workers.channel import Frames, encode, key_line, make_key
-from pallasc.compiler.workers.messages import Answer, Failed, Group, Request, Task
+from pallasc.compiler.workers.messages import Failed, Group, Reply, Request, Task
 from pallasc.compiler.workers.warden import (
     SHOW_STACK,
     descendants,
@@ -611,7 +611,7 @@ class Watch:
         """Return how many seconds may pass until the next look."""
         return max(0.0, self._next_s - time.monotonic())
 
-    def look(self, workers: Sequence[Worker]) -> list[tuple[Worker, Answer]]:
+    def look(self, workers: Sequence[Worker]) -> list[tuple[Worker, Reply]]:
         """Return the answers of workers that have died or exceeded a limit and must be stopped."""
         began_s = time.thread_time()
         held = self._held(workers)
@@ -639,7 +639,7 @@ class Watch:
                 held[worker] = held_together_bytes(tree)
         return held
 
-    def _stopped(self, worker: Worker, held: int) -> Answer | None:
+    def _stopped(self, worker: Worker, held: int) -> Reply | None:
         """Return the answer of a worker that exceeds a limit now, with its stack if possible."""
         task, limits = worker.task, self.limits
         if task is None:
@@ -671,7 +671,7 @@ def _is_late(worker: Worker, timeout_s: float) -> bool:
     return seconds > timeout_s
 
 
-def receive(worker: Worker) -> Answer | None:
+def receive(worker: Worker) -> Reply | None:
     """Return what a worker has answered, or how it died, None if it is still at work."""
     message, task, request = worker.hear(), worker.task, worker.request
     if task is None or request is None:
@@ -685,25 +685,16 @@ def receive(worker: Worker) -> Answer | None:
         reply = request.read_reply(message)
     except ValueError:
         return _failure(worker, task, garbled(task.doing))
-    stray = worker.take_stray_bytes()
-    return Answer(
-        task,
-        reply,
-        None,
-        worker.written(TAIL_BYTES),
-        repeat=isinstance(reply, Failed) and reply.repeat,
-        stray_bytes=stray,
-    )
+    output, stray_bytes = worker.written(TAIL_BYTES), worker.take_stray_bytes()
+    return replace(reply, output=output, stray_bytes=stray_bytes)
 
 
-def _failure(worker: Worker, task: Task, error: CompileError, *, repeat: bool = True) -> Answer:
+def _failure(worker: Worker, task: Task, error: CompileError, *, repeat: bool = True) -> Failed:
     output = worker.written(_STACKS_BYTES)
-    place = place_in_stack(output, task.group[1].split(os.pathsep))
-    return Answer(
-        task,
-        None,
-        error,
-        shortened(output)[-TAIL_BYTES:],
-        place,
-        repeat and worker.served > 0,
+    return Failed(
+        error=error,
+        output=shortened(output)[-TAIL_BYTES:],
+        place=place_in_stack(output, task.group[1].split(os.pathsep)),
+        repeat=repeat and worker.served > 0,
+        died=True,
     )

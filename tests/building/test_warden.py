@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.workers.messages import Answer
+from pallasc.compiler.workers.messages import Reply
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 from fakes import answers, code, environment, fakes, value
@@ -40,7 +40,7 @@ value = [os.getpid(), outer, os.getppid(), *map(int, text.split())]
 """
 
 
-def ask(*codes: str, **limits: Any) -> list[Answer]:
+def ask(*codes: str, **limits: Any) -> list[Reply]:
     """Have a worker execute each of `codes`."""
     with fakes(**limits) as pool:
         return answers(pool, *(code(text, number) for number, text in enumerate(codes)))
