@@ -271,8 +271,7 @@ def _describe(pool: ClusterPool, run: Run, lookup: Lookup, setup: Setup) -> None
     Raises:
         ToolError: there is too much to send, or the assembler cannot be asked for its version.
     """
-    from pallasc.compiler.cluster.outcomes import publish
-    from pallasc.compiler.cluster.sources import sources_of
+    from pallasc.compiler.cluster.exchange import publish, sources_of
     from pallasc.compiler.cluster.worker import BuildPlugin
 
     requests = [miss.request for miss in run.misses.values()]

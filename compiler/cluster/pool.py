@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pallasc.compiler.cluster.outcomes import LONGEST_BYTES, REFUSED, read_reply
+from pallasc.compiler.cluster.exchange import LONGEST_BYTES, REFUSED, read_reply
 from pallasc.compiler.workers.messages import Compiled, Failed, Reply, Task
 from pallasc.compiler.workers.pool import Event
 from pallasc.errors import CompileError, PallascError, SpecError, ToolError

@@ -21,8 +21,7 @@ from distributed import WorkerPlugin, get_worker
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
-from pallasc.compiler.cluster.outcomes import REFUSED, reply_bytes
-from pallasc.compiler.cluster.sources import SentSources
+from pallasc.compiler.cluster.exchange import REFUSED, SentSources, reply_bytes
 from pallasc.compiler.lowering.kernel_output import pack, unpack
 from pallasc.compiler.toolchain.environment import compiler_variables, counted_values
 from pallasc.compiler.toolchain.identity import toolchain_identity

@@ -43,10 +43,10 @@ from pallasc.compiler.workers.messages import (
 from pallasc.compiler.workers.worker_process import (
     PROGRAM,
     Limits,
-    Scratch,
     Watch,
     Worker,
     explain_memory,
+    make_folder,
     receive,
 )
 from pallasc.errors import PallascError
@@ -193,7 +193,6 @@ class Pool:
     _pace: Pace = field(default_factory=Pace, init=False)
     _repeated: set[int] = field(default_factory=set, init=False)
     _ready: dict[Worker, tuple[str, Request]] = field(default_factory=dict, init=False)
-    _scratch: Scratch = field(default_factory=Scratch, init=False)
 
     def __enter__(self) -> Pool:
         return self
@@ -210,7 +209,6 @@ class Pool:
             while self._ending:
                 self._ending[-1].finish()
                 self._ending.pop()
-            self._scratch.remove()
 
     def warm(self, count: int) -> None:
         """Start workers that import JAX while the caller still prepares."""
@@ -343,8 +341,9 @@ class Pool:
     def _new_worker(self) -> Worker:
         data_bytes = self._limits().data_bytes()
         with _uninterrupted():
-            folder = self._scratch.make_folder()
-            worker = Worker(self.environment, folder, data_bytes=data_bytes, program=self.program)
+            worker = Worker(
+                self.environment, make_folder(), data_bytes=data_bytes, program=self.program
+            )
             self._workers.append(worker)
         return worker
 

@@ -22,8 +22,6 @@ from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import IO
 
-from pallasc.cache import process
-from pallasc.cache.leases import is_over
 from pallasc.cache.sizes import size
 from pallasc.compiler.lowering.device_library import TOOLKIT
 from pallasc.compiler.workers.channel import Frames, encode, key_line, make_key
@@ -87,7 +85,6 @@ class Log:
         self.file.close()
 
 
-_PREFIX = "pallasc-workers-"
 _SPLIT = re.compile(r"[\s,{}\udc80-\udcff]")
 
 
@@ -101,62 +98,19 @@ def temporary_folder() -> str:
     return "/tmp" if _SPLIT.search(folder) else folder
 
 
-class Scratch:
-    """The temporary folder of one build, with one for each worker; made when first needed.
+def make_folder() -> Path:
+    """Make the folder of a worker's temporary files; its warden removes it.
 
-        <temporary folder>/pallasc-workers-<token>-<random>/<number>/
-
-    The token (`cache/process`) names the build's process, so that the next build recognizes and
-    removes what a killed build has left.
+    Raises:
+        ToolError: that fails.
     """
-
-    def __init__(self) -> None:
-        self._folder: Path | None = None
-        self._count = 0
-
-    def make_folder(self) -> Path:
-        """Make an empty folder for a worker.
-
-        Raises:
-            ToolError: that fails.
-        """
-        try:
-            if self._folder is None:
-                remove_left_folders()
-                prefix = f"{_PREFIX}{process.token()}-"
-                self._folder = Path(tempfile.mkdtemp(prefix=prefix, dir=temporary_folder()))
-            self._count += 1
-            made = self._folder / str(self._count)
-            made.mkdir(mode=0o700)
-        except OSError as error:
-            raise ToolError(
-                f"no folder for temporary files can be made: {error}",
-                hint="Choose another folder with TMPDIR.",
-            ) from error
-        return made
-
-    def remove(self) -> None:
-        """Remove the folder with its contents."""
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
-
-
-def remove_left_folders() -> None:
-    """Remove the folders of this user's killed builds."""
-    with contextlib.suppress(OSError), os.scandir(temporary_folder()) as entries:
-        for entry in entries:
-            if entry.name.startswith(_PREFIX) and _is_left(entry):
-                shutil.rmtree(entry.path, ignore_errors=True)
-
-
-def _is_left(entry: os.DirEntry[str]) -> bool:
-    with contextlib.suppress(OSError):
-        status = entry.stat(follow_symlinks=False)
-        name = entry.name.removeprefix(_PREFIX)
-        is_ours = entry.is_dir(follow_symlinks=False) and status.st_uid == os.geteuid()
-        return is_ours and is_over(name, status.st_mtime_ns, now_ns=time.time_ns())
-    return False
+    try:
+        return Path(tempfile.mkdtemp(prefix="pallasc-worker-", dir=temporary_folder()))
+    except OSError as error:
+        raise ToolError(
+            f"no folder for temporary files can be made: {error}",
+            hint="Choose another folder with TMPDIR.",
+        ) from error
 
 
 PROGRAM = "pallasc.compiler.workers.worker"
@@ -217,6 +171,7 @@ class Worker:
         self._unsent, self._frames = bytearray(key_line(key)), Frames(key)
         self._messages: deque[dict[str, object] | None] = deque()
         with ExitStack() as opened, ExitStack() as lent:
+            opened.callback(shutil.rmtree, folder, ignore_errors=True)
             try:
                 self.log, self.errors = Log(), Log()
                 opened.callback(self.log.close)

@@ -11,9 +11,8 @@ from behaves import GOOD
 from clusters import PROGRAMS, Cluster, cluster, own_port
 
 from pallasc.compiler.cluster import pool as module
-from pallasc.compiler.cluster.outcomes import read_reply
+from pallasc.compiler.cluster.exchange import SentSources, read_reply
 from pallasc.compiler.cluster.pool import ClusterPool, parse_address
-from pallasc.compiler.cluster.sources import SentSources
 from pallasc.compiler.cluster.worker import BuildPlugin
 from pallasc.compiler.workers.messages import Failed, Reply, Task, Warm
 from pallasc.errors import PallascError, ToolError

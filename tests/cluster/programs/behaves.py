@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pallasc.compiler.cluster import worker
-from pallasc.compiler.cluster.outcomes import LONGEST_BYTES, reply_bytes
+from pallasc.compiler.cluster.exchange import LONGEST_BYTES, reply_bytes
 from pallasc.compiler.workers.messages import Group, Reply
 
 GOOD = reply_bytes(Reply())
