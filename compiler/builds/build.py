@@ -260,7 +260,7 @@ def look_up(
     Args:
         run: the build.
         lookup: looks up in the local store.
-        session: notes what is used.
+        session: notes the entries that are used.
         workers: are started at the first miss.
         is_new: whether the local store was made by this build: with a remote store, nothing is
             looked up before that was asked.

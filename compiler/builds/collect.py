@@ -3,7 +3,7 @@
 The store remembers the specs of a Python file with the digests of all files that executing it read,
 so an unchanged one is not executed again.
 
-Manifest of a Python spec file: that of a compilation (`manifest`) with `specs`, JSON text whose
+Manifest of a Python spec file: as of a compilation (`manifest`), with `specs`, JSON text whose
 mappings keep their order, and `env`, label -> value of each variable that the specs declare. Its
 warnings are repeated each time it is read.
 
@@ -81,7 +81,7 @@ class _ProcessError(SpecError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecReader:
-    """Reads spec files; each Python file is executed in a process of its own.
+    """Reads spec files; each Python file is executed in a separate process.
 
     Attributes:
         store: store that remembers the specs of Python files; its listener also receives notes on
@@ -93,7 +93,7 @@ class SpecReader:
         on_tick: called about twice a second while a file is executed.
         broken: called with the error of a file whose process died or exceeded a limit, and the
             other files are read; None raises it.
-        workers: processes that execute files, None for one of its own a file.
+        workers: processes that execute files, None for a new one per file.
         remembered: keys of the manifests in which the store remembers the files that were read.
     """
 
@@ -235,7 +235,7 @@ class SpecReader:
             self.store.tell(f"while {path} was read: {diagnostic}")
 
     def _ask_worker(self, path: str, names: Iterable[str]) -> Collected:
-        """Execute a file in a process of its own.
+        """Execute a file in a separate process.
 
         Args:
             path: the file.
@@ -278,7 +278,7 @@ class SpecReader:
         )
 
     def open_workers(self) -> Pool:
-        """Return what executes files, one at a time, each in a process of its own."""
+        """Return a pool that executes files, one at a time, each in a separate process."""
         from pallasc.compiler.workers.messages import Listen
         from pallasc.compiler.workers.pool import Pool, find_capacity
 
@@ -309,7 +309,7 @@ def _literal_env(path: str) -> set[str]:
 def _changed(
     manifest: Manifest, folder: str, digests: FileDigests, unchecked: set[str] | None
 ) -> str | None:
-    """Return what has changed since a file was executed, None if nothing has."""
+    """Return the first change since a file was executed, None if nothing has changed."""
     env = manifest.env
     now = declared_fields(label.partition(" ")[2] for label in env)
     changed = next((label for label in env if env[label] != now[label]), None)

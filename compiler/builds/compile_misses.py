@@ -79,7 +79,7 @@ def compile_misses(
 
 
 def open_workers(run: Run, setup: Setup) -> Pool | ClusterPool:
-    """Return what compiles the misses of a build: processes here, or a cluster.
+    """Return the workers of a build: processes here, or a cluster.
 
     Raises:
         SpecError: the executor is not the address of a scheduler.

@@ -2,7 +2,7 @@
 
 The digest of a spec file covers what it declares, not its bytes: comments, the order of kernels,
 fields, values and targets, and the selection of variants make no difference. Its name is relative
-to its repository; outside a repository, it is the shortest path that tells the files apart. An
+to its repository; outside a repository, it is the shortest path that distinguishes the files. An
 unpacked sdist counts as the repository that it was made from, by its record, `pallasc-origin.json`
 in the project's folder:
 
@@ -280,7 +280,7 @@ def origins(
     read: FilesRead = NOTHING_READ,
     ignore: Sequence[Path] = (),
 ) -> tuple[Provenance, ...]:
-    """Return the provenance of a bundle: one for each repository that specs lie in.
+    """Return the provenance of a bundle: one for each repository with specs.
 
     Args:
         specs: all declared specs.
@@ -386,7 +386,7 @@ _OPTIONS = ("-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "--liter
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Whether sources differ from their commit.
+    """Differences of sources from their commit.
 
     Attributes:
         dirty: whether they differ, None if unknown.
@@ -414,13 +414,13 @@ class Repository:
         return file.relative_to(self.root).as_posix()
 
     def tracked(self, files: Collection[Path]) -> set[Path]:
-        """Return those of the files that git tracks or could add, without ignored ones."""
+        """Return the files that git tracks or could add, without ignored ones."""
         return self._listed(files, "--cached", "--others", "--exclude-standard")
 
     def differences(self, files: Collection[Path], *, ignore: Collection[Path] = ()) -> Differences:
         """Return the differences from the commit.
 
-        These are all tracked files that were changed, and those of `files` that are not in the
+        These are all tracked files that were changed, and any of `files` that are not in the
         commit, even if git ignores them. Other untracked files do not count.
 
         Args:
@@ -444,7 +444,7 @@ class Repository:
         return None if answer is None else answer.decode().strip()
 
     def write_commit(self, commit: str, folder: Path) -> bool:
-        """Write all files of a commit below a folder; tell whether git could.
+        """Write all files of a commit below a folder; return True if git could.
 
         Neither the working tree nor the repository's index changes; no filter of it is run.
         """
@@ -487,7 +487,7 @@ class Repository:
         return {self.root / name for name in edited if not self._is_committed(name)}
 
     def _is_committed(self, name: str) -> bool:
-        """Tell whether a file's bytes equal those in the commit."""
+        """Return True if a file's bytes are as in the commit."""
         now = _git(self.root, "hash-object", "--no-filters", "--", name)
         then = _git(self.root, "rev-parse", "--verify", "--quiet", f"HEAD:{name}")
         return now is not None and now == then
@@ -536,7 +536,7 @@ def _without_filters(folder: Path) -> list[str] | None:
     """Return options that disable all filters of the repository, None if one cannot be disabled.
 
     A filter is an arbitrary command in `.git/config` that git runs to compare files. Without it,
-    filtered files, such as those of Git LFS, may be reported as changed.
+    filtered files, such as Git LFS's, may be reported as changed.
     """
     pattern = r"^filter\..*\.(clean|smudge|process|required)$"
     keys = _split(_run(folder, "config", "--name-only", "-z", "--get-regexp", pattern) or b"")

@@ -73,7 +73,7 @@ class LockUpdate:
 
     @property
     def complete(self) -> bool:
-        """Tell whether every variant was built, so that the lock may be written."""
+        """True if every variant was built, so that the lock may be written."""
         return self.report.exit_code == 0 and not self.report.skipped
 
 
@@ -118,7 +118,7 @@ def check_lock(
 
 
 def _tables(variants: Sequence[Variant], lock: Lock, *, whole: bool) -> tuple[str, ...]:
-    """Return which tuned kernels differ from those of a lock, by kernel and target."""
+    """Return the tuned kernels that differ from a lock, by kernel and target."""
     names = tuned_in(variant.id for variant in variants) | ({*lock.tables} if whole else set())
     return tuple(changed_tables(lock.tables, tables_of(variants), names))
 

@@ -86,7 +86,7 @@ def ticking(run: Run, *, tick_s: float = 0.5) -> Iterator[None]:
 
 
 def _row_check(variants: Iterable[Variant]) -> RowCheck | None:
-    """Return what holds rows to artifacts; nothing is imported where there are none."""
+    """Return the check of rows of tables; imports nothing if there are none."""
     if not any(variant.tuning is not None and variant.tuning.stands for variant in variants):
         return None
     from pallasc.compiler.builds.tuned_rows import RowCheck
@@ -141,7 +141,7 @@ class Run:
             self.remote = RemoteTier(self.options.remote, self.store, setup)
 
     def finish_remote(self) -> RemoteStats | None:
-        """Send what is left to the remote store, and return what was done with it."""
+        """Send the rest to the remote store, and return its statistics."""
         if self.remote is None:
             return None
         stats = self.remote.finish()
@@ -200,7 +200,7 @@ class Run:
         self.on_event(event)
 
     def may_compile(self) -> bool:
-        """Tell whether misses are compiled; not after a failure, unless `keep_going`."""
+        """Return True if misses are compiled; not after a failure, unless `keep_going`."""
         return (
             self.options.compiles
             and self.has_compiler
@@ -208,7 +208,7 @@ class Run:
         )
 
     def stops(self) -> bool:
-        """Tell whether a failure ends the build."""
+        """Return True if a failure ends the build."""
         return self._failed and not self.options.keep_going
 
     def finished(self) -> tuple[VariantResult, ...]:

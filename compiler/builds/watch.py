@@ -38,7 +38,7 @@ from pallasc.specs.spec import Spec, Variant
 
 _INTERVAL_S = 0.05
 _GONE_S = 0.5
-"""How long a file that vanished may take to come back: some editors remove it before they write."""
+"""Time for a vanished file to come back: some editors remove it before they write."""
 _RESTLESS_S = 5.0
 """After this time a build begins although files still change."""
 _GRAIN_NS = 20_000_000
@@ -76,7 +76,7 @@ class WatchedFiles:
     def follow(self, paths: Iterable[Path], *, read_ns: int) -> None:
         """Watch more files and folders, which were read after the time `read_ns` of the clock.
 
-        What was written since then may have been read before that, so it counts as changed.
+        A file that was written since then may have been read before, so it counts as changed.
         """
         for path in paths:
             if path not in self._states:
@@ -167,7 +167,7 @@ def files_of_specs(specs: Sequence[Spec], remembered: Iterable[str], store: Stor
 def files_of_report(report: Report, store: Store) -> set[Path]:
     """Return the files that compiling read.
 
-    Where that is not known, as after a failure, all Python files around the spec count.
+    If they are unknown, as after a failure, all Python files around the spec count.
     """
     read = files_read(report.results, store)
     files = set().union(*read.files.values())

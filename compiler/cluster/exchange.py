@@ -7,7 +7,7 @@ file that was needed and not sent.
 
 Nothing that a worker claims is believed if it can be checked: each blob is hashed, the record is
 read like any stranger's, and the sources that the compilation read must be those here. Nobody can
-check that a cubin is what its source compiles to without compiling it, so a cluster has to be
+check without compiling that a cubin comes from its source, so a cluster has to be
 trusted for that.
 """
 

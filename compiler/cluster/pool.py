@@ -145,7 +145,7 @@ class ClusterPool(ExitStack):
             self._client.sync(method, *arguments, callback_timeout=wait_s, **names)
 
     def running(self) -> list[tuple[Task, float]]:
-        """Return what is being compiled and for how many seconds, the longest first."""
+        """Return the current tasks and their seconds so far, the longest first."""
         now_s, sent = time.monotonic(), self._sent.values()
         begun = [(each.task, now_s - each.began_s) for each in sent if each.began_s is not None]
         return sorted(begun, key=lambda each: -each[1])
@@ -276,7 +276,7 @@ class ClusterPool(ExitStack):
     # ---- workers
 
     def _look(self, now_s: float) -> Iterator[Event]:
-        """Note which workers there are and what they have; give up on one without answers."""
+        """Note the workers and their tasks; give up on a worker that sends no answers."""
         self._workers = self._client.ncores()
         self.jobs = sum(self._workers.values()) or self.jobs
         for worker, keys in self._client.processing().items():

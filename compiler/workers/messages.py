@@ -3,7 +3,7 @@
 A worker is sent requests, each with its `op`: `warm`; `context` once and then `compile`, `lines`
 and `ptx`; or `listen` once and then `collect`. To `context` and `listen` it says
 `{"ready": true}`. Everything else has one reply: `{"ok": true, …}` or `{"ok": false, "error": …}`.
-The fields are those of the classes here; bytes travel as base64.
+The classes here have their fields; bytes travel as base64.
 
 The user's code runs in the process that replies, so a reply is read with every type checked.
 """
@@ -144,7 +144,7 @@ class Message:
     """The common part of requests and replies.
 
     Attributes:
-        task: the number of the request among those of its worker.
+        task: the number of the request among the worker's requests.
     """
 
     task: int | None = None
@@ -176,7 +176,7 @@ class Reply(Message):
     """A worker's answer to a request.
 
     Attributes:
-        ok: whether it did what it was asked for.
+        ok: whether the request succeeded.
         tainted: whether the user's code changed the process for good.
         diagnostics: warnings and output meanwhile.
         output: the end of the worker's output meanwhile; the build adds it.
@@ -218,7 +218,7 @@ class Failed(Reply):
         error: why.
         out_of_memory: whether Python ran out of memory.
         missed: as in `Compiled`, as far as is known.
-        compiling: whether XLA was compiling; what it prints then is in its error.
+        compiling: whether XLA was compiling; its output is then in the error.
         repeat: whether an earlier task of the worker may be to blame: the worker died, or a module
             failed that an earlier variant had loaded, and that may be executed only once.
         died: whether the worker gave no answer.
@@ -240,7 +240,7 @@ class Failed(Reply):
         diagnostics: tuple[Diagnostic, ...] = (),
         missed: Mapping[str, str] = _NOTHING,
     ) -> Failed:
-        """Return the reply that tells an error."""
+        """Return the reply for an error."""
         cause: BaseException | None = error
         # An error that is raised again "from" itself is its own cause.
         while isinstance(cause, PallascError) and cause.__cause__ is not cause:
@@ -260,7 +260,7 @@ class Collected(Reply):
     Attributes:
         specs: the specs.
         uncached: why the store must not remember them, "" if it may.
-        sources: what executing the file read, None if that cannot be told.
+        sources: what executing the file read, None if unknown.
     """
 
     specs: tuple[Spec, ...]
@@ -286,7 +286,7 @@ class Compiled(Reply):
         not_stored: why the store could not keep the artifact, "" if it could.
         printed: what tracing printed, packed (`kernel_output`).
         digest: of the artifact's record, None where the worker has none.
-        conflict: how the artifact differs from what the store had before, None if it does not.
+        conflict: difference from the artifact that the store had before, None without one.
         stored: whether the store may have the artifact.
         record: the artifact's record, None where the worker has none.
         blobs: what the record names, by digest.
@@ -339,7 +339,7 @@ class PtxFound(Reply):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Message):
-    """A request to a worker; `op` tells the kinds apart, `reply` is the class of the answer."""
+    """A request to a worker; `op` names its kind, `reply` is the class of the reply."""
 
     op: ClassVar[str]
     reply: ClassVar[type[Reply]] = Reply
@@ -379,7 +379,7 @@ class Listen(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Introduction(Request):
-    """The toolchain and store of a build; the worker tells when it is ready to compile.
+    """The toolchain and store of a build; the worker replies when it is ready to compile.
 
     Attributes:
         record: what artifacts say of the toolchain.
@@ -406,7 +406,7 @@ class Introduction(Request):
 
     @classmethod
     def of(cls, setup: Setup, context: Context, store: Store) -> Introduction:
-        """Return the request that tells a worker of a toolchain and a store.
+        """Return the introduction to a toolchain and a store.
 
         Raises:
             ToolError: the assembler cannot be asked for its version.
@@ -470,8 +470,8 @@ class FindLines(Request):
         variant: the variant.
         ptx: the PTX that ships, by its digest: kernels may share a name.
         env: the values of the variables that it declares, None if not set.
-        code: the digests of the machine code that ships, by that of its PTX; {} where only the
-            lines of the PTX are asked for.
+        code: the digests of the machine code that ships, by the digest of its PTX; {} if only
+            the lines of the PTX are needed.
     """
 
     op: ClassVar[str] = "lines"
@@ -488,7 +488,7 @@ class FindPtx(Request):
 
     Attributes:
         variant: the variant.
-        cubins: their names, by the digest of the cubin that they lie in.
+        cubins: their names, by the digest of their cubin.
         env: the values of the variables that it declares, None if not set.
     """
 

@@ -1,9 +1,9 @@
 """The pool: worker processes that are started, fed, watched, replaced and stopped.
 
 Workers are grouped by architecture (Mosaic compiles for one per process) and by the spec's folder
-(whose modules would clash with those of another). A worker that dies loses only its own request.
+(modules of two folders would clash). A worker that dies loses only its own request.
 
-`find_lines` and `find_ptx` compile variants again for what no artifact has: the user's source lines
+`find_lines` and `find_ptx` compile variants again to get the user's source lines
 of PTX, and the PTX of kernels that XLA adds to Mosaic's.
 """
 
@@ -238,7 +238,7 @@ class Pool:
 
     @property
     def spent_s(self) -> float:
-        """How long all tasks so far have taken together, without the start of their workers."""
+        """Total time of all tasks so far, without the start of their workers."""
         return self._pace.tasks_s
 
     def running(self) -> list[tuple[Task, float]]:
@@ -268,7 +268,7 @@ class Pool:
                     left_s = min(left_s, max(0.0, told_s + self.tick_s - time.monotonic()))
                 done = list(self._hear(selector, watch, left_s))
                 # The caller may take long over an answer, so free workers get work first. A failure
-                # may be the caller's reason to give up, so it is told before anything begins.
+                # may be the caller's reason to give up, so it is reported before anything begins.
                 begun = list(self._begin(selector)) if all(map(_went_well, done)) else []
                 yield from done
                 yield from begun
@@ -454,7 +454,7 @@ class Capacity:
     """The cores and the memory that this process may use now.
 
     A container sees the cores and the memory of the whole machine, and is throttled or killed at
-    the limits of its control groups: those of version 2 (`cpu.max`, `memory.max`, `memory.high`) or
+    the limits of its control groups: of version 2 (`cpu.max`, `memory.max`, `memory.high`) or
     of version 1 (`cpu.cfs_quota_us`, `memory.limit_in_bytes`), its own and all above it.
 
     Attributes:
@@ -470,12 +470,12 @@ class Capacity:
         return max(1, min(self.cores, self.free_bytes // _WORKER_BYTES, tasks))
 
     def memory_bytes(self, jobs: int) -> int:
-        """Return what each worker may hold: its share, but at least enough for any kernel."""
+        """Return the memory limit of a worker: its share, but at least enough for any kernel."""
         return max(_LEAST_LIMIT_BYTES, int(self.free_bytes * _SHARED_OUT) // jobs)
 
 
 def find_capacity(root: Path = Path("/")) -> Capacity:
-    """Return what this process may use now.
+    """Return the cores and the memory that this process may use now.
 
     Args:
         root: the folder above `proc` and the paths that it names.
@@ -488,7 +488,7 @@ def find_capacity(root: Path = Path("/")) -> Capacity:
 
 
 def _available_bytes(root: Path) -> int:
-    """Return the free memory of the machine, with what its file cache could give up."""
+    """Return the free memory of the machine, including reclaimable file cache."""
     match = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     if match is None:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -496,7 +496,7 @@ def _available_bytes(root: Path) -> int:
 
 
 def _memory_left(folder: Path) -> int | None:
-    """Return what a control group has left for its processes, None if it has no limit."""
+    """Return the free memory of a control group, None if it has no limit."""
     for limits, usage in (
         (("memory.max", "memory.high"), "memory.current"),
         (("memory.limit_in_bytes",), "memory.usage_in_bytes"),
@@ -565,7 +565,7 @@ def _number(path: Path) -> int | None:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file, "" if there is no such file."""
+    """Return the text of a file, "" if it does not exist."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -4,7 +4,7 @@ Started as `python -P -m pallasc.compiler.workers.warden` with the arguments `MO
 ANSWERS PARENT FOLDER DATA_BYTES`. It forks; the child becomes the worker, `MODULE.main([REQUESTS,
 ANSWERS, pid of the warden])`, with FOLDER for its temporary files, and says `{"pid": …}` before all
 else. The warden waits. It is a subreaper: descendants whose parent died become
-its children, whatever their session. When the worker ends, or the build sends SIGTERM, or the build
+its children, in any session. When the worker ends, or the build sends SIGTERM, or the build
 itself dies, it kills them all, removes the folder, and ends as the worker did.
 
 Libraries of process pools (loky, pebble) cannot take this over: they watch workers from the build
@@ -51,7 +51,7 @@ def parents() -> dict[int, int]:
 
 
 def recent_parents(age_s: float) -> Mapping[int, int]:
-    """Return `parents`, at most `age_s` old: the pools of one process share what they look at."""
+    """Return `parents`, at most `age_s` old: the pools of one process share the list."""
     global _recent
     now_s = time.monotonic()
     if now_s > _recent[0] + age_s:

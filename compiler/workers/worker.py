@@ -217,8 +217,8 @@ _SIZE = 128
 def _rehearse(target: Target, tools: Tools) -> None:
     """Compile a small kernel for a target, so that JAX, Mosaic, and XLA have started before a task.
 
-    What goes wrong is left to the first task. No artifact shows a rehearsal: what a process
-    compiles does not depend on what it compiled before.
+    Errors are left to the first task. No artifact shows a rehearsal: earlier compilations of a
+    process have no effect on later ones.
     """
     array = resolve_array(f"f32[{_SIZE}]")
     job = Job(function=_double, args={"x": array}, static={}, target=target)
@@ -248,7 +248,7 @@ _MOST_READ_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class Listener:
-    """What a process has recorded.
+    """Diagnostics that a process has recorded.
 
     Attributes:
         imported: the diagnostics of modules while they were imported, by name.
@@ -339,12 +339,12 @@ class Hearing:
         return call_handlers
 
     def next_stage(self, stage: Stage = "lower", *, importing: str = "") -> None:
-        """Read what was written until now, and begin a stage."""
+        """Read the output so far, and begin a stage."""
         self._read()
         self.stage, self.importing = stage, importing
 
     def diagnostics(self, modules: Iterable[str] | None = None) -> tuple[Diagnostic, ...]:
-        """Return what was recorded, with the import of `modules`, or of all modules for None."""
+        """Return the diagnostics, with the import of `modules`, or of all modules for None."""
         self._read()
         imported = self._listener.imported
         names = sorted({*(imported if modules is None else modules)})
@@ -403,7 +403,7 @@ def _size(descriptor: int) -> int:
 
 
 def _since(descriptor: int, start: int) -> str:
-    """Return what was written to an output after its first `start` bytes."""
+    """Return the output after its first `start` bytes."""
     size = _size(descriptor)
     if size < start:
         start = 0  # the build has cut it (`worker_process.Log`)
@@ -415,7 +415,7 @@ def _since(descriptor: int, start: int) -> str:
 
 
 def tracing_anew(number: int) -> contextlib.AbstractContextManager[Any]:
-    """Return a context in which JAX traces everything anew, a different one for each number.
+    """Return a context in which JAX traces everything again, a different one for each number.
 
     Otherwise JAX does not call a function again that it traced for an earlier variant, and its
     warnings are lost.
@@ -434,7 +434,7 @@ def _user_context() -> Any:
 _GRAIN_NS = 20_000_000
 """The resolution of file times."""
 _first_task_ns: list[int] = []
-"""When this process got its first task, less that resolution; no source is read before."""
+"""Time of this process's first task, less that resolution; no source is read before."""
 
 
 def note_task() -> None:
@@ -445,7 +445,7 @@ def note_task() -> None:
 
 @dataclass(slots=True)
 class Session:
-    """What holds for all compilations of this process.
+    """State shared by all compilations of this process.
 
     Attributes:
         tools: the toolchain.
@@ -576,7 +576,7 @@ class _Compilation:
         )  # fmt: skip
 
     def _stored(self, key: str) -> Compiled | None:
-        """Return what the store has under an action key, None for nothing that the build believes.
+        """Return the store's artifact of an action key, None without one that the build trusts.
 
         The build's own process may not be able to read the store, so it gets a copy.
         """
@@ -611,7 +611,7 @@ class _Compilation:
         return made.seconds
 
     def _remember(self, made: Compiled, read: Sources, fields: Mapping[str, str]) -> Compiled:
-        """Publish the manifest, or have the build do it, or tell why there is none."""
+        """Publish the manifest, or have the build do it, or note why there is none."""
         request, session, variant = self.request, self.session, self.request.variant
         if request.data != data_digests(variant, session.digests):
             return replace(made, uncached="a data file of its spec changed during compilation")
@@ -679,7 +679,7 @@ def _reached(variant: Variant) -> set[str]:
 
 
 def _entry_modules(variant: Variant) -> list[str]:
-    """Return the names of the modules that a variant names, that of its entry first."""
+    """Return the names of the modules that a variant names, its entry's first."""
     return _modules(named_entries(variant))
 
 
@@ -688,7 +688,7 @@ def _modules(entries: Sequence[Entry]) -> list[str]:
 
 
 def missed_of(entries: Sequence[str], base_dir: str, earlier: Iterable[str]) -> dict[str, str]:
-    """Return `closure.missed_by`; {} where what the user's code did makes it fail."""
+    """Return `closure.missed_by`; {} if the user's code makes it fail."""
     try:
         return closure.missed_by(entries, base_dir, earlier)
     except Exception:  # noqa: BLE001 - the error of the compilation itself is what counts
@@ -696,7 +696,7 @@ def missed_of(entries: Sequence[str], base_dir: str, earlier: Iterable[str]) -> 
 
 
 def why_uncached(read: Sources) -> str:
-    """Return why there can be no manifest of what was read, "" if there can."""
+    """Return the reason for having no manifest of what was read, "" without one."""
     if read.unknown:
         return f"cannot compute a digest of {', '.join(sorted(read.unknown))}: no file"
     if read.unseen:
@@ -706,5 +706,5 @@ def why_uncached(read: Sources) -> str:
 
 
 def why_unknown_reads(error: Exception) -> str:
-    """Return why there is no manifest: finding out what was read raised an error."""
+    """Return the reason for having no manifest after an error in finding out what was read."""
     return f"cannot determine which files it read: {summary_of(error)}"

@@ -61,17 +61,17 @@ class Log:
         return os.fstat(self.file.fileno()).st_size
 
     def mark(self) -> None:
-        """Forget what was written until now."""
+        """Forget the output so far."""
         self._start = self.size
 
     def tail(self, longest_bytes: int) -> str:
-        """Return the end of what was written since the mark."""
+        """Return the end of the output since the mark."""
         end = self.size
         start = max(self._start, end - longest_bytes)
         return os.pread(self.file.fileno(), max(0, end - start), start).decode("utf-8", "replace")
 
     def cut(self) -> None:
-        """Drop all but the end of a long file; what is written meanwhile may be lost."""
+        """Drop all but the end of a long file; concurrent output may be lost."""
         size = self.size
         if size <= self._longest_bytes:
             return
@@ -117,11 +117,11 @@ PROGRAM = "pallasc.compiler.workers.worker"
 _HIGH, _ROOM = 700, 64
 """The worker's ends of the pipes get high numbers, out of the reach of `os.closerange(3, 256)`."""
 _MOST_READS = 64
-"""How many MB are read at a time, so that a worker which never stops writing blocks nobody."""
+"""MB read at a time, so that a worker which never stops writing blocks nobody."""
 _MOST_STRAY_BYTES = 256 << 20
 """A worker that writes more stray bytes into its channel is stopped."""
 _STACK_S = 5.0
-"""How long a process may take to write its stack; only one that hangs in Linux needs it all."""
+"""Time limit of writing a stack; only a process that hangs in the kernel needs it all."""
 _END_S = 15.0
 
 
@@ -197,12 +197,12 @@ class Worker:
 
     @property
     def descriptors(self) -> list[int]:
-        """What a selector may wait for."""
+        """The descriptors that a selector may wait for."""
         pipes = [self.answers, self.requests]
         return pipes if self.ended is None else [*pipes, self.ended]
 
     def events(self) -> dict[int, int]:
-        """Return what to wait for now: that it sends something, ends, or can be sent more."""
+        """Return the events to wait for now: it sends something, ends, or can be sent more."""
         events = {} if self.gone_s is not None else {self.answers: EVENT_READ}
         if self.ended is not None:
             events[self.ended] = EVENT_READ
@@ -211,10 +211,10 @@ class Worker:
         return events
 
     def introduce(self, context: Request, *, ahead: bool = False) -> None:
-        """Send it what holds for all tasks; it tells when it is ready.
+        """Send it the context of all tasks; it replies when it is ready.
 
         Args:
-            context: what holds for all tasks.
+            context: the context of all tasks.
             ahead: whether it has no task yet, so that nobody hears when it is ready.
         """
         self._ahead, self._introduced_s = ahead, time.monotonic()
@@ -235,7 +235,7 @@ class Worker:
         self.flush()
 
     def flush(self) -> bool:
-        """Send what the pipe had no room for; return whether everything is sent."""
+        """Send the rest that the pipe had no room for; return True if everything is sent."""
         try:
             while self._unsent:
                 del self._unsent[: os.write(self.requests, self._unsent)]
@@ -248,7 +248,7 @@ class Worker:
     def hear(self) -> dict[str, object] | None:
         """Return a message, None if there is none yet; an empty message was garbled.
 
-        `gone_s` tells whether more can come. What it tells of itself is taken in on the way.
+        More can come unless `gone_s` is set. Its process id and readiness are noted on the way.
         """
         self._read()
         while self._messages:
@@ -272,7 +272,7 @@ class Worker:
             self.gone_s = time.monotonic()
 
     def _understood(self, message: Mapping[str, object]) -> bool:
-        """Take in what a worker tells of itself: its process id, or that it is ready."""
+        """Note a worker's process id, or that it is ready; return False for other messages."""
         process = message.get("pid")
         if message.get("ready") is True:
             self.ready_s = self.ready_s or time.monotonic()
@@ -283,14 +283,14 @@ class Worker:
         return True
 
     def is_fit(self) -> bool:
-        """Tell whether it lives and has sent nothing unasked."""
+        """Return True if it lives and has sent nothing unasked."""
         self._read()
         while self._messages and self._messages[0] and self._understood(self._messages[0]):
             self._messages.popleft()
         return self.gone_s is None and not self._messages
 
     def take_stray_bytes(self) -> int:
-        """Return how many bytes beside messages came through the channel since the last call."""
+        """Return the number of bytes outside of messages since the last call."""
         count, self._frames.stray_bytes = self._frames.stray_bytes, 0
         return count
 
@@ -316,7 +316,7 @@ class Worker:
 
     @property
     def start_s(self) -> float | None:
-        """How long it took to get ready, None if it is not, or nobody heard when it was."""
+        """Time it took to get ready, None if it is not ready or the time is unknown."""
         if self._ahead or self._introduced_s is None or self.ready_s is None:
             return None
         return self.ready_s - self._introduced_s
@@ -335,7 +335,7 @@ class Worker:
         return descendants(self._warden.pid, parents)
 
     def is_over(self) -> bool:
-        """Tell whether it has ended, with all its descendants."""
+        """Return True if it has ended, with all its descendants."""
         return self._warden.poll() is not None
 
     def ending(self) -> str:
@@ -502,15 +502,15 @@ def shortened(output: str) -> str:
 
 
 CHECK_S = 0.25
-"""How long a worker may go unwatched."""
+"""Interval between two checks of a worker."""
 _SHARED_S = 0.2
 """How old a list of all processes may be, which takes milliseconds to read."""
 _SHARE = 0.02
 """The part of its time that the build may spend watching, with very many processes."""
 _START_S = 120.0
-"""How long a worker may take to start, in addition to the time for its task."""
+"""Time limit of starting a worker, in addition to the limit of its task."""
 _CLOSED_S = 30.0
-"""How long a process whose pipe has closed may take to end, which says more of what happened."""
+"""Time for a process whose pipe has closed to end: its exit code explains more."""
 _REPLACED_AT = 0.75
 """A worker that still holds this part of its limit after a task is replaced."""
 _RESERVED_BYTES = 512 << 20
@@ -545,7 +545,7 @@ class Limits:
         return self.memory_bytes + reserved
 
     def are_near(self, worker: Worker) -> bool:
-        """Tell whether a worker holds so much after a task that it should be replaced."""
+        """Return True if a worker holds so much after a task that it should be replaced."""
         if self.memory_bytes is None or not worker.process:
             return False
         return held_bytes(worker.process) > _REPLACED_AT * self.memory_bytes
@@ -556,7 +556,7 @@ class Watch:
     """Looks after busy workers from time to time.
 
     Args:
-        limits: those of each worker.
+        limits: limits of each worker.
     """
 
     limits: Limits
@@ -627,7 +627,7 @@ def _is_late(worker: Worker, timeout_s: float) -> bool:
 
 
 def receive(worker: Worker) -> Reply | None:
-    """Return what a worker has answered, or how it died, None if it is still at work."""
+    """Return a worker's reply, or an error if it died, None if it is still at work."""
     message, task, request = worker.hear(), worker.task, worker.request
     if task is None or request is None:
         return None

@@ -1,4 +1,4 @@
-"""Have XLA compile in a process of its own, if it would use another assembler in this process.
+"""Have XLA compile in a separate process if it would use another assembler in this one.
 
 A program may have loaded libnvJitLink, as torch and JAX on a GPU do, or have compiled before; and
 the device library of the system cannot be hidden here (`device_library`). Tracing and lowering stay
@@ -129,7 +129,7 @@ def _compile(target: Any, count: int, bytecode: bytes, options: bytes) -> bytes:
 
 
 class XlaRuntimeError(Exception):
-    """What XLA raised in the other process; `output` is what was written meanwhile.
+    """An error of XLA in the other process; `output` is its output meanwhile.
 
     Named as JAX's own class, since messages show the name.
     """
@@ -164,7 +164,7 @@ class XlaProcess:
 
     @property
     def alive(self) -> bool:
-        """Tell whether it can be asked."""
+        """True if it can be asked."""
         return self._process.poll() is None
 
     def compile(self, call: Any, target: Target, count: int) -> bytes:
