@@ -3,8 +3,8 @@
 A diagnostic is a warning of Python, a record of `logging` at WARNING or above, or some lines of the
 standard error output, which C++ and child processes write to as well. A manifest has the
 diagnostics of its compilation in `warnings`, so that a hit repeats them; an artifact does not,
-since it is the same with or without them. For a variant that is found by its action key alone, or was lowered again
-and not compiled, a manifest under a separate key holds them: `store_for_action`.
+since it is the same with or without them. For a variant that is found by its action key alone, or
+was lowered again and not compiled, a manifest under a separate key holds them: `store_for_action`.
 
 JSON of a diagnostic: `{"stage": "lower" | "compile", "kind": …, "source": …, "text": …, "count":
 n}`, all texts bounded and without what differs between runs (`stable`). Lines that depend on the
