@@ -1,4 +1,9 @@
-"""The state of one build: options, results, misses."""
+"""The state of one build: options, results, misses.
+
+A miss goes through a build in three shapes: a `Miss` with the variants, their request, and the
+look-up result; a `Task` with the message to a worker; and the worker's `Reply`, from which each
+variant gets its `VariantResult`.
+"""
 
 from __future__ import annotations
 
