@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pallasc.checks.messages import Checked
     from pallasc.compiler.builds.options import Options as BuildOptions
     from pallasc.compiler.toolchain.setup import Context
-    from pallasc.compiler.workers.messages import Answer
+    from pallasc.compiler.workers.messages import Reply
     from pallasc.specs.artifacts.artifact import Artifact
 
 
@@ -189,17 +189,14 @@ class Checking:
         self._events.on_end()
         self._context.digests.save()
 
-    def _finish(self, job: Job, answer: Answer) -> None:
+    def _finish(self, job: Job, reply: Reply) -> None:
         from pallasc.checks.messages import Checked
         from pallasc.compiler.workers.messages import Failed
 
-        reply, error = answer.reply, answer.error
         if isinstance(reply, Failed):
             error = reply.error
-        if error is not None or not isinstance(reply, Checked):
-            error = error or PallascError("the worker sent no answer")
-            if answer.place is not None:
-                error.location = error.location or answer.place
+            if reply.place is not None:
+                error.location = error.location or reply.place
             for asking, notes in job.asking:
                 shown = error
                 if asking.variant is not None:
@@ -207,9 +204,10 @@ class Checking:
                 result = _noted(_stopped(job.level, shown), notes)
                 self._settle(asking, job.level, result, error=shown)
             return
-        self._keep(job, reply)
+        checked = reply.require(Checked)
+        self._keep(job, checked)
         found_in = (job.subject.artifact, job.checkable)
-        self._locate(_Unlocated(job.level, reply.result, *found_in, job.asking))
+        self._locate(_Unlocated(job.level, checked.result, *found_in, job.asking))
 
     def _locate(self, found: _Unlocated, *, is_located: bool = False) -> None:
         """Settle a result; one with findings when the lines of all of them are looked for."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.messages import Check
     from pallasc.compiler.builds.options import Options as BuildOptions
-    from pallasc.compiler.workers.messages import Answer, Task
+    from pallasc.compiler.workers.messages import Reply, Task
 
 _PROGRAM = "pallasc.checks.worker"
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -47,7 +47,7 @@ class Job:
 
 def run_jobs(
     jobs: Sequence[Job],
-    finish: Callable[[Job, Answer], None],
+    finish: Callable[[Job, Reply], None],
     *,
     store: Store,
     limits: BuildOptions,
@@ -66,8 +66,7 @@ def run_jobs(
         ToolError: a worker cannot be started.
     """
     from pallasc.compiler.toolchain.environment import settled
-    from pallasc.compiler.workers.capacity import find_capacity
-    from pallasc.compiler.workers.pool import Pool
+    from pallasc.compiler.workers.pool import Pool, find_capacity
 
     capacity = find_capacity()
     count = limits.jobs or capacity.jobs(len(jobs))
@@ -85,10 +84,10 @@ def run_jobs(
         grace_s=_GRACE_S,
         program=_PROGRAM,
     ) as pool:
-        for kind, task, answer in pool.run(tasks):
-            if kind == "done" and task is not None and answer is not None:
+        for _, task, reply in pool.run(tasks):
+            if task is not None and reply is not None:
                 done += 1
-                finish(jobs[task.label], answer)
+                finish(jobs[task.label], reply)
             else:
                 named = [(jobs[t.label].subject.id, seconds) for t, seconds in pool.running()]
                 events.on_tick(named, done, len(jobs))
@@ -97,7 +96,7 @@ def run_jobs(
 def _find_ptx(jobs: Sequence[Job], store: Store, limits: BuildOptions, count: int) -> None:
     """Give the PTX of XLA's kernels to those jobs that take it, or tell why there is none."""
     from pallasc.compiler.toolchain.setup import prepare
-    from pallasc.compiler.workers.again import find_ptx, without_ptx
+    from pallasc.compiler.workers.pool import find_ptx, without_ptx
 
     lacking = [
         (job, job.subject.variant)

@@ -77,8 +77,7 @@ class Locator:
         if not wanted:
             return
         from pallasc.compiler.toolchain.setup import prepare
-        from pallasc.compiler.workers.again import find_lines
-        from pallasc.compiler.workers.capacity import find_capacity
+        from pallasc.compiler.workers.pool import find_capacity, find_lines
 
         kernels = [(variant, _ptx(artifact)) for variant, artifact in wanted]
         found: Sequence[Mapping[str, LineTable] | PallascError]

@@ -215,7 +215,8 @@ class StoredResults:
         if before is None or subject.variant is None or level.name not in rows:
             return
         folder = subject.variant.base_dir
-        if rows[level.name].get("result") != to_json(moved_from(result, folder)):
+        stored = canonical_text(rows[level.name].get("result"))
+        if stored != canonical_text(to_json(moved_from(result, folder))):
             return
         files = {
             os.path.relpath(file, folder): self._context.digests.digest(file)

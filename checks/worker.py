@@ -114,7 +114,7 @@ class Session:
 
         from pallasc.compiler.inputs.imports import read_sources_afresh, record_imports
         from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot
-        from pallasc.compiler.workers.compilation import note_task
+        from pallasc.compiler.workers.worker import note_task
 
         del core
         note_task()
@@ -144,7 +144,7 @@ def _with_sources(result: LevelResult, variant: Variant) -> Checked:
     from pallasc.cache.stat_digest import FileDigests
     from pallasc.compiler.inputs.manifest import make_manifest
     from pallasc.compiler.inputs.request import named_entries
-    from pallasc.compiler.workers.compilation import entry_sources, why_uncached, why_unknown_reads
+    from pallasc.compiler.workers.worker import entry_sources, why_uncached, why_unknown_reads
 
     entries = named_entries(variant)
     if variant.reference is not None:

@@ -83,6 +83,7 @@ MAY_IMPORT_FROM_OUTSIDE = {
         "jaxlib",
         "llvmlite",
         "ml_dtypes",
+        "msgspec",
         "numpy",
     },
     "analysis": set(),

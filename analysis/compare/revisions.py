@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pallasc.compiler.builds.repository import Repository, find_repository
+from pallasc.compiler.builds.provenance import Repository, find_repository
 from pallasc.errors import SpecError, ToolError
 from pallasc.specs.spec import Variant
 

@@ -18,7 +18,7 @@ from pallasc.analysis.lines.stored import put_source_lines
 from pallasc.cache.store import Store
 from pallasc.compiler.lowering.memory_parts import Part
 from pallasc.compiler.toolchain.setup import Setup
-from pallasc.compiler.workers.again import Tables, find_lines
+from pallasc.compiler.workers.pool import Tables, find_lines
 from pallasc.errors import CompileError, Location, PallascError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.elf import Elf, parse_elf

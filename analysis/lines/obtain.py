@@ -8,7 +8,7 @@ from pallasc.analysis.lines.find import Compiled, find_source_lines
 from pallasc.analysis.lines.stored import read_source_lines
 from pallasc.cache.store import Store
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.capacity import find_capacity
+from pallasc.compiler.workers.pool import find_capacity
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.source_lines import SourceLines
 

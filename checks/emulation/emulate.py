@@ -15,10 +15,8 @@ from pallasc.checks.locate import Locator
 from pallasc.checks.subject import Subject
 from pallasc.compiler.toolchain.environment import settled
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.again import find_ptx, without_ptx
-from pallasc.compiler.workers.capacity import find_capacity
 from pallasc.compiler.workers.messages import Task
-from pallasc.compiler.workers.pool import Pool
+from pallasc.compiler.workers.pool import Pool, find_capacity, find_ptx, without_ptx
 from pallasc.errors import CheckError, PallascError, ToolError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -132,9 +130,9 @@ def _answer(task: Task, limits: Options) -> Emulated:
         tick_s=None,
         program=PROGRAM,
     ) as pool:
-        for kind, _, answer in pool.run([task]):
-            if kind == "done" and answer is not None:
-                return answer.require(Emulated)
+        for _, _, reply in pool.run([task]):
+            if reply is not None:
+                return reply.require(Emulated)
     raise PallascError(f"{task.doing} sent no answer.")
 
 

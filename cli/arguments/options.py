@@ -317,7 +317,7 @@ def _executor(ctx: click.Context, _: click.Parameter, text: str | None) -> str |
         text = build_settings().executor or None
     if not text:
         return None
-    from pallasc.compiler.cluster.address import parse_address
+    from pallasc.compiler.cluster.pool import parse_address
 
     return parse_address(text).text
 

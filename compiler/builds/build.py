@@ -11,15 +11,20 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.cache.uses import Session
 from pallasc.compiler.builds.options import DEFAULTS, Options
-from pallasc.compiler.builds.report import OnEvent, Report, VariantResult, hidden_notes
-from pallasc.compiler.builds.state import LastingWorkers, Miss, Run, ticking
+from pallasc.compiler.builds.report import (
+    OnEvent,
+    Report,
+    Status,
+    VariantResult,
+    hidden_notes,
+    stored_diagnostics,
+)
+from pallasc.compiler.builds.state import LastingWorkers, Miss, Run, explanation_of, ticking
 from pallasc.compiler.inputs.lookup import Lookup, LookupResult, attempt, untrusted_entry
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.setup import Setup, prepare
@@ -32,8 +37,6 @@ if TYPE_CHECKING:
     from pallasc.cache.evict import Limits
     from pallasc.compiler.cluster.pool import ClusterPool
     from pallasc.compiler.inputs.manifest import RememberedToolchain
-    from pallasc.compiler.inputs.why import Explanation
-    from pallasc.compiler.workers.diagnostics import Diagnostic
     from pallasc.compiler.workers.pool import Pool
 
 _MANY = 50
@@ -186,32 +189,21 @@ class Workers:
         self._run, self._setup, self._stack = run, setup, stack
         self._pool: Pool | ClusterPool | None = None
 
-    def start(self, tasks: int) -> Pool | ClusterPool | None:
+    def start(self, tasks: int) -> None:
         """Start workers, which import JAX in the background; does nothing the second time.
 
         Raises:
             ToolError: the store cannot be written, and `require_store` is set.
         """
-        setup = self._setup
-        if self._pool is None and tasks and self._run.may_compile() and isinstance(setup, Setup):
-            _check_store(self._run)
-            pool = self._pool = self._open(setup)
-            if self._run.warm is None:
+        run, setup = self._run, self._setup
+        if self._pool is None and tasks and run.may_compile() and isinstance(setup, Setup):
+            from pallasc.compiler.builds.compile_misses import open_workers
+
+            _check_store(run)
+            pool = self._pool = open_workers(run, setup)
+            if run.warm is None:
                 self._stack.enter_context(pool)
             pool.warm(tasks)
-        return self._pool
-
-    def _open(self, setup: Setup) -> Pool | ClusterPool:
-        """Return what compiles: processes here, or a cluster."""
-        if self._run.warm is not None:
-            return self._run.warm.pool(len(self._run.variants))
-        if self._run.options.executor:
-            from pallasc.compiler.builds.on_cluster import open_cluster
-
-            return open_cluster(self._run)
-        from pallasc.compiler.builds.compile_misses import open_pool
-
-        return open_pool(self._run.options, setup, len(self._run.variants))
 
     def compile(self, lookup: Lookup, session: Session) -> None:
         """Compile the misses.
@@ -219,19 +211,11 @@ class Workers:
         Raises:
             ToolError: a compiling process cannot be started, or the sources cannot be sent.
         """
-        pool = self.start(len(self._run.misses))
-        if pool is not None and isinstance(self._setup, Setup):
+        self.start(len(self._run.misses))
+        if self._pool is not None and isinstance(self._setup, Setup):
             from pallasc.compiler.builds.compile_misses import compile_misses
-            from pallasc.compiler.workers.messages import Introduction
-            from pallasc.compiler.workers.pool import Pool
 
-            if isinstance(pool, Pool):
-                pool.context = Introduction.of(self._setup, lookup.context, self._run.store)
-            else:
-                from pallasc.compiler.builds.on_cluster import describe
-
-                describe(pool, self._run, lookup, self._setup)
-            compile_misses(self._run, lookup, pool, session)
+            compile_misses(self._run, lookup, self._setup, self._pool, session)
 
 
 def _check_store(run: Run) -> None:
@@ -275,7 +259,7 @@ def look_up(
     Args:
         run: the build.
         lookup: looks up in the local store.
-        session: notes what is used.
+        session: notes the entries that are used.
         workers: are started at the first miss.
         is_new: whether the local store was made by this build: with a remote store, nothing is
             looked up before that was asked.
@@ -328,8 +312,11 @@ def _settle_miss(
 ) -> None:
     if isinstance(found, PallascError):
         _fail(run, index, found)
-    else:
-        _record_miss(run, index, request, found)
+        return
+    miss = run.misses.setdefault(request, Miss(request, found))
+    miss.indices.append(index)
+    if not run.options.explain:  # which finds a better reason
+        _settle_uncompiled(run, index, miss.reason, miss)
 
 
 def _settle_hit(
@@ -355,7 +342,7 @@ def _settle_hit(
             cached.artifact,
             saved_s=manifest.cost_s,
             printed=manifest.printed,
-            diagnostics=_diagnostics(manifest),
+            diagnostics=stored_diagnostics(manifest),
             manifest_key=cached.manifest_key,
             missed=manifest.missed,
             request=request,
@@ -364,55 +351,32 @@ def _settle_hit(
     )
 
 
-def _diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of a manifest; imports nothing if there are none."""
-    if not manifest.diagnostics:
-        return ()
-    from pallasc.compiler.workers.diagnostics import from_json
-
-    return from_json(manifest.diagnostics)
-
-
-def _record_miss(run: Run, index: int, request: Request, result: LookupResult) -> None:
-    new = Miss(request, result.reason, result.untrusted, [])
-    miss = run.misses.setdefault(request, new)
-    miss.indices.append(index)
-    if not run.options.explain:  # which finds a better reason
-        _settle_uncompiled(run, index, miss.reason, untrusted=miss.untrusted)
-
-
-def _settle_uncompiled(
-    run: Run,
-    index: int,
-    reason: str,
-    *,
-    untrusted: bool = False,
-    explanation: Explanation | None = None,
-) -> None:
+def _settle_uncompiled(run: Run, index: int, reason: str, miss: Miss | None = None) -> None:
     """Settle a miss if it must not, or cannot, be compiled."""
-    variant = run.variants[index]
-    settled = VariantResult(variant, "failed", reason=reason, explanation=explanation)
-    if run.options.frozen:
-        error: PallascError = NotCachedError(
+    variant, options = run.variants[index], run.options
+    if options.compiles and run.has_compiler:
+        return
+    error: PallascError | None = None
+    if options.frozen and miss is not None and miss.found.untrusted:
+        error = untrusted_entry(variant, reason, options.frozen_by)
+    elif options.frozen:
+        error = NotCachedError(
             f"{variant.id} is not in the store: {reason}.",
             location=variant.location,
-            hint=f"{run.options.frozen_by} compiles nothing: build without it, or restore the "
-            "store.",
+            hint=f"{options.frozen_by} compiles nothing: build without it, or restore the store.",
             reason=reason,
         )
-        if untrusted:
-            error = untrusted_entry(variant, reason, run.options.frozen_by)
-        run.settle(index, replace(settled, error=error))
-    elif not run.options.compiles:
-        run.settle(index, replace(settled, status="missing"))
-    elif not run.has_compiler:
-        missing = ToolError(
+    elif options.compiles:
+        error = ToolError(
             f"{variant.id} has to be compiled, and no compiler is installed here: {reason}.",
             location=variant.location,
             hint=f"Install it with: {INSTALL}",
             reason=reason,
         )
-        run.settle(index, replace(settled, error=missing))
+    explanation = explanation_of(miss, variant)
+    status: Status = "missing" if error is None else "failed"
+    result = VariantResult(variant, status, error=error, reason=reason, explanation=explanation)
+    run.settle(index, result)
 
 
 def _explain(run: Run, lookup: Lookup, setup: Setup | RememberedToolchain) -> None:
@@ -422,8 +386,6 @@ def _explain(run: Run, lookup: Lookup, setup: Setup | RememberedToolchain) -> No
     first = [run.variants[miss.indices[0]] for miss in run.misses.values()]
     explanations = explain_variants(first, lookup.context, run.store, setup.versions_now)
     for miss, explanation in zip(run.misses.values(), explanations, strict=True):
-        miss.reason = explanation.reason
-        run.explanations[miss.request] = explanation
+        miss.explanation = explanation
         for index in miss.indices:
-            own = replace(explanation, variant=run.variants[index].id)
-            _settle_uncompiled(run, index, miss.reason, untrusted=miss.untrusted, explanation=own)
+            _settle_uncompiled(run, index, miss.reason, miss)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pallasc.specs.bundle.provenance import Provenance
 
 Source = Literal["compile", "store", "frozen"]
-"""Where artifacts come from; see `BundleOptions`."""
+"""Source of artifacts; see `BundleOptions`."""
 
 SplitBy = Literal["target", "arch"]
 
@@ -40,8 +40,8 @@ class BundleOptions:
             must match it. With `frozen`, the specs must have been read with `frozen`.
         lock: the lock file; `pallasc.lock` in the current folder by default.
         locked: whether there must be a lock file that all variants match.
-        split_by: write one bundle per model or architecture, and append its name to that of the
-            output: `kernels-h100-sxm.pallasc`.
+        split_by: write one bundle per model or architecture, and append its name to the
+            output's: `kernels-h100-sxm.pallasc`.
         keep_debug: keep debug sections of the cubins.
         keep_ptx: include the PTX, which launching does not need.
         level: compression level of zstd, 1 to 22.

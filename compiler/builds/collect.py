@@ -3,7 +3,7 @@
 The store remembers the specs of a Python file with the digests of all files that executing it read,
 so an unchanged one is not executed again.
 
-Manifest of a Python spec file: that of a compilation (`manifest`) with `specs`, JSON text whose
+Manifest of a Python spec file: as of a compilation (`manifest`), with `specs`, JSON text whose
 mappings keep their order, and `env`, label -> value of each variable that the specs declare. Its
 warnings are repeated each time it is read.
 
@@ -28,7 +28,7 @@ from pallasc.cache.format import MANIFESTS
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.report import hidden_notes
+from pallasc.compiler.builds.report import hidden_notes, stored_diagnostics
 from pallasc.compiler.inputs.lookup import CurrentSources
 from pallasc.compiler.toolchain.environment import (
     declared_fields,
@@ -52,7 +52,7 @@ from pallasc.specs.wire import spec_from_json, spec_to_json
 
 if TYPE_CHECKING:
     from pallasc.compiler.workers.diagnostics import Diagnostic
-    from pallasc.compiler.workers.messages import Answer, Collected
+    from pallasc.compiler.workers.messages import Collected, Failed, Reply
     from pallasc.compiler.workers.pool import Pool
 
 _SCHEMA = "2"
@@ -81,7 +81,7 @@ class _ProcessError(SpecError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecReader:
-    """Reads spec files; each Python file is executed in a process of its own.
+    """Reads spec files; each Python file is executed in a separate process.
 
     Attributes:
         store: store that remembers the specs of Python files; its listener also receives notes on
@@ -93,7 +93,7 @@ class SpecReader:
         on_tick: called about twice a second while a file is executed.
         broken: called with the error of a file whose process died or exceeded a limit, and the
             other files are read; None raises it.
-        workers: processes that execute files, None for one of its own a file.
+        workers: processes that execute files, None for a new one per file.
         remembered: keys of the manifests in which the store remembers the files that were read.
     """
 
@@ -169,7 +169,7 @@ class SpecReader:
                 changed = _changed(manifest, folder, digests, unchecked)
                 specs = _remembered(manifest) if changed is None else None
                 if specs is not None:
-                    self._tell(path, _diagnostics(manifest))
+                    self._tell(path, stored_diagnostics(manifest))
                     self._missed.append((Path(path).name, manifest.missed))
                     self.remembered.append(name)
                     return specs
@@ -235,7 +235,7 @@ class SpecReader:
             self.store.tell(f"while {path} was read: {diagnostic}")
 
     def _ask_worker(self, path: str, names: Iterable[str]) -> Collected:
-        """Execute a file in a process of its own.
+        """Execute a file in a separate process.
 
         Args:
             path: the file.
@@ -246,20 +246,20 @@ class SpecReader:
         """
         from pallasc.compiler.workers.messages import Collected, Failed
 
-        answer = self._answer(path, names)
-        if isinstance(answer.reply, Collected):
-            return answer.reply
-        if not isinstance(answer.reply, Failed):
-            raise _process_error(path, answer)
-        self._tell(path, answer.reply.diagnostics)
-        self._missed.append((Path(path).name, answer.reply.missed))
-        error = answer.reply.error
-        if answer.reply.out_of_memory:
+        reply = self._reply(path, names)
+        if not isinstance(reply, Failed):
+            return reply.require(Collected)
+        if reply.died:
+            raise _process_error(path, reply)
+        self._tell(path, reply.diagnostics)
+        self._missed.append((Path(path).name, reply.missed))
+        error = reply.error
+        if reply.out_of_memory:
             # An allocation failed before the supervisor noticed the limit; treat both alike.
             raise _ProcessError(error.message, location=error.location, hint=error.hint)
         raise error
 
-    def _answer(self, path: str, names: Iterable[str]) -> Answer:
+    def _reply(self, path: str, names: Iterable[str]) -> Reply:
         from pallasc.compiler.workers.messages import Collect, Task
 
         request = Collect(path=path, env=declared_values(names))
@@ -267,9 +267,9 @@ class SpecReader:
         group = ("", str(Path(path).resolve().parent), ())
         task = Task(0, group, request, "the process that executes this file")
         with nullcontext(self.workers) if self.workers else self.open_workers() as pool:
-            for _, _, answer in pool.run([task]):
-                if answer is not None:
-                    return answer
+            for _, _, reply in pool.run([task]):
+                if reply is not None:
+                    return reply
                 if self.on_tick is not None:
                     for _, seconds in pool.running():
                         self.on_tick(path, seconds)
@@ -278,10 +278,9 @@ class SpecReader:
         )
 
     def open_workers(self) -> Pool:
-        """Return what executes files, one at a time, each in a process of its own."""
-        from pallasc.compiler.workers.capacity import find_capacity
+        """Return a pool that executes files, one at a time, each in a separate process."""
         from pallasc.compiler.workers.messages import Listen
-        from pallasc.compiler.workers.pool import Pool
+        from pallasc.compiler.workers.pool import Pool, find_capacity
 
         memory = self.memory_bytes
         return Pool(
@@ -310,7 +309,7 @@ def _literal_env(path: str) -> set[str]:
 def _changed(
     manifest: Manifest, folder: str, digests: FileDigests, unchecked: set[str] | None
 ) -> str | None:
-    """Return what has changed since a file was executed, None if nothing has."""
+    """Return the first change since a file was executed, None if nothing has changed."""
     env = manifest.env
     now = declared_fields(label.partition(" ")[2] for label in env)
     changed = next((label for label in env if env[label] != now[label]), None)
@@ -346,15 +345,6 @@ def _key(path: str, digests: FileDigests, of_project: Iterable[str], jax: str | 
     )
 
 
-def _diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of a manifest; imports nothing if there are none."""
-    if not manifest.diagnostics:
-        return ()
-    from pallasc.compiler.workers.diagnostics import from_json
-
-    return from_json(manifest.diagnostics)
-
-
 def _remembered(manifest: Manifest) -> list[Spec] | None:
     """Return the specs in a manifest, None if malformed: the store may be untrusted."""
     try:
@@ -363,15 +353,13 @@ def _remembered(manifest: Manifest) -> list[Spec] | None:
         return None
 
 
-def _process_error(path: str, answer: Answer) -> _ProcessError:
+def _process_error(path: str, failed: Failed) -> _ProcessError:
     """Return the error for a file whose process died, with place and last output."""
-    message, hint, where = "the process that executes this file sent no answer", None, answer.place
-    if answer.error is not None:
-        message, hint = answer.error.message, answer.error.hint
-        where = answer.error.location or where
+    message, hint = failed.error.message, failed.error.hint
+    where = failed.error.location or failed.place
     if where is None or where.file == str(Path(path).resolve()):
         where = Location(path, where.line if where else 0)
-    lines = answer.output.strip().splitlines()[-_OUTPUT_LINES:]
+    lines = failed.output.strip().splitlines()[-_OUTPUT_LINES:]
     if lines:
         message = "\n".join(
             [message, "  output:", *(f"    {one_line(line)}".rstrip() for line in lines)]

@@ -6,6 +6,7 @@ import os
 import shlex
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pallasc.cache.manifests import check_manifest, manifest_from_json
@@ -13,45 +14,60 @@ from pallasc.cache.store import default_root
 from pallasc.cache.uses import Session
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Status, Tick, VariantResult
-from pallasc.compiler.builds.state import Miss, Run
+from pallasc.compiler.builds.state import Miss, Run, explanation_of
 from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
 from pallasc.compiler.inputs.request import data_digests, request_fields
-from pallasc.compiler.toolchain.environment import declared_values
+from pallasc.compiler.toolchain.environment import counted_values, declared_values
 from pallasc.compiler.toolchain.setup import Setup
-from pallasc.compiler.workers.capacity import find_capacity
-from pallasc.compiler.workers.messages import Answer, Compile, Compiled, Failed, Request, Task
-from pallasc.compiler.workers.pool import Pool
+from pallasc.compiler.workers.messages import (
+    Compile,
+    Compiled,
+    Failed,
+    Introduction,
+    Reply,
+    Request,
+    Task,
+)
+from pallasc.compiler.workers.pool import Pool, find_capacity
 from pallasc.errors import CompileError, CorruptError, PallascError, SpecError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.settings.build_settings import SALT
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.compiler.cluster.pool import ClusterPool
 
+
 _TICK_S = 0.25
 
 
-def compile_misses(run: Run, lookup: Lookup, pool: Pool | ClusterPool, session: Session) -> None:
+def compile_misses(
+    run: Run, lookup: Lookup, setup: Setup, pool: Pool | ClusterPool, session: Session
+) -> None:
     """Compile the misses of a build, each request once per folder.
 
     Raises:
-        ToolError: a compiling process cannot be started.
+        ToolError: a compiling process cannot be started, or the sources cannot be sent.
     """
+    if isinstance(pool, Pool):
+        pool.context = Introduction.of(setup, lookup.context, run.store)
+    else:
+        _describe(pool, run, lookup, setup)
     misses = list(run.misses.values())
     compiled_s: list[float] = []
     began_s: dict[int, float] = {}
     tasks = [_task(number, miss, run, lookup) for number, miss in enumerate(misses)]
-    for kind, task, answer in pool.run(tasks):
+    for kind, task, reply in pool.run(tasks):
         if kind == "tick" or task is None:
             run.on_event(_tick(run, misses, pool, compiled_s))
             continue
         miss = misses[task.label]
-        if answer is None:
+        if reply is None:
             began_s[task.label] = time.monotonic()
             run.emit("started", run.variants[miss.indices[0]], None)
             continue
         for position, index in enumerate(miss.indices):
-            result = _result(run, session, miss, index, answer, first=position == 0)
+            result = _result(run, session, miss, index, reply, first=position == 0)
             if result.status == "failed" and position == 0 and task.label in began_s:
                 result = replace(result, seconds=time.monotonic() - began_s[task.label])
             if result.status == "compiled":
@@ -59,6 +75,24 @@ def compile_misses(run: Run, lookup: Lookup, pool: Pool | ClusterPool, session: 
             run.settle(index, result)
         if run.stops():
             return
+
+
+def open_workers(run: Run, setup: Setup) -> Pool | ClusterPool:
+    """Return the workers of a build: processes here, or a cluster.
+
+    Raises:
+        SpecError: the executor is not the address of a scheduler.
+    """
+    options, tasks = run.options, len(run.variants)
+    if run.warm is not None:
+        return run.warm.pool(tasks)
+    if not options.executor:
+        return open_pool(options, setup, tasks)
+    from pallasc.compiler.cluster.pool import ClusterPool, parse_address
+
+    jobs = options.jobs or find_capacity().jobs(tasks)
+    warn = partial(run.store.tell_once, "cluster")
+    return ClusterPool(parse_address(options.executor), jobs, warn)
 
 
 def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:
@@ -111,25 +145,22 @@ def _task(label: int, miss: Miss, run: Run, lookup: Lookup) -> Task:
 
 
 def _result(
-    run: Run, session: Session, miss: Miss, index: int, answer: Answer, *, first: bool
+    run: Run, session: Session, miss: Miss, index: int, reply: Reply, *, first: bool
 ) -> VariantResult:
     variant = run.variants[index]
-    explanation = run.explanations.get(miss.request)
-    if explanation is not None:
-        explanation = replace(explanation, variant=variant.id)
+    explanation = explanation_of(miss, variant)
     result = VariantResult(variant, "failed", reason=miss.reason, explanation=explanation)
-    reply = answer.reply
-    if first and answer.stray_bytes:
+    if first and reply.stray_bytes:
         run.notes.append(
-            f"{variant.id} wrote {answer.stray_bytes} bytes to file descriptors that it did not "
+            f"{variant.id} wrote {reply.stray_bytes} bytes to file descriptors that it did not "
             "open; they were ignored"
         )
-    if not isinstance(reply, Compiled):
-        error = _error(variant, answer, run)
-        result = replace(result, error=error, output=answer.output, died=reply is None)
-        if isinstance(reply, Failed):
-            result = replace(result, missed=reply.missed, compiling=reply.compiling)
-        return result
+    if isinstance(reply, Failed):
+        return replace(
+            result, error=_error(variant, reply, run), output=reply.output, died=reply.died,
+            missed=reply.missed, compiling=reply.compiling,
+        )  # fmt: skip
+    reply = reply.require(Compiled)
     if first:
         for topic, warning in reply.warnings.items():
             run.store.tell_once(topic, warning)
@@ -183,17 +214,15 @@ def _not_stored(run: Run, reason: str) -> ToolError:
     )
 
 
-def _error(variant: Variant, answer: Answer, run: Run) -> PallascError:
+def _error(variant: Variant, failed: Failed, run: Run) -> PallascError:
     """Return the error of a variant; if its process died, with a command that isolates it."""
-    if isinstance(answer.reply, Failed):
-        error = answer.reply.error
-    else:
-        error = answer.error or CompileError("the worker sent no answer")
+    error = failed.error
+    if failed.died:
         alone = f"To see it alone: {reproduction(variant, run)}"
         error.hint = f"{error.hint} {alone}" if error.hint else alone
     if isinstance(error, SpecError) and error.field:
         error.location = error.location or variant.where(error.field)
-    error.location = error.location or answer.place or variant.location
+    error.location = error.location or failed.place or variant.location
     return error
 
 
@@ -229,3 +258,33 @@ def _artifact(run: Run, reply: Compiled) -> Artifact | None:
     if artifact is not None or reply.record is None:
         return artifact
     return Artifact(reply.record, reply.blobs.__getitem__)
+
+
+TIMEOUT_S = 3600.0
+"""Time limit of a variant without `--timeout`: no worker may keep a variant for ever."""
+
+
+def _describe(pool: ClusterPool, run: Run, lookup: Lookup, setup: Setup) -> None:
+    """Send a cluster the toolchain and the sources of a build, and have its results verified.
+
+    Raises:
+        ToolError: there is too much to send, or the assembler cannot be asked for its version.
+    """
+    from pallasc.compiler.cluster.exchange import publish, sources_of
+    from pallasc.compiler.cluster.worker import BuildPlugin
+
+    requests = [miss.request for miss in run.misses.values()]
+    variants = (run.variants[miss.indices[0]] for miss in run.misses.values())
+    sent = sources_of(variants, without=[str(run.store.root)])
+    salt = {name: value for name, value in lookup.context.variables.items() if name == SALT}
+    plugin = BuildPlugin(
+        toolchain=setup.components(lookup.context),
+        salt=salt,
+        environment=counted_values(setup.environment),
+        ptxas=run.options.ptxas and setup.toolchain.ptxas,
+        timeout_s=run.options.timeout_s or TIMEOUT_S,
+        memory_bytes=run.options.memory_bytes,
+        sources=sent,
+    )
+    pool.describe(plugin)
+    pool.accept = partial(publish, requests, lookup, run.store, sent)

@@ -14,7 +14,7 @@
 A changed source fails `--frozen` even if it lowers to the same module: only lowering would show it.
 
 A lock is for one toolchain, every part of which (JAX, its plugin, ptxas, Python, pallasc) is in
-every action key. With another toolchain the build fails before any look-up and says what differs.
+every action key. With another toolchain the build fails before any look-up and says why.
 Packages that only tracing uses, such as numpy, are in no action key: after an upgrade `--locked`
 lowers variants again and compares, and `--frozen`, which cannot, fails. Keep one lock file per
 toolchain.
@@ -124,7 +124,7 @@ def require_toolchain(locked: Locked, setup: Setup | RememberedToolchain, contex
     depends on them, so that lowering shows whether they change anything.
 
     Raises:
-        NotCachedError: it is for another one; the message says what differs.
+        NotCachedError: it is for another one; the message names the differences.
     """
     if locked.lock is None:
         return
@@ -220,7 +220,7 @@ class LockedLookup:
         if variant.tuning is None and locked is None:
             return None
         now = self._tuned_now().get(name)
-        # Of one kernel some variants may be tuned and others not: then the first are held to it.
+        # If only some variants of a kernel are tuned, those must match.
         if now == locked or (variant.tuning is None and now is not None):
             return None
         clause = f"tuned by another table or tune than {self._file} has"
@@ -322,7 +322,7 @@ class LockedLookup:
         return OTHER_ACTION_KEY if self._is_unexplained(result, entry) else _SOURCES_CHANGED
 
     def _is_unexplained(self, result: VariantResult, entry: Entry) -> bool:
-        """Tell whether there is no sign of changed sources; the lock may have been edited."""
+        """Return True if there is no sign of changed sources; the lock may have been edited."""
         if result.artifact is not None and result.artifact.digest == entry.artifact:
             return True
         return (

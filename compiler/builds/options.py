@@ -44,7 +44,7 @@ class Options:
         require_store: whether a variant fails if it cannot be stored.
         fail_on_warning: patterns; a variant fails if one matches a warning of its compilation, now
             or when it was stored.
-        remote: the remote store behind the local one, None for none.
+        remote: the remote store, None for none.
         executor: the scheduler of the cluster that compiles misses, as `cluster/address` reads it;
             None compiles here.
         hold_rows: whether a variant fails if a row of its table is of another artifact.
@@ -71,7 +71,7 @@ class Options:
 
     @property
     def compiles(self) -> bool:
-        """Tell whether misses are compiled."""
+        """True if misses are compiled."""
         return self.compile and not self.frozen
 
 
@@ -131,7 +131,7 @@ _NOTHING = Resources()
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """What variants took before.
+    """Resources of variants before.
 
     Attributes:
         name: the file, for messages.

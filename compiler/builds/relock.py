@@ -17,7 +17,7 @@ from pallasc.compiler.builds.locked import (
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.builds.tuned_rows import tables_of
-from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
+from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.manifest import installed_or_remembered
 from pallasc.compiler.inputs.request import Request, Requests
 from pallasc.compiler.toolchain.setup import prepare
@@ -73,7 +73,7 @@ class LockUpdate:
 
     @property
     def complete(self) -> bool:
-        """Tell whether every variant was built, so that the lock may be written."""
+        """True if every variant was built, so that the lock may be written."""
         return self.report.exit_code == 0 and not self.report.skipped
 
 
@@ -118,7 +118,7 @@ def check_lock(
 
 
 def _tables(variants: Sequence[Variant], lock: Lock, *, whole: bool) -> tuple[str, ...]:
-    """Return which tuned kernels differ from those of a lock, by kernel and target."""
+    """Return the tuned kernels that differ from a lock, by kernel and target."""
     names = tuned_in(variant.id for variant in variants) | ({*lock.tables} if whole else set())
     return tuple(changed_tables(lock.tables, tables_of(variants), names))
 
@@ -203,16 +203,6 @@ def _entries(results: Sequence[VariantResult], requests: Sequence[str]) -> dict[
         for result, request in zip(results, requests, strict=True)
         if result.artifact is not None and result.action_key is not None
     }
-
-
-def with_resources(lock: Lock, store: Store) -> Lock:
-    """Return a lock with the resources of those of its variants that a store has."""
-    resources = {}
-    for name, entry in lock.variants.items():
-        artifact = stored_artifact(store, entry.action, record=None)
-        if artifact is not None and artifact.digest == entry.artifact:
-            resources[name] = resources_of(artifact)
-    return replace(lock, resources=resources)
 
 
 def _resources(results: Sequence[VariantResult]) -> dict[str, Resources]:

@@ -49,7 +49,7 @@ class RemoteTier:
         self._settings, self._store, self._setup = settings, store, setup
         self._opened: Remote | None = None
         self.notes: list[str] = []
-        """What was not sent, and why."""
+        """Notes on variants that were not sent."""
 
     def open(self) -> Remote:
         """Return the remote, opened at the first call; no request is made.
@@ -66,7 +66,7 @@ class RemoteTier:
         return self._opened
 
     def fetch(self, lookup: Lookup, requests: Iterable[Request]) -> set[str]:
-        """Bring into the local store what the remote has; return the request keys of that."""
+        """Fetch the remote's entries into the local store; return their request keys."""
         wanted: dict[str, list[Request]] = {}
         for request in requests:
             wanted.setdefault(request.key, []).append(request)
@@ -102,7 +102,7 @@ class RemoteTier:
             self.open().offer(name)
 
     def finish(self) -> RemoteStats:
-        """Send what is left, and return what was done; an interrupt ends that."""
+        """Send the rest, and return the statistics; an interrupt ends that."""
         if self._opened is None:
             from pallasc.cache.remote.settings import RemoteStats
 
@@ -113,9 +113,9 @@ class RemoteTier:
 
 
 def is_portable(stats: RemoteStats, key: str, manifest: Manifest) -> bool:
-    """Tell whether a remote's entry may be used here; the refusal of another one is counted.
+    """Return True if a remote's entry may be used here; count the refusal of another one.
 
-    Nobody sends one that names paths of a machine, so whoever did wants this one to look there.
+    Builds never send one with paths of a machine: its sender wants this machine to look there.
     """
     why = why_not_portable(manifest)
     if why:
@@ -126,8 +126,8 @@ def is_portable(stats: RemoteStats, key: str, manifest: Manifest) -> bool:
 def namespace(setup: Setup | RememberedToolchain) -> str:
     """Return the namespace of a toolchain: what divides the entries of a remote.
 
-    It consists of what is known before any file is hashed: versions, and the salt. Request keys
-    alone decide what is a hit.
+    It is known before any file is hashed: versions, and the salt. Request keys
+    alone decide about hits.
     """
     from pallasc.cache.remote.transfer import namespace_of
     from pallasc.version import installed_version
@@ -150,7 +150,7 @@ def namespace(setup: Setup | RememberedToolchain) -> str:
 
 
 class Sendable(NamedTuple):
-    """What of some variants may be sent.
+    """Entries of some variants that may be sent.
 
     Attributes:
         namespace: of the toolchain.

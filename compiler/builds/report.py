@@ -18,6 +18,7 @@ from pallasc.specs.spec import Variant
 from pallasc.specs.variables import why_not_declared
 
 if TYPE_CHECKING:
+    from pallasc.cache.manifests import Manifest
     from pallasc.cache.remote.settings import RemoteStats
     from pallasc.compiler.inputs.request import Request
     from pallasc.compiler.inputs.why import Explanation
@@ -44,7 +45,7 @@ class VariantResult:
         reason: reason of a miss.
         explanation: differences from the nearest entry of the store, with `explain`.
         died: whether the process that compiled it ended or was stopped.
-        compiling: whether XLA reported the failure; what it printed is in the error.
+        compiling: whether XLA reported the failure; its output is in the error.
         saved_s: compile time that a hit saved, 0 if unknown.
         output: end of the output of the compiling process, if it failed.
         printed: output of tracing and lowering, packed (`kernel_output.unpack`).
@@ -155,7 +156,7 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """130 if interrupted, else that of the failures: 1 if a kernel failed, else the first's."""
+        """130 if interrupted, else 1 if a kernel failed, else the first failure's."""
         if self.interrupted:
             return 130
         errors = [*(result.error for result in self.failed), *self.errors]
@@ -170,13 +171,22 @@ def hidden_notes(missed: Iterable[tuple[str, Mapping[str, str]]]) -> list[str]:
     """Return a note on each requested variable that is set here, and each file that exists.
 
     Args:
-        missed: kernels, each with what it could not see (`missed` of its manifest).
+        missed: kernels, each with `missed` of its manifest.
     """
     requests: dict[str, dict[str, str]] = {}
     for kernel, places in missed:
         for name, place in places.items():
             requests.setdefault(name, {}).setdefault(kernel, place)
     return [_note(name, kernels) for name, kernels in sorted(requests.items()) if _is_here(name)]
+
+
+def stored_diagnostics(manifest: Manifest) -> tuple[Diagnostic, ...]:
+    """Return the diagnostics of a manifest; imports nothing if there are none."""
+    if not manifest.diagnostics:
+        return ()
+    from pallasc.compiler.workers.diagnostics import from_json
+
+    return from_json(manifest.diagnostics)
 
 
 def diagnostics_of(result: VariantResult) -> list[Diagnostic]:

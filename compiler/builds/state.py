@@ -1,17 +1,22 @@
-"""The state of one build: options, results, misses."""
+"""The state of one build: options, results, misses.
+
+A miss goes through a build in three shapes: a `Miss` with the variants, their request, and the
+look-up result; a `Task` with the message to a worker; and the worker's `Reply`, from which each
+variant gets its `VariantResult`.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Event, OnEvent, Tick, VariantResult, diagnostics_of
-from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.inputs.lookup import Lookup, LookupResult
 from pallasc.compiler.inputs.request import Request
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -31,12 +36,30 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Miss:
-    """A request that missed, with the positions of its variants."""
+    """Variants of one request that the store lacks.
+
+    Attributes:
+        request: their request.
+        found: the result of looking it up.
+        indices: positions of the variants.
+        explanation: the differences from the nearest entry of the store, with `explain`.
+    """
 
     request: Request
-    reason: str
-    untrusted: bool
-    indices: list[int]
+    found: LookupResult
+    indices: list[int] = field(default_factory=list)
+    explanation: Explanation | None = None
+
+    @property
+    def reason(self) -> str:
+        """The reason of the miss in words."""
+        return self.explanation.reason if self.explanation else self.found.reason
+
+
+def explanation_of(miss: Miss | None, variant: Variant) -> Explanation | None:
+    """Return the explanation of a miss for one of its variants."""
+    explained = miss.explanation if miss is not None else None
+    return explained and replace(explained, variant=variant.id)
 
 
 class LastingWorkers(Protocol):
@@ -68,7 +91,7 @@ def ticking(run: Run, *, tick_s: float = 0.5) -> Iterator[None]:
 
 
 def _row_check(variants: Iterable[Variant]) -> RowCheck | None:
-    """Return what holds rows to artifacts; nothing is imported where there are none."""
+    """Return the check of rows of tables; imports nothing if there are none."""
     if not any(variant.tuning is not None and variant.tuning.stands for variant in variants):
         return None
     from pallasc.compiler.builds.tuned_rows import RowCheck
@@ -88,7 +111,6 @@ class Run:
         misses: misses by request.
         notes: warnings about compilations.
         has_compiler: whether a compiler is installed.
-        explanations: explanations of misses by request, with `explain`.
         context: what identifies the toolchain, None until that is known.
         remote: the remote store, None if there is none.
     """
@@ -109,7 +131,6 @@ class Run:
         self.results: dict[int, VariantResult] = {}
         self.misses: dict[Request, Miss] = {}
         self.notes: list[str] = []
-        self.explanations: dict[Request, Explanation] = {}
         self.locked: LockedLookup | None = None
         self.has_compiler = True
         self.context: Context | None = None
@@ -125,7 +146,7 @@ class Run:
             self.remote = RemoteTier(self.options.remote, self.store, setup)
 
     def finish_remote(self) -> RemoteStats | None:
-        """Send what is left to the remote store, and return what was done with it."""
+        """Send the rest to the remote store, and return its statistics."""
         if self.remote is None:
             return None
         stats = self.remote.finish()
@@ -184,7 +205,7 @@ class Run:
         self.on_event(event)
 
     def may_compile(self) -> bool:
-        """Tell whether misses are compiled; not after a failure, unless `keep_going`."""
+        """Return True if misses are compiled; not after a failure, unless `keep_going`."""
         return (
             self.options.compiles
             and self.has_compiler
@@ -192,7 +213,7 @@ class Run:
         )
 
     def stops(self) -> bool:
-        """Tell whether a failure ends the build."""
+        """Return True if a failure ends the build."""
         return self._failed and not self.options.keep_going
 
     def finished(self) -> tuple[VariantResult, ...]:

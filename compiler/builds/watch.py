@@ -31,15 +31,14 @@ from pallasc.compiler.builds.report import OnEvent, Report
 from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.setup import Context, Setup, prepare
 from pallasc.compiler.toolchain.toolchain import find_toolchain
-from pallasc.compiler.workers.capacity import find_capacity
 from pallasc.compiler.workers.messages import Introduction
-from pallasc.compiler.workers.pool import Pool
+from pallasc.compiler.workers.pool import Pool, find_capacity
 from pallasc.errors import PallascError, SpecError
 from pallasc.specs.spec import Spec, Variant
 
 _INTERVAL_S = 0.05
 _GONE_S = 0.5
-"""How long a file that vanished may take to come back: some editors remove it before they write."""
+"""Time for a vanished file to come back: some editors remove it before they write."""
 _RESTLESS_S = 5.0
 """After this time a build begins although files still change."""
 _GRAIN_NS = 20_000_000
@@ -77,7 +76,7 @@ class WatchedFiles:
     def follow(self, paths: Iterable[Path], *, read_ns: int) -> None:
         """Watch more files and folders, which were read after the time `read_ns` of the clock.
 
-        What was written since then may have been read before that, so it counts as changed.
+        A file that was written since then may have been read before, so it counts as changed.
         """
         for path in paths:
             if path not in self._states:
@@ -168,7 +167,7 @@ def files_of_specs(specs: Sequence[Spec], remembered: Iterable[str], store: Stor
 def files_of_report(report: Report, store: Store) -> set[Path]:
     """Return the files that compiling read.
 
-    Where that is not known, as after a failure, all Python files around the spec count.
+    If they are unknown, as after a failure, all Python files around the spec count.
     """
     read = files_read(report.results, store)
     files = set().union(*read.files.values())

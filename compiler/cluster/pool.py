@@ -7,6 +7,7 @@ no answer, or whose answers the build rejects, gets no more variants after a few
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
 import warnings
@@ -15,17 +16,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pallasc.compiler.cluster.address import Address
-from pallasc.compiler.cluster.outcomes import LONGEST_BYTES, Outcome
-from pallasc.compiler.workers import failures
-from pallasc.compiler.workers.messages import Answer, Compiled, Task
+from pallasc.compiler.cluster.exchange import LONGEST_BYTES, REFUSED, read_reply
+from pallasc.compiler.workers.messages import Compiled, Failed, Reply, Task
 from pallasc.compiler.workers.pool import Event
-from pallasc.errors import CompileError, PallascError, ToolError
+from pallasc.errors import CompileError, PallascError, SpecError, ToolError
 
 if TYPE_CHECKING:
     from pallasc.compiler.cluster.worker import BuildPlugin
+
 
 _HINT = "Start one with: dask scheduler; or compile here, without --executor."
 _HINT_TLS = (
@@ -145,7 +145,7 @@ class ClusterPool(ExitStack):
             self._client.sync(method, *arguments, callback_timeout=wait_s, **names)
 
     def running(self) -> list[tuple[Task, float]]:
-        """Return what is being compiled and for how many seconds, the longest first."""
+        """Return the current tasks and their seconds so far, the longest first."""
         now_s, sent = time.monotonic(), self._sent.values()
         begun = [(each.task, now_s - each.began_s) for each in sent if each.began_s is not None]
         return sorted(begun, key=lambda each: -each[1])
@@ -229,14 +229,14 @@ class ClusterPool(ExitStack):
             if future.status == "error":
                 raise future.exception(timeout=_WAIT_S)
             sent.worker = next(iter(self._client.who_has([future])[future.key]), "")
-            yield "done", sent.task, self._answer(sent, future)
+            yield "done", sent.task, self._reply(sent, future)
         except Exception as error:  # noqa: BLE001 - whatever dask makes of what was sent
             yield from self._retry(sent, error)
         finally:
             future.release()
 
-    def _answer(self, sent: _Sent, future: Any) -> Answer:
-        """Fetch an answer of bounded size, verify it, and publish it.
+    def _reply(self, sent: _Sent, future: Any) -> Reply:
+        """Fetch a reply of bounded size, verify it, and publish it.
 
         Raises:
             ValueError: it is rejected.
@@ -244,19 +244,14 @@ class ClusterPool(ExitStack):
         size = self._client.nbytes([future.key], summary=False).get(future.key, 0)
         if size > LONGEST_BYTES:
             raise ValueError(f"its answer has {size} bytes")
-        outcome = Outcome.from_bytes(future.result(timeout=_WAIT_S))
-        task, reply, error = sent.task, None, outcome.error
-        if outcome.refused:
-            self._refused[sent.worker] = outcome.refused
-            raise ValueError(outcome.refused)
-        if outcome.reply is not None:
-            reply = task.make_request().read_reply(outcome.reply)
-            reply = self.accept(task, reply) if isinstance(reply, Compiled) else reply
-        elif error is None:
-            error = failures.garbled(task.doing)
+        reply = read_reply(sent.task.make_request(), future.result(timeout=_WAIT_S))
+        if isinstance(reply, Failed) and reply.error.kind == REFUSED:
+            self._refused[sent.worker] = reply.error.message
+            raise ValueError(reply.error.message)
+        if isinstance(reply, Compiled):
+            reply = self.accept(sent.task, reply)
         self._heard_s[sent.worker] = time.monotonic()
-        place, stray = outcome.place, outcome.stray_bytes
-        return Answer(task, reply, error, outcome.output, place, stray_bytes=stray)
+        return reply
 
     def _retry(self, sent: _Sent, error: Exception) -> Iterator[Event]:
         """Have a variant compiled by another worker."""
@@ -281,7 +276,7 @@ class ClusterPool(ExitStack):
     # ---- workers
 
     def _look(self, now_s: float) -> Iterator[Event]:
-        """Note which workers there are and what they have; give up on one without answers."""
+        """Note the workers and their tasks; give up on a worker that sends no answers."""
         self._workers = self._client.ncores()
         self.jobs = sum(self._workers.values()) or self.jobs
         for worker, keys in self._client.processing().items():
@@ -317,10 +312,54 @@ class ClusterPool(ExitStack):
 
 
 def _failed(task: Task, error: PallascError) -> Event:
-    return "done", task, Answer(task, None, error, "")
+    return "done", task, Failed(error=error, died=True)
 
 
 def _text_of(error: BaseException) -> str:
     """Return the first line of an error's text, with its type unless we raised it."""
     text = next(iter(str(error).splitlines()), "")[:500]
     return text if type(error) is ValueError else f"{type(error).__name__}: {text}"
+
+
+LOCAL = "dask:"
+"""A cluster in the process of the build."""
+
+_SCHEMES = {"dask": "tcp", "dask+tls": "tls"}
+_ADDRESS = re.compile(
+    r"(?P<scheme>dask(?:\+tls)?)://"
+    r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?/?"
+)
+_PORT = 8786
+"""The default port of dask's scheduler."""
+
+
+class Address(NamedTuple):
+    """A scheduler.
+
+    Attributes:
+        text: as the user wrote it.
+        url: as dask writes it, "" for a cluster in the process of the build.
+    """
+
+    text: str
+    url: str
+
+
+def parse_address(text: str) -> Address:
+    """Return the scheduler that `--executor` names.
+
+    Raises:
+        SpecError: it names none; the message shows no password.
+    """
+    if text.strip() == LOCAL:
+        return Address(LOCAL, "")
+    match = _ADDRESS.fullmatch(text.strip())
+    port = int(match["port"] or _PORT) if match else 0
+    if match is None or not 0 < port < 65536:
+        shown = "a text with a user or a password" if "@" in text else repr(text)
+        raise SpecError(
+            f"--executor: {shown} is not the address of a scheduler.",
+            hint="Write dask://HOST:8786, dask+tls://HOST:8786, or dask: for a cluster on this "
+            "machine.",
+        )
+    return Address(text.strip(), f"{_SCHEMES[match['scheme']]}://{match['host']}:{port}")

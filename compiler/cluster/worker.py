@@ -21,16 +21,22 @@ from distributed import WorkerPlugin, get_worker
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
-from pallasc.compiler.cluster.outcomes import Outcome
-from pallasc.compiler.cluster.sources import SentSources
+from pallasc.compiler.cluster.exchange import REFUSED, SentSources, reply_bytes
 from pallasc.compiler.lowering.kernel_output import pack, unpack
 from pallasc.compiler.toolchain.environment import compiler_variables, counted_values
 from pallasc.compiler.toolchain.identity import toolchain_identity
 from pallasc.compiler.toolchain.setup import Context, Setup, prepare
-from pallasc.compiler.workers.capacity import find_capacity
-from pallasc.compiler.workers.messages import Answer, Compile, Compiled, Group, Introduction, Task
-from pallasc.compiler.workers.pool import Pool
-from pallasc.errors import PallascError
+from pallasc.compiler.workers.messages import (
+    Compile,
+    Compiled,
+    Failed,
+    Group,
+    Introduction,
+    Reply,
+    Task,
+)
+from pallasc.compiler.workers.pool import Pool, find_capacity
+from pallasc.errors import PallascError, ToolError
 from pallasc.specs.lock import Component, differences
 
 _IDLE_S = 60.0
@@ -39,7 +45,7 @@ _TICK_S = 0.25
 
 
 def compile_variant(build: str, group: Group, request: Mapping[str, object]) -> bytes:
-    """Compile a variant on a dask worker, as a task of dask; returns the bytes of an `Outcome`."""
+    """Compile a variant on a dask worker, as a task of dask; returns the bytes of the reply."""
     worker = get_worker()
     key = worker.get_current_task()
 
@@ -50,8 +56,12 @@ def compile_variant(build: str, group: Group, request: Mapping[str, object]) -> 
 
     plugin: BuildPlugin | None = worker.plugins.get(build)
     if plugin is None:
-        return Outcome(refused="the sources of the build have not arrived").to_bytes()
+        return _refusal("the sources of the build have not arrived")
     return plugin.compile(group, request, is_wanted)
+
+
+def _refusal(why: str) -> bytes:
+    return reply_bytes(Failed(error=ToolError(why, kind=REFUSED)))
 
 
 @dataclass
@@ -95,16 +105,16 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
     def compile(
         self, group: Group, request: Mapping[str, object], is_wanted: Callable[[], bool]
     ) -> bytes:
-        """Return the bytes of a variant's outcome."""
+        """Return the bytes of the reply for a variant."""
         with self._lock:
             self._users += 1
             self._timer.cancel()
         try:
             self._open()
             if self._refused:
-                return Outcome(refused=self._refused).to_bytes()
-            outcome = self._outcome(self._answer(self._task(group, request), is_wanted))
-            return outcome.to_bytes(self._root)
+                return _refusal(self._refused)
+            reply = self._reply(self._task(group, request), is_wanted)
+            return reply_bytes(self._with_paths_there(reply), self._root)
         finally:
             with self._lock:
                 self._users -= 1
@@ -190,21 +200,21 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
         asked = replace(asked, variant=replace(asked.variant, base_dir=base_dir))
         return Task(0, (arch, here, declared), asked)
 
-    def _answer(self, task: Task, is_wanted: Callable[[], bool]) -> Answer:
+    def _reply(self, task: Task, is_wanted: Callable[[], bool]) -> Reply:
         """Compile in a process that serves the task's group, if there is one.
 
         Raises:
-            RuntimeError: nobody waits for the answer.
+            RuntimeError: nobody waits for the reply.
         """
         with self._lock:
             self._free.sort(key=lambda each: each[0] == task.group)
             pool = self._free.pop()[1] if self._free else self._new_pool()
         try:
-            for kind, _, answer in pool.run([task]):
+            for kind, _, reply in pool.run([task]):
                 if kind == "tick" and not is_wanted():
                     raise RuntimeError("the build no longer waits for this variant")
-                if answer is not None:
-                    result = answer
+                if reply is not None:
+                    result = reply
         except BaseException:
             pool.__exit__(None, None, None)
             raise
@@ -228,16 +238,10 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
             lasting=True,
         )
 
-    def _outcome(self, answer: Answer) -> Outcome:
-        reply = answer.reply
+    def _with_paths_there(self, reply: Reply) -> Reply:
+        """Return a reply whose packed output has the paths of the user's machine."""
         if isinstance(reply, Compiled) and self._root in (shown := unpack(reply.printed)):
             printed = pack(shown.replace(self._root, ""))
             manifest = reply.manifest and {**reply.manifest, "printed": printed}
             reply = replace(reply, printed=printed, manifest=manifest)
-        return Outcome(
-            reply=None if reply is None else replace(reply, task=None).to_json(),
-            error=answer.error,
-            output=answer.output,
-            place=answer.place,
-            stray_bytes=answer.stray_bytes,
-        )
+        return replace(reply, task=None)

@@ -120,9 +120,9 @@ def compare(
         for number, variant in enumerate(variants)
     ]
     with Pool(1, settled(os.environ), program=PROGRAM, tick_s=None) as pool:
-        for kind, task, answer in pool.run(tasks):
-            if kind == "done" and task is not None and answer is not None:
-                yield task.label, answer.require(Compared).outputs
+        for _, task, reply in pool.run(tasks):
+            if task is not None and reply is not None:
+                yield task.label, reply.require(Compared).outputs
 
 
 def _request(number: int, variant: Variant, launch: Launch) -> Compare:

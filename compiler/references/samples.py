@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 
 from pallasc.compiler.references.comparison import PROGRAM
 from pallasc.compiler.toolchain.environment import declared_values, settled
-from pallasc.compiler.workers.messages import Answer, Reply, Request, Task
+from pallasc.compiler.workers.messages import Reply, Request, Task
 from pallasc.compiler.workers.pool import Pool
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.plan import Binding, LaunchPlan
@@ -135,14 +135,14 @@ def _carried_out(
         timeout_s=LONGEST_S,
         memory_bytes=memory_bytes,
     ) as pool:
-        for kind, task, answer in pool.run(tasks):
-            if kind == "done" and task is not None and answer is not None:
-                yield task.label, _settled(answer, plans[task.label])
+        for _, task, reply in pool.run(tasks):
+            if task is not None and reply is not None:
+                yield task.label, _settled(reply, plans[task.label])
 
 
-def _settled(answer: Answer, plan: LaunchPlan) -> Samples:
+def _settled(reply: Reply, plan: LaunchPlan) -> Samples:
     try:
-        data = answer.require(Sampled).data
+        data = reply.require(Sampled).data
         parse_reference(data, [output.shape for output in plan.outputs])
     except PallascError as error:
         return Samples(None, error.message)

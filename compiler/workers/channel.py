@@ -1,4 +1,4 @@
-"""The channel between a build and a worker, which tells answers from a kernel's stray output.
+"""The channel between a build and a worker, which keeps a kernel's stray output out of replies.
 
 The user's code runs in the worker and may write to any descriptor, also to the channel's. So what a
 worker sends travels in frames that carry a code which only the two can make:
@@ -9,10 +9,10 @@ worker sends travels in frames that carry a code which only the two can make:
     message := one JSON object
 
 Anything else is counted and ignored. A short frame follows each message, which a pipe takes as a
-whole (Linux writes up to PIPE_BUF bytes atomically): if its number is ahead of what was read, a
+whole (Linux writes up to PIPE_BUF bytes atomically): if its number is not the next one, a
 message was garbled.
 
-The worker gets lines of JSON after the key, which is 64 hexadecimal digits on a line of its own.
+The worker gets the key, 64 hexadecimal digits on a separate line, and then lines of JSON.
 They need no code: the user's code cannot write to that end.
 """
 

@@ -1,10 +1,10 @@
 """Warnings and other output while a variant was traced, lowered and compiled successfully.
 
 A diagnostic is a warning of Python, a record of `logging` at WARNING or above, or some lines of the
-standard error output, which C++ and child processes write to as well. A manifest carries those of
-its compilation in `warnings`, so that a hit repeats them; an artifact does not, since it is the
-same with or without them. For a variant that is found by its action key alone, or was lowered again
-and not compiled, a manifest under a key of its own holds them: `store_for_action`.
+standard error output, which C++ and child processes write to as well. A manifest has the
+diagnostics of its compilation in `warnings`, so that a hit repeats them; an artifact does not,
+since it is the same with or without them. For a variant that is found by its action key alone, or
+was lowered again and not compiled, a manifest under a separate key holds them: `store_for_action`.
 
 JSON of a diagnostic: `{"stage": "lower" | "compile", "kind": …, "source": …, "text": …, "count":
 n}`, all texts bounded and without what differs between runs (`stable`). Lines that depend on the
@@ -48,7 +48,7 @@ _NOISE = (
     r"cuda_(?:executor|diagnostics|platform)\.cc:\d+\].*(?:cuInit|CUDA_ERROR_|kernel driver)",
     # Several copies of XLA in one process register the same.
     r"Attempting to register factory for plugin \S+ when one has already been registered",
-    # XLA asks its LLVM for a newer PTX than that knows, whatever the kernel.
+    # XLA asks its LLVM for a newer PTX than LLVM knows, for every kernel.
     r"^'[+-](?:ptx|sm_)\w+' is not a recognized feature for this target",
 )
 """Lines of XLA in JAX 0.10 to 0.12 that say nothing about a kernel; most depend on the machine."""
@@ -92,7 +92,7 @@ class Diagnostic:
         return f"{': '.join(parts)}: {self.text}{times}"
 
     def place(self, base_dir: str) -> Location | None:
-        """Return the line that it comes from, where that lies in a spec's folder."""
+        """Return the line that it comes from if its file is in the spec's folder."""
         file, _, line = self.source.rpartition(":")
         path = os.path.join(base_dir, file)
         if not file or not line.isdecimal() or not os.path.isfile(path):
@@ -111,7 +111,7 @@ class Diagnostic:
 
 
 def from_json(value: object) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of a manifest; whatever is not a diagnostic is left out."""
+    """Return the diagnostics of a manifest; anything else in it is left out."""
     if not isinstance(value, list):
         return ()
     return tuple(filter(None, map(_diagnostic, value[: MOST + 1])))
@@ -193,7 +193,7 @@ NO_KERNEL = Diagnostic("compile", "pallasc", "", "it holds no Pallas Mosaic GPU 
 """The diagnostic for an artifact without a Mosaic kernel."""
 
 
-# ---- those of an action key
+# ---- diagnostics of an action key
 
 
 def action_name(action_key: str) -> str:

@@ -3,22 +3,21 @@
 A worker is sent requests, each with its `op`: `warm`; `context` once and then `compile`, `lines`
 and `ptx`; or `listen` once and then `collect`. To `context` and `listen` it says
 `{"ready": true}`. Everything else has one reply: `{"ok": true, …}` or `{"ok": false, "error": …}`.
-The fields are those of the classes here; bytes travel as base64.
+The classes here have their fields; bytes travel as base64.
 
 The user's code runs in the process that replies, so a reply is read with every type checked.
 """
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType, UnionType
+from types import MappingProxyType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -26,8 +25,6 @@ from typing import (
     Literal,
     Self,
     TypeVar,
-    get_args,
-    get_origin,
     get_type_hints,
 )
 
@@ -79,76 +76,67 @@ class _ErrorText:
         return error
 
 
-_WRITERS: tuple[tuple[type, Callable[[Any], object]], ...] = (
-    (PallascError, lambda error: plain(_ErrorText.of(error))),
-    (Variant, variant_to_json),
-    (Spec, spec_to_json),
-    (bytes, lambda data: base64.b64encode(data).decode()),
-    (Path, str),
-    (set, sorted),
-)
 _READERS: Mapping[object, Callable[[Any], object]] = {
-    PallascError: lambda data: read_dataclass(_ErrorText, data).error(),
     Variant: variant_from_json,
-    Spec: spec_from_json,
-    bytes: lambda text: base64.b64decode(text, validate=True),
-    Path: lambda text: Path(_read(str, text)),
+    Variant | None: lambda data: None if data is None else variant_from_json(data),
+    tuple[Spec, ...]: lambda data: tuple(map(spec_from_json, data)),
 }
+"""Readers of fields whose types have their own form in JSON."""
 
 
 def plain(value: object) -> object:
     """Return a value as plain JSON data."""
-    if value is None or isinstance(value, str | int | float):  # most of a record
-        return value
-    for kind, write in _WRITERS:
-        if isinstance(value, kind):
-            return write(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, tuple | list) else value
+    import msgspec
+
+    if isinstance(value, Variant):
+        return variant_to_json(value)
+    if isinstance(value, tuple) and value and isinstance(value[0], Spec):
+        return [spec_to_json(spec) for spec in value]
+    return msgspec.to_builtins(value, enc_hook=_encode)
 
 
 def read_dataclass(kind: Any, data: object) -> Any:
-    """Return a dataclass from a JSON object; unknown fields are ignored."""
+    """Return a dataclass from a JSON object; unknown fields are ignored.
+
+    Raises:
+        ValueError: a field is missing or has another type.
+    """
+    import msgspec
+
     if not isinstance(data, Mapping):
         raise ValueError(f"{kind.__name__}: not an object")
     values = {}
-    for name, (hint, is_required) in _fields_of(kind).items():
-        if is_required or name in data:
-            values[name] = _read(hint, data[name])
-    return kind(**values)
+    try:
+        for name, hint in _hints(kind).items():
+            if name in data and (read := _READERS.get(hint)):
+                values[name] = read(data[name])
+            elif name in data:
+                values[name] = msgspec.convert(data[name], hint, dec_hook=_decode)
+        return kind(**values)
+    except (AttributeError, LookupError, TypeError, PallascError, msgspec.MsgspecError) as error:
+        raise ValueError(f"{kind.__name__}: {error}") from error
 
 
 @cache
-def _fields_of(kind: Any) -> dict[str, tuple[object, bool]]:
-    """Return the type of each field of a dataclass, and whether it is required."""
+def _hints(kind: Any) -> dict[str, object]:
     hints = get_type_hints(kind)
-    return {
-        each.name: (hints[each.name], each.default is each.default_factory is MISSING)
-        for each in fields(kind)
-    }
+    return {each.name: hints[each.name] for each in fields(kind)}
 
 
-def _read(kind: Any, value: object) -> Any:
-    """Return a value of JSON as the type of its field; one of another type is refused."""
-    origin, inner = get_origin(kind), get_args(kind)
-    if kind is object or (type(value) is kind and kind in (str, int, float, bool)):
-        return value
-    if origin is UnionType:  # `X | None`, nothing else
-        return None if value is None else _read(inner[0], value)
-    if kind in _READERS:
-        return _READERS[kind](value)
-    if is_dataclass(kind):
-        return read_dataclass(kind, value)
-    if isinstance(value, dict) and origin in (dict, Mapping):
-        return {key: _read(inner[1], item) for key, item in value.items()}
-    if isinstance(value, list) and origin in (tuple, list, set):
-        return origin(_read(inner[0], item) for item in value)
-    if (kind is float and type(value) is int) or (origin is Literal and value in inner):
-        return value
-    raise ValueError(f"{value!r:.80} is not {kind}")
+def _encode(value: Any) -> object:
+    """Return a value of a type that msgspec does not know as one that it does."""
+    if isinstance(value, PallascError):
+        return _ErrorText.of(value)
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _decode(kind: Any, value: Any) -> object:
+    """Return a value as a type that msgspec does not know."""
+    if kind is PallascError:
+        return read_dataclass(_ErrorText, value).error()
+    if kind is Path:
+        return Path(value)
+    return value  # of type `object`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +144,7 @@ class Message:
     """The common part of requests and replies.
 
     Attributes:
-        task: the number of the request among those of its worker.
+        task: the number of the request among the worker's requests.
     """
 
     task: int | None = None
@@ -172,10 +160,7 @@ class Message:
         Raises:
             ValueError: a field is missing or has another type.
         """
-        try:
-            message: Self = read_dataclass(cls, data)
-        except (AttributeError, LookupError, TypeError, PallascError) as error:
-            raise ValueError(f"{cls.__name__}: {error}") from error
+        message: Self = read_dataclass(cls, data)
         return message
 
 
@@ -191,14 +176,18 @@ class Reply(Message):
     """A worker's answer to a request.
 
     Attributes:
-        ok: whether it did what it was asked for.
+        ok: whether the request succeeded.
         tainted: whether the user's code changed the process for good.
         diagnostics: warnings and output meanwhile.
+        output: the end of the worker's output meanwhile; the build adds it.
+        stray_bytes: ignored bytes that came through the worker's channel; the build adds them.
     """
 
     ok: ClassVar[bool] = True
     tainted: bool = False
     diagnostics: tuple[Diagnostic, ...] = ()
+    output: str = ""
+    stray_bytes: int = 0
 
     def __post_init__(self) -> None:
         if len(self.diagnostics) > MOST:
@@ -208,18 +197,32 @@ class Reply(Message):
         """Return the reply as plain data."""
         return {"ok": self.ok, **Message.to_json(self)}
 
+    def require(self, kind: type[R]) -> R:
+        """Return the reply, which has to be of a class.
+
+        Raises:
+            PallascError: the request failed.
+        """
+        if isinstance(self, Failed):
+            raise self.error
+        if not isinstance(self, kind):
+            raise CompileError(f"a worker sent {type(self).__name__}, not {kind.__name__}")
+        return self
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed(Reply):
-    """The request failed.
+    """The request failed, or its worker died or was stopped.
 
     Attributes:
         error: why.
         out_of_memory: whether Python ran out of memory.
         missed: as in `Compiled`, as far as is known.
-        compiling: whether XLA was compiling; what it prints then is in its error.
-        repeat: whether a module failed that an earlier variant had loaded; it may be one that can
-            be executed only once in a process.
+        compiling: whether XLA was compiling; its output is then in the error.
+        repeat: whether an earlier task of the worker may be to blame: the worker died, or a module
+            failed that an earlier variant had loaded, and that may be executed only once.
+        died: whether the worker gave no answer.
+        place: where in the user's files it was then, if that is known.
     """
 
     ok: ClassVar[bool] = False
@@ -228,6 +231,8 @@ class Failed(Reply):
     missed: Mapping[str, str] = field(default_factory=dict)
     compiling: bool = False
     repeat: bool = False
+    died: bool = False
+    place: Location | None = None
 
     @staticmethod
     def because_of(
@@ -235,7 +240,7 @@ class Failed(Reply):
         diagnostics: tuple[Diagnostic, ...] = (),
         missed: Mapping[str, str] = _NOTHING,
     ) -> Failed:
-        """Return the reply that tells an error."""
+        """Return the reply for an error."""
         cause: BaseException | None = error
         # An error that is raised again "from" itself is its own cause.
         while isinstance(cause, PallascError) and cause.__cause__ is not cause:
@@ -255,7 +260,7 @@ class Collected(Reply):
     Attributes:
         specs: the specs.
         uncached: why the store must not remember them, "" if it may.
-        sources: what executing the file read, None if that cannot be told.
+        sources: what executing the file read, None if unknown.
     """
 
     specs: tuple[Spec, ...]
@@ -281,7 +286,7 @@ class Compiled(Reply):
         not_stored: why the store could not keep the artifact, "" if it could.
         printed: what tracing printed, packed (`kernel_output`).
         digest: of the artifact's record, None where the worker has none.
-        conflict: how the artifact differs from what the store had before, None if it does not.
+        conflict: difference from the artifact that the store had before, None without one.
         stored: whether the store may have the artifact.
         record: the artifact's record, None where the worker has none.
         blobs: what the record names, by digest.
@@ -334,7 +339,7 @@ class PtxFound(Reply):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Message):
-    """A request to a worker; `op` tells the kinds apart, `reply` is the class of the answer."""
+    """A request to a worker; `op` names its kind, `reply` is the class of the reply."""
 
     op: ClassVar[str]
     reply: ClassVar[type[Reply]] = Reply
@@ -374,7 +379,7 @@ class Listen(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Introduction(Request):
-    """The toolchain and store of a build; the worker tells when it is ready to compile.
+    """The toolchain and store of a build; the worker replies when it is ready to compile.
 
     Attributes:
         record: what artifacts say of the toolchain.
@@ -401,7 +406,7 @@ class Introduction(Request):
 
     @classmethod
     def of(cls, setup: Setup, context: Context, store: Store) -> Introduction:
-        """Return the request that tells a worker of a toolchain and a store.
+        """Return the introduction to a toolchain and a store.
 
         Raises:
             ToolError: the assembler cannot be asked for its version.
@@ -465,8 +470,8 @@ class FindLines(Request):
         variant: the variant.
         ptx: the PTX that ships, by its digest: kernels may share a name.
         env: the values of the variables that it declares, None if not set.
-        code: the digests of the machine code that ships, by that of its PTX; {} where only the
-            lines of the PTX are asked for.
+        code: the digests of the machine code that ships, by the digest of its PTX; {} if only
+            the lines of the PTX are needed.
     """
 
     op: ClassVar[str] = "lines"
@@ -483,7 +488,7 @@ class FindPtx(Request):
 
     Attributes:
         variant: the variant.
-        cubins: their names, by the digest of the cubin that they lie in.
+        cubins: their names, by the digest of their cubin.
         env: the values of the variables that it declares, None if not set.
     """
 
@@ -538,48 +543,6 @@ class Task:
             PallascError: it cannot be made.
         """
         return self.request() if callable(self.request) else self.request
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The outcome of a task: the worker's reply, or the error that took its place.
-
-    Attributes:
-        task: the task.
-        reply: the worker's reply, None if there is none.
-        error: why there is no reply.
-        output: the end of the worker's output meanwhile.
-        place: where in the user's files it was when it died or was stopped, if that is known.
-        repeat: whether an earlier task of its worker may be to blame.
-        stray_bytes: ignored bytes that came through the worker's channel with the reply.
-    """
-
-    task: Task
-    reply: Reply | None
-    error: PallascError | None
-    output: str
-    place: Location | None = None
-    repeat: bool = False
-    stray_bytes: int = 0
-
-    def reply_or_error(self, kind: type[R]) -> R | PallascError:
-        """Return the reply, which has to be of a class, or the error in its place."""
-        if isinstance(self.reply, kind):
-            return self.reply
-        if isinstance(self.reply, Failed):
-            return self.reply.error
-        return self.error or CompileError(f"{self.task.doing} sent no answer")
-
-    def require(self, kind: type[R]) -> R:
-        """Return the reply, which has to be of a class.
-
-        Raises:
-            PallascError: the task failed.
-        """
-        reply = self.reply_or_error(kind)
-        if isinstance(reply, PallascError):
-            raise reply
-        return reply
 
 
 def serve(

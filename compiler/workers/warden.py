@@ -4,8 +4,11 @@ Started as `python -P -m pallasc.compiler.workers.warden` with the arguments `MO
 ANSWERS PARENT FOLDER DATA_BYTES`. It forks; the child becomes the worker, `MODULE.main([REQUESTS,
 ANSWERS, pid of the warden])`, with FOLDER for its temporary files, and says `{"pid": …}` before all
 else. The warden waits. It is a subreaper: descendants whose parent died become
-its children, whatever their session. When the worker ends, or the build sends SIGTERM, or the build
+its children, in any session. When the worker ends, or the build sends SIGTERM, or the build
 itself dies, it kills them all, removes the folder, and ends as the worker did.
+
+Libraries of process pools (loky, pebble) cannot take this over: they watch workers from the build
+alone, so what a worker starts in another session, or leaves when the build is killed, escapes them.
 
 There are two wardens, the second a child of the first: a kernel that kills its parent process kills
 the inner warden, and the outer one then kills all that is left.
@@ -48,7 +51,7 @@ def parents() -> dict[int, int]:
 
 
 def recent_parents(age_s: float) -> Mapping[int, int]:
-    """Return `parents`, at most `age_s` old: the pools of one process share what they look at."""
+    """Return `parents`, at most `age_s` old: the pools of one process share the list."""
     global _recent
     now_s = time.monotonic()
     if now_s > _recent[0] + age_s:
@@ -134,7 +137,7 @@ def _become_child_of_warden(parent: int, requests: int, answers: int, folder: st
     if child:
         os.close(requests)
         os.close(answers)
-        _watch(child, parent, folder)
+        _watch(child, folder)
     return warden
 
 
@@ -216,7 +219,7 @@ def _detach(*descriptors: int) -> None:
 # ---- the warden
 
 
-def _watch(worker: int, build: int, folder: str) -> None:
+def _watch(worker: int, folder: str) -> None:
     """Wait for the end of the worker or of the build; does not return."""
     status = None
     while status is None:
@@ -225,9 +228,6 @@ def _watch(worker: int, build: int, folder: str) -> None:
         status = _reap(worker)
     _kill_everything()
     shutil.rmtree(folder, ignore_errors=True)
-    if os.getppid() != build:
-        with contextlib.suppress(OSError):
-            os.rmdir(os.path.dirname(folder))
     _end_like(status)
 
 

@@ -15,20 +15,26 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE
 from typing import IO
 
-from pallasc.cache.files import is_over, process_token
+from pallasc.cache.format import size
 from pallasc.compiler.lowering.device_library import TOOLKIT
 from pallasc.compiler.workers.channel import Frames, encode, key_line, make_key
-from pallasc.compiler.workers.failures import exit_in_words
-from pallasc.compiler.workers.messages import Group, Request, Task
-from pallasc.compiler.workers.warden import SHOW_STACK, descendants, parents
-from pallasc.errors import ToolError
+from pallasc.compiler.workers.messages import Failed, Group, Reply, Request, Task
+from pallasc.compiler.workers.warden import (
+    SHOW_STACK,
+    descendants,
+    held_bytes,
+    held_together_bytes,
+    parents,
+    recent_parents,
+)
+from pallasc.errors import CompileError, Location, PallascError, ToolError
 
 LONGEST_BYTES = 64 << 20
 _TAIL_BYTES = 256 << 10
@@ -55,17 +61,17 @@ class Log:
         return os.fstat(self.file.fileno()).st_size
 
     def mark(self) -> None:
-        """Forget what was written until now."""
+        """Forget the output so far."""
         self._start = self.size
 
     def tail(self, longest_bytes: int) -> str:
-        """Return the end of what was written since the mark."""
+        """Return the end of the output since the mark."""
         end = self.size
         start = max(self._start, end - longest_bytes)
         return os.pread(self.file.fileno(), max(0, end - start), start).decode("utf-8", "replace")
 
     def cut(self) -> None:
-        """Drop all but the end of a long file; what is written meanwhile may be lost."""
+        """Drop all but the end of a long file; concurrent output may be lost."""
         size = self.size
         if size <= self._longest_bytes:
             return
@@ -79,7 +85,6 @@ class Log:
         self.file.close()
 
 
-_PREFIX = "pallasc-workers-"
 _SPLIT = re.compile(r"[\s,{}\udc80-\udcff]")
 
 
@@ -93,73 +98,30 @@ def temporary_folder() -> str:
     return "/tmp" if _SPLIT.search(folder) else folder
 
 
-class Scratch:
-    """The temporary folder of one build, with one for each worker; made when first needed.
+def make_folder() -> Path:
+    """Make the folder of a worker's temporary files; its warden removes it.
 
-        <temporary folder>/pallasc-workers-<token>-<random>/<number>/
-
-    The token (`cache/files`) names the build's process, so that the next build recognizes and
-    removes what a killed build has left.
+    Raises:
+        ToolError: that fails.
     """
-
-    def __init__(self) -> None:
-        self._folder: Path | None = None
-        self._count = 0
-
-    def make_folder(self) -> Path:
-        """Make an empty folder for a worker.
-
-        Raises:
-            ToolError: that fails.
-        """
-        try:
-            if self._folder is None:
-                remove_left_folders()
-                prefix = f"{_PREFIX}{process_token()}-"
-                self._folder = Path(tempfile.mkdtemp(prefix=prefix, dir=temporary_folder()))
-            self._count += 1
-            made = self._folder / str(self._count)
-            made.mkdir(mode=0o700)
-        except OSError as error:
-            raise ToolError(
-                f"no folder for temporary files can be made: {error}",
-                hint="Choose another folder with TMPDIR.",
-            ) from error
-        return made
-
-    def remove(self) -> None:
-        """Remove the folder with its contents."""
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
-
-
-def remove_left_folders() -> None:
-    """Remove the folders of this user's killed builds."""
-    with contextlib.suppress(OSError), os.scandir(temporary_folder()) as entries:
-        for entry in entries:
-            if entry.name.startswith(_PREFIX) and _is_left(entry):
-                shutil.rmtree(entry.path, ignore_errors=True)
-
-
-def _is_left(entry: os.DirEntry[str]) -> bool:
-    with contextlib.suppress(OSError):
-        status = entry.stat(follow_symlinks=False)
-        name = entry.name.removeprefix(_PREFIX)
-        is_ours = entry.is_dir(follow_symlinks=False) and status.st_uid == os.geteuid()
-        return is_ours and is_over(name, status.st_mtime_ns, now_ns=time.time_ns())
-    return False
+    try:
+        return Path(tempfile.mkdtemp(prefix="pallasc-worker-", dir=temporary_folder()))
+    except OSError as error:
+        raise ToolError(
+            f"no folder for temporary files can be made: {error}",
+            hint="Choose another folder with TMPDIR.",
+        ) from error
 
 
 PROGRAM = "pallasc.compiler.workers.worker"
 _HIGH, _ROOM = 700, 64
 """The worker's ends of the pipes get high numbers, out of the reach of `os.closerange(3, 256)`."""
 _MOST_READS = 64
-"""How many MB are read at a time, so that a worker which never stops writing blocks nobody."""
+"""MB read at a time, so that a worker which never stops writing blocks nobody."""
 _MOST_STRAY_BYTES = 256 << 20
 """A worker that writes more stray bytes into its channel is stopped."""
 _STACK_S = 5.0
-"""How long a process may take to write its stack; only one that hangs in Linux needs it all."""
+"""Time limit of writing a stack; only a process that hangs in the kernel needs it all."""
 _END_S = 15.0
 
 
@@ -209,6 +171,7 @@ class Worker:
         self._unsent, self._frames = bytearray(key_line(key)), Frames(key)
         self._messages: deque[dict[str, object] | None] = deque()
         with ExitStack() as opened, ExitStack() as lent:
+            opened.callback(shutil.rmtree, folder, ignore_errors=True)
             try:
                 self.log, self.errors = Log(), Log()
                 opened.callback(self.log.close)
@@ -234,12 +197,12 @@ class Worker:
 
     @property
     def descriptors(self) -> list[int]:
-        """What a selector may wait for."""
+        """The descriptors that a selector may wait for."""
         pipes = [self.answers, self.requests]
         return pipes if self.ended is None else [*pipes, self.ended]
 
     def events(self) -> dict[int, int]:
-        """Return what to wait for now: that it sends something, ends, or can be sent more."""
+        """Return the events to wait for now: it sends something, ends, or can be sent more."""
         events = {} if self.gone_s is not None else {self.answers: EVENT_READ}
         if self.ended is not None:
             events[self.ended] = EVENT_READ
@@ -248,10 +211,10 @@ class Worker:
         return events
 
     def introduce(self, context: Request, *, ahead: bool = False) -> None:
-        """Send it what holds for all tasks; it tells when it is ready.
+        """Send it the context of all tasks; it replies when it is ready.
 
         Args:
-            context: what holds for all tasks.
+            context: the context of all tasks.
             ahead: whether it has no task yet, so that nobody hears when it is ready.
         """
         self._ahead, self._introduced_s = ahead, time.monotonic()
@@ -272,7 +235,7 @@ class Worker:
         self.flush()
 
     def flush(self) -> bool:
-        """Send what the pipe had no room for; return whether everything is sent."""
+        """Send the rest that the pipe had no room for; return True if everything is sent."""
         try:
             while self._unsent:
                 del self._unsent[: os.write(self.requests, self._unsent)]
@@ -285,7 +248,7 @@ class Worker:
     def hear(self) -> dict[str, object] | None:
         """Return a message, None if there is none yet; an empty message was garbled.
 
-        `gone_s` tells whether more can come. What it tells of itself is taken in on the way.
+        More can come unless `gone_s` is set. Its process id and readiness are noted on the way.
         """
         self._read()
         while self._messages:
@@ -309,7 +272,7 @@ class Worker:
             self.gone_s = time.monotonic()
 
     def _understood(self, message: Mapping[str, object]) -> bool:
-        """Take in what a worker tells of itself: its process id, or that it is ready."""
+        """Note a worker's process id, or that it is ready; return False for other messages."""
         process = message.get("pid")
         if message.get("ready") is True:
             self.ready_s = self.ready_s or time.monotonic()
@@ -320,14 +283,14 @@ class Worker:
         return True
 
     def is_fit(self) -> bool:
-        """Tell whether it lives and has sent nothing unasked."""
+        """Return True if it lives and has sent nothing unasked."""
         self._read()
         while self._messages and self._messages[0] and self._understood(self._messages[0]):
             self._messages.popleft()
         return self.gone_s is None and not self._messages
 
     def take_stray_bytes(self) -> int:
-        """Return how many bytes beside messages came through the channel since the last call."""
+        """Return the number of bytes outside of messages since the last call."""
         count, self._frames.stray_bytes = self._frames.stray_bytes, 0
         return count
 
@@ -353,7 +316,7 @@ class Worker:
 
     @property
     def start_s(self) -> float | None:
-        """How long it took to get ready, None if it is not, or nobody heard when it was."""
+        """Time it took to get ready, None if it is not ready or the time is unknown."""
         if self._ahead or self._introduced_s is None or self.ready_s is None:
             return None
         return self.ready_s - self._introduced_s
@@ -372,7 +335,7 @@ class Worker:
         return descendants(self._warden.pid, parents)
 
     def is_over(self) -> bool:
-        """Tell whether it has ended, with all its descendants."""
+        """Return True if it has ended, with all its descendants."""
         return self._warden.poll() is not None
 
     def ending(self) -> str:
@@ -444,3 +407,249 @@ def _process_descriptor(process: int, opened: ExitStack) -> int | None:
         return None
     opened.callback(os.close, descriptor)
     return descriptor
+
+
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in .+$')
+_STACK = re.compile(r"^(Current t|T)hread 0x[0-9a-f]+ .*\(most recent call first\):$")
+_SAYS_WHY = re.compile(r"ERROR|rror:|bad_alloc|KeyboardInterrupt")
+_SAYS_NOTHING = re.compile(r"^(Fatal Python error|Extension modules): ")
+_MOST_FRAMES = 8
+
+
+def exit_in_words(code: int) -> str:
+    """Return how a process ended, from its exit code; a negative one is a signal."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    if code == -signal.SIGKILL:
+        return "was killed by SIGKILL (perhaps out of memory)"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def died(doing: str, ending: str, output: str) -> CompileError:
+    """Return the error for a worker that died, with the last error that it wrote."""
+    lines = [line.strip() for line in output.splitlines()]
+    errors = [line for line in lines if _SAYS_WHY.search(line) and not _SAYS_NOTHING.match(line)]
+    return CompileError(f"{doing} {ending}{f': {errors[-1]}' if errors else ''}", kind="died")
+
+
+def too_slow(doing: str, timeout_s: float) -> CompileError:
+    """Return the error for a worker that was stopped because it took too long."""
+    return CompileError(
+        f"{doing} took longer than {timeout_s:g} s (--timeout) and was stopped",
+        hint="If it needs more time, raise --timeout.",
+        kind="timeout",
+    )
+
+
+def never_ready(doing: str, limit_s: float) -> CompileError:
+    """Return the error for a worker that was stopped before it could begin with its task."""
+    return CompileError(
+        f"{doing} was not ready after {limit_s:g} s and was stopped",
+        hint="Give this machine less to do at a time (--jobs), or raise --timeout.",
+        kind="timeout",
+    )
+
+
+def too_large(doing: str, held_bytes: int, limit_bytes: int) -> CompileError:
+    """Return the error for a worker that was stopped because it held too much memory."""
+    return CompileError(
+        f"{doing} held {size(held_bytes, limit_bytes)} of memory, more than the "
+        f"{size(limit_bytes)} that one "
+        "may hold (--memory), and was stopped",
+        hint="If it needs that much, raise --memory, with fewer --jobs where memory is short.",
+        kind="memory",
+    )
+
+
+def explain_memory(error: PallascError, limit_bytes: int) -> None:
+    """Add to an error the limit at which the kernel refused memory."""
+    error.hint = error.hint or (
+        f"One compiling process may hold {size(limit_bytes)} of memory; --memory sets how much."
+    )
+
+
+def garbled(doing: str) -> CompileError:
+    """Return the error for a worker whose answer was garbled or is not an answer."""
+    return CompileError(
+        f"the answer of {doing} was lost: something in it writes to file descriptors that it did "
+        "not open",
+        kind="garbled",
+    )
+
+
+def place_in_stack(output: str, folders: Sequence[str]) -> Location | None:
+    """Return the innermost place below `folders` in the stack that a dying process printed."""
+    for line in output.splitlines():
+        frame = _FRAME.match(line)
+        if frame and frame["file"].startswith(tuple(f"{f.rstrip('/')}/" for f in folders if f)):
+            return Location(frame["file"], int(frame["line"]))
+    return None
+
+
+def shortened(output: str) -> str:
+    """Return output without the outer frames of long stacks and the list of extension modules."""
+    shown, frames = [], 0
+    for line in output.splitlines(keepends=True):
+        frames = frames + 1 if _FRAME.match(line) else 0
+        if frames == _MOST_FRAMES + 1:
+            shown.append("  …\n")
+        if frames <= _MOST_FRAMES and not line.startswith("Extension modules: "):
+            shown.append(line)
+    return "".join(shown)
+
+
+CHECK_S = 0.25
+"""Interval between two checks of a worker."""
+_SHARED_S = 0.2
+"""How old a list of all processes may be, which takes milliseconds to read."""
+_SHARE = 0.02
+"""The part of its time that the build may spend watching, with very many processes."""
+_START_S = 120.0
+"""Time limit of starting a worker, in addition to the limit of its task."""
+_CLOSED_S = 30.0
+"""Time for a process whose pipe has closed to end: its exit code explains more."""
+_REPLACED_AT = 0.75
+"""A worker that still holds this part of its limit after a task is replaced."""
+_RESERVED_BYTES = 512 << 20
+_RESERVED_BYTES_PER_CORE = 32 << 20
+TAIL_BYTES = 4000
+_STACKS_BYTES = 64 << 10
+
+
+@dataclass(slots=True)
+class Limits:
+    """The limits of a worker.
+
+    Attributes:
+        timeout_s: time for a task, None for no limit.
+        memory_bytes: memory that it and its descendants may hold, None for no limit.
+        grace_s: how much longer a worker may take that keeps to the time itself.
+    """
+
+    timeout_s: float | None = None
+    memory_bytes: int | None = None
+    grace_s: float = 0.0
+
+    def data_bytes(self) -> int:
+        """Return the limit that the kernel sets on each process (RLIMIT_DATA), 0 for none.
+
+        It stops what allocates faster than the watch looks. The kernel also counts memory that is
+        only reserved, such as the stacks of the threads that XLA starts for each core.
+        """
+        if self.memory_bytes is None:
+            return 0
+        reserved = _RESERVED_BYTES + (os.cpu_count() or 1) * _RESERVED_BYTES_PER_CORE
+        return self.memory_bytes + reserved
+
+    def are_near(self, worker: Worker) -> bool:
+        """Return True if a worker holds so much after a task that it should be replaced."""
+        if self.memory_bytes is None or not worker.process:
+            return False
+        return held_bytes(worker.process) > _REPLACED_AT * self.memory_bytes
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks after busy workers from time to time.
+
+    Args:
+        limits: limits of each worker.
+    """
+
+    limits: Limits
+    _next_s: float = field(default_factory=time.monotonic)
+
+    def pause_s(self) -> float:
+        """Return how many seconds may pass until the next look."""
+        return max(0.0, self._next_s - time.monotonic())
+
+    def look(self, workers: Sequence[Worker]) -> list[tuple[Worker, Reply]]:
+        """Return the answers of workers that have died or exceeded a limit and must be stopped."""
+        began_s = time.thread_time()
+        held = self._held(workers)
+        answers = []
+        for worker in workers:
+            worker.cut_logs()
+            answer = receive(worker) or self._stopped(worker, held.get(worker, 0))
+            if answer is not None:
+                answers.append((worker, answer))
+        spent_s = time.thread_time() - began_s
+        self._next_s = time.monotonic() + max(CHECK_S, spent_s / _SHARE)
+        return answers
+
+    def _held(self, workers: Sequence[Worker]) -> dict[Worker, int]:
+        """Return how much memory each worker and its descendants hold."""
+        limit = self.limits.memory_bytes
+        if limit is None:
+            return {}
+        table, held = recent_parents(_SHARED_S), {}
+        for worker in workers:
+            tree = worker.tree(table)
+            held[worker] = sum(map(held_bytes, tree))
+            # Forked processes share pages: only a sum over the limit is worth the slow count.
+            if held[worker] > limit and len(tree) > 1:
+                held[worker] = held_together_bytes(tree)
+        return held
+
+    def _stopped(self, worker: Worker, held: int) -> Reply | None:
+        """Return the answer of a worker that exceeds a limit now, with its stack if possible."""
+        task, limits = worker.task, self.limits
+        if task is None:
+            return None
+        late = limits.timeout_s is not None and _is_late(worker, limits.timeout_s + limits.grace_s)
+        if limits.memory_bytes is not None and held > limits.memory_bytes:
+            error = too_large(task.doing, held, limits.memory_bytes)
+        elif late:
+            error = _late_error(worker, task, limits)
+        elif worker.gone_s is not None and time.monotonic() > worker.gone_s + _CLOSED_S:
+            error = died(task.doing, worker.ending(), "")
+        else:
+            return None
+        worker.end_with_stack()
+        return _failure(worker, task, error, repeat=not late)
+
+
+def _late_error(worker: Worker, task: Task, limits: Limits) -> CompileError:
+    timeout_s = limits.timeout_s or 0.0
+    if worker.seconds() is None:
+        return never_ready(task.doing, timeout_s + limits.grace_s + _START_S)
+    return too_slow(task.doing, timeout_s)
+
+
+def _is_late(worker: Worker, timeout_s: float) -> bool:
+    seconds = worker.seconds()
+    if seconds is None:
+        return time.monotonic() > worker.began_s + timeout_s + _START_S
+    return seconds > timeout_s
+
+
+def receive(worker: Worker) -> Reply | None:
+    """Return a worker's reply, or an error if it died, None if it is still at work."""
+    message, task, request = worker.hear(), worker.task, worker.request
+    if task is None or request is None:
+        return None
+    if message is None:
+        if not worker.is_over():
+            return None
+        error = died(task.doing, worker.ending(), worker.written(TAIL_BYTES))
+        return _failure(worker, task, error)
+    try:
+        reply = request.read_reply(message)
+    except ValueError:
+        return _failure(worker, task, garbled(task.doing))
+    output, stray_bytes = worker.written(TAIL_BYTES), worker.take_stray_bytes()
+    return replace(reply, output=output, stray_bytes=stray_bytes)
+
+
+def _failure(worker: Worker, task: Task, error: CompileError, *, repeat: bool = True) -> Failed:
+    output = worker.written(_STACKS_BYTES)
+    return Failed(
+        error=error,
+        output=shortened(output)[-TAIL_BYTES:],
+        place=place_in_stack(output, task.group[1].split(os.pathsep)),
+        repeat=repeat and worker.served > 0,
+        died=True,
+    )

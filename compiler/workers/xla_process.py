@@ -1,4 +1,4 @@
-"""Have XLA compile in a process of its own, if it would use another assembler in this process.
+"""Have XLA compile in a separate process if it would use another assembler in this one.
 
 A program may have loaded libnvJitLink, as torch and JAX on a GPU do, or have compiled before; and
 the device library of the system cannot be hidden here (`device_library`). Tracing and lowering stay
@@ -35,8 +35,7 @@ from pallasc.compiler.lowering.patches import patched
 from pallasc.compiler.lowering.ptxas_reports import Reports
 from pallasc.compiler.toolchain import nvjitlink
 from pallasc.compiler.toolchain.setup import Setup
-from pallasc.compiler.workers.failures import exit_in_words
-from pallasc.compiler.workers.worker_process import temporary_folder
+from pallasc.compiler.workers.worker_process import exit_in_words, temporary_folder
 from pallasc.errors import CompileError, ToolError, message_of
 from pallasc.specs.garbage import collector_past
 from pallasc.specs.gpus import Target
@@ -130,7 +129,7 @@ def _compile(target: Any, count: int, bytecode: bytes, options: bytes) -> bytes:
 
 
 class XlaRuntimeError(Exception):
-    """What XLA raised in the other process; `output` is what was written meanwhile.
+    """An error of XLA in the other process; `output` is its output meanwhile.
 
     Named as JAX's own class, since messages show the name.
     """
@@ -165,7 +164,7 @@ class XlaProcess:
 
     @property
     def alive(self) -> bool:
-        """Tell whether it can be asked."""
+        """True if it can be asked."""
         return self._process.poll() is None
 
     def compile(self, call: Any, target: Target, count: int) -> bytes:

@@ -25,7 +25,7 @@ from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Report, VariantResult
 from pallasc.compiler.inputs.request import request_key
 from pallasc.compiler.toolchain.setup import Context, prepare
-from pallasc.compiler.workers import supervision, worker_process
+from pallasc.compiler.workers import worker_process
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.spec import Variant
 
@@ -46,7 +46,7 @@ def _own_temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def _patient_builds() -> Iterator[None]:
     """Give what must end minutes for it: its pipe closes first, and its stack is written before."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(supervision, "_CLOSED_S", 300.0)
+        patch.setattr(worker_process, "_CLOSED_S", 300.0)
         patch.setattr(worker_process, "_STACK_S", 300.0)
         yield
 

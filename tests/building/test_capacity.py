@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.workers.capacity import Capacity, find_capacity
+from pallasc.compiler.workers.pool import Capacity, find_capacity
 
 GB = 1_000_000_000
 GIB = 1 << 30

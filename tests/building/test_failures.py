@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from pallasc.compiler.workers import failures
+from pallasc.compiler.workers import worker_process as failures
 from pallasc.errors import Location, SpecError
 
 STACK = """before
@@ -54,9 +54,9 @@ def test_the_last_word_of_a_dying_process_is_told(output: str, last: str) -> Non
 
 def test_the_place_is_the_innermost_in_the_users_folders() -> None:
     output = STACK.format(rest="")
-    assert failures.place(output, ["/other", "/specs/"]) == Location("/specs/kernel.py", 4)
-    assert failures.place(output, ["/spec", ""]) is None
-    assert failures.place("", ["/specs"]) is None
+    assert failures.place_in_stack(output, ["/other", "/specs/"]) == Location("/specs/kernel.py", 4)
+    assert failures.place_in_stack(output, ["/spec", ""]) is None
+    assert failures.place_in_stack("", ["/specs"]) is None
 
 
 def test_a_long_stack_is_shortened_at_its_far_end() -> None:

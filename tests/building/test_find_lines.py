@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.again import Tables, find_lines
+from pallasc.compiler.workers.pool import Tables, find_lines
 from pallasc.errors import CompileError
 from pallasc.specs import library
 

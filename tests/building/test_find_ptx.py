@@ -15,7 +15,7 @@ import pytest
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.lowering.xla_ptx import written_kernels
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.again import Texts, find_ptx, without_ptx
+from pallasc.compiler.workers.pool import Texts, find_ptx, without_ptx
 from pallasc.emulator.machine.machine import Machine
 from pallasc.emulator.run_plan import PlanRun
 from pallasc.errors import PallascError

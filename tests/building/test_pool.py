@@ -79,9 +79,10 @@ def pool() -> Iterator[Pool]:
 
 def test_the_last_word_of_a_worker_that_ends_is_told(folder: Path, pool: Pool) -> None:
     first, second = answers(pool, read(folder, "says_why"), read(folder, "fine", 1))
-    assert first.reply is None
+    assert isinstance(first, Failed)
+    assert first.died
     assert str(first.error) == "the compiling process ended with exit code 8: ERROR: no disk"
-    assert isinstance(second.reply, Collected)
+    assert isinstance(second, Collected)
 
 
 def test_a_worker_is_used_again_and_its_output_is_told_apart(folder: Path, pool: Pool) -> None:
@@ -103,7 +104,7 @@ def test_there_are_never_more_workers_than_jobs(folder: Path) -> None:
         pool.warm(5)
         for kind, which, answer in pool.run(tasks):
             counts.append(len(pool._workers))
-            if kind == "done" and which and answer and answer.reply is not None:
+            if kind == "done" and which and answer and not isinstance(answer, Failed):
                 done.append(which.label)
     assert sorted(done) == list(range(len(tasks)))
     assert max(counts) == 2
@@ -158,7 +159,7 @@ def test_workers_are_stopped_when_the_caller_goes_away_early(error: Any) -> None
     tasks = [code(f"{WHO}; import signal; n = {n}; n and signal.pause()", n) for n in range(3)]
     with contextlib.suppress(RuntimeError, KeyboardInterrupt), fakes(2) as pool:
         for kind, _, answer in pool.run(tasks):
-            if kind == "done" and answer and answer.reply:
+            if kind == "done" and answer and not isinstance(answer, Failed):
                 process = value(answer)
                 workers = [worker.process for worker in pool._workers]
                 if error is not None:
@@ -266,7 +267,8 @@ def test_a_death_that_an_earlier_task_may_have_caused_is_tried_again_alone() -> 
     told = Counter((kind, task.label) for kind, task, _ in events if task)
     assert set(told.values()) == {1}
     done = {task.label: answer for kind, task, answer in events if task and answer}
-    said = [answer.reply and value(answer) for _, answer in sorted(done.items())]
+    replies = [done[label] for label in sorted(done)]
+    said = [None if isinstance(reply, Failed) else value(reply) for reply in replies]
     assert said == ["armed", "innocent", "armed", None, "last"]
     assert str(done[3].error) == "the compiling process ended with exit code 9"
 
@@ -336,7 +338,7 @@ def test_nothing_is_begun_before_the_caller_has_heard_of_a_failure(tmp_path: Pat
         for kind, _, answer in pool.run([first, Task(1, ("", ""), request)]):
             if kind == "done":
                 assert answer is not None
-                assert isinstance(answer.reply, Failed)
+                assert isinstance(answer, Failed)
                 break
     assert made == []
 

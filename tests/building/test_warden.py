@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.workers.messages import Answer
+from pallasc.compiler.workers.messages import Reply
 
 sys.path.insert(0, str(Path(__file__).parent / "programs"))
 from fakes import answers, code, environment, fakes, value
@@ -40,7 +40,7 @@ value = [os.getpid(), outer, os.getppid(), *map(int, text.split())]
 """
 
 
-def ask(*codes: str, **limits: Any) -> list[Answer]:
+def ask(*codes: str, **limits: Any) -> list[Reply]:
     """Have a worker execute each of `codes`."""
     with fakes(**limits) as pool:
         return answers(pool, *(code(text, number) for number, text in enumerate(codes)))
@@ -98,7 +98,7 @@ def test_nothing_outlives_a_build_that_is_killed(
     process = start_program("pool.py", text, **variables)
     assert process.stdout is not None
     *processes, folder = json.loads(process.stdout.readline())
-    assert Path(folder).parent.parent == tmp_path
+    assert Path(folder).parent == tmp_path
     process.send_signal(end)
     process.communicate(timeout=300)
     assert process.returncode == -end
@@ -128,9 +128,9 @@ def test_temporary_files_of_a_worker_have_a_folder_that_no_variable_shows() -> N
     )
     python, others, variable = value(answer)
     assert python == others
-    assert Path(python).parent.parent == Path(tempfile.gettempdir()).resolve()
+    assert Path(python).parent == Path(tempfile.gettempdir()).resolve()
     assert variable is None
-    assert not Path(python).parent.exists()
+    assert not Path(python).exists()
 
 
 def test_a_worker_leaves_no_core_and_is_the_first_to_go_when_memory_runs_out() -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.builds.provenance import RECORD, find_recorded, record_text
-from pallasc.compiler.builds.repository import Differences
+from pallasc.compiler.builds.provenance import RECORD, Differences, find_recorded, record_text
 from pallasc.errors import SpecError
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

@@ -87,7 +87,7 @@ def test_lines_that_cannot_be_had_are_told_once(
             raise outcome
         return outcome
 
-    monkeypatch.setattr("pallasc.compiler.workers.again.find_lines", find_lines)
+    monkeypatch.setattr("pallasc.compiler.workers.pool.find_lines", find_lines)
     monkeypatch.setattr("pallasc.compiler.toolchain.setup.prepare", nullcontext)
     store: Any = None
     findings = tuple(Finding(rule="race", message=f"{n}", ptx_line=n) for n in (3, 4))

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.compiler.workers import supervision
+from pallasc.compiler.workers import worker_process
 
 RunCommand = Callable[..., Any]
 BROKEN = {
@@ -34,13 +34,13 @@ def test_the_others_are_built_and_all_reports_are_right(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    junit, is_late = tmp_path / "report.xml", supervision._is_late
+    junit, is_late = tmp_path / "report.xml", worker_process._is_late
 
     def only_one_is_late(worker: Any, timeout_s: float) -> bool:
         """Let the first one end, however long that takes on a busy machine."""
         return worker.request.path.endswith("hangs.py") and is_late(worker, timeout_s)
 
-    monkeypatch.setattr(supervision, "_is_late", only_one_is_late)
+    monkeypatch.setattr(worker_process, "_is_late", only_one_is_late)
     more = ("--timeout", "0.5", "--json", "--junit", junit, "--annotations", "github")
     result = run("build", *built.arguments, *specs, *more)
     report = json.loads(result.out)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.cli.main import main
-from pallasc.compiler.cluster.address import Address, parse_address
+from pallasc.compiler.cluster.pool import Address, parse_address
 from pallasc.errors import SpecError
 
 

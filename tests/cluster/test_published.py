@@ -14,8 +14,7 @@ from pallasc.cache.format import sha256
 from pallasc.cache.manifests import manifest_from_json
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
-from pallasc.compiler.cluster.outcomes import publish
-from pallasc.compiler.cluster.sources import sources_of
+from pallasc.compiler.cluster.exchange import publish, sources_of
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.manifest import joined
 from pallasc.compiler.inputs.request import data_digests, request_fields

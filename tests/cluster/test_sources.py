@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.cluster import sources as module
-from pallasc.compiler.cluster.sources import SentSources, certain_sources, sources_of
+from pallasc.compiler.cluster import exchange as module
+from pallasc.compiler.cluster.exchange import SentSources, certain_sources, sources_of
 from pallasc.errors import ToolError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml

@@ -11,12 +11,10 @@ from behaves import GOOD
 from clusters import PROGRAMS, Cluster, cluster, own_port
 
 from pallasc.compiler.cluster import pool as module
-from pallasc.compiler.cluster.address import parse_address
-from pallasc.compiler.cluster.outcomes import Outcome
-from pallasc.compiler.cluster.pool import ClusterPool
-from pallasc.compiler.cluster.sources import SentSources
+from pallasc.compiler.cluster.exchange import SentSources, read_reply
+from pallasc.compiler.cluster.pool import ClusterPool, parse_address
 from pallasc.compiler.cluster.worker import BuildPlugin
-from pallasc.compiler.workers.messages import Answer, Task, Warm
+from pallasc.compiler.workers.messages import Failed, Reply, Task, Warm
 from pallasc.errors import PallascError, ToolError
 
 FALSE = [
@@ -49,25 +47,25 @@ def tasks(count: int) -> list[Task]:
     return [Task(number, ("sm_90a", "/specs", ()), Warm()) for number in range(count)]
 
 
-def answers(address: str, count: int = NUMBER, *, timeout_s: float = 600.0) -> list[Answer]:
+def answers(address: str, count: int = NUMBER, *, timeout_s: float = 600.0) -> list[Reply]:
     """Return the answers to a few tasks."""
     told: list[object] = []
-    found = []
+    found: dict[int, Reply] = {}
     with opened(address, timeout_s=timeout_s) as pool:
         for kind, task, answer in pool.run(tasks(count)):
             if task is not None:
                 told.append((kind, task.label))
-            if answer is not None:
-                found.append(answer)
-    assert sorted(answer.task.label for answer in found) == list(range(count))
+            if task is not None and answer is not None:
+                found[task.label] = answer
+    assert sorted(found) == list(range(count))
     for number in range(count):
         before = told[: told.index(("done", number))]
         assert before.count(("started", number)) == told.count(("started", number)) <= 1
-    return found
+    return list(found.values())
 
 
-def errors(found: list[Answer]) -> list[PallascError]:
-    return [answer.error for answer in found if answer.error is not None]
+def errors(found: list[Reply]) -> list[PallascError]:
+    return [reply.error for reply in found if isinstance(reply, Failed)]
 
 
 @pytest.mark.parametrize("behavior", FALSE)
@@ -89,7 +87,7 @@ def test_a_worker_whose_answer(
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (GOOD[:-5], "delimiter"),
+        (GOOD[:-5], "Unterminated"),
         (b"", "Expecting value"),
         (b"[]", "a message is a JSON object"),
         (b"\xff", "can't decode"),
@@ -99,7 +97,7 @@ def test_a_worker_whose_answer(
 )
 def test_bytes_that_are_no_outcome_are_rejected(data: object, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        Outcome.from_bytes(data)
+        read_reply(Warm(), data)
 
 
 def test_variants_fail_with_the_reason_if_no_worker_is_honest(pair: Cluster) -> None:

@@ -27,7 +27,7 @@ from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.lowering.entry import import_entry, static_value
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.again import find_ptx
+from pallasc.compiler.workers.pool import find_ptx
 from pallasc.emulator.machine.machine import Machine, Policy
 from pallasc.emulator.run_plan import PlanRun
 from pallasc.errors import CheckError, PallascError, UnsupportedError

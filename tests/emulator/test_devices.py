@@ -15,7 +15,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.again import find_ptx
+from pallasc.compiler.workers.pool import find_ptx
 from pallasc.emulator.arrays import numpy_dtype
 from pallasc.emulator.machine.machine import Machine, Policy
 from pallasc.emulator.run_plan import PlanRun

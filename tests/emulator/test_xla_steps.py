@@ -16,7 +16,7 @@ from pallasc.compiler.builds.options import Options
 from pallasc.compiler.references.compare import array_of
 from pallasc.compiler.references.input_values import random_bytes
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.again import find_ptx, without_ptx
+from pallasc.compiler.workers.pool import find_ptx, without_ptx
 from pallasc.emulator.machine.machine import Machine
 from pallasc.emulator.run_plan import PlanRun
 from pallasc.specs.arrays import ArraySpec

@@ -34,7 +34,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.again import find_ptx
+from pallasc.compiler.workers.pool import find_ptx
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 

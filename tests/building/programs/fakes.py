@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pallasc.compiler.workers.messages import Answer, Reply, Request, Task
+from pallasc.compiler.workers.messages import Reply, Request, Task
 from pallasc.compiler.workers.pool import Pool
 from pallasc.compiler.workers.worker_process import Worker
 
@@ -55,16 +55,16 @@ def code(text: str, number: int = 0, group: str = "") -> Task:
     return Task(number, ("", group), Do(code=text))
 
 
-def answers(pool: Pool, *tasks: Task) -> list[Answer]:
-    """Return the answers, in the order of the tasks."""
-    done = [answer for kind, _, answer in pool.run(tasks) if kind == "done" and answer is not None]
-    return sorted(done, key=lambda answer: answer.task.label)
+def answers(pool: Pool, *tasks: Task) -> list[Reply]:
+    """Return the replies, in the order of the tasks."""
+    done = {task.label: reply for _, task, reply in pool.run(tasks) if task and reply is not None}
+    return [done[label] for label in sorted(done)]
 
 
-def value(answer: Answer) -> Any:
+def value(reply: Reply) -> Any:
     """Return what the code of a task left."""
-    assert isinstance(answer.reply, Done), answer
-    return answer.reply.value
+    assert isinstance(reply, Done), reply
+    return reply.value
 
 
 def values(pool: Pool, *tasks: Task) -> list[Any]:

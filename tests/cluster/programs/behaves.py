@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pallasc.compiler.cluster import worker
-from pallasc.compiler.cluster.outcomes import LONGEST_BYTES, Outcome
+from pallasc.compiler.cluster.exchange import LONGEST_BYTES, reply_bytes
 from pallasc.compiler.workers.messages import Group, Reply
 
-GOOD = Outcome(reply=Reply().to_json()).to_bytes()
+GOOD = reply_bytes(Reply())
 ANSWERS: Mapping[str, object] = {
     "is cut": GOOD[:-5],
     "is too large": bytes(LONGEST_BYTES + 1),
-    "swells when it is parsed": b'{"reply": {"x": [' + b"[]," * 1_000_000 + b"[]]}}",
+    "swells when it is parsed": b'{"ok": true, "x": {"y": [' + b"[]," * 1_000_000 + b"[]]}}",
     "is of another type": 3,
 }
 
@@ -37,7 +37,7 @@ def behave(build: str, group: Group, request: Mapping[str, object]) -> object:
     if behavior == "is an error":
         raise RuntimeError("no such luck")
     if behavior == "is a refusal":
-        return Outcome(refused="compiled with jax 0.1, but 0.2 is installed").to_bytes()
+        return worker._refusal("compiled with jax 0.1, but 0.2 is installed")
     if not behavior:
         time.sleep(0.02)  # so that the other worker gets its share
     return ANSWERS.get(behavior, GOOD)
