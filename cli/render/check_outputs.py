@@ -79,6 +79,7 @@ class Outputs(NamedTuple):
             summary_line,
         )
         from pallasc.cli.render.failures import error_text
+        from pallasc.cli.render.remarks import compiled_wrongly
 
         if self.annotations:
             from pallasc.cli.render.annotations import github_command
@@ -98,6 +99,9 @@ class Outputs(NamedTuple):
         for text in error_lines(report):
             echo(text, err=True)
         if shows_totals:
+            built = [check.built for check in report.checks if check.built is not None]
+            for line in compiled_wrongly(built):
+                echo(line, err=True)
             echo(summary_line(report), err=True)
         if (unchecked := report.unchecked) is not None:
             echo(f"error: {error_text(unchecked)}", err=True)

@@ -35,7 +35,7 @@ def remarks(report: Report, *, warnings: bool = False, added: bool = True) -> li
         lines += _added(report.results)
     if warnings:
         return lines + _shown(report.results)
-    return [*lines, *_shown(report.results, kind=_WRONG), *_counted(report.results)]
+    return [*lines, *compiled_wrongly(report.results), *_counted(report.results)]
 
 
 def facts(result: VariantResult) -> list[str]:
@@ -108,6 +108,11 @@ def _counted(results: Sequence[VariantResult]) -> list[str]:
         "warning",
     )
     return [f"{number} in {count(len(matching), 'variant')}: pallasc build --warnings shows them"]
+
+
+def compiled_wrongly(results: Sequence[VariantResult]) -> list[str]:
+    """Return the warnings about constructs that JAX compiles wrongly."""
+    return _shown(results, _WRONG)
 
 
 def _shown(results: Sequence[VariantResult], kind: str | None = None) -> list[str]:

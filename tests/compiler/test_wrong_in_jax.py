@@ -75,6 +75,9 @@ def test_each_wrong_construct_is_warned_about_once_with_its_line(
     )
     assert warnings(spec, capsys) == found  # a hit repeats them
     assert main(["build", str(spec), "-k", "copied", "--fail-on-warning", "CompiledWrongly"]) == 1
+    capsys.readouterr()
+    main(["check", str(spec), "-k", "copied", "--level", "artifact"])
+    assert STRIDE.does in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("version", ["0.10", "0.12"])
