@@ -45,7 +45,7 @@ class Options:
         fail_on_warning: patterns; a variant fails if one matches a warning of its compilation, now
             or when it was stored.
         remote: the remote store, None for none.
-        executor: the scheduler of the cluster that compiles misses, as `cluster/address` reads it;
+        executor: the scheduler of the cluster that compiles misses, as `parse_address` reads it;
             None compiles here.
         hold_rows: whether a variant fails if a row of its table is of another artifact.
         alone: whether each variant is compiled in a new process.

@@ -144,8 +144,11 @@ def _frame(number: int, payload: bytes, key: bytes) -> bytes:
     return b"\n%d %s %s\n" % (number, code, payload)
 
 
-def _open(line: bytes, key: bytes) -> tuple[int, dict[str, object]] | None:
-    """Return number and message of a frame, None for anything else."""
+def _open(line: bytes, key: bytes) -> tuple[int, dict[str, object] | None] | None:
+    """Return number and message of a frame, None for anything else.
+
+    The message is None if it is malformed: user code can find the key in the worker's memory.
+    """
     digits, _, rest = line.partition(b" ")
     code, _, payload = rest.partition(b" ")
     if len(code) != 64 or not digits.isdigit() or len(digits) > 18:
@@ -153,4 +156,7 @@ def _open(line: bytes, key: bytes) -> tuple[int, dict[str, object]] | None:
     expected = hmac.digest(key, b"%s %s" % (digits, payload), "sha256").hex().encode()
     if not hmac.compare_digest(code, expected):
         return None
-    return int(digits), decode(payload)
+    try:
+        return int(digits), decode(payload)
+    except (ValueError, RecursionError):
+        return int(digits), None

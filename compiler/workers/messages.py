@@ -113,7 +113,9 @@ def read_dataclass(kind: Any, data: object) -> Any:
             elif name in data:
                 values[name] = msgspec.convert(data[name], hint, dec_hook=_decode)
         return kind(**values)
-    except (AttributeError, LookupError, TypeError, PallascError, msgspec.MsgspecError) as error:
+    except (
+        AttributeError, LookupError, TypeError, RecursionError, PallascError, msgspec.MsgspecError
+    ) as error:  # fmt: skip
         raise ValueError(f"{kind.__name__}: {error}") from error
 
 

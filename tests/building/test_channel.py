@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 from collections.abc import Callable
 
@@ -76,6 +77,16 @@ def test_a_forged_frame_is_none(forge: Callable[[bytes], bytes]) -> None:
     frames = Frames(KEY)
     assert [m for m in frames.feed(forge(sent({"ok": True}))) if m] == []
     assert frames.stray_bytes
+
+
+@pytest.mark.parametrize("text", [b"[]", b"{", b"[" * 200_000, b'{"a": "\xff"}'])
+def test_a_signed_message_that_is_malformed_is_none(text: bytes) -> None:
+    signed = b"0 " + text
+    code = hmac.digest(KEY, signed, "sha256").hex().encode()
+    frames = Frames(KEY)
+    data = b"\n0 " + code + b" " + text + b"\n"
+    assert list(frames.feed(data + sent({"ok": True}).partition(b"\n\n")[2])) == [None]
+    assert frames.stray_bytes == 0
 
 
 def test_a_frame_that_is_sent_again_counts_once() -> None:

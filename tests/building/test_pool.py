@@ -254,6 +254,21 @@ def test_what_a_worker_says_unasked_is_no_answer_to_the_next_task() -> None:
         assert values(pool, code(twice), code("value = 3", 1), code("value = 4", 2)) == [1, 3, 4]
 
 
+def test_a_worker_that_signs_malformed_messages_fails_its_task_alone() -> None:
+    signed = """
+from pallasc.compiler.workers import channel as module
+frame = module._frame(channel._number, b"[" * 200_000, channel._key)
+while frame:
+    frame = frame[os.write(answers, frame):]
+signal.pause()
+"""
+    with fakes() as pool:
+        bad, good = answers(pool, code("import os, signal" + signed), code("value = 1", 1))
+    assert isinstance(bad, Failed)
+    assert bad.error.kind == "garbled"
+    assert value(good) == 1
+
+
 def test_a_death_that_an_earlier_task_may_have_caused_is_tried_again_alone() -> None:
     tasks = [
         code("kept['bomb'] = 1; value = 'armed'", 0),
