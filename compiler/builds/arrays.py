@@ -12,8 +12,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from pallasc.compiler.lowering.entry import import_entry, import_function
-from pallasc.compiler.lowering.trees import BuiltNode, Node, is_node
+from pallasc.compiler.lowering.entry import BuiltNode, Node, import_entry, import_function, is_node
 from pallasc.errors import SpecError
 from pallasc.specs.arrays import ArraySpec, check_size, looks_like_array, resolve_array
 from pallasc.specs.dtypes import parse_dtype

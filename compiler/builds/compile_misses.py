@@ -17,8 +17,7 @@ from pallasc.compiler.builds.report import Status, Tick, VariantResult
 from pallasc.compiler.builds.state import Miss, Run
 from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
 from pallasc.compiler.inputs.request import data_digests, request_fields
-from pallasc.compiler.toolchain.environment import declared_values
-from pallasc.compiler.toolchain.setup import Setup
+from pallasc.compiler.toolchain.setup import Setup, declared_values
 from pallasc.compiler.workers.capacity import find_capacity
 from pallasc.compiler.workers.messages import Answer, Compile, Compiled, Failed, Request, Task
 from pallasc.compiler.workers.pool import Pool

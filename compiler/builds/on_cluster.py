@@ -10,8 +10,7 @@ from pallasc.compiler.cluster.outcomes import publish
 from pallasc.compiler.cluster.pool import ClusterPool
 from pallasc.compiler.cluster.sources import sources_of
 from pallasc.compiler.inputs.lookup import Lookup
-from pallasc.compiler.toolchain.environment import counted_values
-from pallasc.compiler.toolchain.setup import Setup
+from pallasc.compiler.toolchain.setup import Setup, counted_values
 from pallasc.compiler.workers.capacity import find_capacity
 from pallasc.specs.settings.build_settings import SALT
 

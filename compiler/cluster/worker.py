@@ -24,9 +24,14 @@ from pallasc.cache.store import Store, default_root
 from pallasc.compiler.cluster.outcomes import Outcome
 from pallasc.compiler.cluster.sources import SentSources
 from pallasc.compiler.lowering.kernel_output import pack, unpack
-from pallasc.compiler.toolchain.environment import compiler_variables, counted_values
 from pallasc.compiler.toolchain.identity import toolchain_identity
-from pallasc.compiler.toolchain.setup import Context, Setup, prepare
+from pallasc.compiler.toolchain.setup import (
+    Context,
+    Setup,
+    compiler_variables,
+    counted_values,
+    prepare,
+)
 from pallasc.compiler.workers.capacity import find_capacity
 from pallasc.compiler.workers.messages import Answer, Compile, Compiled, Group, Introduction, Task
 from pallasc.compiler.workers.pool import Pool

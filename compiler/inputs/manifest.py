@@ -44,7 +44,7 @@ from pallasc.compiler.inputs.reads import digest_of
 from pallasc.compiler.inputs.request import MANIFEST_SCHEMA
 from pallasc.compiler.inputs.sources import Sources
 from pallasc.compiler.toolchain.identity import package_digest
-from pallasc.compiler.toolchain.installed import version_of
+from pallasc.compiler.toolchain.toolchain import version_of
 from pallasc.specs.canonical import canonical_json, canonical_text, digest
 
 _LONGEST_FIELD = 400

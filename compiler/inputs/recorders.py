@@ -32,8 +32,8 @@ from pallasc.compiler.inputs.attribution import (
     user_module,
 )
 from pallasc.compiler.inputs.reads import FILE, FOLDER, IS, LINK, of_module
-from pallasc.compiler.toolchain.environment import is_withheld
 from pallasc.compiler.toolchain.modules import COVERED, is_installed, is_standard
+from pallasc.compiler.toolchain.setup import is_withheld
 
 _OPEN_FOR_OTHERS = frozenset({"numpy", *COVERED})
 """Packages that open files on behalf of their callers."""

@@ -23,10 +23,8 @@ from typing import TYPE_CHECKING
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.toolchain.components import components
-from pallasc.compiler.toolchain.environment import key_variables, settled
-from pallasc.compiler.toolchain.identity import JAX, own_digest, python_name, recorded
-from pallasc.compiler.toolchain.setup import Context, Setup, prepare
+from pallasc.compiler.toolchain.identity import JAX, components, own_digest, python_name, recorded
+from pallasc.compiler.toolchain.setup import Context, Setup, key_variables, prepare, settled
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import NotCachedError, ToolError
 from pallasc.specs.canonical import labelled_key

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from pallasc.compiler.lowering.assertions import failed_line
-from pallasc.compiler.lowering.instructions import equations
+from pallasc.compiler.lowering.constructs import equations
+from pallasc.compiler.lowering.diagnose import failed_line
 from pallasc.errors import message_of
 from pallasc.specs.spelling import nearest
 

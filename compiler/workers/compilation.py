@@ -131,7 +131,7 @@ class Session:
         Raises:
             PallascError: it is compiled to other cubins now, or not at all.
         """
-        from pallasc.compiler.lowering.xla_ptx import xla_ptx
+        from pallasc.compiler.lowering.compile import xla_ptx
 
         with self._again(request) as job:
             return PtxFound(ptx=xla_ptx(job, self.tools, request.cubins))

@@ -23,10 +23,9 @@ from pallasc.cache.store import Store
 from pallasc.compiler.inputs import closure, imports, reads
 from pallasc.compiler.inputs.isolation import enter, expose_variables
 from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, SharedState, read_flags
-from pallasc.compiler.lowering import device_library
 from pallasc.compiler.lowering.compile import Job, Tools, compile_job, lower_job
-from pallasc.compiler.lowering.ptxas_reports import Reports
-from pallasc.compiler.toolchain import nvjitlink
+from pallasc.compiler.lowering.resources import Reports
+from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, offer_library
 from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.compilation import (
     Session,
@@ -60,7 +59,7 @@ from pallasc.specs.loading.modules import module_name
 def main(arguments: list[str], channel: Channel) -> int:
     """Serve requests until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    nvjitlink.hide()
+    hide_nvjitlink()
     imports.record_imports()
     imports.read_sources_afresh()
     with os.fdopen(int(arguments[0]), "rb") as source:
@@ -117,7 +116,7 @@ def _session(request: Introduction) -> Session:
         toolkit=request.toolkit,
         reports=_reports(request.ptxas),
     )
-    device_library.offer(request.toolkit, Path(tempfile.gettempdir()))
+    offer_library(request.toolkit, Path(tempfile.gettempdir()))
     _import_compiler()
     store = Store(request.store, trust=Trust())
     # Stored digests of files are signed, too, and only the parent can check them.

@@ -24,7 +24,7 @@ from typing import IO
 
 from pallasc.cache import process
 from pallasc.cache.leases import is_over
-from pallasc.compiler.lowering.device_library import TOOLKIT
+from pallasc.compiler.toolchain.toolkit import TOOLKIT
 from pallasc.compiler.workers.channel import Frames, encode, key_line, make_key
 from pallasc.compiler.workers.failures import exit_in_words
 from pallasc.compiler.workers.messages import Group, Request, Task
@@ -87,7 +87,7 @@ _SPLIT = re.compile(r"[\s,{}\udc80-\udcff]")
 def temporary_folder() -> str:
     """Return the folder for temporary files, `/tmp` where Mosaic could not read its path.
 
-    It contains the device library (`device_library`), and Mosaic names it in a line of options for
+    It contains the device library (`toolkit`), and Mosaic names it in a line of options for
     LLVM's passes, which is split at blanks, commas and braces, and has to be UTF-8.
     """
     folder = os.path.realpath(tempfile.gettempdir())

@@ -12,7 +12,7 @@ import pytest
 
 from pallasc.cache.store import Store
 from pallasc.cli.main import main
-from pallasc.compiler.lowering.wrong_in_jax import BOOLEANS, STRIDE, WRONG_CONSTRUCTS
+from pallasc.compiler.lowering.constructs import BOOLEANS, STRIDE, WRONG_CONSTRUCTS
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 FILE = Path(__file__).parent / "programs" / "wrong_in_jax.py"
