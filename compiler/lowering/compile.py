@@ -131,7 +131,7 @@ def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
             explained.location = _place_in_kernel(job) or explained.location
         explained.message = message(error) or explained.message
         explained.hint = explained.hint or hint(error, job.mesh)
-        explained.message += who_takes_memory(job.lower, explained.message)
+        explained.message += who_takes_memory(partial(job.lower, locations=True), explained.message)
         raise explained from error
 
 
@@ -197,7 +197,7 @@ def compile_job(
         check_launches(plan, kernels, job.target)
     except CompileError as error:
         error.location = definition(job.function)
-        error.message += who_takes_memory(job.lower, error.message)
+        error.message += who_takes_memory(partial(job.lower, locations=True), error.message)
         raise
     record = {
         "schema": ARTIFACT_SCHEMA,

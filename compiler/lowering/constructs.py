@@ -217,5 +217,5 @@ def _warn(row: WrongConstruct, equation: Any) -> None:
     file, line = (place.file, place.line) if place else ("<kernel>", 0)
     with warnings.catch_warnings():
         warnings.simplefilter("always", CompiledWrongly)  # also where the kernel's code ignores all
-        text = f"this version of JAX compiles it wrongly: {row.does}. {row.instead}"
+        text = f"in this version of JAX, {row.does}. {row.instead}"
         warnings.warn_explicit(text, CompiledWrongly, file, line)

@@ -100,10 +100,12 @@ def lower(
         arrays = [abstract(value, sharding) for value in values]
         traced = jax.jit(callee, keep_unused=True).trace(*arrays)
         check_instructions(traced.jaxpr, target)
-        if not locations:  # once; with locations, it is compiled again for a message
-            warn_of_wrong_constructs(traced.jaxpr)
         with recorded_regions() as regions:
             stage = traced.lower(lowering_platforms=("cuda",))
+        # After lowering: if that fails, its error matters, not a warning. With locations, this runs
+        # again for a message.
+        if not locations:
+            warn_of_wrong_constructs(traced.jaxpr)
         signature = _signature(names, arrays, stage)
     text = "" if locations else stage.as_text()
     return Lowered(stage, text, signature, tuple(regions))
