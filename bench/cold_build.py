@@ -34,7 +34,7 @@ import json, sys
 import jax
 from jax.experimental import topologies
 from pallasc.compiler.lowering.entry import import_function, static_value
-from pallasc.compiler.lowering.topology import target_config
+from pallasc.compiler.lowering.jax_versions import target_config
 from pallasc.specs.dtypes import DTYPES
 from pallasc.specs.wire import variant_from_json
 

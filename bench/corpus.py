@@ -46,8 +46,7 @@ from harness import Figure, run_benchmark
 
 import pallasc
 from pallasc.compiler import api
-from pallasc.compiler.lowering.patches import patched
-from pallasc.compiler.lowering.topology import devices_for
+from pallasc.compiler.lowering.jax_versions import devices_for, patched
 from pallasc.specs.gpus import Target
 from pallasc.specs.targets import resolve_target
 

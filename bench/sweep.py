@@ -45,8 +45,8 @@ from harness import Figure, run_benchmark
 import pallasc
 from pallasc.compiler import api
 from pallasc.compiler.lowering import compile  # noqa: F401 - once, before the forks
-from pallasc.compiler.lowering.device_library import TOOLKIT, offer, other_library
-from pallasc.compiler.lowering.topology import devices_for, devices_present
+from pallasc.compiler.lowering.jax_versions import devices_for, devices_present
+from pallasc.compiler.toolchain.toolkit import TOOLKIT, offer_library, other_library
 from pallasc.errors import CompileError, UnsupportedError
 from pallasc.specs.gpus import Target
 from pallasc.specs.targets import resolve_target
@@ -281,7 +281,7 @@ def _restart(toolkit: Path) -> None:
     """Start Python again such that Mosaic finds the device library of NVIDIA's wheel first."""
     folder = Path(tempfile.gettempdir(), f"pallasc-sweep-{os.getuid()}")
     folder.mkdir(exist_ok=True)
-    offer(toolkit, folder)
+    offer_library(toolkit, folder)
     python = sys.executable
     os.execv(python, [python, "-X", str(folder / TOOLKIT), *sys.orig_argv[1:]])
 

@@ -36,7 +36,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import VariantResult
-from pallasc.compiler.lowering.topology import devices_for
+from pallasc.compiler.lowering.jax_versions import devices_for
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.specs.bundle.items import item_of
 from pallasc.specs.bundle.writer import build_bundle
@@ -268,11 +268,11 @@ def call_of(variant: Variant) -> Kernel:
     import jax
 
     from pallasc.compiler.lowering.entry import (
+        abstract,
         array_arguments,
         import_function,
         static_arguments,
     )
-    from pallasc.compiler.lowering.trees import abstract
 
     function = import_function(variant.entry, "/")
     static = static_arguments(variant.static, "/")

@@ -13,10 +13,13 @@ import numpy as np
 from pallasc.checks.findings import Finding
 from pallasc.checks.rules import NOTHING_COMPARED, OTHER_KIND, UNINITIALIZED, WRONG_NUMBERS
 from pallasc.checks.subject import Options, Subject
-from pallasc.compiler.references.compare import array_of, compare_arrays, epsilon, settle_tolerance
-from pallasc.compiler.references.input_values import names_by_device, random_bytes
-from pallasc.compiler.references.npy import read_input
-from pallasc.compiler.references.user_calls import leaves_of, run_reference
+from pallasc.compiler.references.arrays import array_of, names_by_device, random_bytes, read_input
+from pallasc.compiler.references.comparison import (
+    compare_arrays,
+    epsilon,
+    settle_tolerance,
+)
+from pallasc.compiler.references.reference_worker import leaves_of, run_reference
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.artifacts.plan import Binding

@@ -65,7 +65,7 @@ def run_jobs(
     Raises:
         ToolError: a worker cannot be started.
     """
-    from pallasc.compiler.toolchain.environment import settled
+    from pallasc.compiler.toolchain.setup import settled
     from pallasc.compiler.workers.pool import Pool, find_capacity
 
     capacity = find_capacity()
@@ -120,7 +120,7 @@ def _find_ptx(jobs: Sequence[Job], store: Store, limits: BuildOptions, count: in
 
 def _task(label: int, job: Job, timeout_s: float | None, memory_bytes: int) -> Task:
     from pallasc.checks.messages import Check
-    from pallasc.compiler.toolchain.environment import declared_values
+    from pallasc.compiler.toolchain.setup import declared_values
     from pallasc.compiler.workers.messages import Task
 
     subject, level, options = job.subject, job.level, job.options

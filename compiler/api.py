@@ -24,9 +24,8 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
 from pallasc.cache.uses import Session
 from pallasc.compiler.inputs.lookup import stored_artifact
-from pallasc.compiler.lowering.entry import import_entry, import_function
-from pallasc.compiler.lowering.ptxas_reports import Reports, first_on_path
-from pallasc.compiler.lowering.trees import BuiltNode, Node, is_node
+from pallasc.compiler.lowering.entry import BuiltNode, Node, import_entry, import_function, is_node
+from pallasc.compiler.lowering.resources import Reports
 from pallasc.compiler.toolchain.setup import Context, Setup, prepare
 from pallasc.errors import PallascError, SpecError, ToolError
 from pallasc.specs.arrays import ArraySpec, check_size, looks_like_array, resolve_array
@@ -42,6 +41,7 @@ from pallasc.specs.targets import resolve_target
 
 if TYPE_CHECKING:
     from pallasc.compiler.lowering.compile import Job, Tools
+    from pallasc.compiler.lowering.resources import Reports
     from pallasc.compiler.workers.xla_process import XlaProcess
 
 
@@ -142,7 +142,7 @@ def _compile_here(call: _Call, ptxas: Path | None, store: Store | None) -> Artif
 
     @cache
     def find() -> Mapping[str, str]:
-        from pallasc.compiler.lowering.xla_ptx import xla_ptx
+        from pallasc.compiler.lowering.compile import xla_ptx
         from pallasc.compiler.workers.pool import without_ptx
 
         lacking = without_ptx(artifact)
@@ -157,12 +157,11 @@ def _with_xla(action: Callable[[Tools], T], tools: Tools, setup: Setup, target: 
 
     This process compiles, or another where XLA would find another assembler here.
     """
-    from pallasc.compiler.lowering.device_library import other_library
-    from pallasc.compiler.lowering.makers import OtherAssemblerError
-    from pallasc.compiler.toolchain import nvjitlink
+    from pallasc.compiler.lowering.resources import OtherAssemblerError, first_on_path
+    from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, other_library
 
     ptxas = setup.toolchain.ptxas
-    if ptxas not in _other_assemblers and not (nvjitlink.hide() or other_library(setup.toolkit)):
+    if ptxas not in _other_assemblers and not (hide_nvjitlink() or other_library(setup.toolkit)):
         reports = _reports(ptxas)
         try:
             with first_on_path(reports.folder, setup.toolkit / "bin"):
@@ -196,6 +195,8 @@ def _process(setup: Setup, target: Target) -> XlaProcess:
 @cache
 def _reports(ptxas: Path) -> Reports:
     """Return the collector of the assembler's reports in this process."""
+    from pallasc.compiler.lowering.resources import Reports
+
     folder = tempfile.TemporaryDirectory(prefix="pallasc-ptxas-")
     atexit.register(folder.cleanup)
     return Reports(ptxas, Path(folder.name))

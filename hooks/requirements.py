@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from pallasc.cache import signing
 from pallasc.compiler.builds.options import remote_settings
-from pallasc.compiler.toolchain.installed import find_package
-from pallasc.compiler.toolchain.toolchain import is_compiler_installed
+from pallasc.compiler.toolchain.toolchain import find_package, is_compiler_installed
 from pallasc.errors import PallascError
 from pallasc.hooks.making import SIGN_KEY
 from pallasc.hooks.settings import Setting, compiler_extra, read_settings

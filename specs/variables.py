@@ -1,6 +1,6 @@
 """Environment variables of compiling processes: those with a value of their own, and what may vary.
 
-The tables serve `compiler/toolchain/environment`, which says what becomes of each variable, and the
+The tables serve `compiler/toolchain/setup`, which says what becomes of each variable, and the
 field `env` of a spec.
 """
 

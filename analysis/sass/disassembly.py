@@ -25,7 +25,7 @@ from typing import NamedTuple
 from pallasc.analysis.sass.instructions import Code
 from pallasc.analysis.sass.join import Piece, joined, name_in_file, pieces_of
 from pallasc.analysis.sass.listing import read_listing
-from pallasc.compiler.toolchain.disassemble import disassembly
+from pallasc.compiler.toolchain.toolchain import disassembly
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.elf import parse_elf
 

@@ -13,8 +13,7 @@ from pallasc.checks.emulation.messages import Emulate, Emulated
 from pallasc.checks.findings import Finding, from_findings
 from pallasc.checks.locate import Locator
 from pallasc.checks.subject import Subject
-from pallasc.compiler.toolchain.environment import settled
-from pallasc.compiler.toolchain.setup import prepare
+from pallasc.compiler.toolchain.setup import prepare, settled
 from pallasc.compiler.workers.messages import Task
 from pallasc.compiler.workers.pool import Pool, find_capacity, find_ptx, without_ptx
 from pallasc.errors import CheckError, PallascError, ToolError, UnsupportedError

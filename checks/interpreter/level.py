@@ -30,8 +30,7 @@ from pallasc.checks.interpreter.messages import (
 from pallasc.checks.interpreter.waiting import Waiting, Watch, failures, user_place
 from pallasc.checks.rules import DEADLOCK
 from pallasc.checks.subject import Options, Subject
-from pallasc.compiler.lowering.assertions import failed_line
-from pallasc.compiler.lowering.diagnose import definition
+from pallasc.compiler.lowering.diagnose import definition, failed_line
 from pallasc.compiler.lowering.entry import import_function
 from pallasc.compiler.lowering.jax_versions import (
     jax_mesh,
@@ -39,7 +38,7 @@ from pallasc.compiler.lowering.jax_versions import (
     on_one_device,
     without_locations,
 )
-from pallasc.compiler.references.user_calls import kernel_call, leaves_of
+from pallasc.compiler.references.reference_worker import kernel_call, leaves_of
 from pallasc.errors import Location, PallascError
 from pallasc.specs.spec import Variant
 

@@ -46,7 +46,7 @@ def parse_inputs(texts: Iterable[str], archive: Path | None) -> dict[str, Path]:
         files[name] = Path(file)
     if archive is None:
         return files
-    from pallasc.compiler.references.npy import names_in
+    from pallasc.compiler.references.arrays import names_in
 
     for name in names_in(archive):
         if name in files:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pallasc.errors import ArgumentError, ToolError
+from pallasc.errors import ArgumentError
 
 if TYPE_CHECKING:
     from pallasc.runtime.adapters.device_arrays import DeviceArray
@@ -49,7 +49,7 @@ def make_inputs(
         SpecError: a file cannot be read.
         ArgumentError: it holds another array, or the kernel takes no array of that path.
     """
-    from pallasc.compiler.references.npy import named_with_devices, read_input
+    from pallasc.compiler.references.arrays import named_with_devices, read_input
 
     check_names(files, [array.path for array in signature.inputs], name)
     values = []
@@ -77,7 +77,7 @@ def of_devices(binding: Binding, count: int) -> Binding:
 
 def _random(binding: Binding, size: int, seed: int, devices: int) -> bytes:
     """Return random bytes of an array, other ones on each device."""
-    from pallasc.compiler.references.input_values import names_by_device, random_bytes
+    from pallasc.compiler.references.arrays import names_by_device, random_bytes
 
     drawn = [
         random_bytes(binding.dtype, size, seed=seed, name=name)
@@ -98,15 +98,9 @@ def _laid_out(data: bytes, binding: Binding) -> bytes:
     """
     if binding.layout is None:
         return data
-    from pallasc.compiler.lowering.trees import bytes_in_layout
+    from pallasc.compiler.references.arrays import bytes_in_layout
 
-    try:
-        return bytes_in_layout(data, binding.shape, binding.layout)
-    except ImportError as error:
-        raise ToolError(
-            f"{binding.path} is not row-major; reading it requires numpy, which is not installed.",
-            hint="Run pip install numpy.",
-        ) from error
+    return bytes_in_layout(data, binding.shape, binding.layout)
 
 
 def check_names(files: Iterable[str], paths: Collection[str], name: str) -> None:

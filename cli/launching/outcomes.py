@@ -106,7 +106,7 @@ def _write(folder: Path, value: Value) -> Path:
     Raises:
         SpecError: it cannot be written.
     """
-    from pallasc.compiler.references.npy import npy_bytes
+    from pallasc.compiler.references.arrays import npy_bytes
 
     array = value.binding
     path = folder / f"{file_name(array.path)}.npy"

@@ -54,7 +54,7 @@ class _Group:
 
     def difference(self, outputs: Sequence[bytes], whose: str) -> str:
         """Return the first difference of other outputs from these in words, "" for none."""
-        from pallasc.compiler.references.raw_outputs import compare_outputs
+        from pallasc.compiler.references.comparison import compare_outputs
 
         for binding, data, own in zip(self.bindings, outputs, self.outputs, strict=True):
             if data != own:
@@ -149,7 +149,7 @@ def _beside_reference(
 ) -> str:
     if reference is None or not reference.outputs[number].positions:
         return ""
-    from pallasc.compiler.references.raw_outputs import compare_samples
+    from pallasc.compiler.references.comparison import compare_samples
 
     sampled = reference.outputs[number]
     compared = compare_samples(

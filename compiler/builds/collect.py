@@ -30,14 +30,14 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.report import hidden_notes, stored_diagnostics
 from pallasc.compiler.inputs.lookup import CurrentSources
-from pallasc.compiler.toolchain.environment import (
+from pallasc.compiler.toolchain.identity import COLLECTING, JAX, own_digest, recorded
+from pallasc.compiler.toolchain.modules import Place
+from pallasc.compiler.toolchain.setup import (
     declared_fields,
     declared_values,
     key_variables,
     settled,
 )
-from pallasc.compiler.toolchain.identity import COLLECTING, JAX, own_digest, recorded
-from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import Location, NotCachedError, PallascError, SpecError
 from pallasc.specs.canonical import canonical_text, labelled_key

@@ -17,8 +17,7 @@ from pallasc.compiler.builds.report import Status, Tick, VariantResult
 from pallasc.compiler.builds.state import Miss, Run, explanation_of
 from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
 from pallasc.compiler.inputs.request import data_digests, request_fields
-from pallasc.compiler.toolchain.environment import counted_values, declared_values
-from pallasc.compiler.toolchain.setup import Setup
+from pallasc.compiler.toolchain.setup import Setup, counted_values, declared_values
 from pallasc.compiler.workers.messages import (
     Compile,
     Compiled,

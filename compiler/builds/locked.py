@@ -39,7 +39,7 @@ from pallasc.compiler.builds.report import NOT_COMPILED, VariantResult
 from pallasc.compiler.inputs.lookup import Lookup, LookupResult, artifact_of_action, untrusted_entry
 from pallasc.compiler.inputs.manifest import fields_in
 from pallasc.compiler.inputs.request import Request
-from pallasc.compiler.toolchain.components import TRACING_PACKAGES, package_components
+from pallasc.compiler.toolchain.identity import TRACING_PACKAGES, package_components
 from pallasc.compiler.toolchain.setup import Context
 from pallasc.compiler.workers.diagnostics import stored_for_action
 from pallasc.errors import NotCachedError, SpecError

@@ -23,9 +23,14 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
 from pallasc.compiler.cluster.exchange import REFUSED, SentSources, reply_bytes
 from pallasc.compiler.lowering.kernel_output import pack, unpack
-from pallasc.compiler.toolchain.environment import compiler_variables, counted_values
 from pallasc.compiler.toolchain.identity import toolchain_identity
-from pallasc.compiler.toolchain.setup import Context, Setup, prepare
+from pallasc.compiler.toolchain.setup import (
+    Context,
+    Setup,
+    compiler_variables,
+    counted_values,
+    prepare,
+)
 from pallasc.compiler.workers.messages import (
     Compile,
     Compiled,

@@ -74,8 +74,8 @@ class SourceChange:
 
     def _package_sentences(self) -> list[str]:
         """Name each package with both versions."""
-        from pallasc.compiler.toolchain.components import package_components
-        from pallasc.compiler.toolchain.installed import version_of
+        from pallasc.compiler.toolchain.identity import package_components
+        from pallasc.compiler.toolchain.toolchain import version_of
         from pallasc.specs.lock import differences
 
         recorded = self.manifest or Manifest()

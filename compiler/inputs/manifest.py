@@ -53,18 +53,16 @@ from pallasc.cache.stat_digest import FileDigests, file_holding
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs.reads import IS, digest_of, name_of
 from pallasc.compiler.inputs.request import MANIFEST_SCHEMA
-from pallasc.compiler.toolchain.components import components
-from pallasc.compiler.toolchain.environment import key_variables, settled
 from pallasc.compiler.toolchain.identity import (
     JAX,
+    components,
     own_digest,
     package_digest,
     python_name,
     recorded,
 )
-from pallasc.compiler.toolchain.installed import version_of
-from pallasc.compiler.toolchain.setup import Context, Setup, prepare
-from pallasc.compiler.toolchain.toolchain import is_compiler_installed
+from pallasc.compiler.toolchain.setup import Context, Setup, key_variables, prepare, settled
+from pallasc.compiler.toolchain.toolchain import is_compiler_installed, version_of
 from pallasc.errors import NotCachedError, ToolError
 from pallasc.specs.canonical import canonical_json, canonical_text, digest, labelled_key
 

@@ -33,7 +33,6 @@ from typing import Any
 from pallasc.compiler.inputs import imports, reads, recorders
 from pallasc.compiler.inputs.imports import edges, failed_imports, loaded
 from pallasc.compiler.inputs.isolation import enter, expose_variables, restore_path
-from pallasc.compiler.toolchain.environment import reaches_compiler
 from pallasc.compiler.toolchain.modules import (
     COVERED,
     is_installed,
@@ -42,6 +41,7 @@ from pallasc.compiler.toolchain.modules import (
     module_of,
     namespace_of,
 )
+from pallasc.compiler.toolchain.setup import reaches_compiler
 from pallasc.errors import SpecError
 from pallasc.specs.garbage import collector_past
 

@@ -29,8 +29,8 @@ from typing import Any
 
 from pallasc.compiler.inputs import isolation, reads
 from pallasc.compiler.inputs.reads import FILE, FOLDER, IS, LINK, of_module
-from pallasc.compiler.toolchain.environment import is_withheld
 from pallasc.compiler.toolchain.modules import COVERED, is_installed, is_standard, module_of
+from pallasc.compiler.toolchain.setup import is_withheld
 
 _OPEN_FOR_OTHERS = frozenset({"numpy", *COVERED})
 """Packages that open files on behalf of their callers."""

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.toolchain.environment import declared_fields
 from pallasc.compiler.toolchain.modules import Place
-from pallasc.compiler.toolchain.setup import Context
+from pallasc.compiler.toolchain.setup import Context, declared_fields
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.canonical import canonical_text, labelled_key
 from pallasc.specs.entries import Entry, parse_entry

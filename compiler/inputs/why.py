@@ -11,7 +11,7 @@ from pallasc.cache.store import Store
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.manifest import fields_in, short_fields
 from pallasc.compiler.inputs.request import request_fields
-from pallasc.compiler.toolchain.components import TOOL, components_in
+from pallasc.compiler.toolchain.identity import TOOL, components_in
 from pallasc.compiler.toolchain.setup import Context
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.budgets import check_budget

@@ -2,6 +2,9 @@
 
 The steps: trace and lower (`lower`), compile with XLA, take the executable apart (`serialized`),
 translate it into a plan (`translate`), read the resources (`resources`), check, write the record.
+
+JAX prepares the call of XLA and is stopped at its last step. Its persistent cache could return what
+another assembler made, and XLA could ask a GPU of this machine for timings.
 """
 
 from __future__ import annotations
@@ -9,12 +12,13 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pallasc.compiler.executable.serialized import parse_executable
 from pallasc.compiler.executable.translate import Translation, UnsupportedStepError, translate
@@ -28,20 +32,21 @@ from pallasc.compiler.lowering.diagnose import (
     user_place,
 )
 from pallasc.compiler.lowering.hints import hint, message
-from pallasc.compiler.lowering.launch_limits import check_launches
+from pallasc.compiler.lowering.jax_versions import patched, target_config
 from pallasc.compiler.lowering.lower import Lowered, Signature, lower
-from pallasc.compiler.lowering.makers import check_makers
-from pallasc.compiler.lowering.ptxas_reports import Reports
-from pallasc.compiler.lowering.resources import kernel_resources
+from pallasc.compiler.lowering.resources import (
+    Reports,
+    check_launches,
+    check_makers,
+    kernel_resources,
+)
 from pallasc.compiler.lowering.shared_memory import who_takes_memory
-from pallasc.compiler.lowering.topology import target_config
-from pallasc.compiler.lowering.xla_compile import compile_module
 from pallasc.compiler.toolchain.toolchain import check_folder
-from pallasc.errors import CompileError, Location
+from pallasc.errors import CompileError, Location, summary_of
 from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, KernelResources, kernel_to_json
 from pallasc.specs.artifacts.cubin import parse_cubin
 from pallasc.specs.artifacts.drivers import minimum_driver
-from pallasc.specs.artifacts.plan import Binding, LaunchPlan
+from pallasc.specs.artifacts.plan import Binding, Launch, LaunchPlan
 from pallasc.specs.artifacts.plan_json import plan_to_json
 from pallasc.specs.artifacts.plan_rules import check_ranges
 from pallasc.specs.canonical import canonical_json, labelled_key
@@ -126,7 +131,7 @@ def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
             explained.location = _place_in_kernel(job) or explained.location
         explained.message = message(error) or explained.message
         explained.hint = explained.hint or hint(error, job.mesh)
-        explained.message += who_takes_memory(job.lower, explained.message)
+        explained.message += who_takes_memory(partial(job.lower, locations=True), explained.message)
         raise explained from error
 
 
@@ -192,7 +197,7 @@ def compile_job(
         check_launches(plan, kernels, job.target)
     except CompileError as error:
         error.location = definition(job.function)
-        error.message += who_takes_memory(job.lower, error.message)
+        error.message += who_takes_memory(partial(job.lower, locations=True), error.message)
         raise
     record = {
         "schema": ARTIFACT_SCHEMA,
@@ -315,3 +320,127 @@ def minimum_driver_of(
         cubin = parse_cubin(translation.blobs[key])
         needs.append(minimum_driver(toolkit=cubin.toolkit or assembler, sm=cubin.sm))
     return max(needs, key=lambda need: [int(part) for part in need["cuda"].split(".")])
+
+
+_NO_LIBRARY = {"xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED"}
+"""XLA assembles with a library inside the process wherever it can load one; JAX 0.10 does not."""
+
+
+class _Call(NamedTuple):
+    """The arguments of `jax._src.compiler.compile_or_get_cached`."""
+
+    backend: Any
+    module: Any
+    devices: Any
+    options: Any
+    host_callbacks: Any
+    executable_devices: Any
+    profiler: Any = None
+
+
+class _Prepared(BaseException):
+    """Carries the call out of JAX; a `BaseException`, so that JAX does not handle it."""
+
+    def __init__(self, call: _Call) -> None:
+        super().__init__()
+        self.call = call
+
+
+def compile_module(
+    stage: Any,
+    toolkit: Path | None,
+    elsewhere: Callable[[Any], bytes] | None = None,
+    *,
+    ptx_folder: Path | None = None,
+) -> bytes:
+    """Compile what `jax.jit(…).trace(…).lower(…)` returned; return the serialised executable.
+
+    Args:
+        stage: the lowered function.
+        toolkit: the CUDA toolkit whose assembler and device library XLA takes; None for JAX's.
+        elsewhere: compiles a prepared call; by default this process does.
+        ptx_folder: where XLA writes the PTX of its own kernels, None for nowhere.
+
+    Raises:
+        Exception: whatever XLA raises.
+    """
+    options: dict[str, str] = dict(_NO_LIBRARY)
+    if toolkit is not None:
+        options["xla_gpu_cuda_data_dir"] = str(toolkit)
+    if ptx_folder is not None:
+        options |= {"xla_dump_to": str(ptx_folder), "xla_dump_emitter_re": "ptx"}
+    call = _prepare(stage, options)
+    if elsewhere is not None:
+        return elsewhere(call)
+    callbacks = {"host_callbacks": call.host_callbacks} if call.host_callbacks else {}
+    executable = call.backend.compile(
+        call.module,
+        executable_devices=call.executable_devices,
+        compile_options=call.options,
+        **callbacks,
+    )
+    serialized: bytes = executable.serialize()
+    return serialized
+
+
+def _prepare(stage: Any, options: dict[str, str]) -> _Call:
+    from jax._src import compiler
+
+    def stop(*arguments: Any) -> Any:
+        raise _Prepared(_Call(*arguments))
+
+    try:
+        with patched(compiler, {"compile_or_get_cached": stop}):
+            stage.compile(compiler_options=options)
+    except _Prepared as prepared:
+        return prepared.call
+    raise RuntimeError("JAX compiled a module by itself")
+
+
+_ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
+
+
+def xla_ptx(job: Job, tools: Tools, cubins: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the PTX of XLA's kernels by the digest of their cubin, by compiling a job once more.
+
+    Args:
+        job: what the kernels were compiled from.
+        tools: as it was compiled with; XLA has to compile in this process.
+        cubins: the names of the kernels, by the digest of the cubin that they lie in.
+
+    Raises:
+        CompileError: it is compiled to another cubin now, or not at all, or XLA wrote no PTX.
+    """
+    with tempfile.TemporaryDirectory(prefix="pallasc-ptx-") as folder:
+        try:
+            translation = compile_lowered(job.lower(), job, tools, ptx_folder=Path(folder))
+        except Exception as error:
+            raise _not_found(job, f"recompiling it failed: {summary_of(error)}") from error
+        texts = written_kernels(Path(folder))
+    now = {(s.kernel, s.cubin) for s in translation.steps if isinstance(s, Launch)}
+    found = {}
+    for cubin, names in cubins.items():
+        for name in names:
+            if (name, cubin) not in now:
+                raise _not_found(job, f"{name} is compiled to another cubin now")
+        written = set.intersection(*(texts.get(name, set()) for name in names))
+        if len(written) != 1:
+            raise _not_found(job, f"XLA wrote {len(written)} texts for {', '.join(names)}")
+        (found[cubin],) = written
+    return found
+
+
+def written_kernels(folder: Path) -> dict[str, set[str]]:
+    """Return the different PTX texts in a folder by the names of their kernels."""
+    texts: dict[str, set[str]] = {}
+    for place in sorted(folder.glob("*.ptx")):
+        text = place.read_text(encoding="utf-8")
+        for name in _ENTRY.findall(text):
+            texts.setdefault(name, set()).add(text)
+    return texts
+
+
+def _not_found(job: Job, why: str) -> CompileError:
+    return CompileError(
+        f"cannot recover the PTX of XLA's kernels: {why}.", location=definition(job.function)
+    )

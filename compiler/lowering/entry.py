@@ -1,6 +1,9 @@
-"""Import what a spec names: the entry point, and the targets of `$call` and `$ref`.
+"""A variant's function and arguments: imported, traced by JAX, and numbered for a launch plan.
 
-Runs the user's code, so only compiling processes may call it.
+Importing runs the user's code, so only compiling processes may do it. Arguments are lists, tuples,
+dicts, `Node` and `BuiltNode` with `ArraySpec` in them. `abstract` turns them into what JAX traces,
+and `bind` turns JAX's pytrees into those of a launch plan
+(`runtime/matching/arguments` has the grammar).
 """
 
 from __future__ import annotations
@@ -8,16 +11,20 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pallasc.compiler.lowering.trees import BuiltNode
 from pallasc.errors import Location, SpecError, summary_of
-from pallasc.specs.arrays import ArraySpec
+from pallasc.specs.arrays import ArraySpec, settled_layout
+from pallasc.specs.artifacts.plan import Binding, tree_leaves
+from pallasc.specs.dtypes import DTYPES, parse_dtype
 from pallasc.specs.entries import parse_entry
 from pallasc.specs.loading.modules import load_module
+from pallasc.specs.nodes import static_text
 from pallasc.specs.spec import Args
 from pallasc.specs.spelling import an, suggestion
 
@@ -210,3 +217,244 @@ def _holds_arrays(tree: Any) -> bool:
     if isinstance(tree, Mapping):
         return any(map(_holds_arrays, tree.values()))
     return any(map(_holds_arrays, tree)) if isinstance(tree, list) else isinstance(tree, ArraySpec)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An existing pytree node, taken apart by one level.
+
+    Attributes:
+        structure: JAX's, of this level.
+        children: trees in it.
+        value: the node itself.
+    """
+
+    structure: Any
+    children: Sequence[Any]
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltNode:
+    """A pytree node that a call returns.
+
+    Attributes:
+        called: what the spec calls it.
+        function: what is called.
+        arguments: its keyword arguments: arrays, static data, or containers of both.
+    """
+
+    called: str
+    function: Callable[..., Any]
+    arguments: Mapping[str, object]
+
+
+def leaves(tree: Any) -> Iterator[ArraySpec]:
+    """Yield the arrays of an argument tree."""
+    if isinstance(tree, ArraySpec):
+        yield tree
+        return
+    items: Any = ()
+    if isinstance(tree, Node):
+        items = tree.children
+    elif isinstance(tree, BuiltNode):
+        items = tree.arguments.values()
+    elif isinstance(tree, Mapping):
+        items = tree.values()
+    elif isinstance(tree, list | tuple):
+        items = tree
+    for item in items:
+        yield from leaves(item)
+
+
+def abstract(tree: Any, sharding: Any) -> Any:
+    """Return the tree with a `ShapeDtypeStruct` for each array, and with its nodes made.
+
+    Raises:
+        SpecError: this JAX has no such dtype, or a node cannot be made.
+    """
+    if isinstance(tree, ArraySpec):
+        return _struct(tree, sharding)
+    if isinstance(tree, BuiltNode):
+        return _built(tree, sharding)
+    if isinstance(tree, Node):
+        return tree.structure.unflatten([abstract(item, sharding) for item in tree.children])
+    return _mapped(tree, lambda item: abstract(item, sharding))
+
+
+def _mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a container of the same type with what is in it changed; anything else as it is."""
+    if isinstance(tree, OrderedDict):
+        return OrderedDict((key, change(item)) for key, item in tree.items())
+    if isinstance(tree, Mapping):
+        return {key: change(item) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [change(item) for item in tree]
+    if isinstance(tree, tuple):
+        made = [change(item) for item in tree]
+        return type(tree)(*made) if hasattr(tree, "_fields") else tuple(made)
+    return tree
+
+
+def _struct(array: ArraySpec, sharding: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    jax_name = DTYPES[array.dtype].jax_name
+    dtype = getattr(jnp, jax_name, None)
+    if dtype is None:
+        raise SpecError(f"this JAX version has no dtype {array.dtype} (jax.numpy.{jax_name}).")
+    return _laid_out(jax.ShapeDtypeStruct(array.shape, dtype, sharding=sharding), array.layout)
+
+
+def _laid_out(struct: Any, layout: tuple[int, ...] | None) -> Any:
+    """Return the struct of an array whose dimensions have this order in memory."""
+    if layout is None or struct.sharding is None:
+        return struct
+    import jax
+    from jax.experimental.layout import Format, Layout
+
+    order = Format(Layout(tuple(reversed(layout))), struct.sharding)
+    return jax.ShapeDtypeStruct(struct.shape, struct.dtype, sharding=order)
+
+
+def _built(node: BuiltNode, sharding: Any) -> Any:
+    """Return what a call returns; it is traced, so it may look at its arrays and compute."""
+    import jax
+
+    arrays = list(leaves(node))
+    layouts: list[tuple[int, ...] | None] = []
+
+    def make(*traced: Any) -> Any:
+        made = _call(node, iter(traced))
+        own = [array.layout for array in arrays]
+        for leaf in jax.tree_util.tree_leaves(made):
+            layouts.append(next((o for o, t in zip(own, traced, strict=True) if t is leaf), None))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(made):
+            if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+                where = jax.tree_util.keystr(path)
+                raise SpecError(
+                    f"{node.called} returns a {type(made).__name__} whose {where or 'value'} is "
+                    f"{leaf!r}, which is neither an array nor a pytree node."
+                )
+        return made
+
+    made = jax.eval_shape(make, *(_struct(array, None) for array in arrays))
+    in_order = iter(layouts)
+    return jax.tree_util.tree_map(
+        lambda leaf: _laid_out(
+            jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), next(in_order)
+        ),
+        made,
+    )
+
+
+def _call(node: BuiltNode, arrays: Iterator[Any]) -> Any:
+    def filled(value: Any) -> Any:
+        if isinstance(value, ArraySpec):
+            return next(arrays)
+        if isinstance(value, BuiltNode):
+            return _call(value, arrays)
+        if isinstance(value, Node):
+            return value.structure.unflatten([filled(item) for item in value.children])
+        return _mapped(value, filled)
+
+    arguments = {name: filled(value) for name, value in node.arguments.items()}
+    try:
+        return node.function(**arguments)
+    except SpecError:
+        raise
+    except Exception as error:
+        raise SpecError(f"{node.called} failed: {summary_of(error)}") from error
+
+
+def is_node(value: Any) -> bool:
+    """Tell whether JAX takes a value apart, None included."""
+    import jax
+
+    return not jax.tree_util.all_leaves([value])
+
+
+def bind(tree: Any, path: str, bindings: list[Binding], *, is_input: bool = False) -> Any:
+    """Number the leaves of a pytree of JAX in JAX's order; return it with numbers for leaves.
+
+    Args:
+        tree: arrays, or their shapes, in containers and nodes.
+        path: the name of its first level.
+        bindings: a binding is added for each array, whose `buffer` is the leaf's number.
+        is_input: name the children of nodes as their type does, and include its static data.
+    """
+    if tree is None:
+        return None
+    if not is_node(tree):
+        layout = _layout(tree) if is_input else None
+        dtype = parse_dtype(str(tree.dtype)).name
+        bindings.append(Binding(path, dtype, tuple(tree.shape), len(bindings), layout))
+        return len(bindings) - 1
+
+    def bound(key: Any, item: Any) -> Any:
+        return bind(item, f"{path}.{key}", bindings, is_input=is_input)
+
+    if isinstance(tree, dict):
+        # JAX sorts the keys of every dictionary except an `OrderedDict`.
+        keys = list(tree) if isinstance(tree, OrderedDict) else sorted(tree)
+        return {"dict": {str(key): bound(key, tree[key]) for key in keys}}
+    if isinstance(tree, list):
+        return [bound(i, item) for i, item in enumerate(tree)]
+    if hasattr(tree, "_fields"):
+        items = {key: bound(key, getattr(tree, key)) for key in tree._fields}
+        order = {} if arrays_tell_order(items) else {"order": list(items)}
+        return {"namedtuple": type(tree).__name__, "fields": items, **order}
+    if isinstance(tree, tuple):
+        return {"tuple": [bound(i, item) for i, item in enumerate(tree)]}
+    return _bind_node(tree, bound, is_input)
+
+
+def _layout(struct: Any) -> tuple[int, ...] | None:
+    """Return the layout that a struct was given."""
+    order = getattr(getattr(struct, "format", None), "layout", None)
+    major_to_minor = getattr(order, "major_to_minor", None)
+    if major_to_minor is None:
+        return None
+    return settled_layout(tuple(reversed(major_to_minor)), struct.shape)
+
+
+def arrays_tell_order(trees: Mapping[str, object]) -> bool:
+    """Tell whether all trees that hold arrays come before those that hold none."""
+    holds = [any(True for _ in tree_leaves(tree)) for tree in trees.values()]
+    return holds == sorted(holds, reverse=True)
+
+
+def _bind_node(tree: Any, bound: Callable[[Any, Any], Any], is_input: bool) -> Any:
+    """Flatten a node of a type that was registered with JAX by one level."""
+    import jax
+
+    name = type(tree).__name__
+    structure: Any
+    entries, structure = jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda node: node is not tree
+    )
+    if not is_input:
+        children = [bound(index, child) for index, (_, child) in enumerate(entries)]
+        return {"node": name, "children": children}
+    keys = [_key(path[0]) for path, _ in entries]
+    made = {
+        "node": name,
+        "children": [bound(key, child) for key, (_, child) in zip(keys, entries, strict=True)],
+        "keys": keys,
+    }
+    data = structure.node_data()[1]
+    if data is None or (isinstance(data, tuple | list | dict) and not data):
+        return made
+    try:
+        return {**made, "static": static_text(data)}
+    except SpecError as error:
+        raise SpecError(f"the pytree node {name} has {error.message}", hint=error.hint) from error
+
+
+def _key(entry: Any) -> str:
+    """Return what JAX calls a child: the name of an attribute, a key, or a number."""
+    for name in ("name", "key", "idx"):
+        if hasattr(entry, name):
+            return str(getattr(entry, name))
+    return str(entry)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from pallasc.compiler.lowering.assertions import failed_line
-from pallasc.compiler.lowering.instructions import equations
+from pallasc.compiler.lowering.constructs import equations
+from pallasc.compiler.lowering.diagnose import failed_line
 from pallasc.errors import message_of
 from pallasc.specs.spelling import nearest
 
@@ -23,6 +23,9 @@ _RENAMED_IN_CALLS = {new: old for old, new in _RENAMED.items()}
 _ARGUMENT = re.compile(r"(?P<function>\w+)\(\) got an unexpected keyword argument '(?P<name>\w+)'")
 _REDUCED_LAYOUT = re.compile(r"(?P<layout>WGMMA|TCGEN05)_(?P<kept>ROW|COL)")
 _NO_RULE = "assert rule is not None"
+_UNKNOWN_VALUE = "ValueSite("
+"""Mosaic looks up layouts by these keys, and ends with a `KeyError` for a value in no memory space
+that it handles. Its message is the key, with an address."""
 _NO_CALL = "JAX 0.11 and newer do not compile pl.pallas_call with Mosaic GPU"
 _NO_CALL_HINT = "Use plgpu.kernel or pl.kernel, and plgpu.emit_pipeline for blocks."
 _NO_DERIVATIVE_HINT = "JAX cannot differentiate a kernel: write its derivative with jax.custom_vjp."
@@ -56,6 +59,8 @@ def hint(error: BaseException, mesh: object) -> str | None:
         return _INDEX_MAP_HINT
     if "Failed to infer a possible set of layouts" in message_of(error):
         return _of_layouts(error)
+    if _is_unknown_value(error):
+        return _GLOBAL_OPERAND_HINT if _has_global_operand(error) else None
     return _of_text(message_of(error))
 
 
@@ -66,9 +71,26 @@ def _jax_is_0_11() -> bool:
 
 
 def message(error: BaseException) -> str | None:
-    """Return the message for an error whose own text is an internal assertion, else None."""
+    """Return the message for an error whose own text means nothing to users, else None."""
+    if _is_unknown_value(error):
+        if _has_global_operand(error):
+            return "wgmma reads an operand from global memory"
+        return "Mosaic GPU does not know the layout of a value of this operation"
     is_call = isinstance(error, AssertionError) and failed_line(error) == _NO_RULE
     return _NO_CALL if is_call else None
+
+
+def _is_unknown_value(error: BaseException) -> bool:
+    return isinstance(error, KeyError) and message_of(error).startswith(_UNKNOWN_VALUE)
+
+
+def _has_global_operand(error: BaseException) -> bool:
+    """Return True if a wgmma in the kernel that JAX was lowering reads global memory."""
+    return any(
+        equation.primitive.name.startswith("wgmma")
+        and any(str(getattr(each.aval, "memory_space", "")) == "gmem" for each in equation.invars)
+        for equation in _lowered_equations(error)
+    )
 
 
 def _of_assertion(error: AssertionError) -> str | None:
@@ -192,6 +214,10 @@ _REDUCTION_HINT = (
     "A reduction of one axis needs a tiled layout: cast its operand first, as in "
     "plgpu.layout_cast(x, plgpu.Layout.WGMMA)."
 )
+_GLOBAL_OPERAND_HINT = (
+    "Copy it to shared memory first: plgpu.copy_gmem_to_smem(x_gmem, x_smem, barrier), then "
+    "plgpu.barrier_wait(barrier)."
+)
 _CASTS_HINT = (
     "Both sides of an operation need one layout: leave out layout_casts that are not needed, or "
     "cast both sides alike."
@@ -217,6 +243,10 @@ _KNOWN: dict[str, str | Callable[[re.Match[str]], str | None]] = {
     r"Incompatible FragmentedArray layouts": (
         "Both sides need one layout: cast them alike with plgpu.layout_cast, or use "
         "plgpu.LoweringSemantics.Warpgroup, which chooses layouts."
+    ),
+    r"Expected the same number of in_tmem_layouts \(\d+\) as TMEM ref operands": (
+        "Read tensor memory with plgpu.async_load_tmem(ref), then plgpu.wait_load_tmem(); write it "
+        "with plgpu.async_store_tmem(ref, value), then plgpu.commit_tmem()."
     ),
     r"No support for axes yet": _REDUCTION_HINT,
     r"Required reduction scratch size \((?P<bytes>\d+) bytes\)": (

@@ -1,7 +1,11 @@
 """Trace a function for a target and lower it to a module without source locations.
 
-Locations are off (`jax_versions`), so that one kernel has one module wherever it lies; they can be
+Locations are off (`jax_versions`), so that one kernel has one module in every folder; they can be
 switched on to explain an error.
+
+With `CompilerParams(profile_space=…)` JAX gives a kernel one more result and appends a callback to
+the host that writes it to a file. A cubin cannot call back, so the callback is left out, and what
+is needed to read the result is recorded (`Regions`). JAX's hash of a kernel identifies it.
 """
 
 from __future__ import annotations
@@ -14,20 +18,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallasc.compiler.executable.mosaic_kernel import Regions
-from pallasc.compiler.lowering.instructions import check_instructions
+from pallasc.compiler.lowering.constructs import check_instructions, warn_of_wrong_constructs
+from pallasc.compiler.lowering.entry import abstract, arrays_tell_order, bind, leaves
 from pallasc.compiler.lowering.jax_versions import (
     adapt,
+    devices_for,
+    devices_present,
     inferred_architecture,
     jax_mesh,
     keep_64_bits,
     lines_of_rules,
     on_one_device,
+    patched,
     source_locations,
 )
-from pallasc.compiler.lowering.profiling import recorded_regions
-from pallasc.compiler.lowering.topology import devices_for, devices_present
-from pallasc.compiler.lowering.trees import abstract, arrays_tell_order, bind, leaves
-from pallasc.compiler.lowering.wrong_in_jax import warn_of_wrong_constructs
 from pallasc.errors import CompileError, SpecError
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.dtypes import DTYPES
@@ -96,10 +100,12 @@ def lower(
         arrays = [abstract(value, sharding) for value in values]
         traced = jax.jit(callee, keep_unused=True).trace(*arrays)
         check_instructions(traced.jaxpr, target)
-        if not locations:  # once; with locations, it is compiled again for a message
-            warn_of_wrong_constructs(traced.jaxpr)
         with recorded_regions() as regions:
             stage = traced.lower(lowering_platforms=("cuda",))
+        # After lowering: if that fails, its error matters, not a warning. With locations, this runs
+        # again for a message.
+        if not locations:
+            warn_of_wrong_constructs(traced.jaxpr)
         signature = _signature(names, arrays, stage)
     text = "" if locations else stage.as_text()
     return Lowered(stage, text, signature, tuple(regions))
@@ -288,3 +294,75 @@ def _signature(names: list[str] | None, arrays: list[Any], stage: Any) -> Signat
     implied = isinstance(input_tree, list) or arrays_tell_order(input_tree)
     parameters = () if implied else tuple(input_tree)
     return Signature(tuple(inputs), tuple(outputs), input_tree, output_tree, parameters)
+
+
+_CALLBACK = "dump_profile"
+
+
+@contextlib.contextmanager
+def recorded_regions() -> Iterator[list[Regions]]:
+    """Leave the callbacks of profiled kernels out of what is lowered meanwhile.
+
+    Yields:
+        The list that their regions are added to.
+    """
+    import jax
+    from jax.experimental.mosaic.gpu import core
+
+    mosaic: Any = core
+    debug: Any = jax.debug
+    lower_call, callback = mosaic._mosaic_gpu_lowering_rule, debug.callback
+    recorded: list[Regions] = []
+    hashes: list[str] = []
+
+    def lowered(*args: Any, **kwargs: Any) -> Any:
+        results = lower_call(*args, **kwargs)
+        hashes[:] = [_kernel_hash(results)]
+        return results
+
+    def called_back(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        name = getattr(function, "__name__", "")
+        if name != _CALLBACK or ".mosaic_gpu." not in f".{function.__module__}.":
+            return callback(function, *args, **kwargs)
+        _add(recorded, _regions(function, hashes))
+        return None
+
+    with (
+        patched(mosaic, {"_mosaic_gpu_lowering_rule": lowered}),
+        patched(debug, {"callback": called_back}),
+    ):
+        yield recorded
+
+
+def _kernel_hash(results: Any) -> str:
+    """Return the hash in the custom call that these are the results of."""
+    from jaxlib.mlir import ir
+
+    if not len(results):
+        return ""
+    attributes = results[0].owner.attributes
+    config = ir.DictAttr(attributes["mhlo.backend_config"])
+    return bytes(ir.StringAttr(config["kernel_hash"]).value_bytes).hex()
+
+
+def _regions(function: Callable[..., Any], hashes: list[str]) -> Regions:
+    # The callback's closure is the only place where JAX has both when it calls back.
+    closure = inspect.getclosurevars(function).nonlocals
+    spec, lowering = closure.get("prof_spec"), closure.get("lowering_result")
+    if spec is None or lowering is None or not hashes:
+        raise CompileError("pallasc does not know how this JAX version profiles kernels")
+    words = int(spec.entries_per_warpgroup)
+    traces = int(spec.smem_i32_elements(lowering.block)) // words
+    names = sorted(spec.interned_names, key=spec.interned_names.__getitem__)
+    return Regions(hashes[0], words, traces, tuple(names))
+
+
+def _add(recorded: list[Regions], regions: Regions) -> None:
+    for other in recorded:
+        if other.kernel == regions.kernel and other != regions:
+            raise CompileError(
+                "two profiled kernels are the same but for the names of their regions",
+                hint="Give the regions of both the same names.",
+            )
+    if regions not in recorded:
+        recorded.append(regions)

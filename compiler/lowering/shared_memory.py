@@ -1,29 +1,124 @@
-"""Who takes how many bytes of the shared memory of a Mosaic kernel.
+"""Shared memory of a Mosaic kernel: what takes how many bytes, and where it is declared.
 
 Mosaic lays out dynamic shared memory by the traced kernel alone, before it lowers it
 (`_estimate_resources` in `jax/_src/pallas/mosaic_gpu/lowering.py`): arrays of nested `run_scoped`s
-lie one after the other, each aligned to 1024 bytes; those of branches that follow each other share
-their place; then come barriers of 8 bytes and the address of tensor memory. This walks the same
-equations, and remembers name, type and place of each allocation: the line that declares it, else
-that of the equation.
+follow each other, each aligned to 1024 bytes; those of branches that follow each other share
+memory; then come barriers of 8 bytes and the address of tensor memory. This walks the same
+equations.
+
+The equation that allocates (`run_scoped`) is often one of JAX's own: `plgpu.kernel` makes it of
+`scratch_types`. So the call of each declaration, such as `plgpu.SMEM(…)`, is recorded, and found by
+the type that the traced kernel has for it. A declaration made while a module was imported has no
+place; the equation's line is shown instead.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import math
 import re
+import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pallasc.compiler.lowering.declared_memory import Declarations, recorded_declarations
 from pallasc.compiler.lowering.diagnose import user_stack
-from pallasc.compiler.lowering.memory_parts import KernelMemory, Part
-from pallasc.compiler.lowering.patches import patched
+from pallasc.compiler.lowering.jax_versions import patched
 from pallasc.errors import Location
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An allocation in the shared memory of a block; see `specs/artifacts/source_lines.py`."""
+
+    what: str
+    name: str
+    type: str
+    bytes: int
+    offset: int | None = None
+    stack: tuple[Location, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMemory:
+    """The parts of the dynamic shared memory of a kernel, which may share its name with another."""
+
+    kernel: str
+    parts: tuple[Part, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """All parts together."""
+        return sum(part.bytes for part in self.parts)
+
+
+_DECLARATIONS = ("GPUMemoryRef", "RefUnion", "Barrier", "ClusterBarrier")
+_TO_CALLER = 2
+"""Frames from a method that replaces another one to what calls it: its own and `patched`'s."""
+_uses = itertools.count()
+Stack = tuple[Location, ...]
+
+
+class Declarations:
+    """The user's frames that declared memory, the innermost first."""
+
+    def __init__(self) -> None:
+        # With the object itself, whose number would else be another one's later.
+        self._stacks: dict[int, tuple[object, Stack]] = {}
+
+    def add(self, declared: object, stack: Stack) -> None:
+        """Remember where something was declared."""
+        self._stacks[id(declared)] = declared, stack
+
+    def stack(self, declared: object) -> Stack:
+        """Return where a declaration, or a type made of it, was declared; () if not known."""
+        return self._stacks.get(id(declared), (None, ()))[1]
+
+
+@contextlib.contextmanager
+def recorded_declarations() -> Iterator[Declarations]:
+    """Record what is declared meanwhile. Functions that JAX has traced before are traced again."""
+    from jax._src import config
+
+    core: Any = importlib.import_module("jax._src.pallas.mosaic_gpu.core")
+    found = Declarations()
+    with contextlib.ExitStack() as stack:
+        # Part of the key of what was traced. It shortens names of files; this one matches none.
+        setting = getattr(config, "hlo_source_file_canonicalization_regex", None)
+        if setting is not None:
+            stack.enter_context(setting(f"(?!){next(_uses)}"))
+        for kind in filter(None, (getattr(core, name, None) for name in _DECLARATIONS)):
+            methods = {
+                "__init__": _remembering(kind.__init__, found),
+                "get_ref_aval": _handing_on(kind.get_ref_aval, found),
+            }
+            own = {method: each for method, each in methods.items() if method in vars(kind)}
+            stack.enter_context(patched(kind, own))
+        yield found
+
+
+def _remembering(init: Callable[..., None], found: Declarations) -> Callable[..., None]:
+    def remembered(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        walked = traceback.walk_stack(sys._getframe(_TO_CALLER))
+        found.add(self, user_stack([(f.f_code.co_filename, line, 0) for f, line in walked]))
+
+    return remembered
+
+
+def _handing_on(get_type: Callable[[Any], Any], found: Declarations) -> Callable[[Any], Any]:
+    def handed_on(self: Any) -> Any:
+        made = get_type(self)
+        # Transforms, as of a swizzle, lie around the type that is allocated.
+        found.add(getattr(made, "ref", made), found.stack(self))
+        return made
+
+    return handed_on
+
 
 _ALIGNMENT = 1024
 _BARRIER_BYTES, _ADDRESS_BYTES = 8, 4

@@ -1,25 +1,31 @@
-"""Launches compared with the references of their specs, in a separate process.
+"""Results compared: with the references of specs, with sampled values, and with each other.
 
-The process is `reference_worker`; the request is `Compare`, the reply `Compared` or `Failed`.
+References are user code. `reference_worker` calls them in a separate process with JAX on the CPU.
+Its requests are `Compare`, for a launch, and `Sample`, for some elements of what the reference of a
+tuned point returns; points that differ only in tuned parameters share a reference, called once.
+numpy is imported where arrays are compared.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import random
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from pallasc.compiler.toolchain.environment import declared_values, settled
+from pallasc.compiler.references.arrays import array_of, needing_numpy, numpy_dtype
+from pallasc.compiler.toolchain.setup import declared_values, settled
 from pallasc.compiler.workers.messages import Reply, Request, Task
 from pallasc.compiler.workers.pool import Pool
-from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.spec import Variant
-
-if TYPE_CHECKING:
-    from pallasc.specs.artifacts.plan import Binding
+from pallasc.errors import PallascError
+from pallasc.specs.artifacts.plan import Binding, LaunchPlan
+from pallasc.specs.bundle.reference import MOST_VALUES, parse_reference
+from pallasc.specs.spec import Tolerance, Variant
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +133,284 @@ def compare(
 
 def _request(number: int, variant: Variant, launch: Launch) -> Compare:
     return Compare(variant=variant, env=declared_values(variant.env), launched=launch(number))
+
+
+_SLICE = 1 << 22
+"""Number of elements compared at a time, to bound the copies in double precision."""
+_ULPS = 4
+
+
+def settle_tolerance(tolerance: Tolerance | None, dtype: str) -> tuple[float, float]:
+    """Return `rtol` and `atol` for results of a type.
+
+    A missing field is 0. Without a tolerance, floating-point numbers may differ by four units in
+    the last place, relative to their size or to 1.
+    """
+    if tolerance is not None:
+        return tolerance.rtol or 0.0, tolerance.atol or 0.0
+    limit = _ULPS * epsilon(dtype)
+    return limit, limit
+
+
+def epsilon(dtype: str) -> float:
+    """Return the distance from 1 to the next number of a type, 0 where all numbers are whole."""
+    import ml_dtypes
+
+    if dtype == "bool" or dtype[0] in "iu":
+        return 0.0
+    limits: Any = ml_dtypes.finfo
+    return float(limits(numpy_dtype(dtype)).eps)
+
+
+def compare_arrays(actual: Any, expected: Any, *, rtol: float, atol: float) -> Comparison:
+    """Return the differences of two arrays of one shape.
+
+    Elements match if `|actual - expected| <= atol + rtol * |expected|`, or if both are NaN or the
+    same infinity. `max_abs` and `max_rel` cover finite pairs, and are None if there are none;
+    `max_rel` skips zeros of the reference.
+    """
+    import numpy as np
+
+    result, reference = actual.reshape(-1), expected.reshape(-1)
+    mismatches, first = 0, None
+    max_abs: float | None = None
+    max_rel: float | None = None
+    for start in range(0, result.size, _SLICE):
+        raw = [array[start : start + _SLICE] for array in (result, reference)]
+        a, b = map(_widened, raw)
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+            distance, size = np.abs(a - b), np.abs(b)
+            if all(array.dtype.kind in "iu" for array in raw):
+                # Neighbouring 64-bit integers may be equal in double precision.
+                distance[(raw[0] != raw[1]) & (distance == 0)] = 1
+            finite = np.isfinite(a) & np.isfinite(b)
+            same = (a == b) | (np.isnan(a) & np.isnan(b))
+            wrong = np.where(finite, distance > atol + rtol * size, ~same)
+            relative = distance[finite & (size > 0)] / size[finite & (size > 0)]
+        mismatches += int(np.count_nonzero(wrong))
+        if wrong.any() and first is None:
+            at = start + int(np.argmax(wrong))
+            index = tuple(map(int, np.unravel_index(at, actual.shape)))
+            first = Mismatch(index, str(result[at]), str(reference[at]))
+        max_abs = _largest(max_abs, distance[finite])
+        max_rel = _largest(max_rel, relative)
+    return Comparison(
+        count=int(result.size),
+        mismatches=mismatches,
+        rtol=rtol,
+        atol=atol,
+        max_abs=max_abs,
+        max_rel=max_rel,
+        first=first,
+    )
+
+
+def _widened(array: Any) -> Any:
+    return array.astype("c16" if array.dtype.kind == "c" else "f8")
+
+
+def _largest(largest: float | None, values: Any) -> float | None:
+    if not values.size:
+        return largest
+    # The distance of two large numbers may be infinite, which JSON cannot express.
+    return max(min(float(values.max()), sys.float_info.max), largest or 0.0)
+
+
+def compare_samples(
+    binding: Binding,
+    data: bytes,
+    positions: Sequence[int],
+    values: Sequence[float],
+    tolerance: tuple[float, float],
+) -> Comparison:
+    """Return how some elements of an output compare with what they should be.
+
+    Args:
+        binding: the output.
+        data: its bytes.
+        positions: which elements, counted in the order of its row-major form.
+        values: what they should be.
+        tolerance: `rtol` and `atol`.
+
+    Raises:
+        ToolError: numpy or ml_dtypes is not installed.
+    """
+    with needing_numpy("results cannot be compared"):
+        import numpy as np
+
+        actual = _array(binding, data).reshape(-1)[np.array(positions)]
+        rtol, atol = tolerance
+        return compare_arrays(actual, np.array(values, np.float64), rtol=rtol, atol=atol)
+
+
+def compare_outputs(
+    binding: Binding, data: bytes, wanted: bytes, tolerance: tuple[float, float] | None
+) -> Comparison:
+    """Return how an output compares with another of the same kind.
+
+    Args:
+        binding: the output.
+        data: its bytes.
+        wanted: the other's.
+        tolerance: `rtol` and `atol`; None for kernels that may add up in another order.
+
+    Raises:
+        ToolError: numpy or ml_dtypes is not installed.
+    """
+    with needing_numpy("results cannot be compared"):
+        actual, expected = _array(binding, data), _array(binding, wanted)
+        rtol, atol = _loose_tolerance(expected) if tolerance is None else tolerance
+        return compare_arrays(actual, expected, rtol=rtol, atol=atol)
+
+
+def _array(binding: Binding, data: bytes) -> Any:
+    import numpy as np
+
+    flat = np.frombuffer(data, np.uint8)
+    return array_of(flat, binding.dtype, binding.shape, binding.layout)
+
+
+def _loose_tolerance(expected: Any) -> tuple[float, float]:
+    """Return `rtol` and `atol` for results that may be added up in another order: half the digits.
+
+    That is the square root of the distance from 1 to the next number, relative to an element or to
+    the root mean square of all; whole numbers must be equal.
+    """
+    import ml_dtypes
+    import numpy as np
+
+    if expected.dtype.kind in "iub":
+        return 0.0, 0.0
+    limits: Any = ml_dtypes.finfo
+    digits = math.sqrt(float(limits(expected.dtype).eps))
+    wide = np.abs(_widened(expected))
+    finite = wide[np.isfinite(wide)]
+    return digits, digits * math.sqrt(float(np.mean(finite**2))) if finite.size else 0.0
+
+
+SEED = 0
+"""Of the inputs: what `pallasc run` takes by default."""
+LONGEST_S = 120
+"""How long one reference may take: a job is worth having without its values."""
+
+_MOST_BYTES = 4 << 30
+"""Inputs of a reference that are made at most; JAX on the CPU takes a multiple of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled(Reply):
+    """The bytes of the reference values, as a bundle has them."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample(Request):
+    """Call the reference of a variant; `env` has its declared variables."""
+
+    op: ClassVar[str] = "sample"
+    reply: ClassVar[type[Reply]] = Sampled
+    variant: Variant
+    inputs: tuple[Binding, ...]
+    outputs: tuple[Binding, ...]
+    seed: int
+    env: Mapping[str, str | None] = field(default_factory=dict)
+
+
+class Samples(NamedTuple):
+    """Reference values of a variant: their bytes, or None and why there are none."""
+
+    data: bytes | None
+    why: str = ""
+
+
+def positions_of(path: str, size: int, seed: int) -> list[int]:
+    """Return which elements of an output are compared, ascending; all where there are few.
+
+    Args:
+        path: of the output; outputs of different paths have different ones.
+        size: how many elements it has.
+        seed: chooses them.
+    """
+    if size <= MOST_VALUES:
+        return list(range(size))
+    return sorted(random.Random(f"{seed} {path}").sample(range(size), MOST_VALUES))
+
+
+def sample_references(
+    points: Sequence[tuple[Variant, LaunchPlan]], *, memory_bytes: int | None = None
+) -> list[Samples]:
+    """Return the reference values of points, in their order.
+
+    Args:
+        points: variants and their launch plans; those that share a reference next to each other or
+            not.
+        memory_bytes: what the process may hold; None for no limit.
+    """
+    found: dict[int, Samples] = {}
+    leaders: dict[object, int] = {}
+    tasks: list[Task] = []
+    for number, (variant, plan) in enumerate(points):
+        first = leaders.setdefault(_same(variant), number)
+        if first != number:
+            continue
+        if why := _why_none(variant, plan):
+            found[number] = Samples(None, why)
+        else:
+            tasks.append(_task(number, variant, plan))
+    plans = [plan for _, plan in points]
+    for number, samples in _carried_out(tasks, plans, memory_bytes):
+        found[number] = samples
+    return [found[leaders[_same(variant)]] for variant, _ in points]
+
+
+def _same(variant: Variant) -> object:
+    """Return what is equal for variants with one reference: all but target and tuned parameters."""
+    over = variant.tuning.over if variant.tuning else ()
+    params = tuple((name, value) for name, value in variant.params if name not in over)
+    return variant.name, variant.base_dir, params
+
+
+def _why_none(variant: Variant, plan: LaunchPlan) -> str:
+    """Return why there are no reference values, "" where there may be some."""
+    if variant.reference is None:
+        return "the spec names no reference"
+    if variant.mesh:
+        return "it runs on several devices"
+    if sum(plan.buffers[each.buffer].size for each in plan.inputs) > _MOST_BYTES:
+        return f"its inputs take more than {_MOST_BYTES >> 30} GiB"
+    return ""
+
+
+def _task(number: int, variant: Variant, plan: LaunchPlan) -> Task:
+    env = declared_values(variant.env)
+    request = Sample(variant=variant, inputs=plan.inputs, outputs=plan.outputs, seed=SEED, env=env)
+    doing = f"the process that runs the reference of {variant.name}"
+    return Task(number, ("", variant.base_dir, tuple(env.items())), request, doing)
+
+
+def _carried_out(
+    tasks: Sequence[Task], plans: Sequence[LaunchPlan], memory_bytes: int | None
+) -> Iterator[tuple[int, Samples]]:
+    if not tasks:
+        return
+    with Pool(
+        1,
+        settled(os.environ),
+        program=PROGRAM,
+        tick_s=None,
+        timeout_s=LONGEST_S,
+        memory_bytes=memory_bytes,
+    ) as pool:
+        for _, task, reply in pool.run(tasks):
+            if task is not None and reply is not None:
+                yield task.label, _settled(reply, plans[task.label])
+
+
+def _settled(reply: Reply, plan: LaunchPlan) -> Samples:
+    try:
+        data = reply.require(Sampled).data
+        parse_reference(data, [output.shape for output in plan.outputs])
+    except PallascError as error:
+        return Samples(None, error.message)
+    return Samples(data)

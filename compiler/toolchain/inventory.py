@@ -13,9 +13,14 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
-from pallasc.compiler.toolchain import nvjitlink
-from pallasc.compiler.toolchain.installed import Package, find_package
-from pallasc.compiler.toolchain.toolchain import IN_CURRENT_FOLDER, check_versions, tool_version
+from pallasc.compiler.toolchain.toolchain import (
+    IN_CURRENT_FOLDER,
+    Package,
+    check_versions,
+    find_package,
+    tool_version,
+)
+from pallasc.compiler.toolchain.toolkit import find_nvjitlink
 from pallasc.errors import ToolError
 
 _OLDEST_PYTHON = (3, 11)
@@ -207,7 +212,7 @@ def _tool_item(tool: _Tool, cuda: int, chosen: Path | None) -> Item:
 def _other_assemblers(cuda: int) -> Iterator[Item]:
     """Yield what XLA would assemble with instead of ptxas, if anything."""
     plugin = find_package(f"jax-cuda{cuda}-pjrt")
-    library = nvjitlink.find(cuda, plugin.root) if plugin else None
+    library = find_nvjitlink(cuda, plugin.root) if plugin else None
     if library is not None:
         yield Item(
             "libnvJitLink",

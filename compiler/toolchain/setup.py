@@ -1,22 +1,334 @@
-"""Prepare to compile: find the toolchain, make the workers' environment, identify both."""
+"""Prepare to compile: find the toolchain, make the environment of workers, identify both.
+
+`JAX_PLATFORMS=cpu` keeps JAX from looking for a GPU, `JAX_SKIP_CUDA_CONSTRAINTS_CHECK` lets the
+CUDA plugin register without a driver, and `PATH` decides which `ptxas` XLA runs: it searches `PATH`
+first, then the usual folders, then the wheels.
+
+Workers have an environment of their own: the same on every machine, except for what reaches the
+compiler and what a spec declares. Every variable belongs to one of these groups:
+
+* **counted**: it reaches the compiler, and a user may want it to. Its value is in every key, and so
+  are the contents of the files that it names: `XLA_FLAGS` may be the name of a file of flags, and
+  flags name libraries, bitcode and tuning results. Targets of dumps are not read, so not counted.
+* **fixed**: it has a fixed value, and nobody needs to choose it. The hash seed gives the order of
+  sets, from which a kernel may be unrolled; the locale and UTF-8 mode say how a table is decoded;
+  threads of BLAS decide the order of sums in constants; `PATH` begins with the assembler's folder.
+* **places**: where modules and libraries lie (`PYTHONPATH` and its like, `LD_LIBRARY_PATH`). The
+  process has them, and kernels do not see them (`isolation`); the contents count.
+* **declared**: a spec lists it under `env`, or the project's `pyproject.toml` does. Its value is in
+  the request key of the kernels that declare it.
+* **withheld**: everything else. Kernels see none. Where one asks for such a variable and it is set,
+  the build warns (`report.hidden_notes`). Some cannot be declared: `CUDA_ROOT` makes JAX take
+  assembler and device library from there, `PYTHONOPTIMIZE` removes asserts, `MAKEFLAGS` reaches
+  ptxas.
+
+One more counts in every key and reaches no compiler: `PALLASC_CACHE_SALT`, or the project's
+`cache-salt`. Changing it disowns all that stores have.
+
+Libraries that `LD_LIBRARY_PATH` puts in front of the system's count by content, where a compiler
+could load them. The rest of the system is not counted, so that machines can share a store: its
+own C library, the kind of CPU, the number of cores, limits, and the current folder.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Mapping
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.toolchain.environment import compiling_environment, key_variables, tool_folder
-from pallasc.compiler.toolchain.identity import TRACED_WITH, identity_files, toolchain_identity
+from pallasc.compiler.toolchain.identity import (
+    TRACED_WITH,
+    files_below,
+    identity_files,
+    toolchain_identity,
+    tree_digest,
+)
 from pallasc.compiler.toolchain.toolchain import Toolchain, find_toolchain, toolchain_record
+from pallasc.errors import ToolError
+from pallasc.specs.settings.build_settings import SALT, cache_salt
+from pallasc.specs.variables import (
+    DECLARABLE,
+    DROPPED,
+    DROPPED_PREFIXES,
+    EXPECTED,
+    EXPECTED_PREFIXES,
+    FIXED,
+    FORCED,
+    PLACES,
+    SYSTEM_PATH,
+    WHERE_MODULES_LIE,
+)
 
 if TYPE_CHECKING:
     import tempfile
 
     from pallasc.specs.lock import Component
+
+COMPILER_PREFIXES = (
+    "XLA_", "JAX_", "MOSAIC_", "TF_", "LLVM_", "MLIR_", "NVVM_", "NVPTX_", "PTXAS_", "FINALIZER_",
+    "TRITON_", "PJRT_", "CUDNN_", "NPY_", "LIBTPU_", "TPU_",
+)  # fmt: skip
+"""Variables that reach the compiler: they count in every key."""
+
+_OTHERS = frozenset(
+    {
+        "TF_ACC",
+        "TF_APPEND_USER_AGENT",
+        "TF_DATA_DIR",
+        "TF_DISABLE_PLUGIN_TLS",
+        "TF_ENCRYPTION",
+        "TF_IGNORE",
+        "TF_INPUT",
+        "TF_IN_AUTOMATION",
+        "TF_LOG",
+        "TF_REATTACH_PROVIDERS",
+        "TF_SKIP_PROVIDER_VERIFY",
+        "TF_WORKSPACE",
+    }
+)
+_OTHERS_PREFIXES = (
+    "TF_ACC_", "TF_CLI_", "TF_CLOUD_", "TF_HTTP_", "TF_LOG_", "TF_PLUGIN_CACHE_", "TF_REGISTRY_",
+    "TF_STATE_", "TF_TOKEN_", "TF_VAR_",
+)  # fmt: skip
+"""Variables of Terraform, which shares its prefix with TensorFlow: no compiler reads them."""
+
+_COUNTED = frozenset(
+    {
+        "CAN_FINALIZE_DEBUG",  # ptxas
+        "DISABLE_LLVM_OPT",  # Triton's code generator inside XLA
+        "DISABLE_PTXAS_OPT",
+        "ENABLE_MEM_REUSE",
+        "GLIBC_TUNABLES",  # chooses between versions of exp and the like
+        "LD_AUDIT",
+        "LD_PRELOAD",
+    }
+)
+_LIBRARY = re.compile(
+    r"(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|z|tinfo|LLVM.*|nvptxcompiler|nvvm|nvrtc.*"
+    r"|nvfatbin|cudart)|ld-linux.*)(-[\d.]+)?\.so(\..*)?"
+)
+"""Libraries that the wheels of the toolchain do not bring along, or load only where they are."""
+
+_TOOLKIT = ("bin/ptxas", "bin/nvlink", "bin/fatbinary")
+_LONGEST_FLAGS_BYTES = 1 << 20
+_MOST_FILES = 5000
+
+
+def compiling_environment(base: Mapping[str, str], tools: Path) -> dict[str, str]:
+    """Return what `settled` makes of `base`, with the assembler in the folder `tools`."""
+    result = settled(base)
+    result["PATH"] = os.pathsep.join([str(tools), SYSTEM_PATH])
+    return result
+
+
+def settled(base: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that a worker is started with in place of `base`.
+
+    `HOME` is there for Python to find the user's own packages; `isolation` replaces both.
+    """
+    first = ("HOME", "TMPDIR")
+    result = {
+        name: value
+        for name, value in base.items()
+        if name in first or _is_counted(name) or (name in PLACES and not _is_dropped(name))
+    }
+    result.update(FORCED)
+    result.update(FIXED)
+    result["PATH"] = SYSTEM_PATH
+    # Python's options of this process do not reach a worker; `-s` changes where modules lie.
+    if sys.flags.no_user_site:
+        result["PYTHONNOUSERSITE"] = "1"
+    if "PYTHONPATH" in result:
+        # An empty or relative entry would mean another folder in each current folder.
+        places = filter(None, result["PYTHONPATH"].split(os.pathsep))
+        result["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, places))
+    return result
+
+
+def compiler_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that reach the compiler and are not set by pallasc itself.
+
+    Values by name, and the digests of the files that they name under `<name>: <file>`.
+
+    Raises:
+        ToolError: a flag names a folder that holds too many files.
+    """
+    variables: dict[str, str] = {}
+    for name, value in sorted(environment.items()):
+        if _is_counted(name):
+            variables.update([_as_text(name, value), *_named_contents(name, value)])
+    libraries = list(_libraries(environment.get("LD_LIBRARY_PATH", "")))
+    if libraries:
+        variables["LD_LIBRARY_PATH: libraries"] = _digest("\n".join(libraries).encode())
+    return variables
+
+
+def key_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that count in every key: those of the compiler, and the salt of keys.
+
+    Raises:
+        ToolError: as for `compiler_variables`.
+        SpecError: the salt is invalid, or the project's `pyproject.toml` has a mistake.
+    """
+    salt = cache_salt(os.environ)
+    return compiler_variables(environment) | ({SALT: salt} if salt else {})
+
+
+def counted_values(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of an environment that count in every key."""
+    return {name: value for name, value in environment.items() if _is_counted(name)}
+
+
+def reaches_compiler(name: str) -> bool:
+    """Tell whether a variable may change what the compiler does, so that kernels may not set it."""
+    if name in DECLARABLE:
+        return False
+    is_ours = name in FORCED or name in FIXED or name == "PATH"
+    return is_ours or _is_dropped(name) or _is_counted(name)
+
+
+def declared_values(names: Iterable[str]) -> dict[str, str | None]:
+    """Return the values here of variables that a spec declares, None if not set."""
+    return {name: os.environ.get(name) for name in names}
+
+
+def declared_fields(names: Iterable[str]) -> dict[str, str]:
+    """Return labelled fields of a key for the values of variables that a spec declares.
+
+    They are digests: a value may be a secret, and what is in a key is written down.
+    """
+    return {
+        f"env {name}": "unset" if value is None else _digest(os.fsencode(value))
+        for name, value in declared_values(names).items()
+    }
+
+
+def is_withheld(name: str) -> bool:
+    """Tell whether a variable is hidden from kernels although the caller may have set it."""
+    if name in FORCED or name in FIXED or name in EXPECTED or name in PLACES:
+        return False
+    return not (_is_counted(name) or name.startswith(EXPECTED_PREFIXES))
+
+
+def _is_dropped(name: str) -> bool:
+    if name in WHERE_MODULES_LIE:
+        return bool(sys.flags.ignore_environment)
+    return name in DROPPED or name.startswith(DROPPED_PREFIXES)
+
+
+def _is_counted(name: str) -> bool:
+    if name in FORCED or name in FIXED or _is_dropped(name):
+        return False
+    if name in _OTHERS or name.startswith(_OTHERS_PREFIXES):
+        return False
+    return name in _COUNTED or name.startswith(COMPILER_PREFIXES)
+
+
+def _as_text(name: str, value: str) -> tuple[str, str]:
+    """Return name and value as text; what is not UTF-8 as hexadecimal digits."""
+    try:
+        (name + value).encode()
+    except UnicodeEncodeError:
+        return f"{os.fsencode(name).hex()} in bytes", os.fsencode(value).hex()
+    return name, value
+
+
+def _named_contents(name: str, value: str) -> Iterator[tuple[str, str]]:
+    """Yield the digests of the files and folders that a variable names."""
+    for word in value.split():
+        if "dump" in f"{name} {word}".lower():
+            continue
+        for part in re.split("[=,:;]", word):
+            label = _as_text(f"{name}: {part}", "")[0]
+            if os.path.isfile(part):
+                data = _bytes(part)
+                yield label, _digest(data)
+                if part == value.strip() and name.endswith("_FLAGS"):
+                    text = data[:_LONGEST_FLAGS_BYTES].decode("utf-8", "replace")
+                    yield from _named_contents(f"{name}: {part}", text)
+            elif name.endswith("_FLAGS") and os.sep in part and os.path.isdir(part):
+                yield label, _folder_digest(Path(part))
+
+
+def _bytes(place: str | Path) -> bytes:
+    try:
+        return Path(place).read_bytes()
+    except OSError:
+        return b"unreadable"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _file_digest(place: Path | str) -> str:
+    try:
+        with Path(place).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ToolError(f"{place}: cannot be hashed: {error.strerror}") from error
+
+
+def _folder_digest(folder: Path) -> str:
+    """Return the digest of a folder; of a CUDA toolkit only what a compiler uses.
+
+    Raises:
+        ToolError: it holds too many files.
+    """
+    if not (folder / "nvvm").is_dir():
+        if files_below(str(folder), _MOST_FILES) is None:
+            raise ToolError(
+                f"A flag in the environment names {folder}, which holds too many files to tell "
+                "whether they are still the same.",
+                hint="Name a folder of its own, or a file.",
+            )
+        return tree_digest([folder], _file_digest)
+    tools = [f"{name} {_digest(_bytes(folder / name))}" for name in _TOOLKIT]
+    library = tree_digest([folder / "nvvm"], _file_digest, without=("bin", "include"))
+    return _digest("\n".join([*tools, library]).encode())
+
+
+def _libraries(path: str) -> Iterator[str]:
+    """Yield name and digest of each library that hides a library which compiling loads."""
+    for folder in filter(None, path.split(os.pathsep)):
+        for name in sorted(_names(folder)):
+            if _LIBRARY.fullmatch(name):
+                yield f"{name} {_digest(_bytes(os.path.join(folder, name)))}"
+
+
+def _names(folder: str) -> Iterable[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return ()
+
+
+def tool_folder(toolchain: Toolchain) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
+    """Return a folder that holds `ptxas` and `nvlink` of this toolchain under these names.
+
+    The wheel's own folder serves as it is; for another assembler a temporary folder of links is
+    made, which lives as long as the second result. The folder above is laid out as a CUDA toolkit,
+    as XLA's `xla_gpu_cuda_data_dir` wants it: with the device library in `nvvm/libdevice`.
+    """
+    own = toolchain.nvlink.parent if toolchain.nvlink else toolchain.ptxas.parent
+    if toolchain.ptxas == own / "ptxas":
+        return own, None
+    import tempfile
+
+    folder = tempfile.TemporaryDirectory(prefix="pallasc-tools-")
+    links = Path(folder.name, "bin")
+    links.mkdir()
+    (links.parent / "nvvm").symlink_to(toolchain.libdevice.parents[1])
+    (links / "ptxas").symlink_to(toolchain.ptxas)
+    if toolchain.nvlink is not None:
+        (links / "nvlink").symlink_to(toolchain.nvlink)
+    return links, folder
 
 
 class Context(NamedTuple):
@@ -37,7 +349,7 @@ class Context(NamedTuple):
 
     def components(self, versions: Mapping[str, str]) -> dict[str, Component]:
         """Return the identity as a lock has it; `versions` for people, as `versions_of` says."""
-        from pallasc.compiler.toolchain.components import components
+        from pallasc.compiler.toolchain.identity import components
 
         return components(self.identity, versions, self.variables)
 
@@ -84,7 +396,7 @@ class Setup(NamedTuple):
         Raises:
             ToolError: the assembler cannot be asked for its version.
         """
-        from pallasc.compiler.toolchain.components import versions_of
+        from pallasc.compiler.toolchain.identity import versions_of
 
         return versions_of(self.toolchain)
 

@@ -1,19 +1,100 @@
 """Find the packages and tools that compile, without importing any of them.
 
-The assembler is the one in NVIDIA's wheel, or the one the user names; never what lies on `PATH`.
+The assembler is the one in NVIDIA's wheel, or the one the user names; never one on `PATH`.
+Distributions are found by the names of their `.dist-info` folders, which hold name and version
+(PEP 376, PEP 427). `importlib.metadata` is imported only for what was installed in another way.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from pallasc.compiler.toolchain.installed import Package as Package
-from pallasc.compiler.toolchain.installed import find_package
-from pallasc.errors import ToolError
+from pallasc.errors import CorruptError, ToolError
+
+_SUFFIX = ".dist-info"
+
+
+class Package(NamedTuple):
+    """An installed distribution; `root` is the folder that its files lie in."""
+
+    name: str
+    version: str
+    root: Path
+
+    def files(self) -> list[Path]:
+        """Return its installed files, in order, without bytecode; they may be missing on disk."""
+        from importlib import metadata
+
+        return sorted(
+            Path(str(file.locate()))
+            for file in metadata.distribution(self.name).files or []
+            if file.suffix != ".pyc"
+        )
+
+
+def find_package(name: str) -> Package | None:
+    """Return the distribution that Python would find by a name, None if there is none."""
+    prefix = re.sub(r"[-_.]+", "_", name).lower() + "-"
+    for folder in sys.path:
+        names = [n for n in _dist_infos(folder, _changed_ns(folder)) if n.startswith(prefix)]
+        if len(names) == 1:
+            version = names[0].removeprefix(prefix).removesuffix(_SUFFIX)
+            return Package(name, version, Path(folder))
+        if names:
+            break  # an update failed half-way: only their contents tell which is installed
+    return _from_metadata(name)
+
+
+def version_of(module: str) -> str:
+    """Return the version of the distribution that an installed module belongs to, "" if unknown."""
+    top = module.partition(".")[0]
+    package = find_package(top)
+    if package is None:
+        names = _distributions(tuple(sys.path)).get(top, ())
+        package = find_package(names[0]) if names else None
+    return package.version if package else ""
+
+
+@lru_cache(maxsize=4)
+def _distributions(path: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
+    """Return the names of distributions by the modules that they contain."""
+    from importlib import metadata
+
+    return metadata.packages_distributions()
+
+
+def _from_metadata(name: str) -> Package | None:
+    from importlib import metadata
+
+    try:
+        distribution = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+    return Package(name, distribution.version, Path(str(distribution.locate_file(""))))
+
+
+def _changed_ns(folder: str) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=64)
+def _dist_infos(folder: str, changed_ns: int) -> tuple[str, ...]:
+    """Return the names of `.dist-info` folders, in lower case, as of the folder's last change."""
+    try:
+        names = os.listdir(folder) if changed_ns else []
+    except OSError:
+        return ()
+    return tuple(name.lower() for name in names if name.endswith(_SUFFIX))
+
 
 TESTED_JAX = ("0.10.2", "0.11.2", "0.12.0", "0.12.0.1")
 """JAX versions whose internals were tested; another patch release of 0.12 is accepted too."""
@@ -224,3 +305,70 @@ def toolchain_record(toolchain: Toolchain, digest: Callable[[Path], str]) -> dic
         "ptxas": tool_version(toolchain.ptxas),
         "digests": {label: digest(path) for label, path in toolchain_files(toolchain)},
     }
+
+
+_LONGEST_S = 600.0
+"""No cubin of the coverage table takes a minute."""
+
+
+def sass(cubin: bytes, *, kernel: str | None = None) -> str:
+    """Return the SASS of `cubin`, or of a kernel in it.
+
+    Raises:
+        ToolError: nvdisasm is not installed, cannot be run, or does not end.
+        CorruptError: nvdisasm refuses the cubin.
+    """
+    text = disassembly(cubin, "-ndf", "-c")
+    return _of_kernel(text, kernel) if kernel else text
+
+
+def disassembly(cubin: bytes, *options: str) -> str:
+    """Return what nvdisasm writes about `cubin` with these options.
+
+    Raises:
+        ToolError: nvdisasm is not installed, cannot be run, or does not end.
+        CorruptError: nvdisasm refuses the cubin.
+    """
+    import subprocess
+    import tempfile
+
+    tool = find_disassembler()
+    if tool is None:
+        raise ToolError(
+            "nvdisasm is not installed, so there is no SASS to show.",
+            hint="Install it with: pip install nvidia-cuda-nvdisasm",
+        )
+    with tempfile.TemporaryDirectory(prefix="pallasc-sass-") as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(cubin)
+        try:
+            answer = subprocess.run(
+                [tool, *options, file], capture_output=True, check=False, timeout=_LONGEST_S
+            )
+        except subprocess.TimeoutExpired:
+            raise ToolError(
+                f"nvdisasm took longer than {_LONGEST_S:.0f} s for a cubin of {len(cubin):,} "
+                "bytes, and was stopped."
+            ) from None
+        except OSError as error:
+            raise ToolError(f"nvdisasm cannot be run: {error}") from error
+    if answer.returncode:
+        said = answer.stderr.decode(errors="replace").replace(str(file), "the cubin")
+        raise CorruptError(f"nvdisasm cannot read the cubin: {_reason(said, answer.returncode)}")
+    return answer.stdout.decode(errors="replace")
+
+
+def _reason(said: str, status: int) -> str:
+    """Return the first of nvdisasm's complaints, which are two for each damaged instruction."""
+    lines = said.split("\n")
+    first = next(filter(None, map(str.strip, lines)), f"it ended with status {status}")
+    return re.sub(r"^nvdisasm (?:error|fatal) *: *", "", first)
+
+
+def _of_kernel(text: str, kernel: str) -> str:
+    """Return the part of a disassembly that belongs to a kernel's section."""
+    start = text.find(f".section\t.text.{kernel},")
+    if start < 0:
+        return text
+    end = text.find("\n\t.section", start + 1)
+    return text[start : end if end >= 0 else len(text)] + "\n"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pallasc.compiler.builds.bundling import WrittenBundle
 from pallasc.compiler.builds.provenance import files_read, origins
 from pallasc.compiler.builds.report import VariantResult
-from pallasc.compiler.references.samples import Samples
+from pallasc.compiler.references.comparison import Samples
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL
 from pallasc.specs.bundle.items import Item, item_of

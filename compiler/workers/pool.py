@@ -25,8 +25,7 @@ from typing import Literal, TypeVar
 
 from pallasc.cache.store import Store
 from pallasc.compiler.lowering.line_tables import LineTable
-from pallasc.compiler.toolchain.environment import declared_values
-from pallasc.compiler.toolchain.setup import Setup
+from pallasc.compiler.toolchain.setup import Setup, declared_values
 from pallasc.compiler.workers.messages import (
     Failed,
     FindLines,

@@ -41,14 +41,13 @@ from pallasc.compiler.inputs.request import (
     named_entries,
     place_of,
 )
-from pallasc.compiler.lowering import device_library
 from pallasc.compiler.lowering.compile import Job, Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
 from pallasc.compiler.lowering.kernel_output import pack, printed_text
 from pallasc.compiler.lowering.lower import Lowered
-from pallasc.compiler.lowering.ptxas_reports import Reports
-from pallasc.compiler.toolchain import nvjitlink
+from pallasc.compiler.lowering.resources import Reports
 from pallasc.compiler.toolchain.modules import module_of
+from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, offer_library
 from pallasc.compiler.workers.channel import Channel, decode
 from pallasc.compiler.workers.diagnostics import (
     STDERR,
@@ -91,7 +90,7 @@ from pallasc.specs.spec import Variant
 def main(arguments: list[str], channel: Channel) -> int:
     """Serve requests until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    nvjitlink.hide()
+    hide_nvjitlink()
     imports.record_imports()
     imports.read_sources_afresh()
     with os.fdopen(int(arguments[0]), "rb") as source:
@@ -148,7 +147,7 @@ def _session(request: Introduction) -> Session:
         toolkit=request.toolkit,
         reports=_reports(request.ptxas),
     )
-    device_library.offer(request.toolkit, Path(tempfile.gettempdir()))
+    offer_library(request.toolkit, Path(tempfile.gettempdir()))
     _import_compiler()
     store = Store(request.store, trust=Trust())
     # Stored digests of files are signed, too, and only the parent can check them.
@@ -506,7 +505,7 @@ class Session:
         Raises:
             PallascError: it is compiled to other cubins now, or not at all.
         """
-        from pallasc.compiler.lowering.xla_ptx import xla_ptx
+        from pallasc.compiler.lowering.compile import xla_ptx
 
         with self._again(request) as job:
             return PtxFound(ptx=xla_ptx(job, self.tools, request.cubins))

@@ -23,7 +23,7 @@ from selectors import EVENT_READ, EVENT_WRITE
 from typing import IO
 
 from pallasc.cache.format import size
-from pallasc.compiler.lowering.device_library import TOOLKIT
+from pallasc.compiler.toolchain.toolkit import TOOLKIT
 from pallasc.compiler.workers.channel import Frames, encode, key_line, make_key
 from pallasc.compiler.workers.messages import Failed, Group, Reply, Request, Task
 from pallasc.compiler.workers.warden import (
@@ -91,7 +91,7 @@ _SPLIT = re.compile(r"[\s,{}\udc80-\udcff]")
 def temporary_folder() -> str:
     """Return the folder for temporary files, `/tmp` where Mosaic could not read its path.
 
-    It contains the device library (`device_library`), and Mosaic names it in a line of options for
+    It contains the device library (`toolkit`), and Mosaic names it in a line of options for
     LLVM's passes, which is split at blanks, commas and braces, and has to be UTF-8.
     """
     folder = os.path.realpath(tempfile.gettempdir())

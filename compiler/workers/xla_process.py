@@ -1,11 +1,11 @@
 """Have XLA compile in a separate process if it would use another assembler in this one.
 
 A program may have loaded libnvJitLink, as torch and JAX on a GPU do, or have compiled before; and
-the device library of the system cannot be hidden here (`device_library`). Tracing and lowering stay
+the device library of the system cannot be hidden here (`toolkit`). Tracing and lowering stay
 in this process, so that closures compile; the module and XLA's options go to the other.
 
 The other is started as `python -X PLACE -P -m pallasc.compiler.workers.xla_process`;
-`device_library` says why. Frames on its standard input and output: eight bytes for the length, then
+`toolkit` says why. Frames on its standard input and output: eight bytes for the length, then
 a pickle. Requests: `("isa",)`, or `("compile", target, number of devices, MLIR bytecode, XLA's
 CompileOptions)`. Answers: `(True, result)`, or `(False, class of the error, its text, output
 meanwhile)`. It ends with its input.
@@ -28,13 +28,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from pallasc.compiler.lowering import device_library
-from pallasc.compiler.lowering.device_library import TOOLKIT
 from pallasc.compiler.lowering.diagnose import captured_output
-from pallasc.compiler.lowering.patches import patched
-from pallasc.compiler.lowering.ptxas_reports import Reports
-from pallasc.compiler.toolchain import nvjitlink
+from pallasc.compiler.lowering.jax_versions import patched
+from pallasc.compiler.lowering.resources import Reports
 from pallasc.compiler.toolchain.setup import Setup
+from pallasc.compiler.toolchain.toolkit import TOOLKIT, hide_nvjitlink, offer_library
 from pallasc.compiler.workers.worker_process import exit_in_words, temporary_folder
 from pallasc.errors import CompileError, ToolError, message_of
 from pallasc.specs.garbage import collector_past
@@ -72,8 +70,8 @@ def main(toolkit: str, folder: str) -> None:
         folder: of temporary files, which the command line names.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    nvjitlink.hide()
-    device_library.offer(Path(toolkit), Path(folder))
+    hide_nvjitlink()
+    offer_library(Path(toolkit), Path(folder))
     tempfile.tempdir = folder
     # The compiler prints to descriptor 1, which must not get among the frames.
     answers = os.fdopen(os.dup(1), "wb")
@@ -113,7 +111,7 @@ def _compile(target: Any, count: int, bytecode: bytes, options: bytes) -> bytes:
     from jax._src.interpreters import mlir
     from jaxlib.mlir import ir
 
-    from pallasc.compiler.lowering.topology import devices_for
+    from pallasc.compiler.lowering.jax_versions import devices_for
 
     library: Any = lib
     xla_client = library.xla_client

@@ -12,7 +12,7 @@ from pallasc.analysis.sass.disassembly import disassemble, disassemble_all
 from pallasc.analysis.sass.instructions import INSTRUCTION_BYTES, Code
 from pallasc.analysis.sass.join import pieces_of
 from pallasc.compiler.toolchain import toolchain
-from pallasc.compiler.toolchain.disassemble import sass
+from pallasc.compiler.toolchain.toolchain import sass
 from pallasc.errors import CorruptError, ToolError
 from pallasc.specs.artifacts.elf import parse_elf
 

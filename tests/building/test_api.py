@@ -183,10 +183,9 @@ def test_where_jax_keeps_to_another_assembler_only_the_first_call_compiles_twice
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from pallasc.compiler import api
-    from pallasc.compiler.lowering import compile, device_library
-    from pallasc.compiler.lowering.makers import OtherAssemblerError
-    from pallasc.compiler.lowering.ptxas_reports import Reports
-    from pallasc.compiler.toolchain import nvjitlink
+    from pallasc.compiler.lowering import compile
+    from pallasc.compiler.lowering.resources import OtherAssemblerError, Reports
+    from pallasc.compiler.toolchain import toolkit
 
     compiled: list[str] = []
 
@@ -201,8 +200,8 @@ def test_where_jax_keeps_to_another_assembler_only_the_first_call_compiles_twice
 
     monkeypatch.setattr(compile, "compile_job", compile_job)
     monkeypatch.setattr(compile, "lower_job", lambda job, process: None)
-    monkeypatch.setattr(nvjitlink, "hide", lambda: "")
-    monkeypatch.setattr(device_library, "other_library", lambda toolkit: "")
+    monkeypatch.setattr(toolkit, "hide_nvjitlink", lambda: "")
+    monkeypatch.setattr(toolkit, "other_library", lambda toolkit: "")
     reports = Reports(tmp_path / "assembler", tmp_path)
     monkeypatch.setattr(api, "_reports", lambda ptxas: reports)
     monkeypatch.setattr(api, "_process", lambda setup, target: Elsewhere)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pallasc.compiler.builds.report import VariantResult
-from pallasc.compiler.lowering.xla_ptx import written_kernels
+from pallasc.compiler.lowering.compile import written_kernels
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.workers.pool import Texts, find_ptx, without_ptx
 from pallasc.emulator.machine.machine import Machine

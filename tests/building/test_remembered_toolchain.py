@@ -15,8 +15,8 @@ from pallasc.cache.store import Store
 from pallasc.cli.main import main
 from pallasc.compiler.inputs import manifest
 from pallasc.compiler.inputs.manifest import choose_remembered, remember
-from pallasc.compiler.toolchain import installed
-from pallasc.compiler.toolchain.components import components
+from pallasc.compiler.toolchain import toolchain as installed
+from pallasc.compiler.toolchain.identity import components
 from pallasc.errors import NotCachedError, ToolError
 from pallasc.specs.lock import Lock
 
@@ -55,7 +55,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def locate_module(name: str, folders: Any) -> Path | None:
         return None if name.partition(".")[0].startswith(COMPILER) else located(name, folders)
 
-    for place in ("toolchain.toolchain", "toolchain.components", "toolchain.installed"):
+    for place in ("toolchain.toolchain", "toolchain.identity"):
         monkeypatch.setattr(f"pallasc.compiler.{place}.find_package", find_package)
     for place in ("toolchain.identity", "toolchain.modules"):
         monkeypatch.setattr(f"pallasc.compiler.{place}.locate_module", locate_module)

@@ -11,8 +11,8 @@ import pytest
 
 from pallasc.cli.render.why_text import explanation_text
 from pallasc.compiler.inputs.why import Explanation, explain_variants
-from pallasc.compiler.toolchain.installed import version_of
 from pallasc.compiler.toolchain.setup import prepare
+from pallasc.compiler.toolchain.toolchain import version_of
 
 DIGEST = re.compile("[0-9a-f]{64}")
 MADE = "scale@h100-sxm"

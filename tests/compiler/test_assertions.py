@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.lowering.assertions import failed_line
+from pallasc.compiler.lowering.diagnose import failed_line
 
 
 class Tiling:

@@ -9,9 +9,14 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.compiler.references import compare
-from pallasc.compiler.references.compare import compare_arrays, read_array, settle_tolerance
-from pallasc.compiler.references.comparison import Comparison, Mismatch
+from pallasc.compiler.references import comparison
+from pallasc.compiler.references.arrays import array_of
+from pallasc.compiler.references.comparison import (
+    Comparison,
+    Mismatch,
+    compare_arrays,
+    settle_tolerance,
+)
 from pallasc.specs.spec import Tolerance
 
 NAN, INF = float("nan"), float("inf")
@@ -63,7 +68,7 @@ def test_the_first_wrong_element_is_named() -> None:
 def test_arrays_longer_than_a_slice_are_compared_to_their_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(compare, "_SLICE", 3)
+    monkeypatch.setattr(comparison, "_SLICE", 3)
     got = np.arange(10, dtype=np.float32).reshape(2, 5)
     wanted = got.copy()
     wanted[1, 1], wanted[1, 4] = 5, 1
@@ -129,5 +134,5 @@ def test_device_bytes_become_arrays(
     dtype: str, data: bytes, values: list[float], tmp_path: Path
 ) -> None:
     (tmp_path / "a").write_bytes(data)
-    found = read_array(tmp_path / "a", dtype, [2])
+    found = array_of(np.fromfile(tmp_path / "a", np.uint8), dtype, [2])
     assert found.astype(np.float32).tolist() == values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pallasc.compiler.toolchain.environment import tool_folder
+from pallasc.compiler.toolchain.setup import tool_folder
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.lowering.instructions import check_instructions, need_of
+from pallasc.compiler.lowering.constructs import check_instructions, need_of
 from pallasc.errors import CompileError
 from pallasc.specs.targets import resolve_target
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.lowering.trees import leaves
+from pallasc.compiler.lowering.entry import leaves
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.artifacts.plan import Copy
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.lowering.patches import patched
+from pallasc.compiler.lowering.jax_versions import patched
 
 
 def _module() -> Any:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.compiler.lowering.ptxas_reports import Reports, first_on_path
-from pallasc.compiler.lowering.resources import Spills, parse_warnings
+from pallasc.compiler.lowering.resources import Reports, Spills, first_on_path, parse_warnings
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 
 OPTIONS = ("-arch=sm_90a", "--warn-on-spills", "-maxrregcount=32")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles, compare
-from pallasc.compiler.references.user_calls import kernel_call, run_reference
+from pallasc.compiler.references.reference_worker import kernel_call, run_reference
 from pallasc.errors import Location, PallascError, SpecError
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.plan import Binding

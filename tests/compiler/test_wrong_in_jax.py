@@ -12,7 +12,7 @@ import pytest
 
 from pallasc.cache.store import Store
 from pallasc.cli.main import main
-from pallasc.compiler.lowering.wrong_in_jax import BOOLEANS, STRIDE, WRONG_CONSTRUCTS
+from pallasc.compiler.lowering.constructs import BOOLEANS, STRIDE, WRONG_CONSTRUCTS
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
 FILE = Path(__file__).parent / "programs" / "wrong_in_jax.py"
@@ -33,6 +33,12 @@ kernels:
     matrix: {semantics: [Lane, Warpgroup]}
   - {name: selected, entry: "wrong_in_jax.py:selected", args: {x: "bool[1024]"}}
   - {name: first_selected, entry: "wrong_in_jax.py:first_selected", args: {x: "bool[8]"}}
+"""
+FAILING_SPEC = """\
+schema: 1
+targets: [sm_90a]
+kernels:
+  - {name: summed, entry: "wrong_in_jax.py:summed", args: {x: "bool[1024]"}}
 """
 WARNED = {
     "copied[stride=2]": "copied",
@@ -71,13 +77,29 @@ def test_each_wrong_construct_is_warned_about_once_with_its_line(
     assert {name: warning["source"] for name, warning in found.items()} == lines
     assert {warning["kind"] for warning in found.values()} == {"CompiledWrongly"}
     assert found["copied[stride=2]"]["text"] == (
-        f"this version of JAX compiles it wrongly: {STRIDE.does}. {STRIDE.instead}"
+        f"in this version of JAX, {STRIDE.does}. {STRIDE.instead}"
     )
     assert warnings(spec, capsys) == found  # a hit repeats them
     assert main(["build", str(spec), "-k", "copied", "--fail-on-warning", "CompiledWrongly"]) == 1
     capsys.readouterr()
     main(["check", str(spec), "-k", "copied", "--level", "artifact"])
     assert STRIDE.does in capsys.readouterr().err
+
+
+def test_a_kernel_that_fails_to_lower_shows_its_error_without_the_warning(
+    tmp_path: Path,
+    warm_store: Store,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PALLASC_CACHE_DIR", str(shutil.copytree(warm_store.root, tmp_path / "s")))
+    shutil.copy(FILE, tmp_path)
+    spec = tmp_path / "kernels.yaml"
+    spec.write_text(FAILING_SPEC)
+    assert main(["build", str(spec), "--jobs", "1"]) == 1
+    shown = capsys.readouterr().err
+    assert "NotImplementedError" in shown
+    assert "CompiledWrongly" not in shown
 
 
 @pytest.mark.parametrize("version", ["0.10", "0.12"])

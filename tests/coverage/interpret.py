@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from covering import CASES
 
-from pallasc.compiler.lowering.assertions import failed_line
+from pallasc.compiler.lowering.diagnose import failed_line
 from pallasc.compiler.lowering.entry import import_entry, import_function, static_value
 from pallasc.compiler.lowering.jax_versions import jax_mesh, on_one_device
 from pallasc.specs.arrays import ArraySpec

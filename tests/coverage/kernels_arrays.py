@@ -27,7 +27,7 @@ from jax.experimental.mosaic import gpu as mgpu
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
-from pallasc.compiler.lowering.wrong_in_jax import BOOLEANS
+from pallasc.compiler.lowering.constructs import BOOLEANS
 
 
 @covers("plgpu.load", "plgpu.Layout", looks=[ptx(r"ld\.global")], uninterpreted=NO_LAYOUTS)

@@ -14,7 +14,7 @@ from jax import lax
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
-from pallasc.compiler.lowering.wrong_in_jax import COLLECTIVE_PREFETCH
+from pallasc.compiler.lowering.constructs import COLLECTIVE_PREFETCH
 
 
 def added_to_three_times(x: Any) -> Any:

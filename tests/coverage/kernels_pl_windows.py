@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
 import pallasc
-from pallasc.compiler.lowering.wrong_in_jax import STRIDE
+from pallasc.compiler.lowering.constructs import STRIDE
 
 
 @covers("pl.max_contiguous", gaps=gone("max_contiguous"), note="it was for Triton alone")

@@ -30,9 +30,8 @@ from pallasc.compiler.lowering.compile import Job, Tools, action_fields
 from pallasc.compiler.lowering.lower import Lowered, Signature
 from pallasc.compiler.toolchain import identity as identities
 from pallasc.compiler.toolchain import modules
-from pallasc.compiler.toolchain.environment import compiling_environment, key_variables
 from pallasc.compiler.toolchain.identity import toolchain_identity
-from pallasc.compiler.toolchain.setup import Context
+from pallasc.compiler.toolchain.setup import Context, compiling_environment, key_variables
 from pallasc.compiler.toolchain.toolchain import Package, Toolchain
 from pallasc.specs import gpus
 from pallasc.specs.artifacts.plan import Binding

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pallasc.compiler.toolchain.environment import (
+from pallasc.compiler.toolchain.setup import (
     compiler_variables,
     compiling_environment,
     declared_fields,
@@ -154,7 +154,7 @@ def test_workers_look_for_modules_where_this_process_does(
 ) -> None:
     code = (
         "import sys, json; sys.path[:0] = json.loads(sys.argv[1])\n"
-        "from pallasc.compiler.toolchain.environment import settled\n"
+        "from pallasc.compiler.toolchain.setup import settled\n"
         "found = settled({'PYTHONPATH': '/some/folder'})\n"
         "print(json.dumps(['PYTHONPATH' in found, found.get('PYTHONNOUSERSITE')]))\n"
     )

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.toolchain.environment import (
+from pallasc.compiler.toolchain.setup import (
     compiler_variables,
     compiling_environment,
+    prepare,
     settled,
 )
-from pallasc.compiler.toolchain.setup import prepare
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pallasc.compiler.toolchain.environment import (
+from pallasc.compiler.toolchain.setup import (
     compiler_variables,
     compiling_environment,
     tool_folder,

@@ -49,3 +49,10 @@ def first_selected(x):
         out_gmem[...] = jnp.where(x_gmem[0], 1.0, 2.0) * jnp.ones(128)
 
     return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct((128,), jnp.float32))(x)
+
+
+def summed(x):
+    def body(x_gmem, out_gmem):
+        out_gmem[...] = jnp.cumsum(jnp.where(x_gmem[...], 1.0, 2.0))
+
+    return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, jnp.float32))(x)

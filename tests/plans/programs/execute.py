@@ -25,7 +25,7 @@ sys.path[:0] = [str(FOLDER), str(FOLDER.parent)]
 
 from plan_interpreter import Kernel, Memory, run_plan
 
-from pallasc.compiler.toolchain.environment import compiling_environment, tool_folder
+from pallasc.compiler.toolchain.setup import compiling_environment, tool_folder
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 
 _TOOLCHAIN = find_toolchain()

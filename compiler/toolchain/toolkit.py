@@ -1,15 +1,21 @@
-"""Keep libnvJitLink from assembling instead of ptxas.
+"""Make XLA and Mosaic GPU take the toolchain's assembler and device library, and no others.
 
-Where this library can be loaded, newer versions of XLA assemble inside the process and do not start
-ptxas. XLA has an option against that (`xla_compile`); the pass of Mosaic GPU that assembles has
+Where libnvJitLink can be loaded, newer versions of XLA assemble inside the process and do not start
+ptxas. XLA has an option against that (`compile_module`); the pass of Mosaic GPU that assembles has
 none: it asks the library for its version, and uses it from 12.5 on. NVIDIA's mathematical libraries
-link against it, so it must stay loadable: `import torch` in a kernel's module needs it.
-
-So a library that is made here is loaded first under its name. It reports no version and forwards
+link against it, so it must stay loadable: `import torch` in a kernel's module needs it. So a
+library that is made here is loaded first under its name. It reports no version and forwards
 everything else: it names the real library as its dependency, where the loader finds all other
-functions. The loader compares names before it searches folders, so whoever asks for libnvJitLink
-from then on gets this library. It is 64-bit ELF as in the System V ABI (gABI 4.1, chapters 4 and
+functions. The loader compares names before it searches folders, so every later request for
+libnvJitLink gets this library. It is 64-bit ELF as in the System V ABI (gABI 4.1, chapters 4 and
 5): a single function, mapped twice, executable and writable for the loader.
+
+Mosaic takes the device library from the first folder of a fixed list (`tsl::CandidateCudaRoots`)
+that has one: `cuda_sdk_lib` in the current folder, folders next to the program, `/usr/local/cuda`,
+`/opt/cuda`, then the wheels. For Python, TSL takes the first word of the command line that is not
+an option for the program. A worker is started with `-X` and a path, which Python ignores, and puts
+the toolchain next to that path. Another process cannot do that; if a folder that comes first has
+another library, XLA compiles in a separate process (`xla_process`).
 """
 
 from __future__ import annotations
@@ -22,10 +28,10 @@ import re
 import struct
 import sys
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
-from pallasc.compiler.toolchain.installed import find_package
+from pallasc.compiler.toolchain.toolchain import find_package
 
 _VERSION = b"nvJitLinkVersion"
 _CODE = {
@@ -42,7 +48,7 @@ _LOAD, _DYNAMIC_PART, _STACK = 1, 2, 0x6474E551
 _READ, _WRITE, _RUN = 4, 2, 1
 
 
-def hide() -> str:
+def hide_nvjitlink() -> str:
     """Load a library in place of libnvJitLink, if XLA would find the real library.
 
     Returns:
@@ -56,9 +62,9 @@ def hide() -> str:
 
 @cache
 def _hide(cuda: int, root: Path) -> str:
-    if before := loaded(cuda):
+    if before := loaded_nvjitlink(cuda):
         return before
-    real = find(cuda, root)
+    real = find_nvjitlink(cuda, root)
     if real is None or platform.machine() not in _CODE:
         return ""
     # Its name in the loader's list is that of the descriptor, so this stays open for good.
@@ -73,7 +79,7 @@ def _name(cuda: int) -> str:
     return f"libnvJitLink.so.{cuda}"
 
 
-def find(cuda: int, root: Path) -> Path | None:
+def find_nvjitlink(cuda: int, root: Path) -> Path | None:
     """Return the library that XLA's plugin in `root` would load, None if there is none."""
     return next(filter(Path.is_file, _places(cuda, root)), None)
 
@@ -104,7 +110,7 @@ def _library_path() -> str:
     return ""
 
 
-def loaded(cuda: int) -> str:
+def loaded_nvjitlink(cuda: int) -> str:
     """Return the path of the libnvJitLink that this process has loaded, "" for none."""
     with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
         for line in maps:
@@ -169,3 +175,59 @@ def stand_in(name: str, needed: str) -> bytes:
 def _program(kind: int, flags: int, offset: int, page: int, size: int, alignment: int) -> bytes:
     address = page + offset
     return struct.pack("<IIQQQQQQ", kind, flags, offset, address, address, size, size, alignment)
+
+
+TOOLKIT = "toolkit"
+"""The name that a worker's command line gives, in the folder of its temporary files."""
+
+_BESIDE = ("rules_ml_toolchain++cuda_redist_init_ext+cuda_nvcc", "cuda_nvcc")
+"""The names of the folder next to the program, from JAX 0.12 on and before."""
+
+_OF_THE_SYSTEM = (Path("/usr/local/cuda"), Path("/opt/cuda"))
+_LIBRARY = Path("nvvm", "libdevice", "libdevice.10.bc")
+
+
+def offer_library(toolkit: Path, folder: Path) -> None:
+    """Link a toolkit to where Mosaic looks first in a worker.
+
+    Args:
+        toolkit: the folder with `nvvm/libdevice`.
+        folder: of the worker's temporary files, as its command line names it.
+    """
+    beside = folder / f"{TOOLKIT}.runfiles"
+    beside.mkdir(exist_ok=True)
+    for name in _BESIDE:
+        with contextlib.suppress(FileExistsError):
+            (beside / name).symlink_to(toolkit)
+
+
+def other_library(toolkit: Path) -> str:
+    """Return the device library that Mosaic would take instead of `toolkit`'s, "" for none."""
+    for root in _roots():
+        place = root / _LIBRARY
+        if os.path.isdir(place.parent):  # the text of `python -c` is no path, and may be too long
+            return "" if _contents(place) == _contents(toolkit / _LIBRARY) else str(place)
+    return ""
+
+
+def _roots() -> Iterator[Path]:
+    """Yield the folders that come before the wheels, in Mosaic's order."""
+    yield Path("cuda_sdk_lib")
+    words = [word for word in sys.orig_argv[1:] if not word.startswith("-")]
+    for name in _BESIDE:
+        yield Path(f"{words[0] if words else ''}.runfiles", name)
+    yield from _OF_THE_SYSTEM
+
+
+def _contents(place: Path) -> bytes:
+    try:
+        status = os.stat(place)
+        return _read(place, status.st_size, status.st_mtime_ns)
+    except OSError:
+        return b""
+
+
+@lru_cache(maxsize=8)
+def _read(place: Path, *state: int) -> bytes:
+    """Return a file's bytes; `state` identifies the file."""
+    return place.read_bytes()

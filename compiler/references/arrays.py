@@ -1,0 +1,385 @@
+"""Arrays of kernels: random numbers, .npy and .npz files, and the bytes of device memory.
+
+numpy is imported where a file is read or written, and nowhere else.
+
+Random numbers are the same for the same seed on every machine. They are random bits of which some
+are fixed, so that every pattern is a number that kernels can compute with:
+
+* floating point: either sign, magnitudes from 1/8 up to 2, neither infinity nor NaN; for types
+  whose exponent has fewer than four bits or another bias, what the same bits mean there
+* whole numbers of up to 8 bits: all values; wider ones, which often count or index: 0 to 15
+* `bool`: either
+
+In files, types that numpy lacks are stored as their bits: bf16 as `<u2`, fp8 as `|u1`. What
+ml_dtypes makes of them, `<V2`, `<V1` and `<f1`, is read too. Types under eight bits take one byte
+for each element in the file, and are packed on the device, first element in the lowest bits.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import random
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from pallasc.errors import ArgumentError, SpecError, ToolError
+from pallasc.specs.dtypes import parse_dtype
+
+if TYPE_CHECKING:
+    import zipfile
+
+_LONGEST_HEAD_BYTES = 1 << 14
+"""More than the headers that numpy accepts."""
+_OWN = re.compile(r"bool|[iu](8|16|32|64)|f(16|32|64)|c(64|128)")
+"""What numpy has a type for."""
+_EIGHT_BIT_FLOAT = re.compile(rb"'[<|]f1'")
+"""ml_dtypes saves 8-bit floats as this, which numpy does not read."""
+
+
+def read_input(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: str) -> bytes:
+    """Return the bytes of an input as they lie in device memory, row-major.
+
+    Args:
+        path: a .npy file, or a .npz file that has an array of this name.
+        name: the input's name.
+        dtype: short name of the element type that it must have.
+        shape: the shape that it must have.
+        what: what the kernel is called in messages.
+
+    Raises:
+        SpecError: the file cannot be read, or is damaged.
+        ArgumentError: it holds another array.
+        ToolError: numpy is not installed.
+    """
+    with _opened(path, name, what) as (file, shown, what):
+        found, by_columns, data = _checked_head(file, shown, dtype, shape, what)
+        size = math.prod(shape) * found.itemsize
+        data += file.read(max(size + 1 - len(data), 0))
+    if len(data) != size:
+        more = "more than " if len(data) > size else ""
+        found_bytes = min(len(data), size)
+        raise SpecError(f"{shown} is damaged: {more}{found_bytes} bytes instead of {size}.")
+    if by_columns:
+        import numpy as np
+
+        data = np.frombuffer(data, found).reshape(shape, order="F").tobytes()
+    bits = parse_dtype(dtype).bits
+    if bits >= 8:
+        return data
+    packed = _packed(data, bits, found.kind)
+    if packed is None:
+        raise ArgumentError(f"{what}: {shown} holds numbers that are not {dtype}.")
+    return packed
+
+
+def check_input(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: str) -> None:
+    """Check dtype and shape of what `read_input` would read.
+
+    Raises:
+        SpecError, ArgumentError, ToolError: as `read_input`.
+    """
+    with _opened(path, name, what) as (file, shown, what):
+        _checked_head(file, shown, dtype, shape, what)
+
+
+def names_in(path: Path) -> list[str]:
+    """Return the names of the arrays in a .npz file.
+
+    Raises:
+        SpecError: the file cannot be read, or is not such an archive.
+    """
+    with _archive(path) as archive:
+        return sorted(n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy"))
+
+
+def named_with_devices(name: str, count: int) -> str:
+    """Return a kernel's name in messages about files, which have the devices in front."""
+    return f"{name}, whose files have its {count} devices in front" if count > 1 else name
+
+
+@contextmanager
+def needing_numpy(problem: str) -> Iterator[None]:
+    """Raise a `ToolError` that begins with `problem` if numpy or ml_dtypes is not installed."""
+    try:
+        yield
+    except ImportError as error:
+        raise ToolError(
+            f"{problem}: {error}.",
+            hint="Run pip install 'pallasc[emulate]', which brings numpy and ml_dtypes.",
+        ) from error
+
+
+@contextmanager
+def _opened(path: Path, name: str, what: str) -> Iterator[tuple[IO[bytes], str, str]]:
+    """Open the file of an array; also yield the names of file and array in messages."""
+    with _refusing(path), path.open("rb") as file:
+        is_archive = file.read(2) == b"PK"
+        file.seek(0)
+        if not is_archive:
+            yield file, str(path), f"{what}: {name}"
+            return
+    with _archive(path) as archive, archive.open(f"{name}.npy") as member:
+        yield member, f"{name} in {path}", what
+
+
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
+    import zipfile
+    import zlib
+
+    damage = (zipfile.BadZipFile, zlib.error, LookupError, RuntimeError, ValueError, EOFError)
+    try:
+        with _refusing(path), zipfile.ZipFile(path) as archive:
+            yield archive
+    except damage as error:
+        raise SpecError(
+            f"{path} is not a .npz file, or is damaged: {error}.",
+            hint="Write it with numpy.savez, each array under the name of its input.",
+        ) from error
+
+
+def _checked_head(
+    file: IO[bytes], shown: str, dtype: str, shape: tuple[int, ...], what: str
+) -> tuple[Any, bool, bytes]:
+    """Return dtype and order of an array that fits, and the bytes that were read after its header.
+
+    Nothing is allocated for an array that does not fit.
+    """
+    with needing_numpy(f"{shown} cannot be read"):
+        import numpy as np
+    start = _EIGHT_BIT_FLOAT.sub(b"'|u1'", file.read(_LONGEST_HEAD_BYTES), count=1)
+    head = io.BytesIO(start)
+    try:
+        version = np.lib.format.read_magic(head)
+    except ValueError as error:
+        hint = "Write it with numpy.save."
+        raise SpecError(f"{shown} is not a .npy file.", hint=hint) from error
+    read: Any = getattr(np.lib.format, f"read_array_header_{version[0]}_0", None)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            found_shape, by_columns, found = read(head)
+        is_plain = found.kind in "biufcV" and not found.fields and min(found_shape, default=0) >= 0
+    except Exception:  # noqa: BLE001 - whatever numpy raises for a damaged header
+        is_plain = False
+    if not is_plain:
+        raise SpecError(
+            f"{shown} holds no array of plain numbers: its header cannot be read.",
+            hint="Write it with numpy.save from an array without objects, text or fields.",
+        )
+    saved = _saved_dtype(dtype)
+    is_bits = found.kind == "V" and found.itemsize == saved.itemsize and not _OWN.fullmatch(dtype)
+    if found_shape != tuple(shape) or not (found == saved or is_bits):
+        of_bits = "" if _OWN.fullmatch(dtype) else f", for the bits of {dtype}"
+        raise ArgumentError(
+            f"{what}: {shown} holds {_short_name(found)}{list(found_shape)}, and the kernel takes "
+            f"{dtype}{list(shape)}.",
+            hint=f"Save an array of shape {list(shape)} and of numpy's type {saved.name}{of_bits}.",
+        )
+    return found, by_columns, head.read()
+
+
+def _short_name(dtype: Any) -> str:
+    """Return a numpy dtype as specs write it: float32 is f32."""
+    if dtype.kind == "V":
+        return f"V{dtype.itemsize}"
+    name = "bool" if dtype.kind == "b" else f"{dtype.kind}{8 * dtype.itemsize}"
+    return f"big-endian {name}" if dtype.str[0] == ">" else name
+
+
+def _saved_dtype(dtype: str) -> Any:
+    """Return numpy's dtype for an element type in a file, an integer of its bits if it has none.
+
+    Raises:
+        ArgumentError: files have none for it.
+    """
+    import numpy as np
+
+    bits = parse_dtype(dtype).bits
+    if _OWN.fullmatch(dtype):
+        return np.dtype(parse_dtype(dtype).jax_name.rstrip("_"))
+    if 8 % bits and bits < 8:
+        raise ArgumentError(f".npy files have no type for {dtype}.")
+    return np.dtype(f"{'i' if dtype.startswith('i') else 'u'}{max(1, bits // 8)}")
+
+
+def npy_bytes(dtype: str, shape: tuple[int, ...], data: bytes) -> bytes:
+    """Return the .npy file of an array, whose bytes are given as they lie in device memory.
+
+    Raises:
+        ArgumentError: files have no type for it.
+        ToolError: numpy is not installed.
+    """
+    with needing_numpy("results cannot be written"):
+        import numpy as np
+    saved = _saved_dtype(dtype)
+    array = np.frombuffer(data, np.uint8)
+    if (bits := parse_dtype(dtype).bits) < 8:
+        array = _unpacked(array, bits, math.prod(shape), signed=saved.kind == "i")
+    file = io.BytesIO()
+    np.save(file, array.view(saved).reshape(shape))
+    return file.getvalue()
+
+
+def _packed(data: bytes, bits: int, kind: str) -> bytes | None:
+    """Return elements of a byte each as they lie in device memory, None if one has more bits."""
+    import numpy as np
+
+    elements = np.frombuffer(data, np.uint8)
+    if kind == "i":
+        fits = np.isin(elements.view(np.int8) >> (bits - 1), (0, -1))
+    else:
+        fits = elements >> bits == 0
+    if kind != "V" and not fits.all():
+        return None
+    columns = np.unpackbits(elements[:, None], axis=1, count=bits, bitorder="little")
+    return np.packbits(columns, bitorder="little").tobytes()
+
+
+def _unpacked(data: Any, bits: int, count: int, *, signed: bool) -> Any:
+    """Return packed elements with a byte for each, as an array of uint8 or int8."""
+    import numpy as np
+
+    columns = np.unpackbits(data, bitorder="little")[: count * bits].reshape(count, bits)
+    elements = np.packbits(columns, axis=1, bitorder="little").reshape(-1)[:count]
+    if not signed:
+        return elements
+    half = 1 << (bits - 1)
+    return (elements.astype(np.int8) ^ half) - half
+
+
+def array_of(
+    data: Any, dtype: str, shape: Sequence[int], layout: Sequence[int] | None = None
+) -> Any:
+    """Return a numpy array from the bytes of device memory, an array of uint8.
+
+    Args:
+        data: the bytes.
+        dtype: short name.
+        shape: sizes of the dimensions.
+        layout: dimensions, minor to major; None for row-major.
+
+    Raises:
+        SpecError: numpy has no such type.
+    """
+    import numpy as np
+
+    kind, bits = numpy_dtype(dtype), parse_dtype(dtype).bits
+    if bits >= 8:
+        if layout is None:
+            return data.view(kind).reshape(shape)
+        order = list(reversed(layout))
+        return data.view(kind).reshape([shape[dim] for dim in order]).transpose(np.argsort(order))
+    elements = _unpacked(data, bits, math.prod(shape), signed=dtype.startswith("i"))
+    return (elements.view if dtype.startswith("f") else elements.astype)(kind).reshape(shape)
+
+
+def bytes_in_layout(data: bytes, shape: Sequence[int], layout: Sequence[int]) -> bytes:
+    """Return the bytes of a row-major array in a layout, which lists dimensions from the minor one.
+
+    Raises:
+        ToolError: numpy is not installed.
+    """
+    with needing_numpy("an array that is not row-major cannot be read"):
+        import numpy as np
+    items = np.frombuffer(data, f"V{len(data) // max(1, math.prod(shape))}").reshape(shape)
+    return items.transpose(tuple(reversed(layout))).tobytes()
+
+
+def numpy_dtype(dtype: str) -> Any:
+    """Return numpy's type for a short name.
+
+    Raises:
+        SpecError: neither numpy nor ml_dtypes has it.
+    """
+    import ml_dtypes
+    import numpy as np
+
+    name = parse_dtype(dtype).jax_name
+    kind = getattr(np, name, None) or getattr(ml_dtypes, name, None)
+    if kind is None:
+        raise SpecError(f"numpy has no type for {dtype}.", hint="Upgrade ml_dtypes.")
+    return np.dtype(kind)
+
+
+_CHUNK_BYTES = 3 << 18
+"""Holds whole elements of every size, six bits included."""
+_WIDEST_OF_ANY_VALUE = 8
+_SMALL = 0xF
+_FREE_EXPONENT_BITS = 2
+_SMALL_FLOAT = re.compile(r"f(?P<bits>\d)e(?P<exponent>\d)m(?P<mantissa>\d)\w*")
+_EXPONENT_BITS = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11, "c64": 8, "c128": 11}
+_MANTISSA_BITS = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52, "c64": 23, "c128": 52}
+
+
+def random_bytes(dtype: str, size: int, *, seed: int, name: str) -> bytes:
+    """Return the bytes of an array as they lie in device memory.
+
+    Args:
+        dtype: short name of the element type.
+        size: how many bytes.
+        seed: chooses the numbers.
+        name: of the array; arrays of different names hold different numbers.
+    """
+    return b"".join(_chunks(dtype, size, random.Random(f"{seed} {name} {dtype}")))
+
+
+def names_by_device(name: str, count: int) -> list[str]:
+    """Return what `random_bytes` is given as the name of an array on each of several devices."""
+    return [name, *(f"{name} of device {device}" for device in range(1, count))]
+
+
+def _chunks(dtype: str, size: int, source: random.Random) -> Iterator[bytes]:
+    free, fixed = (_repeated(pattern, dtype) for pattern in bit_patterns(dtype))
+    for start in range(0, size, _CHUNK_BYTES):
+        bits = int.from_bytes(source.randbytes(_CHUNK_BYTES), "little")
+        chunk = (bits & free | fixed).to_bytes(_CHUNK_BYTES, "little")
+        yield chunk[: min(size - start, _CHUNK_BYTES)]
+
+
+def _repeated(pattern: int, dtype: str) -> int:
+    """Return a pattern for one element as a number that covers a whole chunk."""
+    bits = _pattern_bits(dtype)
+    unit_bytes = math.lcm(bits, 8) // 8
+    unit = sum(pattern << at for at in range(0, 8 * unit_bytes, bits)).to_bytes(
+        unit_bytes, "little"
+    )
+    return int.from_bytes(unit * (_CHUNK_BYTES // unit_bytes), "little")
+
+
+def _pattern_bits(dtype: str) -> int:
+    """Return the bits of an element, of a part of it where it is complex."""
+    bits = parse_dtype(dtype).bits
+    return bits // 2 if dtype.startswith("c") else bits
+
+
+def bit_patterns(dtype: str) -> tuple[int, int]:
+    """Return which bits of an element are random, and which are always set.
+
+    For a complex type, this describes each part of an element.
+    """
+    bits = _pattern_bits(dtype)
+    if dtype == "bool":
+        return 1, 0
+    if dtype[0] in "iu":
+        return ((1 << bits) - 1 if bits <= _WIDEST_OF_ANY_VALUE else _SMALL), 0
+    small = _SMALL_FLOAT.match(dtype)
+    exponent = int(small["exponent"]) if small else _EXPONENT_BITS[dtype]
+    mantissa = int(small["mantissa"]) if small else _MANTISSA_BITS[dtype]
+    # The exponent of 1 is 0111…1: of the three below it and itself only the last two bits differ.
+    first = ((1 << (exponent - 1)) - 1) >> _FREE_EXPONENT_BITS << _FREE_EXPONENT_BITS
+    sign = (1 << (bits - 1)) if bits > exponent + mantissa else 0
+    free = sign | (((1 << _FREE_EXPONENT_BITS) - 1) << mantissa) | ((1 << mantissa) - 1)
+    return free, first << mantissa
