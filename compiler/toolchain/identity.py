@@ -24,7 +24,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pallasc.cache.format import is_name
 from pallasc.cache.stat_digest import file_holding
@@ -38,7 +38,9 @@ from pallasc.compiler.toolchain.toolchain import (
 from pallasc.errors import ToolError
 from pallasc.specs import variables
 from pallasc.specs.canonical import canonical_json, digest
-from pallasc.specs.lock import VARIABLE, Component
+
+if TYPE_CHECKING:
+    from pallasc.specs.lock import Component
 
 COMPILING = ("compiler.lowering", "compiler.executable")
 """From a callable to a checked artifact."""
@@ -424,6 +426,8 @@ def components(
         versions: those of `versions_of`.
         variables: the environment variables that reach the compiler.
     """
+    from pallasc.specs.lock import VARIABLE, Component
+
     named = {label: (value, versions.get(label, "")) for label, value in identity.items()}
     if "python" in identity:
         python = identity["python"].partition(",")[0].removeprefix("cpython ")
@@ -439,6 +443,8 @@ def components(
 
 def package_components(held: Mapping[str, str | None], versions: Any) -> dict[str, Component]:
     """Return installed packages, by digests and versions, as components; without those missing."""
+    from pallasc.specs.lock import Component
+
     told = versions if isinstance(versions, Mapping) else {}
     return {
         name: Component(held_digest, str(told.get(name, "")))
@@ -449,6 +455,8 @@ def package_components(held: Mapping[str, str | None], versions: Any) -> dict[st
 
 def components_in(fields: Mapping[str, str], versions: Any) -> dict[str, Component]:
     """Return the components that the fields of a request key name, as a manifest has them."""
+    from pallasc.specs.lock import VARIABLE
+
     told = versions if isinstance(versions, Mapping) else {}
     return components(
         {k.removeprefix(TOOL): v for k, v in fields.items() if k.startswith(TOOL)},
