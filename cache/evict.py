@@ -13,12 +13,14 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.cache.files import Identity
-from pallasc.cache.inventory import Inventory, ManifestFile, PackFile, RecordFile
-from pallasc.cache.uses import Held
 from pallasc.errors import SpecError
+
+if TYPE_CHECKING:
+    from pallasc.cache.files import Identity
+    from pallasc.cache.inventory import Inventory, ManifestFile, PackFile, RecordFile
+    from pallasc.cache.uses import Held
 
 DEFAULT_BYTES = 10 * 2**30
 SIZE_VARIABLE, AGE_VARIABLE = "PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE"

@@ -150,7 +150,7 @@ def test_a_deadlock_is_told_with_barrier_arrivals_and_line(
 ) -> None:
     finding = only(results[name])
     assert finding["rule"] == "deadlock"
-    assert f"{arrivals} arrivals)" in finding["message"]
+    assert f"{arrivals} arrivals (num_arrivals=" in finding["message"]
     assert finding["location"]["line"] == line(text, checking)
     place, *context = finding["places"]
     assert f"and {warps - 1} more wait for" in place["text"]

@@ -80,7 +80,7 @@ def test_a_worker_whose_answer(
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = answers(pair.address, timeout_s=2.0 if behavior == "gives none" else 600.0)
     assert errors(found) == []
-    assert 0 < len(log.read_text().splitlines()) < NUMBER
+    assert 0 < len(log.read_text().splitlines()) < 2 * NUMBER
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 128 << 10
 
 
