@@ -9,10 +9,15 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+_CUDA_MAJOR = int(version("cuda-bindings").partition(".")[0])
+NO_PARAMETERS = (None,) if _CUDA_MAJOR >= 13 else ()
+"""First argument of `cuCtxCreate`, which it has since CUDA 13."""
 
 # Parameters of 8, 128 and 4 bytes, 512 bytes of shared memory, variables; limits on threads.
 _PLAIN = """

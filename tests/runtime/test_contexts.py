@@ -6,7 +6,7 @@ from typing import Any
 
 import made
 import pytest
-from rig import in_thread
+from rig import NO_PARAMETERS, in_thread
 
 from pallasc.errors import DriverError
 from pallasc.runtime.device.devices import active, current_context, get_device
@@ -81,7 +81,7 @@ def test_a_context_of_the_programs_own_is_no_obstacle(runtime: Any, framework: A
     a, b, out = _arrays(framework)
     with active(get_device(0)) as driver:
         kernel.into(a, b, out=out)
-        own = driver.call("cuCtxCreate", None, 0, 0, what="a context")
+        own = driver.call("cuCtxCreate", *NO_PARAMETERS, 0, 0, what="a context")
         for _ in range(3):
             kernel.into(a, b, out=out)
         assert current_context() == int(own)

@@ -387,6 +387,7 @@ def message(name: str, world: World) -> list[str]:
         FAULTS[name](world)
     error = caught.value
     text = re.sub(r"[0-9a-f]{64}|(?<=cubin )[0-9a-f]{12}", "…", str(error))
+    text = re.sub(r"(?<=made by CUDA toolkit )\d+\.\d+", "…", text)
     return [f"{type(error).__name__} {error.exit_code}", *text.splitlines()]
 
 

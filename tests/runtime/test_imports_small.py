@@ -69,7 +69,9 @@ def _modules(done: Any) -> set[str]:
 def test_an_import_loads_nothing_large(names: Sequence[str], fresh_process: Any) -> None:
     loaded = _modules(fresh_process(f"import {', '.join(names)}\n{_LOADED}"))
     assert "pallasc" in loaded
-    assert loaded & (UNWANTED | {"cuda"}) == set()
+    # A file of cuda-bindings 12 imports it in every process.
+    bare = _modules(fresh_process(_LOADED))
+    assert (loaded - bare) & (UNWANTED | {"cuda"}) == set()
 
 
 _NUMPY = _LAUNCH.replace("from pallasc.runtime.adapters.device_arrays import DeviceArray", "")

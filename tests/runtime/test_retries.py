@@ -6,7 +6,7 @@ from typing import Any
 
 import made
 import pytest
-from rig import in_thread
+from rig import NO_PARAMETERS, in_thread
 
 from pallasc.errors import ArgumentError, DriverError
 from pallasc.runtime.device.devices import active, current_context, get_device
@@ -87,7 +87,7 @@ def test_a_fill_without_a_context_goes_on_behind_the_launch(runtime: Any, framew
 def _own() -> int:
     """Make a context of the program's own current."""
     with active(get_device(0)) as driver:
-        own = driver.call("cuCtxCreate", None, 0, 0, what="a context")
+        own = driver.call("cuCtxCreate", *NO_PARAMETERS, 0, 0, what="a context")
         driver.bindings.cuCtxPopCurrent()
     driver.call("cuCtxPushCurrent", own, what="a context")
     return int(own)

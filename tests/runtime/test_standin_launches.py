@@ -135,7 +135,7 @@ def test_shared_memory_is_allowed_up_to_the_opt_in_limit(rig: Rig) -> None:
     [
         (4, 32, "none", 1),
         (0, 32, "none", 1),
-        (17, 1, "none", 1),
+        (16, 1, "none", 1),
         (9, 101, "none", 1),
         (9, 100, "none", 0),
         (14, 2, "none", 1),

@@ -99,20 +99,18 @@ for name, arguments in calls.items():
 
 def test_a_hidden_function_is_missing(fresh_process: FreshProcess) -> None:
     done = fresh_process(_MISSING, hide=["cuKernelGetParamInfo"], driver=13020)
-    assert done.stdout.splitlines() == [
-        "function cuKernelGetParamInfo is not found",
-        "cuStreamGetId is there",
-        "cuKernelGetFunction is there",
-    ]
+    missing, *there = done.stdout.splitlines()
+    assert "cuKernelGetParamInfo" in missing
+    assert "not found" in missing
+    assert there == ["cuStreamGetId is there", "cuKernelGetFunction is there"]
 
 
 def test_an_old_driver_lacks_newer_functions(fresh_process: FreshProcess) -> None:
     done = fresh_process(_MISSING, driver=12030)
-    assert done.stdout.splitlines() == [
-        "function cuKernelGetParamInfo is not found",
-        "cuStreamGetId is there",
-        "cuKernelGetFunction is there",
-    ]
+    missing, *there = done.stdout.splitlines()
+    assert "cuKernelGetParamInfo" in missing
+    assert "not found" in missing
+    assert there == ["cuStreamGetId is there", "cuKernelGetFunction is there"]
 
 
 def _in_child(work: Callable[[], int]) -> int:

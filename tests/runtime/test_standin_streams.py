@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rig import Rig, code_of, cubin, pointer, value_of
+from rig import NO_PARAMETERS, Rig, code_of, cubin, pointer, value_of
 from standin import Launch, Standin
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
@@ -335,7 +335,7 @@ def test_events_do_not_reach_the_legacy_stream_beside_a_blocking_capture(rig: Ri
 def test_a_kernel_reaches_the_memory_of_its_own_context(rig: Rig) -> None:
     driver = rig.driver
     ours, pooled = rig.allocate(64), int(value_of(driver.cuMemAllocAsync(64, 0)))
-    own = value_of(driver.cuCtxCreate(None, 0, 0))
+    own = value_of(driver.cuCtxCreate(*NO_PARAMETERS, 0, 0))
     theirs = rig.allocate(64)
     assert rig.launch("four", [pointer(theirs), *[pointer(pooled)] * 3]) == 0
     assert rig.synchronize() == 0

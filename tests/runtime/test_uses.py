@@ -11,7 +11,7 @@ import made
 import numpy as np
 import pytest
 from orders import races
-from rig import in_thread
+from rig import NO_PARAMETERS, in_thread
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.adapters.device_arrays import DeviceArray
@@ -144,6 +144,7 @@ def _names(runtime: Any, work: Callable[[], Any]) -> list[str]:
     return [call.name for call in runtime.calls()]
 
 
+@pytest.mark.skipif(not NO_PARAMETERS, reason="contexts of cuda-bindings 12 are never equal")
 def test_a_launch_asks_the_driver_for_no_more_than_it_needs(runtime: Any) -> None:
     inputs = dict.fromkeys("abc", "f32[4, 64]")
     kernel = made.kernel(made.artifact(made.launch("four", 0, 1, 2, 3), inputs=inputs))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +13,8 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -97,12 +98,9 @@ def _files_of(distributions: Iterable[str]) -> Iterator[tuple[str, Path]]:
             continue
         seen.add(name)
         found = importlib.metadata.distribution(name)
-        needed = (
-            requirement for requirement in found.requires or () if "extra ==" not in requirement
-        )
-        waiting += [
-            re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower() for requirement in needed
-        ]
+        for requirement in map(Requirement, found.requires or ()):
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name.lower())
         for file in found.files or ():
             if ".." not in file.parts:
                 yield str(file), Path(str(file.locate()))
