@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 STATUSES = ("passed", "found", "not checked")
 _WIDTH = max(map(len, STATUSES))
 _FROM_STORE = "from the store"
+_MOST_ERROR_LINES = 20
 _MOST_LEFT = 20
 """Variants that an interrupted check names as not checked."""
 
@@ -119,7 +120,10 @@ def error_lines(report: Report) -> Iterator[str]:
                 stopped.setdefault(error_text(error), []).append(f"{check.id}: {level}")
     for text, (first, *others) in stopped.items():
         more = f" and {count(len(others), 'other result')}" if others else ""
-        yield f"{first}{more}: {text}"
+        lines = text.splitlines()
+        yield "\n".join([f"{first}{more}: {lines[0]}", *lines[1:_MOST_ERROR_LINES]])
+        if len(lines) > _MOST_ERROR_LINES:
+            yield f"  … {count(len(lines) - _MOST_ERROR_LINES, 'more line')} (--json has all)"
 
 
 def rule_lines(report: Report, levels: tuple[Level, ...]) -> Iterator[str]:

@@ -352,6 +352,14 @@ def test_an_error_of_several_variants_is_told_once_with_its_place() -> None:
     assert [*error_lines(report)] == [told]
 
 
+def test_a_long_error_is_cut_in_text() -> None:
+    error = SpecError("\n".join(f"line {n}" for n in range(200)), location=Location("ref.py", 3))
+    stopped = VariantCheck("a", None, None, None, errors={"artifact": error})
+    lines = "\n".join(error_lines(Report((stopped,), 1.0, ("artifact",)))).splitlines()
+    assert lines[0].endswith("ref.py:3: line 0")
+    assert lines[-2:] == ["line 19", "  … 180 more lines (--json has all)"]
+
+
 def _waits(text: str, ptx_line: int) -> Place:
     return Place(text, ptx_line=ptx_line, waits=True)
 
