@@ -12,10 +12,10 @@ from pallasc.cli.arguments.options import (
     compile_options,
     count_option,
     json_option,
-    require_store_option,
     selection_options,
     specs_argument,
     store_option,
+    store_setting,
 )
 from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.launching.launching import CollectOptions, launch_options
@@ -38,7 +38,7 @@ from pallasc.cli.terminal.output import echo
 @selection_options
 @compile_options
 @store_option
-@require_store_option
+@store_setting
 @remote_options
 @json_option("the figures")
 def command(

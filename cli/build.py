@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import click
 
@@ -23,12 +23,11 @@ from pallasc.cli.arguments.options import (
     json_option,
     junit_option,
     quiet_option,
-    require_store_option,
-    selection_options,
-    signed_store_option,
     specs_argument,
     store_option,
+    store_setting,
     supervision_options,
+    variant_options,
 )
 from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.arguments.shard import shard_option, take_share
@@ -51,61 +50,55 @@ class _Options(BuildOptions):
     executor: str | None
 
 
-@click.command("build", cls=Command, short_help="Compile specs into the store.")
+class BuildCommand(Command):
+    """The command, with its options in groups."""
+
+    groups: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Select": ("targets", "expression", "shard"),
+        "Compile": (
+            "jobs", "timeout_s", "memory_bytes", "executor", "keep_going", "dry_run", "watch",
+            "reproduce",
+        ),
+        "Cache": ("store_root", "remote", "remote_write"),
+        "Lock": ("frozen", "locked", "lock", "baseline"),
+        "Output": (
+            "explain", "fail_on_warning", "quiet", "as_json", "junit", "annotations",
+        ),
+    }  # fmt: skip
+
+
+@click.command("build", cls=BuildCommand, short_help="Compile specs into the store.")
 @specs_argument()
-@selection_options
-@compile_options
-@executor_option
-@supervision_options
-@click.option(
-    "--keep-going/--fail-fast",
-    default=True,
-    show_default=True,
-    help="After a failure, compile the other variants, or stop.",
-)
-@click.option(
-    "--dry-run", is_flag=True, help="Compile nothing; say what would be compiled, and why."
-)
-@watch_option
-@frozen_options
+@variant_options
 @shard_option
-@file_option(
-    "--baseline",
-    'The lock or bundle that rules of budgets, such as registers: "+8", are relative to; '
-    "pallasc.lock by default.",
-)
-@count_option(
-    "--reproduce",
-    "Afterwards compile N variants twice, each alone in a process, and compare their bytes with "
-    "each other and with the store's.",
-)
-@click.option("--explain", is_flag=True, help="Say why each miss was a miss, field by field.")
+@compile_options
+@supervision_options
+@executor_option
 @click.option(
-    "--lines",
-    is_flag=True,
-    help="Afterwards find the lines of your source for machine code and PTX, which "
-    "`pallasc inspect` shows.",
+    "--fail-fast",
+    "keep_going",
+    flag_value=False,
+    default=True,
+    help="Stop after the first failure.",
 )
-@junit_option
-@quiet_option
-@annotations_option("failures, spills and warnings")
+@click.option("--dry-run", is_flag=True, help="Compile nothing; list what would be compiled.")
+@watch_option
+@count_option("--reproduce", "Then compile N variants twice more, and compare.")
 @store_option
-@require_store_option
+@store_setting
 @remote_options
-@click.option(
-    "--warnings",
-    is_flag=True,
-    help="Show the warnings that were printed while variants were compiled: those of Python, "
-    "logging, the standard error output; of hits too.",
-)
+@frozen_options
+@file_option("--baseline", 'A lock or bundle, for budgets such as registers: "+8".')
+@click.option("--explain", is_flag=True, help="Say why each miss was a miss, field by field.")
 @fail_on_warning_option
-@signed_store_option
+@quiet_option
 @json_option("the report")
+@junit_option
+@annotations_option("problems")
 def command(
     specs: tuple[str, ...],
     targets: tuple[str, ...],
     expression: str | None,
-    all_points: bool,
     store_root: Path | None,
     lock: Path | None,
     baseline: Path | None,
@@ -113,47 +106,26 @@ def command(
     annotations: str | None,
     junit: Path | None,
     reproduce: int | None,
-    lines: bool,
     as_json: bool,
-    warnings: bool,
     quiet: bool,
     dry_run: bool,
     watch: bool,
     frozen: bool,
     locked: bool,
-    require_signed: bool,
     **options: Unpack[_Options],
 ) -> int:
     """Compile every variant of SPECS that is not in the store yet.
 
-    SPECS are YAML files, Python files with @pallasc.kernel or pallasc.declare, or folders of both.
-    Each variant gets a line on the standard error output: "hit" was in the store; "lowered" was
-    too, but had to be lowered again to see that; "shared" is the same as another variant of this
-    build; "compiled" was compiled now; "failed" comes with its message, the line of your source and
-    the end of what it printed. A terminal also shows what is running. Ctrl-C or SIGTERM ends the
-    build at once; what is finished is kept.
-
-    With --watch, the build goes on: it compiles again what a change of a spec, or of a file that
-    compiling reads, has changed, in processes that are ready, and prints what that did to times,
-    registers, spills and sizes. Errors are shown, and the watch goes on until Ctrl-C.
-
-    Warnings that were printed while a variant was traced, lowered and compiled (those of Python,
-    logging at WARNING and above, the standard error output) are kept with it, and counted at the
-    end, for hits too.
+    SPECS are YAML files, Python files with @pallasc.kernel or pallasc.declare, or folders. Each
+    variant gets a line on the standard error output: "hit", "lowered" (a hit that had to be lowered
+    again to see that), "shared" (the same as another variant), "compiled", or "failed". Ctrl-C
+    keeps what is finished.
 
     Examples:
-      pallasc build kernels.yaml
       pallasc build kernels.yaml --target sm_90a --target b200
       pallasc build specs/ -k "matmul and m=4096" --jobs 4 --timeout 600
-      pallasc build specs/ --dry-run --explain
-      pallasc build specs/ --locked --junit report.xml --annotations github
-      pallasc build specs/ --fail-fast --json > report.json
-      pallasc build specs/ --executor dask://scheduler:8786
-      pallasc build specs/ --locked --shard 3/8
-      pallasc build specs/ --baseline released.pallasc
+      pallasc build specs/ --locked --shard 3/8 --junit report.xml --annotations github
       pallasc build kernels.yaml --target h100-sxm --watch
-      pallasc build specs/ --lines
-      pallasc build specs/ --warnings --fail-on-warning "no tuning|cache miss"
 
     --json prints one object:
       schema       1
@@ -197,26 +169,21 @@ def command(
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.summary import print_notes, summary
-    from pallasc.cli.source.views import found_lines, tell_missing
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.options import Options, load_baseline
 
-    if lines and (frozen or dry_run):
-        other = "--frozen" if frozen else "--dry-run"
-        raise click.UsageError(f"--lines compiles once more, and {other} compiles nothing.")
     if reproduce and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"
         raise click.UsageError(f"--reproduce compiles, and {other} compiles nothing.")
     if watch:
         refuse_unwatchable(click.get_current_context())
     outputs = Outputs(as_json=as_json, junit=junit, annotations=annotations)
-    opening = partial(open_store, store_root, require_signed=require_signed)
+    opening = partial(open_store, store_root)
     with outputs.reporting_errors():
         how = Options(**options, compile=not dry_run, frozen=frozen, hold_rows=True)
         if watch:
-            selection = (targets, expression, baseline, all_points)
-            return _watch(specs, *selection, how, opening, warnings=warnings, quiet=quiet)
+            return _watch(specs, targets, expression, baseline, how, opening, quiet=quiet)
         if frozen or locked or (lock is not None and shard is None):
             from pallasc.compiler.builds.locked import load_locked
 
@@ -233,7 +200,7 @@ def command(
                 on_tick=reading.tick,
                 broken=reading.broken,
             )
-            chosen = reader.select(specs, targets, expression, all_points=all_points)
+            chosen = reader.select(specs, targets, expression)
             variants = chosen.variants
             share = take_share(shard, variants, lock, progress.mention)
             variants = share.variants if share else variants
@@ -257,16 +224,13 @@ def command(
                     on_event=progress,
                 )
                 report = with_reproduction(report, reproduction)
-            if lines:
-                found = found_lines(report.results, store, how, progress.mention)
         if reproduction is not None:
             _print_reproduction(reproduction, report, quiet=quiet)
         print_notes(report, store)
-        if ending := summary(report, progress.screen, warnings=warnings, quiet=quiet):
+        if ending := summary(report, progress.screen, quiet=quiet):
             progress.screen.write(f"{ending}\n")
         outputs.write(report, reproduction, share)
-    missing = tell_missing(found) if lines else 0
-    return report.exit_code or missing
+    return report.exit_code
 
 
 def _watch(
@@ -274,19 +238,17 @@ def _watch(
     targets: tuple[str, ...],
     expression: str | None,
     baseline: Path | None,
-    all_points: bool,
     options: Options,
     opening: Callable[[], Store],
     *,
-    warnings: bool,
     quiet: bool,
 ) -> int:
     from pallasc.cli.render.watching import watch_builds
     from pallasc.compiler.builds.watch import Watch
 
     here = replace(options, executor=None)
-    with Watch(specs, here, targets, expression, baseline, all_points) as watch:
-        return watch_builds(watch, opening, warnings=warnings, quiet=quiet)
+    with Watch(specs, here, targets, expression, baseline) as watch:
+        return watch_builds(watch, opening, quiet=quiet)
 
 
 def _print_reproduction(reproduction: Reproduction, report: Report, *, quiet: bool) -> None:

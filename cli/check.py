@@ -21,10 +21,10 @@ from pallasc.cli.arguments.options import (
     json_option,
     junit_option,
     quiet_option,
-    require_store_option,
     selection_options,
     specs_argument,
     store_option,
+    store_setting,
 )
 from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.arguments.shard import shard_option, take_share
@@ -99,7 +99,7 @@ class _Request(NamedTuple):
 )
 @annotations_option("findings and failures")
 @store_option
-@require_store_option
+@store_setting
 @remote_options
 @json_option("the report")
 def command(
@@ -138,6 +138,10 @@ def command(
     as the waits of the kernel allow; other schedules (--schedules) have other orders. It needs no
     source: in bundles it finds faults, races, deadlocks and uninitialized results.
 
+    Ends with exit code 1 if something was found, and 4 if no level could check any variant. Ctrl-C
+    or SIGTERM ends it with 130: reports are written with what was checked until then, and name
+    what was not.
+
     Examples:
       pallasc check kernels.yaml
       pallasc check kernels.yaml --level interpreter -k "matmul and m=128" --seed 7
@@ -168,10 +172,6 @@ def command(
       errors       of Python specs whose process died or was stopped; the others are checked
       error        why nothing was checked, such as a mistake in a spec
     What a variant does not have is null or empty.
-
-    Ends with exit code 1 if something was found, and 4 if no level could check any variant. Ctrl-C
-    or SIGTERM ends it with 130: reports are written with what was checked until then, and name
-    what was not.
     """
     from pallasc.checks.levels import chosen_levels
     from pallasc.checks.subject import Options

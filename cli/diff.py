@@ -12,8 +12,8 @@ from pallasc.cli.arguments.options import (
     compile_options,
     json_option,
     quiet_option,
-    require_store_option,
     store_option,
+    store_setting,
     supervision_options,
 )
 from pallasc.cli.arguments.remote import remote_options
@@ -75,7 +75,7 @@ class _Options(TypedDict):
 @compile_options
 @supervision_options
 @store_option
-@require_store_option
+@store_setting
 @remote_options
 def command(
     sides: tuple[str, ...],
@@ -106,7 +106,7 @@ def command(
       sass       machine code with registers and labels renamed by first use, scheduling apart: only
                  registers or stalls that differ are no difference; another order is told apart
       lines      instructions by source line; specs are compiled once more to find their lines, of
-                 other sides the store has them after pallasc build --lines
+                 other sides the store has them after pallasc inspect --lines
       raw        machine code as it is
 
     The exit code is 0 whether or not anything differs; with --exit-code it is 1 where it does.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import json_option, ptxas_option
+from pallasc.cli.arguments.options import json_option, ptxas_setting
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("doctor", cls=Command, short_help="Check that what compiling needs is installed.")
-@ptxas_option
+@ptxas_setting
 @json_option("what was found")
 def command(ptxas: Path | None, as_json: bool) -> None:
     """Look for every package and tool; show what is missing and how to install it.
@@ -40,7 +40,7 @@ def command(ptxas: Path | None, as_json: bool) -> None:
 
     Examples:
       pallasc doctor
-      pallasc doctor --ptxas /usr/local/cuda/bin/ptxas
+      PALLASC_PTXAS=/usr/local/cuda/bin/ptxas pallasc doctor
       pallasc doctor --json | jq -r ".items[] | select(.problem).fix"
 
     --json prints one object:

@@ -13,10 +13,10 @@ from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     LoadOptions,
     compile_options,
-    require_store_option,
     selection_options,
     specs_argument,
     store_option,
+    store_setting,
     supervision_options,
 )
 from pallasc.cli.arguments.remote import remote_options
@@ -105,7 +105,7 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
 @compile_options
 @supervision_options
 @store_option
-@require_store_option
+@store_setting
 @remote_options
 def command(
     specs: tuple[str, ...],
@@ -129,7 +129,7 @@ def command(
     For --lines and --source a variant is compiled once more, with the lines of your source, unless
     the store has them; its PTX and machine code have to be those of the artifact, byte for byte. Of
     action keys and bundles, which come without source, lines are shown that were found before:
-    pallasc build --lines finds them, pallasc bundle create --lines adds them.
+    pallasc inspect SPECS --lines finds them, pallasc bundle create --lines adds them.
 
     Examples:
       pallasc inspect kernels.yaml

@@ -16,11 +16,10 @@ from pallasc.cli.arguments.options import (
     json_option,
     lock_option,
     quiet_option,
-    require_store_option,
     selection_options,
-    signed_store_option,
     specs_argument,
     store_option,
+    store_setting,
     supervision_options,
 )
 from pallasc.cli.arguments.remote import remote_options
@@ -45,10 +44,9 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @compile_options
 @supervision_options
 @store_option
-@require_store_option
+@store_setting
 @remote_options
 @fail_on_warning_option
-@signed_store_option
 @quiet_option
 @json_option("the differences")
 def command(
@@ -59,7 +57,6 @@ def command(
     expression: str | None,
     all_points: bool,
     store_root: Path | None,
-    require_signed: bool,
     quiet: bool,
     as_json: bool,
     **options: Unpack[BuildOptions],
@@ -103,7 +100,7 @@ def command(
     from pallasc.compiler.builds.options import Options
     from pallasc.specs.lock import LOCK_FILE
 
-    store = open_store(store_root, require_signed=require_signed)
+    store = open_store(store_root)
     with store_progress(store, hits=False, quiet=quiet) as progress:
         variants = load_variants(
             specs,

@@ -13,10 +13,10 @@ from pallasc.cli.arguments.options import (
     LoadOptions,
     compile_options,
     quiet_option,
-    require_store_option,
     selection_options,
     specs_argument,
     store_option,
+    store_setting,
     supervision_options,
 )
 from pallasc.cli.arguments.remote import remote_options
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 @compile_options
 @supervision_options
 @store_option
-@require_store_option
+@store_setting
 @remote_options
 @quiet_option
 def command(
@@ -84,7 +84,8 @@ def command(
     The file has all that it shows, and asks for nothing from elsewhere: an overview, a page for
     each kernel with its variants as a table and as plots, and a page for each variant with source,
     PTX, SASS, tensor maps and launch plan. Findings are those that `pallasc check` stored with its
-    default options; source lines are there after `pallasc build --lines`. docs/report.md shows it.
+    default options; source lines are there after `pallasc inspect --lines`. docs/report.md has an
+    example.
 
     Needs pallasc[report].
 

@@ -15,10 +15,10 @@ from pallasc.cli.arguments.options import (
     file_option,
     json_option,
     launching_options,
-    require_store_option,
     selection_options,
     specs_argument,
     store_option,
+    store_setting,
 )
 from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.launching.launching import CollectOptions, launch_options
@@ -57,7 +57,7 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 @compile_options
 @launching_options
 @store_option
-@require_store_option
+@store_setting
 @remote_options
 @json_option("the results")
 def command(

@@ -4,6 +4,7 @@ With --check nothing is written, with --write nothing fails. A page of results i
 where the kernels in tests/coverage are others than those of the results.
 
 * `cli.md`: the help of every command, and the exit codes with the errors that lead to them
+* `json.md`: what every command prints with `--json`
 * `coverage.md`: what of Pallas compiles, from the results in tests/coverage
 * `opcodes.md`: the PTX instructions that the emulator executes
 * `targets.md`: the models that can be compiled for
@@ -21,6 +22,7 @@ from pathlib import Path
 import click
 
 from pallasc import errors
+from pallasc.cli.arguments.command import Command
 from pallasc.cli.main import COMMANDS, root
 from pallasc.cli.render.failures import CLOSED_PIPE, INTERRUPTED, OUTPUT_LOST
 from pallasc.cli.targets import COLUMNS, rows
@@ -40,21 +42,38 @@ import opcodes_page  # noqa: E402 - it lies beside this file
 
 def cli_page() -> str:
     """Return the reference of the command line."""
-    parts = ["# Command line", NOTE, _help("pallasc", root), *_commands(), _exit_codes()]
+    helps = [
+        f"{'#' * len(name.split())} {name}\n\n{_help(name, command)}"
+        for name, command in _commands()
+    ]
+    parts = ["# Command line", NOTE, _help("pallasc", root), *helps, _exit_codes()]
     return "\n\n".join(parts) + "\n"
 
 
-def _commands() -> Iterator[str]:
+def json_page() -> str:
+    """Return the reference of the JSON that commands print."""
+    intro = (
+        "Each object has `schema`, which is 1. Fields are never removed or given another meaning "
+        "without a new number; new ones may be added."
+    )
+    texts = [
+        f"## {name}\n\n```text\n{command.json_text}\n```"
+        for name, command in _commands()
+        if isinstance(command, Command) and command.json_text
+    ]
+    return "\n\n".join(["# JSON output", NOTE, intro, *texts]) + "\n"
+
+
+def _commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield every command and subcommand with its full name."""
     for name in COMMANDS:
         command = root.get_command(click.Context(root), name)
         if command is None:
             raise SystemExit(f"docs/generate.py: the command {name} does not exist")
-        yield f"## pallasc {name}"
-        yield _help(f"pallasc {name}", command)
+        yield f"pallasc {name}", command
         if isinstance(command, click.Group):
             for inner, subcommand in command.commands.items():
-                yield f"### pallasc {name} {inner}"
-                yield _help(f"pallasc {name} {inner}", subcommand)
+                yield f"pallasc {name} {inner}", subcommand
 
 
 def _help(name: str, command: click.Command) -> str:
@@ -112,6 +131,7 @@ def pages() -> dict[str, str]:
     """Return every generated file of docs/ with its text."""
     return {
         "cli.md": cli_page(),
+        "json.md": json_page(),
         "coverage.md": coverage_page.coverage_page(NOTE),
         "opcodes.md": opcodes_page.opcodes_page(NOTE),
         "spec.schema.json": json_schema_text(),

@@ -110,7 +110,7 @@ def _notes(
     elif kernel.ptx is None:
         yield Note("A kernel of XLA's, which comes without PTX and source lines.")
     elif not has_lines:
-        yield Note("The store has no source lines of it.", "pallasc build SPECS --lines")
+        yield Note("The store has no source lines of it.", "pallasc inspect SPECS --lines")
 
 
 def _sass(code: Code, kernel: KernelResources, artifact: Artifact) -> dict[str, object]:

@@ -1,16 +1,17 @@
-"""Commands as click has them, with three additions.
+"""Commands as click has them, with a few additions.
 
-Help texts keep paragraphs that are laid out by hand, every usage error names the command whose help
-to read, and each command takes `--traceback`.
+Help texts keep paragraphs that are laid out by hand, long lists of options are grouped, every usage
+error names the command whose help to read, and each command takes `--traceback`. What a docstring
+says about `--json` is on the page `docs/json.md` and not in the help.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -22,10 +23,20 @@ class ErrorOptions:
     traceback: bool = False
 
 
+_JSON = "\n\n--json "
+"""What the paragraph of a docstring begins with that describes the JSON output; it is the last."""
+
+
 class Command(click.Command):
-    """A command whose help keeps examples and lists as its docstring has them."""
+    """A command whose help keeps examples and lists as its docstring has them.
+
+    Attributes:
+        json_text: what the command's docstring says about `--json`, "" if it says nothing.
+        groups: the headings in a long list of options, each with the names of its parameters.
+    """
 
     hide_traceback = True
+    groups: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     def __init__(
         self,
@@ -35,7 +46,9 @@ class Command(click.Command):
         **kwargs: Any,
     ) -> None:
         params = [*(params or ()), _traceback_option(hidden=self.hide_traceback)]
-        super().__init__(help=keep_layout(help or ""), params=params, **kwargs)
+        text, mark, described = inspect.cleandoc(help or "").partition(_JSON)
+        self.json_text = (mark + described).strip()
+        super().__init__(help=keep_layout(text), params=params, **kwargs)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments."""
@@ -46,6 +59,19 @@ class Command(click.Command):
         """Run the command."""
         with _usage_errors_of(ctx):
             return super().invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options below the headings of `groups`; those of no group come last."""
+        if not self.groups:
+            super().format_options(ctx, formatter)
+            return
+        options = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        records = {p.name: record for p in options if (record := p.get_help_record(ctx))}
+        for heading, names in self.groups.items():
+            with formatter.section(heading):
+                formatter.write_dl([records.pop(name) for name in names])
+        with formatter.section("Other"):
+            formatter.write_dl(list(records.values()))
 
 
 class Group(Command, click.Group):

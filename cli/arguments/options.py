@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import click
 
@@ -83,7 +84,9 @@ def specs_argument(*, required: bool = True) -> Callable[[F], F]:
 
 def json_option(what: str) -> Callable[[F], F]:
     """Return the option `--json`, described as printing `what`."""
-    return click.option("--json", "as_json", is_flag=True, help=f"Print {what} as JSON.")
+    return click.option(
+        "--json", "as_json", is_flag=True, help=f"Print {what} as JSON; see docs/json.md."
+    )
 
 
 def file_option(name: str, text: str, *, parameter: str | None = None) -> Callable[[F], F]:
@@ -173,13 +176,13 @@ def select_by(*, target: str, expression: str) -> Callable[[F], F]:
             shell_complete=_complete_target,
             help=f"{target}; repeatable.",
         ),
-        expression_option(f"Take only the variants that match EXPR{expression}."),
+        expression_option(f"Take the variants that match EXPR{expression}."),
     )
 
 
 variant_options = select_by(
-    target="A model or architecture in place of the spec's own targets",
-    expression=": a part of a name, param=value, target=sm_90a, with and, or, not and parentheses",
+    target="Compile for this model or architecture",
+    expression=', such as "matmul and m=64"',
 )
 """Which variants of specs a command takes that takes all points of tuned kernels."""
 
@@ -198,18 +201,32 @@ store_option = click.option(
     type=click.Path(path_type=Path),
     metavar="PATH",
     envvar="PALLASC_CACHE_DIR",
-    show_envvar=True,
     help="The folder of the store.",
 )
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 
-ptxas_option = click.option(
-    "--ptxas",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="The assembler to use instead of the one in NVIDIA's wheel.",
-)
+
+def from_environment(parameter: str, read: Callable[[Mapping[str, str]], Any]) -> Callable[[F], F]:
+    """Return a decorator that passes a command what `read` finds in the environment."""
+
+    def add(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            return function(*args, **{parameter: read(os.environ)}, **options)
+
+        return cast(F, call)
+
+    return add
+
+
+def _ptxas(environ: Mapping[str, str]) -> Path | None:
+    path = environ.get("PALLASC_PTXAS")
+    return Path(path) if path else None
+
+
+ptxas_setting = from_environment("ptxas", _ptxas)
+"""`PALLASC_PTXAS`: the assembler to use instead of the one in NVIDIA's wheel."""
 
 compile_options = together(
     click.option(
@@ -217,16 +234,15 @@ compile_options = together(
         "--jobs",
         type=WholeNumber(1),
         metavar="N",
-        help="Compile in at most N processes at once; by default, as many as cores and memory "
-        "allow.",
+        help="Compile in at most N processes at once.",
     ),
-    ptxas_option,
+    ptxas_setting,
 )
 
 
 def lock_option(what: str) -> Callable[[F], F]:
     """Return the option `--lock`, which names the lock file that `what` describes."""
-    return file_option("--lock", f"{what}; pallasc.lock in the current folder when left out.")
+    return file_option("--lock", f"{what}; by default ./pallasc.lock.")
 
 
 frozen_options = together(
@@ -234,14 +250,14 @@ frozen_options = together(
         "--frozen", is_flag=True, help="Compile nothing; fail where something is missing."
     ),
     click.option("--locked", is_flag=True, help="Fail where something differs from the lock file."),
-    lock_option("The lock file of --frozen and --locked"),
+    lock_option("The lock file"),
 )
 
 quiet_option = click.option(
     "-q",
     "--quiet",
     is_flag=True,
-    help="Print only errors and warnings about the store; where something fails, also the totals.",
+    help="Print only what goes wrong.",
 )
 
 junit_option = file_option("--junit", "Write the report as JUnit XML; - prints it.")
@@ -252,36 +268,29 @@ def annotations_option(what: str) -> Callable[[F], F]:
     return click.option(
         "--annotations",
         type=click.Choice(["github"]),
-        help=f"Print {what} in a form that GitHub shows at their lines.",
+        help=f"Print {what} for GitHub's views.",
     )
 
 
-signed_store_option = click.option(
-    "--require-signed-store",
-    "require_signed",
-    is_flag=True,
-    help="Use only store entries that a trusted key signed, and compile the rest; the same as "
-    "PALLASC_REQUIRE_SIGNED_STORE=1.",
-)
+def _store_is_required(environ: Mapping[str, str]) -> bool:
+    """Return whether a store that cannot be written is an error.
 
-
-def _required(ctx: click.Context, _: click.Parameter, required: bool | None) -> bool:
-    """Return whether a store that cannot be written is an error; by default it is one in CI."""
-    if required is not None:
-        return required
+    Raises:
+        SpecError: `PALLASC_REQUIRE_STORE` is neither 1 nor 0.
+    """
     from pallasc.cli.terminal.workspace import is_ci
+    from pallasc.errors import SpecError
 
+    text = environ.get("PALLASC_REQUIRE_STORE", "")
+    if text not in ("", "0", "1"):
+        raise SpecError(f"PALLASC_REQUIRE_STORE is {text!r}, and must be 1 or 0.")
     # In CI a store that cannot be written compiles everything again in each run.
-    return is_ci(os.environ)
+    return text == "1" if text else is_ci(environ)
 
 
-require_store_option = click.option(
-    "--require-store/--no-require-store",
-    default=None,
-    callback=_required,
-    help="Fail with exit code 4 where the store cannot be written, or go on without it; "
-    "without either, fail where $CI is set and not false.",
-)
+store_setting = from_environment("require_store", _store_is_required)
+"""`PALLASC_REQUIRE_STORE`: 1 fails where the store cannot be written, 0 goes on without it; by
+default a build fails in CI."""
 
 
 def _patterns(
@@ -326,10 +335,9 @@ executor_option = click.option(
     "--executor",
     callback=_executor,
     envvar="PALLASC_EXECUTOR",
-    show_envvar=True,
     metavar="ADDRESS",
-    help="Compile on the workers of a dask cluster: dask://HOST:8786, dask+tls://HOST:8786, or "
-    "dask: for a cluster on this machine.",
+    help="Compile on a dask cluster: dask://HOST:8786, dask+tls://HOST:8786, or dask: for one on "
+    "this machine.",
 )
 
 fail_on_warning_option = click.option(
@@ -337,8 +345,7 @@ fail_on_warning_option = click.option(
     multiple=True,
     callback=_patterns,
     metavar="PATTERN",
-    help="Fail a variant, with exit code 1, if one of its warnings matches this regular "
-    "expression, ignoring case; hits too. Repeatable.",
+    help="Fail a variant if one of its warnings matches this regular expression; repeatable.",
 )
 
 
@@ -420,8 +427,7 @@ def _process_limits(
             "memory_bytes",
             callback=_memory_bytes,
             metavar="SIZE",
-            help=f"Stop {process} that uses more than this, such as 4GiB; at least 64MiB. "
-            f"Default: {memory}.",
+            help=f"Stop {process} that uses more, such as 4GiB. Default: {memory}.",
         ),
     )
 

@@ -1,9 +1,9 @@
-"""The options of the remote store: `--remote`, `--no-remote`, `--remote-write`."""
+"""The options of the remote store: `--remote` and `--remote-write`."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
 
 _TIMEOUT_S = 60.0
-_NO_REMOTE, _WRITE = "pallasc.no_remote", "pallasc.remote_write"
-_TIMEOUT = "pallasc.remote_timeout"
+_WRITE, _TIMEOUT = "pallasc.remote_write", "pallasc.remote_timeout"
 """Where the context of a command holds what the eager options say."""
+_NONE = "none"
+"""What `--remote` is given to use no remote store."""
 
 
-def _noted(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    ctx.meta[_NO_REMOTE if param.name == "no_remote" else _WRITE] = value
+def _noted(ctx: click.Context, _: click.Parameter, value: bool | None) -> None:
+    ctx.meta[_WRITE] = value
 
 
 def _settings(ctx: click.Context, _: click.Parameter, url: str | None) -> RemoteSettings | None:
@@ -28,19 +29,14 @@ def _settings(ctx: click.Context, _: click.Parameter, url: str | None) -> Remote
 
     Raises:
         SpecError: a setting is wrong.
-        click.UsageError: two options contradict each other.
+        click.UsageError: there is no remote store to write to.
     """
     if ctx.resilient_parsing:  # while a shell completes a command
         return None
     write = ctx.meta.get(_WRITE)
-    if ctx.meta.get(_NO_REMOTE):
-        if url is not None or write:
-            other = "--remote" if url is not None else "--remote-write"
-            raise click.UsageError(f"{other} and --no-remote contradict each other.")
-        return None
     from pallasc.compiler.builds.options import remote_settings
 
-    settings = remote_settings(os.environ, url=url, write=write)
+    settings = None if url == _NONE else remote_settings(os.environ, url=url, write=write)
     if settings is None and write:
         raise click.UsageError(
             "--remote-write needs a remote store: name it with --remote or PALLASC_REMOTE."
@@ -107,16 +103,8 @@ remote_options = together(
         "--remote",
         callback=_settings,
         metavar="URL",
-        help="Take what the store does not have from this remote store: s3://, gs://, az://, "
-        "https:// or file://; PALLASC_REMOTE, or remote of [tool.pallasc], when left out.",
-    ),
-    click.option(
-        "--no-remote",
-        is_flag=True,
-        is_eager=True,
-        expose_value=False,
-        callback=_noted,
-        help="Use no remote store.",
+        help="Take what the store lacks from this remote store, or from no remote store for "
+        '"none".',
     ),
     click.option(
         "--remote-write/--no-remote-write",
@@ -124,7 +112,6 @@ remote_options = together(
         is_eager=True,
         expose_value=False,
         callback=_noted,
-        help="Send what is compiled to the remote store, or only read; PALLASC_REMOTE_WRITE, or "
-        "remote-write of [tool.pallasc], when left out.",
+        help="Send what is compiled to the remote store, or only read.",
     ),
 )

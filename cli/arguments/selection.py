@@ -14,26 +14,19 @@ if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
 
 
-def open_store(
-    root: Path | None, *, check_folders: bool = True, require_signed: bool = False
-) -> Store:
+def open_store(root: Path | None, *, check_folders: bool = True) -> Store:
     """Return the store; its warnings go to the standard error output.
 
     Args:
         root: its folder; by default as for `Store`.
         check_folders: refuse a store in which something else is in the place of a folder.
-        require_signed: ignore entries that no trusted key signed.
 
     Raises:
         CorruptError: `check_folders` found such a place.
     """
     from pallasc.cache.store import Store
 
-    store = Store(
-        root,
-        warn=lambda text: echo(f"warning: {text}", err=True),
-        require_signed=require_signed,
-    )
+    store = Store(root, warn=lambda text: echo(f"warning: {text}", err=True))
     if check_folders:
         store.folders.check()
     return store

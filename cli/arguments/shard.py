@@ -28,8 +28,7 @@ shard_option = click.option(
     "--shard",
     callback=_shard,
     metavar="K/N",
-    help="Take only shard K of N, such as 3/8. N jobs with the same lock file have each variant "
-    "exactly once.",
+    help="Take shard K of N, such as 3/8; N jobs with one lock take each variant once.",
 )
 
 

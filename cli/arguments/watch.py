@@ -8,7 +8,7 @@ from click.core import ParameterSource
 watch_option = click.option(
     "--watch",
     is_flag=True,
-    help="Go on until Ctrl-C, and compile again what a change of a file has changed.",
+    help="Compile again after each change of a file, until Ctrl-C.",
 )
 
 _NOTHING = "compiles nothing"
@@ -20,7 +20,6 @@ _REFUSED = {
     "lock": "names the lock file of --frozen and --locked",
     "shard": "builds one of the shares of several machines, and a watch builds for one user",
     "reproduce": "compiles everything twice more; run it when the edits are done",
-    "lines": "compiles everything once more; run it when the edits are done",
     "executor": "compiles on a cluster, and the processes of a watch are on this machine",
     "junit": _REPORT,
     "annotations": _REPORT,

@@ -16,11 +16,10 @@ from pallasc.cli.arguments.options import (
     frozen_options,
     json_option,
     quiet_option,
-    require_store_option,
     selection_options,
-    signed_store_option,
     specs_argument,
     store_option,
+    store_setting,
     supervision_options,
 )
 from pallasc.cli.arguments.remote import remote_options
@@ -63,10 +62,9 @@ if TYPE_CHECKING:
 @compile_options
 @supervision_options
 @store_option
-@require_store_option
+@store_setting
 @remote_options
 @fail_on_warning_option
-@signed_store_option
 @quiet_option
 @json_option("what was written")
 def command(
@@ -77,7 +75,6 @@ def command(
     expression: str | None,
     all_points: bool,
     store_root: Path | None,
-    require_signed: bool,
     quiet: bool,
     as_json: bool,
     split_by: SplitBy | None,
@@ -121,7 +118,7 @@ def command(
     from pallasc.compiler.builds.options import Options
 
     options = Options(**build)
-    store = open_store(store_root, require_signed=require_signed)
+    store = open_store(store_root)
     with store_progress(store, hits=False, quiet=quiet) as progress:
         reader = SpecReader(
             store=store,

@@ -22,20 +22,16 @@ _WRONG = "CompiledWrongly"
 _PRODUCT = re.compile(r"(?:^|_)(?:gemm|dot)(?:_|\d|\.|$)")
 
 
-def remarks(report: Report, *, warnings: bool = False, added: bool = True) -> list[str]:
+def remarks(report: Report, *, added: bool = True) -> list[str]:
     """Return a build's remarks, line by line.
 
     Args:
         report: what the build did.
-        warnings: show all warnings, instead of counting those that need not make a kernel wrong.
         added: list the kernels that XLA added around Pallas kernels.
     """
-    lines = _without_kernel(report.results)
-    if added:
-        lines += _added(report.results)
-    if warnings:
-        return lines + _shown(report.results)
-    return [*lines, *compiled_wrongly(report.results), *_counted(report.results)]
+    results = report.results
+    xla = _added(results) if added else []
+    return [*_without_kernel(results), *xla, *_shown(results)]
 
 
 def facts(result: VariantResult) -> list[str]:
@@ -99,34 +95,28 @@ def _described(name: str) -> str:
     return f"{text} (a matrix product)" if _PRODUCT.search(name) else text
 
 
-def _counted(results: Sequence[VariantResult]) -> list[str]:
-    matching = [r for r in results if any(each.kind != _WRONG for each in r.diagnostics)]
-    if not matching:
-        return []
-    number = count(
-        sum(each.count for r in matching for each in r.diagnostics if each.kind != _WRONG),
-        "warning",
-    )
-    return [f"{number} in {count(len(matching), 'variant')}: pallasc build --warnings shows them"]
-
-
 def compiled_wrongly(results: Sequence[VariantResult]) -> list[str]:
     """Return the warnings about constructs that JAX compiles wrongly."""
     return _shown(results, _WRONG)
 
 
 def _shown(results: Sequence[VariantResult], kind: str | None = None) -> list[str]:
-    """Return every warning, or those of one kind, with the variants that they belong to."""
-    groups: dict[str, list[VariantResult]] = {}
+    """Return the warnings, or those of one kind, with the variants that they belong to.
+
+    Warnings that JAX compiles a construct wrongly come first.
+    """
+    groups: dict[tuple[bool, str], list[VariantResult]] = {}
     for result in results:
         for warning in result.diagnostics:
             if kind not in (None, warning.kind):
                 continue
-            groups.setdefault(str(warning), []).append(result)
+            groups.setdefault((warning.kind != _WRONG, str(warning)), []).append(result)
     lines = []
-    for text, matching in groups.items():
+    for (_, text), matching in sorted(groups.items(), key=lambda item: item[0][0])[:_MOST_LISTED]:
         lines += [f"  {line}".rstrip() for line in printable(text).splitlines()]
         lines.append(f"    {count(len(matching), 'variant')}: {names(matching)}")
+    if len(groups) > _MOST_LISTED:
+        lines.append(f"  and {count(len(groups) - _MOST_LISTED, 'more warning')} (--json has all)")
     return ["warnings:", *lines] if lines else []
 
 

@@ -17,13 +17,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report
 
 
-def summary(
-    report: Report,
-    screen: Screen | None = None,
-    *,
-    warnings: bool = False,
-    quiet: bool = False,
-) -> str:
+def summary(report: Report, screen: Screen | None = None, *, quiet: bool = False) -> str:
     """Return the end of a build's output; one line where nothing stands out.
 
     Its last line is `3 variants in 1.2 s: 1 hit (33 %), 2 compiled, 14 s saved`.
@@ -31,12 +25,11 @@ def summary(
     Args:
         report: what the build did.
         screen: gives colours, and the columns of a line where they are limited.
-        warnings: show all warnings, instead of counting them.
         quiet: nothing but what went wrong; an empty text where nothing did.
     """
     if quiet:
-        return _summary_of_failures(report, screen, warnings=warnings)
-    lines = [*map(printable, remarks(report, warnings=warnings))]
+        return _summary_of_failures(report, screen)
+    lines = [*map(printable, remarks(report))]
     if report.remote is not None and report.remote.requests:
         lines.append(printable(str(report.remote)))
     lines.append(totals_line(report, screen))
@@ -48,15 +41,14 @@ def summary(
     return "\n".join([*map(printable, highlights(report, columns)), *lines])
 
 
-def _summary_of_failures(report: Report, screen: Screen | None, *, warnings: bool) -> str:
-    lines = [*map(printable, remarks(report, warnings=True, added=False))] if warnings else []
-    if report.exit_code:
-        from pallasc.cli.render.highlights import highlights
+def _summary_of_failures(report: Report, screen: Screen | None) -> str:
+    if not report.exit_code:
+        return ""
+    from pallasc.cli.render.highlights import highlights
 
-        columns = screen.line_columns if screen else None
-        lines += map(printable, highlights(report, columns, failures=True))
-        lines.append(totals_line(report, screen))
-    return "\n".join(lines)
+    columns = screen.line_columns if screen else None
+    failures = map(printable, highlights(report, columns, failures=True))
+    return "\n".join([*failures, totals_line(report, screen)])
 
 
 def print_notes(report: Report, store: Store) -> None:

@@ -25,22 +25,19 @@ if TYPE_CHECKING:
 _MOST_NAMED = 3
 
 
-def watch_builds(
-    watch: Watch, open_store: Callable[[], Store], *, warnings: bool, quiet: bool
-) -> int:
+def watch_builds(watch: Watch, open_store: Callable[[], Store], *, quiet: bool) -> int:
     """Build until a signal ends it; return the exit code of an interrupted build.
 
     Args:
         watch: what to build.
         open_store: opens the store for one build.
-        warnings: show all warnings of the first build.
         quiet: print only what goes wrong.
 
     Raises:
         PallascError: the first build cannot begin, for another reason than a mistake in a spec.
     """
     before = Before()
-    report = _first(watch, open_store(), before, warnings=warnings, quiet=quiet)
+    report = _first(watch, open_store(), before, quiet=quiet)
     if not quiet:
         echo(f"watching {count(len(watch.files), 'file')}; Ctrl-C ends", err=True)
     while report is None or not report.interrupted:
@@ -48,9 +45,7 @@ def watch_builds(
     return report.exit_code
 
 
-def _first(
-    watch: Watch, store: Store, before: Before, *, warnings: bool, quiet: bool
-) -> Report | None:
+def _first(watch: Watch, store: Store, before: Before, *, quiet: bool) -> Report | None:
     """Build for the first time; None where a spec has a mistake, which may be put right."""
     is_missing = not all(map(os.path.exists, watch.paths))
     with store_progress(store, quiet=quiet) as progress:
@@ -62,7 +57,7 @@ def _first(
             progress.say(f"error: {error_text(error)}")
             return None
     print_notes(report, store)
-    if ending := summary(report, progress.screen, warnings=warnings, quiet=quiet):
+    if ending := summary(report, progress.screen, quiet=quiet):
         progress.screen.write(f"{ending}\n")
     _prepare(watch, report, store, before)
     return report

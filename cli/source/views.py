@@ -69,7 +69,7 @@ def held_lines(
             where = "its bundle"
         else:
             lines = read_source_lines(store, action_key)
-            hint = "Find them where its spec is: pallasc build SPECS --lines"
+            hint = "Find them where its spec is: pallasc inspect SPECS --lines"
             where = "the store"
         missing = f"{variant.id}: {where} has no source lines of it."
         found[variant.id] = lines or NotCachedError(missing, hint=hint)

@@ -151,8 +151,8 @@ def _remark_unknown(results: Sequence[Results], known: Mapping[str, str]) -> Non
     if unknown:
         echo(
             f"note: {unknown:,} of {count(len(measured), 'point')} are not compared with what they "
-            "compile to today, as the store does not have them: build with --all-points first, or "
-            "give --job.",
+            "compile to today, as the store does not have them: run pallasc bench --all-points "
+            "first, or give --job.",
             err=True,
         )
 

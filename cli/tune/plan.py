@@ -14,9 +14,9 @@ from pallasc.cli.arguments.options import (
     count_option,
     json_option,
     quiet_option,
-    require_store_option,
     specs_argument,
     store_option,
+    store_setting,
     supervision_options,
     variant_options,
 )
@@ -69,7 +69,7 @@ def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
 @compile_options
 @supervision_options
 @store_option
-@require_store_option
+@store_setting
 @remote_options
 @quiet_option
 @json_option("the points and what was dropped")

@@ -16,9 +16,9 @@ from pallasc.cli.arguments.options import (
     fail_on_warning_option,
     json_option,
     quiet_option,
-    require_store_option,
     specs_argument,
     store_option,
+    store_setting,
     supervision_options,
 )
 from pallasc.cli.arguments.remote import remote_options
@@ -51,7 +51,7 @@ class _Changed(NamedTuple):
 @compile_options
 @supervision_options
 @store_option
-@require_store_option
+@store_setting
 @remote_options
 @fail_on_warning_option
 @quiet_option

@@ -228,7 +228,7 @@ def _check_store(run: Run) -> None:
     if reason:
         raise ToolError(
             f"the store {run.store.root} cannot be written: {reason}.",
-            hint="Name another folder with --store or PALLASC_CACHE_DIR; --no-require-store "
+            hint="Name another folder with --store or PALLASC_CACHE_DIR; PALLASC_REQUIRE_STORE=0 "
             "compiles without storing anything.",
         )
 

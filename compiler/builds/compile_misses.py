@@ -209,7 +209,8 @@ def _sign(run: Run, miss: Miss, reply: Compiled) -> None:
 def _not_stored(run: Run, reason: str) -> ToolError:
     return ToolError(
         f"it was compiled, but the store {run.store.root} could not keep it: {reason}.",
-        hint="Make room, or name another folder with --store; --no-require-store goes on without.",
+        hint="Make room, or name another folder with --store; PALLASC_REQUIRE_STORE=0 goes on "
+        "without.",
     )
 
 
@@ -234,11 +235,10 @@ def reproduction(variant: Variant, run: Run) -> str:
         words += ["--timeout", f"{options.timeout_s:g}"]
     if options.memory_bytes is not None:
         words += ["--memory", f"{options.memory_bytes}B" if options.memory_bytes else "none"]
-    if options.ptxas is not None:
-        words += ["--ptxas", str(options.ptxas)]
     if run.store.root != default_root():
         words += ["--store", str(run.store.root)]
-    return shlex.join(words)
+    setting = f"PALLASC_PTXAS={shlex.quote(str(options.ptxas))} " if options.ptxas else ""
+    return setting + shlex.join(words)
 
 
 def _notes(variant: Variant, reply: Compiled) -> list[str]:

@@ -244,12 +244,14 @@ def _existing(path: Path, what: str) -> Path:
 def _executable(path: Path) -> Path:
     resolved = path.resolve()
     if not resolved.is_file():
-        raise ToolError(f"There is no assembler {path}.", hint="Give --ptxas the path of a ptxas.")
+        raise ToolError(
+            f"There is no assembler {path}.", hint="Set PALLASC_PTXAS to the path of a ptxas."
+        )
     with resolved.open("rb") as file:
         if file.read(4) != b"\x7fELF":
             raise ToolError(
                 f"{path} is a script, not an assembler: its digest would not identify one.",
-                hint="Give --ptxas the path of the program itself.",
+                hint="Set PALLASC_PTXAS to the path of the program itself.",
             )
     return resolved
 

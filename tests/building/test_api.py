@@ -96,7 +96,7 @@ ERRORS = {
     ),
     "no assembler": (
         "ToolError", 4,
-        "There is no assembler /no/ptxas.\n  Give --ptxas the path of a ptxas.",
+        "There is no assembler /no/ptxas.\n  Set PALLASC_PTXAS to the path of a ptxas.",
     ),
 }  # fmt: skip
 

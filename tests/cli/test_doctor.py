@@ -35,8 +35,11 @@ def test_doctor_prints_json(run: RunCommand) -> None:
     assert {item["name"] for item in data["items"] if item["needed"]} >= set(NEEDED)
 
 
-def test_doctor_names_a_missing_assembler_and_ends_with_4(run: RunCommand, tmp_path: Path) -> None:
-    result = run("doctor", "--ptxas", tmp_path / "ptxas")
+def test_doctor_names_a_missing_assembler_and_ends_with_4(
+    run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PALLASC_PTXAS", str(tmp_path / "ptxas"))
+    result = run("doctor")
     assert result.code == 4
     assert result.err == "error: nothing can be compiled: see ptxas in the list.\n"
     (line,) = (line for line in result.out.splitlines() if line.startswith("ptxas "))
@@ -44,9 +47,10 @@ def test_doctor_names_a_missing_assembler_and_ends_with_4(run: RunCommand, tmp_p
 
 
 def test_doctor_still_prints_json_when_something_is_missing(
-    run: RunCommand, tmp_path: Path
+    run: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = run("doctor", "--json", "--ptxas", tmp_path / "ptxas")
+    monkeypatch.setenv("PALLASC_PTXAS", str(tmp_path / "ptxas"))
+    result = run("doctor", "--json")
     assert result.code == 4
     assert json.loads(result.out)["ok"] is False
 

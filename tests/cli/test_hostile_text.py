@@ -94,7 +94,7 @@ COMMANDS = [
     "build {good} --frozen --lock {out}/x{name}.lock",
     "build {bad} --explain --dry-run",
     "build {good} --target {hostile}",
-    "build {good} --warnings",
+    "build {good}",
     "lock {good} --lock {out}/x{name}.lock --update",
     "lock {good} --lock {out}/y{name}.lock",
     "inspect {good}",

@@ -76,7 +76,7 @@ def test_a_build_takes_what_another_machine_has_made(machine: Machine, run: RunC
         row["action_key"] for row in found["variants"]
     ]
     assert len(second.err.splitlines()) == 3
-    assert run("build", *machine.arguments, "--frozen", "--no-remote").code == 0
+    assert run("build", *machine.arguments, "--frozen", "--remote", "none").code == 0
 
 
 def test_frozen_builds_take_hits_of_the_remote(machine: Machine, run: RunCommand) -> None:
@@ -110,7 +110,7 @@ def test_the_remote_is_named_by_the_environment_or_the_project(
     assert report(run(*build))["remote"] is None
     monkeypatch.setenv("PALLASC_REMOTE", f"file://{machine.folder}/nothing")
     assert report(run(*build))["remote"]["hits"] == 0
-    assert report(run(*build, "--no-remote"))["remote"] is None
+    assert report(run(*build, "--remote", "none"))["remote"] is None
     monkeypatch.setenv("PALLASC_REMOTE", "none")
     project = machine.folder / "pyproject.toml"
     project.write_text(f'[tool.pallasc]\nremote = "{machine.url}"\n')
@@ -147,8 +147,7 @@ def test_a_wrong_setting_is_told_with_file_and_line(
     [
         (("--remote", "nowhere"), "--remote: the address of the remote store has no scheme"),
         (("--remote", "https://u:hush@h/?a=b"), "--remote: the address of the remote store has a"),
-        (("--remote", "file:///x", "--no-remote"), "--remote and --no-remote contradict each"),
-        (("--remote-write", "--no-remote"), "--remote-write and --no-remote contradict each"),
+        (("--remote-write", "--remote", "none"), "--remote-write needs a remote store: name it"),
         (("--remote-write",), "--remote-write needs a remote store: name it with --remote or"),
     ],
 )

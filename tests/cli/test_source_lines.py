@@ -1,4 +1,4 @@
-"""`build --lines`, `inspect --lines` and `--source`, and bundles with lines: real kernels."""
+"""`inspect --lines` and `--source`, and bundles with lines: real kernels."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ pytestmark = pytest.mark.skipif(find_disassembler() is None, reason="nvdisasm is
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Path:
-    """Return a folder with a spec and a store, into which it was built with lines."""
+    """Return a folder with a spec and a store, which has its lines."""
     from pallasc.cli.main import main
 
     place = tmp_path_factory.mktemp("lines")
     shutil.copytree(warm_store.root, place / "store")
     shutil.copy(SOURCE, place / "kernel.py")
     (place / "spec.yaml").write_text(SPEC)
-    assert main(["build", f"{place}/spec.yaml", "--store", f"{place}/store", "--lines", "-q"]) == 0
+    (place / "shown").mkdir()
+    lines = ["--lines", "--output", f"{place}/shown"]
+    assert main(["inspect", f"{place}/spec.yaml", "--store", f"{place}/store", *lines]) == 0
     return place
 
 
@@ -103,7 +105,7 @@ def test_an_action_key_has_the_lines_that_were_found(
     shown = inspect("--lines", "--store", store, of=artifact["action_key"])
     assert shown.code == 3
     assert "the store has no source lines of it" in shown.err
-    assert "pallasc build SPECS --lines" in shown.err
+    assert "pallasc inspect SPECS --lines" in shown.err
 
 
 def test_a_bundle_has_lines_only_where_it_is_asked_for_them(

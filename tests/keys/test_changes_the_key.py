@@ -230,7 +230,7 @@ add("both", {
 })  # fmt: skip
 
 add("both", {
-    "--ptxas another file": another_assembler,
+    "PALLASC_PTXAS another file": another_assembler,
     "bytes of ptxas": lambda w: w.flip("tools/bin/ptxas"),
     "bytes of nvlink": lambda w: w.flip("tools/bin/nvlink"),
     "bytes of libdevice": lambda w: w.flip("tools/nvvm/libdevice/libdevice.10.bc"),

@@ -146,7 +146,7 @@ def test_a_missing_package_is_named_with_the_extra(
 def test_a_page_without_a_disassembler_says_how_to_get_one(content: Content) -> None:
     page = _pages(render(content, Extras(codes=None)))[1]
     assert "pip install nvidia-cuda-nvdisasm" in page
-    assert "pallasc build SPECS --lines" in page
+    assert "pallasc inspect SPECS --lines" in page
 
 
 def test_a_baseline_tells_what_changed_and_timings_are_there_unless_left_out(

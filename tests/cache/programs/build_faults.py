@@ -69,10 +69,10 @@ class Builds:
     def build(self) -> subprocess.CompletedProcess[str]:
         """Build the spec."""
         command = [sys.executable, "-P", "-m", "pallasc", "build", self.spec, "--json", "-j", "1"]
-        command += ["--no-require-store"]  # which is the default where `CI` is set
         return subprocess.run(
             [*map(str, command), "--store", str(self.store)],
             capture_output=True, text=True, check=False, timeout=300,
+            env={**os.environ, "PALLASC_REQUIRE_STORE": "0"},  # the default is 1 where `CI` is set
         )  # fmt: skip
 
     def run(self, state: str, case: Case) -> tuple[int, str, list[str]]:
