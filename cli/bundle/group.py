@@ -5,13 +5,13 @@ from __future__ import annotations
 import click
 
 from pallasc.cli.arguments.command import Group
-from pallasc.cli.bundle import audit, create, export, extract, list, merge, show, sign, verify
+from pallasc.cli.bundle import create, export, extract, list, merge, show, sign, verify
 
 
 @click.group(
     "bundle",
     cls=Group,
-    short_help="Pack compiled variants into one file; sign, verify and audit it.",
+    short_help="Pack compiled variants into one file; sign and verify it.",
 )
 def command() -> None:
     """Pack compiled variants into one file to ship.
@@ -25,7 +25,7 @@ def command() -> None:
       pallasc bundle show kernels.pallasc
       pallasc bundle sign kernels.pallasc --key release.key
       pallasc bundle verify kernels.pallasc --key release.key.pub --lock pallasc.lock
-      pallasc bundle audit kernels.pallasc --target sm_90a --target sm_100a --budget 2MiB
+      pallasc bundle verify kernels.pallasc --target sm_90a --target sm_100a --budget 2MiB
     """
 
 
@@ -39,6 +39,5 @@ for _command in (
     sign.keygen_command,
     sign.sign_command,
     verify.command,
-    audit.command,
 ):
     command.add_command(_command)

@@ -1,15 +1,16 @@
-"""`pallasc bundle verify`: is a bundle undamaged, who signed it, does it agree with a lock file?"""
+"""`pallasc bundle verify`: is a bundle undamaged, signed, as locked, and fit to ship?"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.options import file_option, json_option
+from pallasc.cli.arguments.options import WholeNumber, file_option, json_option, size_option
 from pallasc.cli.bundle.options import file_argument, key_option
 from pallasc.cli.terminal.output import echo
 
@@ -18,10 +19,30 @@ if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.signature import PublicKey
 
-_NOT_AS_LOCKED = 3
+_NOT_AS_LOCKED, _FOUND = 3, 5
+_DRIVER = re.compile(r"\d{1,3}(\.\d{1,3})*")
 
 
-@click.command("verify", cls=Command, short_help="Check digests, signatures, and the lock file.")
+def _driver(ctx: click.Context, _: click.Parameter, text: str | None) -> str | None:
+    if text is not None and not _DRIVER.fullmatch(text):
+        raise click.BadParameter(f"{text!r} is not a CUDA version; write it like 12.8.", ctx)
+    return text
+
+
+class _Limits(TypedDict):
+    bundle_bytes: int | None
+    variant_bytes: int | None
+    spill_bytes: int
+    driver: str | None
+
+
+class _Content(NamedTuple):
+    bytes: int
+    variants: int
+    digest: str
+
+
+@click.command("verify", cls=Command, short_help="Check digests, signatures, lock, and fitness.")
 @file_argument
 @key_option("Demand a signature by this key, or by one of several.")
 @click.option(
@@ -30,58 +51,117 @@ _NOT_AS_LOCKED = 3
     help="Demand a signature by a key that this machine trusts: $PALLASC_TRUSTED_KEYS.",
 )
 @file_option("--lock", "Demand that every artifact in it is the one that this lock file names.")
+@click.option(
+    "--target",
+    "targets",
+    multiple=True,
+    metavar="NAME",
+    help="A model or architecture that the bundle is for; repeatable.",
+)
+@size_option("--budget", "bundle_bytes", "The largest size that the file may have.")
+@size_option(
+    "--variant-budget", "variant_bytes", "The largest size of the cubins of a variant, as loaded."
+)
+@click.option(
+    "--spills",
+    "spill_bytes",
+    type=WholeNumber(0),
+    default=0,
+    show_default=True,
+    metavar="BYTES",
+    help="The most bytes that a thread may spill.",
+)
+@click.option(
+    "--driver",
+    callback=_driver,
+    metavar="CUDA",
+    help="The newest CUDA version of a driver that the bundle may need, such as 12.8.",
+)
+@click.option(
+    "--fail-on",
+    type=click.Choice(["note", "warning", "error", "never"]),
+    default="error",
+    show_default=True,
+    help="The lowest severity that gives exit code 5.",
+)
 @json_option("the result")
 def command(
     file: Path,
     keys: tuple[str, ...],
     require_signature: bool,
     lock: Path | None,
+    targets: tuple[str, ...],
+    fail_on: str,
     as_json: bool,
+    **limits: Unpack[_Limits],
 ) -> int:
-    """Read all of a bundle and compare it with its digests; exit code 5 if something is wrong.
+    """Read all of a bundle, compare it with its digests, and say whether it is fit to ship.
 
-    Signatures are checked with --key or --require-signature only. With --lock, each variant that
-    the lock file does not have, or has with another artifact, is a line on the standard output, and
-    the exit code is 3 if there are any. Variants that the bundle lacks are listed too, but are not
-    an error.
+    A damaged bundle, or one without a demanded signature, ends with exit code 5. Signatures are
+    checked with --key or --require-signature only. With --lock, the exit code is 3 if a variant
+    is not in the lock file or has another artifact there. Each finding is a line, the worst first:
+      lock          not as --lock says (error); lacking a variant that it has (note)
+      target        nothing for a target that was asked for (error), something for one that was not,
+                    or a kernel without some of its variants on one (warning)
+      size          more bytes than --budget or --variant-budget (error)
+      driver        a newer driver is needed than --driver (error); what each target needs (note)
+      architecture  a cubin that is not for the architecture of its variant (error)
+      signature     not signed at all (warning)
+      spill         more than --spills (warning); not known (note)
+      debug         debug sections, PTX, source lines or reference values left in (warning)
+      tuning        variants of a tuned kernel that are in no row (warning); its rows (note)
+      provenance    made from files that differ from the commit (warning)
+      duplicate     the same code for two models of one architecture, or the same artifact for two
+                    points of a matrix (note)
 
     Examples:
       pallasc bundle verify kernels.pallasc
-      pallasc bundle verify kernels.pallasc --key release.key.pub
-      pallasc bundle verify kernels.pallasc --lock pallasc.lock
+      pallasc bundle verify kernels.pallasc --key release.key.pub --lock pallasc.lock
+      pallasc bundle verify kernels.pallasc --target sm_90a --target sm_100a --fail-on warning
+      pallasc bundle verify kernels.pallasc --budget 2MiB --driver 12.8
 
     --json prints one object:
       schema    1
       file      the bundle
+      bytes     its size
       variants  how many it holds
       digest    of all its content
       signed    keys of which a signature was demanded and is right
       lock      the lock file, or null
-      findings  how it differs from the lock file, a list; of each: severity (error, note),
-                subject (a variant), message
+      totals    number of findings by severity
+      findings  a list; of each: severity (error, warning, note), kind, subject, message
     """
-    from pallasc.cli.terminal.output import json_text
+    from pallasc.specs.bundle.audit import Rules, audit, sort_findings
     from pallasc.specs.bundle.bundle import open_bundle
 
+    rules = Rules(targets=_checked(targets), **limits)
     with open_bundle(file) as bundle:
         bundle.verify()
         signers = _signers(bundle, keys, require=require_signature)
-        findings = [] if lock is None else compare(bundle, lock)
-        number, digest = len(bundle), bundle.digest
-    if as_json:
-        data = {
-            "file": str(file),
-            "variants": number,
-            "digest": digest,
-            "signed": [str(key) for key in signers],
-            "lock": str(lock) if lock else None,
-            "findings": [_finding(finding) for finding in findings],
-        }
-        echo(json_text(data))
-    else:
-        _tell(file, number, digest, signers, findings, lock)
+        differences = [] if lock is None else _compare(bundle, lock)
+        findings = sort_findings([*differences, *audit(bundle, rules)])
+        about = _Content(bundle.size, len(bundle), bundle.digest)
+    _show(file, about, signers, findings, lock, as_json=as_json)
     # A variant of the lock file that the bundle lacks is a note: bundles may be split.
-    return _NOT_AS_LOCKED if any(finding.severity == "error" for finding in findings) else 0
+    if any(finding.severity == "error" for finding in differences):
+        return _NOT_AS_LOCKED
+    failed = fail_on != "never" and any(finding.at_least(fail_on) for finding in findings)  # type: ignore[arg-type]
+    return _FOUND if failed else 0
+
+
+def _checked(targets: Sequence[str]) -> tuple[str, ...]:
+    """Return each target once; a name may be that of a model which a spec adds.
+
+    Raises:
+        SpecError: an architecture does not exist.
+    """
+    from pallasc.specs.gpus import DEFAULT_MODELS
+    from pallasc.specs.targets import resolve_target
+
+    for name in targets:
+        if name.startswith("sm_") and name not in DEFAULT_MODELS:
+            resolve_target(name)
+    return tuple(dict.fromkeys(targets))
 
 
 def _signers(bundle: Bundle, keys: Sequence[str], *, require: bool) -> list[PublicKey]:
@@ -99,7 +179,7 @@ def _signers(bundle: Bundle, keys: Sequence[str], *, require: bool) -> list[Publ
     return [signers[name] for name in sorted(signers)]
 
 
-def compare(bundle: Bundle, path: Path) -> list[Finding]:
+def _compare(bundle: Bundle, path: Path) -> list[Finding]:
     """Return how a bundle differs from a lock file.
 
     Raises:
@@ -116,34 +196,43 @@ def compare(bundle: Bundle, path: Path) -> list[Finding]:
     return compare_with_lock(bundle.entries(), lock)
 
 
-def _finding(finding: Finding) -> dict[str, object]:
-    return {
-        "severity": finding.severity,
-        "subject": finding.subject,
-        "message": finding.message,
-    }
-
-
-def _tell(
+def _show(
     file: Path,
-    number: int,
-    digest: str,
+    about: _Content,
     signers: Sequence[PublicKey],
     findings: Sequence[Finding],
     lock: Path | None,
+    *,
+    as_json: bool,
 ) -> None:
-    from pallasc.cli.terminal.output import count
+    from pallasc.cli.terminal.output import count, json_text, table
+    from pallasc.specs.bundle.audit import SEVERITIES
 
-    echo(f"{file} is whole: {count(number, 'variant')}, content {digest[:12]}")
+    totals = {name: sum(f.severity == name for f in findings) for name in SEVERITIES}
+    words = ", ".join(count(totals[name], name) for name in reversed(SEVERITIES) if totals[name])
+    if as_json:
+        result = {
+            "file": str(file),
+            **about._asdict(),
+            "signed": [str(key) for key in signers],
+            "lock": str(lock) if lock else None,
+            "totals": totals,
+            "findings": [
+                {"severity": f.severity, "kind": f.kind, "subject": f.subject, "message": f.message}
+                for f in findings
+            ],
+        }
+        echo(json_text(result))
+        return
+    whole = f"{count(about.variants, 'variant')}, content {about.digest[:12]}"
+    echo(f"{file} is whole: {whole}; {words or 'nothing found'}")
     for key in signers:
         echo(f"{file} is signed by {key.id[:16]}{f' ({key.comment})' * bool(key.comment)}")
-    if lock is None:
-        return
-    errors = [finding for finding in findings if finding.severity == "error"]
-    for finding in findings:
-        echo(f"{finding.severity}: {finding.subject}: {finding.message}")
-    if errors:
-        differ = "differs" if len(errors) == 1 else "differ"
-        echo(f"{file} does not match {lock}: {count(len(errors), 'variant')} {differ}")
-    else:
-        echo(f"{file} matches {lock}")
+    if findings:
+        rows = [[f.severity, f.kind, f"{f.subject}: {f.message}"] for f in findings]
+        echo(table(["SEVERITY", "KIND", "FINDING"], rows))
+    if lock is not None:
+        errors = sum(f.kind == "lock" and f.severity == "error" for f in findings)
+        differ = "differs" if errors == 1 else "differ"
+        wrong = f"does not match {lock}: {count(errors, 'variant')} {differ}"
+        echo(f"{file} {wrong if errors else f'matches {lock}'}")

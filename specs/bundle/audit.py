@@ -8,7 +8,7 @@ Kinds of findings, with the severity of each:
 * `spill`: a kernel spills more than it may (warning), or it is not known whether it does (note)
 * `size`: the bundle or the cubins of a variant have more bytes than they may (error)
 * `driver`: what each architecture needs (note), or that it is newer than is allowed (error)
-* `signature`: it is not signed (warning), or not as it should be (error)
+* `signature`: it is not signed (warning)
 * `debug`: debug sections, PTX, lines of source or reference values were left in (warning)
 * `architecture`: a cubin is not for the architecture of its variant (error)
 * `provenance`: it was made from files that differ from the commit (warning)
@@ -23,14 +23,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.cubin import parse_cubin
 from pallasc.specs.bundle.blobs import Kind
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.bundle.provenance import differing
-from pallasc.specs.bundle.signature import PublicKey
 from pallasc.specs.bundle.strip import debug_bytes
 from pallasc.specs.lock import Lock
 from pallasc.specs.tuning import Tuning
@@ -70,7 +68,6 @@ class Rules:
         variant_bytes: the most that the cubins of a variant may have, as they ship.
         spill_bytes: the most that a thread of a kernel may spill.
         driver: the newest driver API that may be asked for, "12.8".
-        trusted: keys of which one must have signed it.
     """
 
     targets: tuple[str, ...] = ()
@@ -78,7 +75,6 @@ class Rules:
     variant_bytes: int | None = None
     spill_bytes: int = 0
     driver: str | None = None
-    trusted: tuple[PublicKey, ...] = ()
 
 
 def audit(bundle: Bundle, rules: Rules) -> list[Finding]:
@@ -187,12 +183,7 @@ def _bundle(bundle: Bundle, rules: Rules) -> Iterator[Finding]:
     if rules.bundle_bytes is not None and bundle.size > rules.bundle_bytes:
         text = f"it has {bundle.size} bytes, and the limit is {rules.bundle_bytes}"
         yield Finding("error", "size", "the bundle", text)
-    if rules.trusted:
-        try:
-            bundle.check_signatures(rules.trusted)
-        except CorruptError as error:
-            yield Finding("error", "signature", "the bundle", error.message.rstrip("."))
-    elif not bundle.signatures:
+    if not bundle.signatures:
         yield Finding("warning", "signature", "the bundle", "it is not signed")
     for origin in bundle.provenance:
         if origin.dirty:

@@ -103,10 +103,10 @@ def test_debug_sections_and_ptx_are_kept_where_they_are_wanted(
     options = ("--keep-debug", "--keep-ptx", "--level", "3")
     assert run("bundle", "create", *built.arguments, *options, "-o", rich).code == 0
     assert rich.stat().st_size > bundle.stat().st_size
-    kinds = {f["kind"] for f in json.loads(run("bundle", "audit", rich, "--json").out)["findings"]}
+    kinds = {f["kind"] for f in json.loads(run("bundle", "verify", rich, "--json").out)["findings"]}
     assert "debug" in kinds
     kinds = {
-        f["kind"] for f in json.loads(run("bundle", "audit", bundle, "--json").out)["findings"]
+        f["kind"] for f in json.loads(run("bundle", "verify", bundle, "--json").out)["findings"]
     }
     assert "debug" not in kinds
     with open_bundle(rich) as opened:
@@ -128,7 +128,7 @@ def test_a_dirty_tree_is_said(run: RunCommand, built: Any, tmp_path: Path) -> No
     shown = run("bundle", "show", path).out
     assert ", and files differed from it" in shown
     assert "differs       kernels.yaml" in shown
-    found = json.loads(run("bundle", "audit", path, "--json").out)["findings"]
+    found = json.loads(run("bundle", "verify", path, "--json").out)["findings"]
     assert [finding["severity"] for finding in found if finding["kind"] == "provenance"] == [
         "warning"
     ]
@@ -246,19 +246,16 @@ def test_a_bundle_and_a_lock_file_are_compared(
     lock.write_text("".join(lines))
     other = run("bundle", "verify", bundle, "--lock", lock)
     assert other.code == 3
-    assert other.out.splitlines()[1:] == [
-        "error: add[m=1024,dtype=f32]@h100-sxm: the lock file has artifact 000000000000, "
-        f"the bundle {digest[:12]}",
-        f"{bundle} does not match {lock}: 1 variant differs",
-    ]
-    assert run("bundle", "audit", bundle, "--lock", lock).code == 5
+    told = "add[m=1024,dtype=f32]@h100-sxm: the lock file has artifact 000000000000, the bundle"
+    assert other.out.splitlines()[2].split(None, 2) == ["error", "lock", f"{told} {digest[:12]}"]
+    assert other.out.splitlines()[-1] == f"{bundle} does not match {lock}: 1 variant differs"
     path.unlink()
     refused = run("bundle", "create", *built.arguments, "--locked", "--lock", lock, "-o", path)
     assert (refused.code, path.exists()) == (3, False)
     del lines[place]
     lock.write_text("".join(lines))
     data = json.loads(run("bundle", "verify", bundle, "--lock", lock, "--json").out)
-    assert [(finding["severity"], finding["message"]) for finding in data["findings"]] == [
+    assert [(f["severity"], f["message"]) for f in data["findings"] if f["kind"] == "lock"] == [
         ("error", "the lock file does not name it")
     ]
     nothing = run("bundle", "verify", bundle, "--lock", tmp_path / "none.lock")
@@ -278,7 +275,7 @@ def test_what_is_no_bundle_is_refused(run: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     (tmp_path / "nobody.key").write_text("")
     rest = {"extract": ("-o", tmp_path / "out"), "merge": ("-o", tmp_path / "out")}
-    for action in ("list", "show", "verify", "audit", "extract", "merge"):
+    for action in ("list", "show", "verify", "extract", "merge"):
         assert run("bundle", action, tmp_path / "text", *rest.get(action, ())).code == 5
         assert run("bundle", action, tmp_path / "nothing", *rest.get(action, ())).code == 2
     assert not (tmp_path / "out").exists()

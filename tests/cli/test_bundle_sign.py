@@ -109,7 +109,7 @@ def test_a_signature_is_right_and_changes_nothing_else(
     result = run("bundle", "verify", signed, "--key", _public(key))
     assert (result.code, result.err) == (0, "")
     assert result.out.splitlines()[1].startswith(f"{signed} is signed by ")
-    assert result.out.endswith("(example.org releases)\n")
+    assert result.out.splitlines()[1].endswith("(example.org releases)")
     text = _public(key).read_text().strip()
     for trusted in (key.parent, text, text.split()[0]):
         assert run("bundle", "verify", signed, "--key", trusted).code == 0
@@ -118,7 +118,7 @@ def test_a_signature_is_right_and_changes_nothing_else(
     before = signed.read_bytes()
     assert run("bundle", "sign", signed, "--key", key).code == 0
     assert signed.read_bytes() == before
-    assert run("bundle", "audit", signed, "--key", _public(key), "--fail-on", "warning").code == 0
+    assert run("bundle", "verify", signed, "--key", _public(key), "--fail-on", "warning").code == 0
 
 
 def test_several_may_sign(run: RunCommand, key: Path, signed: Path, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_several_may_sign(run: RunCommand, key: Path, signed: Path, tmp_path: Pa
     for trusted in (key, other):
         assert run("bundle", "verify", signed, "--key", _public(trusted)).code == 0
     both = run("bundle", "verify", signed, "--key", _public(key), "--key", _public(other))
-    assert len(both.out.splitlines()) == 3
+    assert both.out.count(f"{signed} is signed by ") == 2
 
 
 def test_the_keys_of_the_machine_are_demanded(
@@ -251,5 +251,5 @@ def test_without_the_package_it_says_what_to_install(
         assert "pip install 'pallasc[sign]'" in result.err
     assert not (tmp_path / "new").exists()
     assert not (tmp_path / "new.pub").exists()
-    for action in ("verify", "list", "show", "audit"):
+    for action in ("verify", "list", "show"):
         assert run("bundle", action, signed).code == 0

@@ -108,7 +108,7 @@ COMMANDS = [
     "bundle show {bundle} {hostile}",
     "bundle verify {bundle}",
     "bundle verify {bundle} --key {hostile}",
-    "bundle audit {bundle} --target {hostile}",
+    "bundle verify {bundle} --target {hostile}",
     "bundle extract {bundle} -o {out}/x{name}",
     "bundle merge {bundle} -o {out}/m{name}.pallasc",
     "bundle keygen {out}/key{name} --comment {hostile}",
