@@ -12,7 +12,6 @@ from pallasc.cli.cache import (
     push,
     stats,
     verify,
-    why,
 )
 
 
@@ -34,14 +33,13 @@ def command() -> None:
 
     Examples:
       pallasc cache stats
-      pallasc cache why kernels.yaml -k matmul
+      pallasc cache verify --repair
       pallasc cache prune --dry-run
     """
 
 
 for _command in (
     stats.command,
-    why.command,
     verify.command,
     prune.prune_command,
     prune.clear_command,

@@ -1,4 +1,4 @@
-"""Why a variant is in the store or not, in lines for a person."""
+"""Why a variant is not in the store, in lines for a person."""
 
 from __future__ import annotations
 
@@ -15,13 +15,6 @@ _DATA = "data "
 """Prefix of the label of a data file, whose values are digests."""
 _EXCERPT = 100
 """Characters that are shown of a long value."""
-
-
-def explanation_text(explanation: Explanation) -> str:
-    """Return why a variant is in the store or not, with each difference from the nearest entry."""
-    state, reason = "hit " if explanation.hit else "miss", explanation.reason
-    first = f"{state}  {explanation.variant}: {reason}"
-    return "\n".join([first, *difference_lines(explanation)])
 
 
 def difference_lines(explanation: Explanation) -> list[str]:

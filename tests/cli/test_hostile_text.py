@@ -114,7 +114,6 @@ COMMANDS = [
     "bundle keygen {out}/key{name} --comment {hostile}",
     "bundle sign {bundle} --key {out}/none{name}",
     "cache stats",
-    "cache why {good}",
     "cache verify",
     "cache prune --dry-run",
     "cache prune --dry-run --keep {hostile}",

@@ -34,7 +34,6 @@ NEED_A_STORE = [
     "cache stats",
     "cache verify",
     "cache prune",
-    "cache why spec.yaml",
 ]
 NEED_NONE = ["targets", "init", "bundle keygen release.key", "doctor", "--help"]
 

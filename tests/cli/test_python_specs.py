@@ -57,7 +57,7 @@ def test_a_build_that_finds_all_imports_nothing_that_starts_processes(
     assert built.modules >= STARTERS, "the names are those of the modules that do"
 
 
-@pytest.mark.parametrize("command", ["list", "inspect", "lock", "lock --update", "cache why"])
+@pytest.mark.parametrize("command", ["list", "inspect", "lock", "lock --update"])
 def test_every_command_stops_a_spec_that_takes_too_long(
     command: str, run: Callable[..., Any], tmp_path: Path
 ) -> None:
