@@ -131,6 +131,9 @@ def command(
     action keys and bundles, which come without source, lines are shown that were found before:
     pallasc inspect SPECS --lines finds them, pallasc bundle create --lines adds them.
 
+    A bundle with --output FOLDER/ and no view is taken apart: cubins, launch plans, records, and
+    PTX where there is any, in a folder for each variant. No file is replaced.
+
     Examples:
       pallasc inspect kernels.yaml
       pallasc inspect kernels.yaml --plan -k "matmul and m=4096"
@@ -139,6 +142,7 @@ def command(
       pallasc inspect kernels.yaml --sass --source
       pallasc inspect kernels.yaml --plan --ptx --output shown/
       pallasc inspect kernels.pallasc --resources
+      pallasc inspect kernels.pallasc --output shown/
       pallasc inspect 3fa94c --sass
 
     --json prints one object:
@@ -159,6 +163,7 @@ def command(
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
     from pallasc.cli.launching.compiled import read_compiled
+    from pallasc.cli.launching.request import bundle_files
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.summary import summary
@@ -174,6 +179,9 @@ def command(
         require_store=require_store,
         remote=remote,
     )
+    takes_apart = output is not None and is_folder(output) and views == ["summary"]
+    if takes_apart and (bundles := bundle_files(specs)):
+        return _extract(bundles, Path(output or ""), options["targets"], options["expression"])
     store = open_store(store_root)
     compiled = read_compiled(
         specs, store, targets=options["targets"], expression=options["expression"]
@@ -192,6 +200,24 @@ def command(
         progress.screen.write(f"{summary(report, progress.screen)}\n")
     show(report, views, output, lines)
     return report.exit_code or tell_missing(lines)
+
+
+def _extract(
+    bundles: Sequence[Path], folder: Path, targets: Sequence[str], expression: str | None
+) -> int:
+    """Write cubins, launch plans, records, and PTX where there is any, into files."""
+    from pallasc.cli.bundle.options import selected_entries
+    from pallasc.cli.terminal.output import count
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.unpack import unpack
+
+    for file in bundles:
+        with open_bundle(file) as bundle:
+            entries = selected_entries(bundle, targets=targets, expression=expression)
+            written = unpack(bundle, entries, folder)
+        text = f"{count(len(written), 'file')} of {count(len(entries), 'variant')}"
+        echo(f"wrote {text} to {folder}", err=True)
+    return 0
 
 
 def _report_of(compiled: Sequence[Compiled], views: list[str]) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pallasc.cli.arguments.command import Group
-from pallasc.cli.bundle import create, export, extract, list, merge, show, sign, verify
+from pallasc.cli.bundle import create, export, list, merge, show, sign, verify
 
 
 @click.group(
@@ -33,7 +33,6 @@ for _command in (
     create.command,
     list.command,
     show.command,
-    extract.command,
     export.command,
     merge.command,
     sign.keygen_command,

@@ -53,7 +53,6 @@ def unpack(
     entries: Iterable[Entry],
     folder: Path,
     *,
-    force: bool = False,
     most_bytes: int | None = DEFAULT_MOST_BYTES,
 ) -> list[Unpacked]:
     """Write the files of variants.
@@ -62,7 +61,6 @@ def unpack(
         bundle: what to read.
         entries: which of its variants.
         folder: where to; it is made if it is not there.
-        force: replace files that are there.
         most_bytes: what may be written in all, None for any amount; a file counts at least 4 KiB.
 
     Raises:
@@ -73,15 +71,14 @@ def unpack(
     chosen = list(entries)
     check_size(bundle, chosen, most_bytes)
     names = safe_names(entry.id for entry in chosen)
-    if not force:
-        for entry in chosen:
-            for name in _file_names(bundle.artifact(entry)).values():
-                _refuse_existing(folder / names[entry.id] / name)
+    for entry in chosen:
+        for name in _file_names(bundle.artifact(entry)).values():
+            _refuse_existing(folder / names[entry.id] / name)
     written = []
     for entry in chosen:
         own = folder / names[entry.id]
         for name, data in _files(bundle.artifact(entry)):
-            _write(own / name, data, force=force)
+            _write(own / name, data)
             written.append(Unpacked(entry.id, own / name, len(data)))
     return written
 
@@ -99,7 +96,7 @@ def check_size(bundle: Bundle, entries: list[Entry], most_bytes: int | None) -> 
             raise SpecError(
                 f"the first {number:,} of {len(entries):,} variants take more than {most_bytes:,} "
                 f"bytes; the bundle has {bundle.size:,}.",
-                hint="Raise --max-size if you expect that, or choose variants with -k.",
+                hint="Choose variants with -k; --max-size of export allows more.",
             )
 
 
@@ -154,11 +151,11 @@ def _json(value: object) -> bytes:
 
 def _refuse_existing(path: Path) -> None:
     if path.is_symlink() or path.exists():
-        raise SpecError(f"{path} already exists.", hint="--force replaces it.")
+        raise SpecError(f"{path} already exists.", hint="Remove it, or give another folder.")
 
 
-def _write(path: Path, data: bytes, *, force: bool) -> None:
-    """Write a file; a link in its place is replaced, not followed."""
+def _write(path: Path, data: bytes) -> None:
+    """Write a file that is not there yet."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.parent.is_symlink():
@@ -166,10 +163,7 @@ def _write(path: Path, data: bytes, *, force: bool) -> None:
         temporary = path.with_name(f".{secrets.token_hex(8)}")
         try:
             temporary.write_bytes(data)
-            if force:
-                temporary.replace(path)
-            else:
-                os.link(temporary, path)  # fails if the file exists by now, as rename would not
+            os.link(temporary, path)  # fails if the file exists by now, as rename would not
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:

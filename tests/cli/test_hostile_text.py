@@ -109,7 +109,7 @@ COMMANDS = [
     "bundle verify {bundle}",
     "bundle verify {bundle} --key {hostile}",
     "bundle verify {bundle} --target {hostile}",
-    "bundle extract {bundle} -o {out}/x{name}",
+    "inspect {bundle} -o {out}/x{name}/",
     "bundle merge {bundle} -o {out}/m{name}.pallasc",
     "bundle keygen {out}/key{name} --comment {hostile}",
     "bundle sign {bundle} --key {out}/none{name}",
