@@ -30,6 +30,7 @@ import textwrap
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -337,6 +338,8 @@ def init_store(warm_store: Store, tmp_path_factory: pytest.TempPathFactory) -> P
 def test_every_block_of_a_page_does_what_it_says(
     page: str, tmp_path: Path, warm_store: Store, library_store: Store, init_store: Path
 ) -> None:
+    if page == "docs/diff.md" and metadata.version("nvidia-cuda-nvcc") < "13.5":
+        pytest.skip("it shows the registers that a newer assembler takes")
     folder = tmp_path / "page"
     folder.mkdir()
     transcripts = "".join(block.text for block in blocks(page) if block.kind == "console")

@@ -108,10 +108,10 @@ def explain_compilation(
         function: the function that was compiled.
         output: what the compiler wrote to the standard error output, with locations on.
     """
-    if isinstance(error, PallascError):
-        return error
     if (full := _full_folder(output + message_of(error))) is not None:
         return full
+    if isinstance(error, PallascError):
+        return error
     message = _compiler_message(output) or _message(error)
     place = user_place(_places(output)) or definition(function)
     return CompileError(message, location=place, kind="compiler")

@@ -63,7 +63,8 @@ def _handle_of(stream: Any) -> Any:
             return value
     is_numpy = type(stream).__module__ == "numpy"
     if is_numpy or isinstance(stream, Number | str | bytes | bytearray):
-        return None if isinstance(stream, bool) else index(stream)
+        # Old versions of numpy take their booleans for integers.
+        return None if type(stream).__name__ in ("bool", "bool_") else index(stream)
     protocol = getattr(stream, "__cuda_stream__", None)
     if protocol is not None:
         _version, handle = protocol() if callable(protocol) else protocol

@@ -173,7 +173,7 @@ def _operands(operation: str, kind: str) -> tuple[np.ndarray, np.ndarray]:
     dtype = HALVES.get(name) or FLOATS.get(kind)
     if dtype is not None:
         ones = np.ones(64 if kind.endswith("x2") else 32, dtype)
-        return ones[: len(ones) // 32] * 2, ones
+        return (ones[: len(ones) // 32] * 2).astype(dtype), ones
     generator = np.random.default_rng(8)
     high = 12 if operation in ("inc", "dec") else 1 << bits_of(kind)
     words = generator.integers(0, high, 33, np.uint64).astype(f"u{bits_of(kind) // 8}")

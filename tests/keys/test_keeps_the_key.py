@@ -164,7 +164,8 @@ def pth_files(world: Any) -> None:
     folder.mkdir()
     (folder / "paths.pth").write_text("/some/folder\n# import nothing\n")
     (folder / "__editable__.mine-1.0.pth").write_text("import __editable___mine_1_0_finder; x()\n")
-    world.patch.setattr(identity.site, "getsitepackages", lambda: [str(folder)])
+    folders = [*identity.site.getsitepackages(), str(folder)]
+    world.patch.setattr(identity.site, "getsitepackages", lambda: folders)
 
 
 def limits(world: Any) -> None:
