@@ -1,4 +1,4 @@
-"""`pallasc list`: the variants that specs declare."""
+"""`pallasc list`: the variants that specs declare, or that bundles hold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
 
 
-@click.command("list", cls=Command, short_help="List the variants that specs declare.")
+@click.command("list", cls=Command, short_help="List the variants of specs or bundles.")
 @specs_argument()
 @selection_options
 @reading_options
@@ -37,21 +37,33 @@ def command(
 ) -> None:
     """List the variants that SPECS declare: one for each point of the matrix and each target.
 
-    Nothing is compiled and JAX is not imported, except by a Python spec that imports it.
+    SPECS may be bundles, too: then the table has the size and the digest of each variant. Nothing
+    is compiled and JAX is not imported, except by a Python spec that imports it.
 
     Examples:
       pallasc list kernels.yaml
       pallasc list specs/ -k "target=sm_90a and not dtype=f32"
       pallasc list specs/ --json | jq -r ".variants[].id"
+      pallasc list kernels.pallasc --target sm_90a
 
     --json prints one object:
       schema    1
       variants  a list; of each: id, name, params, target, arch, entry, args (arrays in their
                 notation), arrays (path: array), static, reference, file, line
+    of bundles: bundle (the file), id, name, params, target, arch, inputs, outputs, minimum_driver,
+    digest (of the artifact, as in store and lock), bytes (compressed), vmap (the kernel for a
+    batch, null where the spec names none), tune (what decides where a tuned kernel's variant is
+    used, null where it is not tuned)
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
+    from pallasc.cli.bundle.entries import list_bundles
+    from pallasc.cli.launching.request import bundle_files
     from pallasc.cli.terminal.output import json_text
 
+    if bundles := bundle_files(specs):
+        targets, expression = options["targets"], options["expression"]
+        list_bundles(bundles, targets=targets, expression=expression, as_json=as_json)
+        return
     store = open_store(store_root)
     variants = load_variants(specs, store=store, **options)
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pallasc.cli.arguments.command import Group
-from pallasc.cli.bundle import create, export, list, merge, show, sign, verify
+from pallasc.cli.bundle import create, export, merge, show, sign, verify
 
 
 @click.group(
@@ -31,7 +31,6 @@ def command() -> None:
 
 for _command in (
     create.command,
-    list.command,
     show.command,
     export.command,
     merge.command,

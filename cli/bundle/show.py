@@ -53,7 +53,7 @@ def command(file: Path, name: str | None, as_json: bool) -> int:
       kernels     number of variants by kernel
       targets     a list; of each: target, arch, variants, minimum_driver
     of a variant, too:
-      variant     as in list
+      variant     as in pallasc list
       record      the artifact's record as it was compiled, see inspect --json
       shipped     what is in the bundle for each blob: digest and bytes, or null; by its digest in
                   the record
@@ -173,7 +173,7 @@ def _driver(driver: Mapping[str, str]) -> str:
 
 
 def _variant_json(bundle: Bundle, entry: Entry) -> dict[str, object]:
-    from pallasc.cli.bundle.list import entry_json
+    from pallasc.cli.bundle.entries import entry_json
 
     return {
         "variant": entry_json(bundle, entry),

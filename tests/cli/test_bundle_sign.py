@@ -251,5 +251,5 @@ def test_without_the_package_it_says_what_to_install(
         assert "pip install 'pallasc[sign]'" in result.err
     assert not (tmp_path / "new").exists()
     assert not (tmp_path / "new.pub").exists()
-    for action in ("verify", "list", "show"):
+    for action in ("verify", "show"):
         assert run("bundle", action, signed).code == 0

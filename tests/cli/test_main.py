@@ -105,7 +105,7 @@ def test_a_missing_argument_names_the_command_whose_help_to_read(run: RunCommand
     [
         (["run", "k.yaml", "--profile"], "Option '--profile' requires an argument."),
         (["run", "k.yaml", "--input", "x"], "--input 'x' is not NAME=FILE."),
-        (["bundle", "list", "k.pallasc", "--target"], "Option '--target' requires an argument."),
+        (["list", "k.pallasc", "--target"], "Option '--target' requires an argument."),
     ],
 )
 def test_a_mistake_in_an_option_names_the_command_whose_help_to_read(
