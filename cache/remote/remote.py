@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from pallasc.cache import format
 from pallasc.cache.manifests import Manifest, set_prefix
-from pallasc.cache.remote.session import OF_ONE_OBJECT, Failure, RemoteError, Session
+from pallasc.cache.packs import PackFault
+from pallasc.cache.remote.session import OF_ONE_OBJECT, RemoteError, Session
 from pallasc.cache.remote.settings import RemoteSettings, RemoteStats
 from pallasc.cache.remote.transfer import (
     ROOT,
@@ -36,6 +37,7 @@ from pallasc.cache.remote.transfer import (
     open_remote_pack,
     pack_name,
     read_catalog,
+    read_pack,
 )
 from pallasc.cache.signing import Trust, read_trust
 from pallasc.cache.store import Store
@@ -103,15 +105,11 @@ class Remote:
         Returns:
             The action keys of variants that the local store has now, by the name of the manifest.
         """
-        if self._session.failed is not None or not wanted:
+        catalog = self._load() if wanted else None
+        if catalog is None:
             return {}
-        with self._session.waiting():
-            catalog = self._load()
-            if catalog is None:
-                return {}
-            found = catalog.find(set_prefix(key) for key in wanted)
-            fetch = Fetch(self._session, self._store, self._namespace, self._trust, accept)
-            fetch.run(found)
+        fetch = Fetch(self._session, self._store, self._namespace, self._trust, accept)
+        fetch.run(catalog.find(set_prefix(key) for key in wanted))
         self._brought += fetch.actions
         self._used |= fetch.used
         self._bad |= fetch.bad
@@ -131,8 +129,7 @@ class Remote:
             if len(self._used) > MOST_PACKS and self._writes:
                 self._send(self._brought, again=True)  # the next build reads from few packs
             if self._writes and (self._writer or self._used or self._bad):
-                with self._session.waiting():
-                    self._change_catalog()
+                self._change_catalog()
         except RemoteError as error:
             self._session.fail(error)
         finally:
@@ -161,19 +158,17 @@ class Remote:
         return None if self._session.failed else self._catalog
 
     def _send(self, names: Sequence[str], *, again: bool = False) -> None:
-        with self._session.waiting():
-            catalog = self._load()
-            if catalog is None:
-                return
-            if self._writer is None:
-                rows = tuple(row for row in catalog.rows if row.pack not in self._bad)
-                self._writer = Writer(self._session, self._namespace, Catalog(rows).names())
-            with self._session.own_work():
-                for name in names:
-                    try:
-                        self._writer.add(self._store, name, again=again)
-                    except CorruptError as error:
-                        self.stats.refuse(error.message)
+        catalog = self._load()
+        if catalog is None:
+            return
+        if self._writer is None:
+            rows = tuple(row for row in catalog.rows if row.pack not in self._bad)
+            self._writer = Writer(self._session, self._namespace, Catalog(rows).names())
+        for name in names:
+            try:
+                self._writer.add(self._store, name, again=again)
+            except CorruptError as error:
+                self.stats.refuse(error.message)
 
     def _tell_once(self) -> None:
         error = self._session.failed
@@ -194,7 +189,7 @@ def _trust(settings: RemoteSettings, environ: Mapping[str, str]) -> Trust | None
 @contextlib.contextmanager
 def _command_session(settings: RemoteSettings, environ: Mapping[str, str]) -> Iterator[Session]:
     session = Session(settings, environ, is_build=False)
-    with contextlib.closing(session), session.waiting():
+    with contextlib.closing(session):
         yield session
 
 
@@ -202,12 +197,7 @@ def _namespaces(session: Session, names: Sequence[str] | None = None) -> Sequenc
     """Return these namespaces, by default all of the remote."""
     if names is not None:
         return names
-    try:
-        return sorted(filter(format.is_name, session.result(session.objects.folders(ROOT))))
-    except RemoteError as error:
-        if error.failure is Failure.MISSING:
-            return []
-        raise
+    return sorted(filter(format.is_name, session.result(session.objects.folders(ROOT))))
 
 
 class Transfer(NamedTuple):
@@ -329,17 +319,16 @@ def probe(
     Returns:
         Why the remote cannot be read, and why it cannot be written; "" if it can.
     """
-    session = Session(settings, environ, is_build=True)
-    with contextlib.closing(session), session.waiting():
-        try:
+    session, done = Session(settings, environ, is_build=True), 0
+    try:
+        with contextlib.closing(session):
             known_catalog(session, namespace)
-        except RemoteError as error:
-            return f"{error.message}. {error.hint}", ""
-        try:
+            done = 1
             if settings.write:
                 session.result(session.objects.put(_PROBE, b"pallasc\n"))
-        except RemoteError as error:
-            return "", f"{error.message}. {error.hint}"
+    except RemoteError as error:
+        text = f"{error.message}. {error.hint}"
+        return ("", text) if done else (text, "")
     return "", ""
 
 
@@ -404,26 +393,24 @@ def verify(
 
 def _faults(session: Session, namespace: str) -> Iterator[str]:
     try:
-        catalog, _ = session.result(read_catalog(session, namespace))
+        rows = read_catalog(session, namespace)[0].rows
     except CorruptError as error:
         yield error.message
         return
-    for row in catalog.rows:
+    for row in rows:
+        reading = read_pack(session, namespace, row)
+        session.first([reading])
         try:
-            name = pack_name(namespace, row.pack)
-            data, _ = session.result(session.objects.get(name, limit=row.size))
-            pack = open_remote_pack(row, data)
-            yield from (f"pack {row.pack}: {fault}" for _, fault in pack.faults())
-            for area, name in pack.names:
-                content = pack.read(area, name) if area == format.BLOBS else None
-                if content is not None and format.sha256(content) != name:
-                    yield f"pack {row.pack}: blob {name} is damaged"
+            pack = open_remote_pack(row, reading.result())
             for packed in row.each():
                 PackedVariant.read(pack, packed.hex())
-        except CorruptError as error:
-            yield f"pack {row.pack}: {error.message}"
-        except RemoteError as error:
-            if error.failure not in OF_ONE_OBJECT:
+            for part in pack.check():
+                if isinstance(part, PackFault):
+                    raise CorruptError(part.reason)
+                if part.area == format.BLOBS and format.sha256(part.data) != part.name:
+                    raise CorruptError(f"blob {part.name} is damaged")
+        except (CorruptError, RemoteError) as error:
+            if isinstance(error, RemoteError) and error.failure not in OF_ONE_OBJECT:
                 raise
             yield f"pack {row.pack}: {error.message}"
 
@@ -470,7 +457,7 @@ def prune(
     with _command_session(settings, environ) as session:
         for namespace in _namespaces(session):
             try:
-                catalogs[namespace] = session.result(read_catalog(session, namespace))[0]
+                catalogs[namespace] = read_catalog(session, namespace)[0]
             except CorruptError as error:
                 unread.append(f"namespace {namespace} stays as it is: {error.message}")
         rows = [row for catalog in catalogs.values() for row in catalog.rows]
@@ -481,7 +468,7 @@ def prune(
             names = [pack_name(namespace, row.pack) for row in catalog.rows if row in old]
             gone += names
             if names and not dry_run:
-                catalog = session.result(change_catalog(session, namespace, change))
+                catalog = change_catalog(session, namespace, change)
             named = {*names, *(pack_name(namespace, row.pack) for row in catalog.rows)}
             for item in session.result(session.objects.listed(f"{ROOT}/{namespace}/packs")):
                 if item.name not in named and item.modified_s < now - GRACE_S:

@@ -176,7 +176,7 @@ def test_a_bucket_that_is_not_there_is_told(start: Start, store: Store) -> None:
     settings = _settings("s3://kernel/team/a")
     found, stats = download(settings, store, [request_key(0)])
     assert found == {}
-    assert stats.tripped.startswith("GET s3://kernel/team/a/pallasc/v3/")
+    assert stats.tripped.startswith("GET s3://kernel/team/a/pallasc/v4/")
     assert stats.tripped.endswith(": there is no such bucket")
     with pytest.raises(RemoteError, match="there is no such bucket"):
         pull(settings, store)
