@@ -6,7 +6,7 @@ the same inode, time, and size, and an index that is damaged or missing is made 
 
     index = { "facts": { pack SP area SP name: [stamp, facts] } }   a record of kind `index`
     stamp = inode SP mtime_ns SP bytes          "" in a pack, whose name decides
-    facts = { "blobs": [digest], "cubin_bytes": bytes } | { "action", "about", "lines": bool }
+    facts = { "blobs": [digest] } | { "action", "about", "lines": bool }
 
 `pack` is "" for a file in its area.
 """
@@ -16,11 +16,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pallasc.cache import files, format
@@ -34,7 +32,6 @@ from pallasc.errors import CorruptError
 INDEX = "stat/index"
 _NAME = format.sha256(b"pallasc index")
 _MAX_INDEX_BYTES = 2**29
-_VERSION = re.compile(r"v[0-9]+", re.ASCII)
 _LONGEST_ABOUT = 10_000
 
 
@@ -44,7 +41,6 @@ class RecordFile(NamedTuple):
     key: str
     identity: Identity
     blobs: tuple[str, ...] = ()
-    cubin_bytes: int = 0
     pack: str = ""
 
     @property
@@ -235,22 +231,11 @@ def decode_index(data: bytes) -> dict[str, list[Any]]:
 def facts_of(area: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts about a record or a manifest."""
     if area == ARTIFACTS:
-        digests = {blob["digest"] for blob in body["blobs"].values()}
-        return {"blobs": sorted(digests), "cubin_bytes": _cubin_bytes(body)}
+        return {"blobs": sorted({blob["digest"] for blob in body["blobs"].values()})}
     about = body.get("about")
     if len(json.dumps(about)) > _LONGEST_ABOUT:
         about = None
     return {"action": body.get("action", ""), "about": about, "lines": bool(body.get("lines"))}
-
-
-def _cubin_bytes(record: Mapping[str, Any]) -> int:
-    kernels = record["artifact"].get("kernels")
-    if not isinstance(kernels, list):
-        return 0
-    names = [kernel.get("cubin") for kernel in kernels if isinstance(kernel, dict)]
-    cubins = {name for name in names if isinstance(name, str)}
-    sizes: list[int] = [blob["size"] for name, blob in record["blobs"].items() if name in cubins]
-    return sum(sizes)
 
 
 def _check_facts(area: str, facts: dict[str, Any]) -> None:
@@ -260,8 +245,7 @@ def _check_facts(area: str, facts: dict[str, Any]) -> None:
         KeyError, TypeError, ValueError: it is wrong.
     """
     if area == ARTIFACTS:
-        digests, cubin_bytes = facts["blobs"], facts["cubin_bytes"]
-        sound = type(cubin_bytes) is int and all(map(format.is_name, digests))
+        sound = all(map(format.is_name, facts["blobs"]))
     else:
         action, has_lines, _ = facts["action"], facts["lines"], facts["about"]
         sound = type(has_lines) is bool and (action == "" or format.is_name(action))
@@ -355,8 +339,7 @@ class _Reader:
 
     def _add(self, area: str, name: str, identity: Identity, facts: Any, pack: str = "") -> None:
         if area == ARTIFACTS:
-            blobs = tuple(facts["blobs"])
-            record = RecordFile(name, identity, blobs, facts["cubin_bytes"], pack)
+            record = RecordFile(name, identity, tuple(facts["blobs"]), pack)
             self._found.records.setdefault(name, record)
         else:
             about = About.from_json(facts["about"])
@@ -396,10 +379,8 @@ class Stats:
         source_lines: number of manifests that have the source lines of an artifact.
         packs: number of packs.
         bytes: size of blobs, records, manifests, and packs together.
-        cubin_bytes: size of the cubins alone, counted for each record that names them.
         quarantined: number of corrupt files that are kept.
         oldest_use: last use of the entry that goes first, seconds since the epoch.
-        other_versions: folders of stores of other versions next to it.
         warnings: what could not be looked at.
     """
 
@@ -410,10 +391,8 @@ class Stats:
     blobs: int
     packs: int
     bytes: int
-    cubin_bytes: int
     quarantined: int
     oldest_use: float | None
-    other_versions: list[str]
     warnings: list[str]
 
     def to_json(self) -> dict[str, object]:
@@ -437,10 +416,8 @@ def stats(store: Store) -> Stats:
         blobs=len(inventory.blobs.keys() | in_packs),
         packs=len(inventory.packs),
         bytes=inventory.bytes,
-        cubin_bytes=sum(record.cubin_bytes for record in records),
         quarantined=_quarantined(store),
         oldest_use=min(uses_ns) / 1e9 if uses_ns else None,
-        other_versions=_other_versions(store.root),
         warnings=inventory.faults,
     )
 
@@ -450,10 +427,3 @@ def _quarantined(store: Store) -> int:
         names = store.folders.names(files.QUARANTINE)
         return sum(not name.endswith(".reason") for name in names)
     return 0
-
-
-def _other_versions(root: Path) -> list[str]:
-    with contextlib.suppress(OSError):
-        names = sorted(os.listdir(root))
-        return [name for name in names if _VERSION.fullmatch(name) and name != format.FOLDER]
-    return []

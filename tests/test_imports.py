@@ -72,7 +72,7 @@ MAY_IMPORT_FROM_OUTSIDE = {
     "specs": {"yaml"},
     "bundle": {"cryptography", "zstandard"},
     "library": {"jax", "jaxlib", "numpy"},
-    "cache": {"boto3", "google", "obstore"},
+    "cache": {"google", "obstore"},
     "compiler": {
         "absl",
         "cramjam",

@@ -79,15 +79,14 @@ class Remote:
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._trust = _trust(settings, environ)
-        self._session = Session(settings, environ, is_build=True)
-        self._writes, self._store, self._tell = settings.write, store, tell
+        self._session = Session(settings, environ, is_build=True, tell=tell)
+        self._writes, self._store = settings.write, store
         self._namespace = namespace
         self._catalog: Catalog | None = None
         self._writer: Writer | None = None
         self._brought: list[str] = []
         self._used: set[str] = set()
         self._bad: set[str] = set()
-        self._told = False
 
     @property
     def stats(self) -> RemoteStats:
@@ -115,7 +114,6 @@ class Remote:
         self._bad |= fetch.bad
         self.stats.hits += len(fetch.actions)
         self.stats.saved_s += fetch.saved_s
-        self._tell_once()
         return fetch.actions
 
     def offer(self, name: str) -> None:
@@ -133,7 +131,6 @@ class Remote:
         except RemoteError as error:
             self._session.fail(error)
         finally:
-            self._tell_once()
             self._session.close()
         return self.stats
 
@@ -154,7 +151,6 @@ class Remote:
                 self._catalog = known_catalog(self._session, self._namespace)
             except RemoteError as error:
                 self._session.fail(error)
-        self._tell_once()
         return None if self._session.failed else self._catalog
 
     def _send(self, names: Sequence[str], *, again: bool = False) -> None:
@@ -169,13 +165,6 @@ class Remote:
                 self._writer.add(self._store, name, again=again)
             except CorruptError as error:
                 self.stats.refuse(error.message)
-
-    def _tell_once(self) -> None:
-        error = self._session.failed
-        if error is not None and not self._told:
-            self._told = True
-            hint = f" {error.hint}" if error.hint else ""
-            self._tell(f"remote store disabled for this build: {error.message}.{hint}")
 
 
 def _trust(settings: RemoteSettings, environ: Mapping[str, str]) -> Trust | None:

@@ -14,7 +14,7 @@ consists of words from this module, numbers, and names that match a pattern, and
 exception attached. Credentials come from obstore's own look at the environment, and:
 
     s3     the profile $AWS_PROFILE or `default` of ~/.aws where the environment has none: static
-           keys, region, endpoint_url; boto3, if installed, reads every other kind of profile
+           keys, region, endpoint_url
     gs     google-auth, if installed, reads workload identity (`external_account`)
     http   user and password of the URL, else PALLASC_REMOTE_TOKEN as a bearer token, else the
            host's entry in $NETRC or ~/.netrc
@@ -59,7 +59,8 @@ _AWS_VARIABLES = (
     "AWS_SKIP_SIGNATURE",
 )
 _AWS_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-_FOR_BOTO3 = ("sso_session", "sso_start_url", "source_profile", "credential_process", "role_arn")
+_DYNAMIC = ("sso_session", "sso_start_url", "source_profile", "credential_process", "role_arn")
+_EXPORT_HINT = "Set the variables that `aws configure export-credentials --format env` prints."
 T = TypeVar("T")
 
 
@@ -94,11 +95,18 @@ class Session:
         environ: where credentials are looked up.
         is_build: waiting has a budget, and nothing raises for what the remote does; a command
             waits as long as its requests may take, and fails where they fail.
+        tell: is called with the warning of a build that goes on without the remote.
     """
 
     def __init__(
-        self, settings: RemoteSettings, environ: Mapping[str, str], *, is_build: bool
+        self,
+        settings: RemoteSettings,
+        environ: Mapping[str, str],
+        *,
+        is_build: bool,
+        tell: Callable[[str], None] = lambda warning: None,
     ) -> None:
+        self._tell = tell
         self.stats = RemoteStats(url=settings.address.text)
         self.is_build = is_build
         self.failed: RemoteError | None = None
@@ -190,6 +198,9 @@ class Session:
             self.failed = error
             self.stats.tripped = error.message
             self._cancel()
+            if self.is_build:
+                hint = f" {error.hint}" if error.hint else ""
+                self._tell(f"remote store disabled for this build: {error.message}.{hint}")
         if not self.is_build:
             raise self.failed
 
@@ -541,8 +552,9 @@ def s3_options(environ: Mapping[str, str]) -> dict[str, Any]:
         if "aws_access_key_id" in profile and "source_profile" not in profile:
             keys = [label for label in _AWS_KEYS if label in profile]
             options |= {label.removeprefix("aws_"): profile[label] for label in keys}
-        elif any(label in profile for label in _FOR_BOTO3):
-            options["credential_provider"] = _boto3_provider(name or "default")
+        elif any(label in profile for label in _DYNAMIC):
+            text = f"the profile {name or 'default'} of AWS has no keys of its own"
+            raise _unusable(text, _EXPORT_HINT)
         if "endpoint_url" in profile and not any(v.startswith("AWS_ENDPOINT") for v in environ):
             options["endpoint"] = profile["endpoint_url"]
         options["region"] = profile.get("region", "us-east-1")
@@ -568,31 +580,6 @@ def _profile(environ: Mapping[str, str], name: str) -> dict[str, str]:
     return {label: value.strip() for label, value in items if value}
 
 
-def _provider(make: Callable[[], Any], who: str, packages: str, hint: str) -> Any:
-    """Return a provider of credentials; an error shows nothing of the library's text."""
-    try:
-        return make()
-    except ImportError:
-        problem = f"{who}: needs {packages}"
-    except Exception:  # noqa: BLE001 - these libraries' errors quote files of credentials
-        problem = f"{who}: {packages} cannot use it"
-    raise _unusable(problem, hint)
-
-
-def _boto3_provider(name: str) -> Any:
-    def make() -> Any:
-        import boto3
-        from obstore.auth.boto3 import Boto3CredentialProvider
-
-        return Boto3CredentialProvider(boto3.Session(profile_name=name))
-
-    hint = (
-        "Install boto3, or set the variables that "
-        "`aws configure export-credentials --format env` prints."
-    )
-    return _provider(make, f"the profile {name} of AWS", "boto3", hint)
-
-
 def gcs_options(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the options of obstore's Google store that its own look at the environment lacks.
 
@@ -610,10 +597,13 @@ def gcs_options(environ: Mapping[str, str]) -> dict[str, Any]:
     if kind in ("service_account", "authorized_user"):
         return {}
 
-    def make() -> Any:
+    who, packages = "the credentials in $GOOGLE_APPLICATION_CREDENTIALS", "google-auth and requests"
+    try:
         from obstore.auth.google import GoogleCredentialProvider
 
-        return GoogleCredentialProvider()
-
-    who, packages = "the credentials in $GOOGLE_APPLICATION_CREDENTIALS", "google-auth and requests"
-    return {"credential_provider": _provider(make, who, packages, f"Install {packages}.")}
+        return {"credential_provider": GoogleCredentialProvider()}
+    except ImportError:
+        problem = f"{who}: needs {packages}"
+    except Exception:  # noqa: BLE001 - the library's errors quote files of credentials
+        problem = f"{who}: {packages} cannot use it"
+    raise _unusable(problem, f"Install {packages}.")

@@ -80,12 +80,11 @@ def command(
         ("artifacts", f"{figures.entries}"),
         *([("source lines", f"{figures.source_lines}")] if figures.source_lines else []),
         *([("packs", f"{figures.packs}")] if figures.packs else []),
-        ("bytes", f"{figures.bytes:,} {limit}, {figures.cubin_bytes:,} in cubins"),
+        ("bytes", f"{figures.bytes:,} {limit}"),
         ("hits", f"{totals.hits}{rate}"),
         ("compiled", f"{totals.made} in {totals.spent_s:.1f} s"),
         ("time saved", f"{totals.saved_s:.1f} s"),
         ("quarantined", f"{figures.quarantined}"),
-        *(("left alone", f"{name}, of another version") for name in figures.other_versions),
     ]
     echo("\n".join(f"{label:<12} {value}" for label, value in rows))
     warn(figures.warnings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -140,18 +139,12 @@ def test_writers_at_once_where_none_sees_the_others(
     assert verify(settings, [NAMESPACE]) == []
 
 
-@pytest.mark.parametrize("how", ["keys", "process"])
 def test_s3_with_a_profile_of_aws(
-    how: str, store: Store, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = (servers.ACCESS_KEY, servers.SECRET_KEY)
-    if how == "process":
-        pytest.importorskip("boto3", reason="boto3 is not installed: pip install boto3")
-        answer = {"Version": 1, "AccessKeyId": keys[0], "SecretAccessKey": keys[1]}
-        (home / "keys.json").write_text(json.dumps(answer))
-        profile = f"credential_process = cat {home / 'keys.json'}"
-    else:
-        profile = "aws_access_key_id = {}\naws_secret_access_key = {}".format(*keys)
+    profile = (
+        f"aws_access_key_id = {servers.ACCESS_KEY}\naws_secret_access_key = {servers.SECRET_KEY}"
+    )
     with servers.s3_of_rclone(tmp_path / "server") as endpoint:
         (home / ".aws").mkdir()
         (home / ".aws" / "config").write_text(
