@@ -181,7 +181,7 @@ def read_totals(store: Store) -> Totals:
     totals = Totals()
     with contextlib.suppress(OSError):
         file = files.read(store.folders, USES, limit_bytes=format.MAX_RECORD_BYTES)
-        for line in b"" if file is None else file.data.splitlines():
+        for line in (b"" if file is None else file.data).splitlines():
             with contextlib.suppress(ValueError, TypeError, RecursionError):
                 totals.add(_counts(*json.loads(line)))
     return totals

@@ -348,15 +348,21 @@ class Objects:
             found = await self._store(prefix).list_with_delimiter_async(self._prefix + prefix)
             return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
 
-        with _unless_missing():
+        try:
             return await self._call(f"LIST {self.address}/{prefix}", read())
-        return []
+        except RemoteError as error:
+            if error.failure is not Failure.MISSING:
+                raise
+            return []
 
     async def delete(self, name: str) -> None:
         """Delete an object; one that does not exist is no error."""
-        with _unless_missing():
+        try:
             delete = self._store(name).delete_async
             await self._call(f"DELETE {self.address}/{name}", delete(self._prefix + name))
+        except RemoteError as error:
+            if error.failure is not Failure.MISSING:
+                raise
 
     async def _call(self, what: str, request: Coroutine[Any, Any, T]) -> T:
         """Make a request; its error is raised where the library's is not in `__context__`."""
@@ -422,15 +428,6 @@ class Objects:
         if scheme == "file":
             raise translated(text, str(self.address))
         raise _unusable(f"{self.address}: the environment has no complete settings for this remote")
-
-
-@contextlib.contextmanager
-def _unless_missing() -> Iterator[None]:
-    try:
-        yield
-    except RemoteError as error:
-        if error.failure is not Failure.MISSING:
-            raise
 
 
 # ---- errors
