@@ -42,7 +42,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import stat
 import struct
 import threading
@@ -79,7 +78,6 @@ FOOTER = struct.Struct("<QIII32s")
 FOOTER_BYTES = FOOTER.size + len(MAGIC)
 _NAME_BYTES = 33
 _CODES = {area: bytes([code]) for code, area in enumerate(AREAS)}
-_MAGICS = re.compile(rb"pallasc-pack ([0-9]{1,9})\n")
 
 
 class Entry(NamedTuple):
@@ -132,23 +130,6 @@ def packed_name(area: str, name: str) -> bytes:
 def unpacked_name(packed: bytes) -> tuple[str, str]:
     """Return area and name of what `packed_name` gave."""
     return AREAS[packed[0]], packed[1:].hex()
-
-
-def check_magic(data: bytes) -> None:
-    """Check the first bytes of a pack.
-
-    Raises:
-        CorruptError: this is not a pack of this version.
-    """
-    if data == MAGIC:
-        return
-    version = _MAGICS.match(data)
-    if version is not None:
-        raise CorruptError(
-            f"it is a pack of version {version[1].decode()}, and this pallasc reads {VERSION}",
-            hint="Update pallasc.",
-        )
-    raise CorruptError("it does not begin as a pack does")
 
 
 def read_footer(data: bytes, pack_bytes: int) -> Footer:
@@ -283,7 +264,8 @@ class Pack:
         self._held_bytes = 0
         self.digest = digest
         self.size = len(source) if isinstance(source, bytes) else os.fstat(source).st_size
-        check_magic(self._read(0, min(self.size, len(MAGIC))))
+        if self._read(0, len(MAGIC)) != MAGIC:
+            raise CorruptError(f"it does not begin as a pack of version {VERSION} does")
         end = self._read(max(0, self.size - FOOTER_BYTES), FOOTER_BYTES)
         footer = read_footer(end, self.size)
         index = self._read(footer.offset, footer.size)
@@ -305,14 +287,6 @@ class Pack:
         if isinstance(source, int):
             with contextlib.suppress(OSError):
                 os.close(source)
-
-    @cached_property
-    def names(self) -> Mapping[tuple[str, str], Place]:
-        """Return where each file lies, by area and name, sorted."""
-        return {
-            unpacked_name(packed): place(self._places, number)
-            for packed, number in self._numbers.items()
-        }
 
     @cached_property
     def _by_frame(self) -> dict[int, list[bytes]]:
@@ -404,14 +378,6 @@ class Pack:
             yield PackFault(None, "its index names frames that do not exist")
         elif is_whole and self.digest and (digest := self.computed_digest()) != self.digest:
             yield PackFault(None, f"its SHA-256 is {digest}")
-
-    def faults(self) -> list[PackFault]:
-        """Read everything; return each fault.
-
-        Raises:
-            OSError: the pack cannot be read.
-        """
-        return [part for part in self.check() if isinstance(part, PackFault)]
 
     def computed_digest(self) -> str:
         """Read the whole pack and return its SHA-256, which should be its name.

@@ -107,8 +107,10 @@ class Remote:
         catalog = self._load() if wanted else None
         if catalog is None:
             return {}
+        with self._session.waiting():
+            found = catalog.find(set_prefix(key) for key in wanted)
         fetch = Fetch(self._session, self._store, self._namespace, self._trust, accept)
-        fetch.run(catalog.find(set_prefix(key) for key in wanted))
+        fetch.run(found)
         self._brought += fetch.actions
         self._used |= fetch.used
         self._bad |= fetch.bad
