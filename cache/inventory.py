@@ -16,9 +16,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pallasc.cache import files, format
@@ -32,6 +34,7 @@ from pallasc.errors import CorruptError
 INDEX = "stat/index"
 _NAME = format.sha256(b"pallasc index")
 _MAX_INDEX_BYTES = 2**29
+_VERSION = re.compile(r"v[0-9]+", re.ASCII)
 _LONGEST_ABOUT = 10_000
 
 
@@ -381,6 +384,7 @@ class Stats:
         bytes: size of blobs, records, manifests, and packs together.
         quarantined: number of corrupt files that are kept.
         oldest_use: last use of the entry that goes first, seconds since the epoch.
+        other_versions: folders of stores of other versions next to it.
         warnings: what could not be looked at.
     """
 
@@ -393,6 +397,7 @@ class Stats:
     bytes: int
     quarantined: int
     oldest_use: float | None
+    other_versions: list[str]
     warnings: list[str]
 
     def to_json(self) -> dict[str, object]:
@@ -418,6 +423,7 @@ def stats(store: Store) -> Stats:
         bytes=inventory.bytes,
         quarantined=_quarantined(store),
         oldest_use=min(uses_ns) / 1e9 if uses_ns else None,
+        other_versions=_other_versions(store.root),
         warnings=inventory.faults,
     )
 
@@ -427,3 +433,10 @@ def _quarantined(store: Store) -> int:
         names = store.folders.names(files.QUARANTINE)
         return sum(not name.endswith(".reason") for name in names)
     return 0
+
+
+def _other_versions(root: Path) -> list[str]:
+    with contextlib.suppress(OSError):
+        names = sorted(os.listdir(root))
+        return [name for name in names if _VERSION.fullmatch(name) and name != format.FOLDER]
+    return []

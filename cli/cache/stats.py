@@ -85,6 +85,7 @@ def command(
         ("compiled", f"{totals.made} in {totals.spent_s:.1f} s"),
         ("time saved", f"{totals.saved_s:.1f} s"),
         ("quarantined", f"{figures.quarantined}"),
+        *(("left alone", f"{name}, of another version") for name in figures.other_versions),
     ]
     echo("\n".join(f"{label:<12} {value}" for label, value in rows))
     warn(figures.warnings)
