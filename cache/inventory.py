@@ -33,7 +33,6 @@ from pallasc.errors import CorruptError
 
 INDEX = "stat/index"
 _NAME = format.sha256(b"pallasc index")
-_MAX_INDEX_BYTES = 2**29
 _VERSION = re.compile(r"v[0-9]+", re.ASCII)
 _LONGEST_ABOUT = 10_000
 
@@ -209,7 +208,7 @@ class _Index:
 
 def _load(folders: Folders) -> dict[str, list[Any]]:
     with contextlib.suppress(OSError, CorruptError):
-        file = files.read(folders, INDEX, limit_bytes=_MAX_INDEX_BYTES)
+        file = files.read(folders, INDEX, limit_bytes=format.MAX_RECORD_BYTES)
         if file is not None and not file.fault:
             return decode_index(file.data)
     return {}
