@@ -226,11 +226,16 @@ def _check_artifact(name: str, body: dict[str, object]) -> None:
     if not isinstance(blobs, dict):
         raise CorruptError(f"artifact {name}: `blobs` is not an object")
     for label, blob in blobs.items():
-        if not isinstance(blob, dict) or blob.keys() != {"digest", "size"}:
-            raise CorruptError(f"artifact {name}: blob {label!r} is not a digest and a size")
-        size = blob["size"]
-        if type(size) is not int or not 0 <= size <= MAX_BLOB_BYTES or not is_name(blob["digest"]):
-            raise CorruptError(f"artifact {name}: blob {label!r} has an invalid digest or size")
+        if not _is_blob(blob):
+            text = f"artifact {name}: blob {label!r} is not a digest and a size"
+            raise CorruptError(f"{text}: {str(blob)[:200]}")
+
+
+def _is_blob(blob: object) -> bool:
+    if not isinstance(blob, dict) or blob.keys() != {"digest", "size"}:
+        return False
+    size = blob["size"]
+    return type(size) is int and 0 <= size <= MAX_BLOB_BYTES and is_name(blob["digest"])
 
 
 def size(count: int, limit: int | None = None) -> str:
