@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,14 +30,16 @@ AGE, SIZE, CLEAR = "age", "size", "clear"
 KEPT, IN_USE, YOUNG = "kept", "in use", "young"
 """Reasons why a file stays although a limit asks for it."""
 
-_UNITS = {"B": 1} | {
+_UNITS = {"b": 1} | {
     f"{prefix}{suffix}": base**power
-    for power, prefix in enumerate("KMGT", start=1)
-    for suffix, base in (("B", 1000), ("iB", 1024))
+    for power, prefix in enumerate("kmgt", start=1)
+    for suffix, base in (("b", 1000), ("ib", 1024))
 }
 _AGES_S = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _NONE = {"0", "none", "unlimited"}
 _AMOUNT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", re.ASCII)
+_SIZE_HINT = "Write a number and a unit, such as 5GiB or 500MB; 0 or none: no limit."
+_AGE_HINT = "Write hours, days or weeks: 12h, 90d, 2w, none."
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +72,15 @@ def read_limits(
     """
     variables = os.environ if environment is None else environment
     limits = Limits()
-    if size is None and (text := variables.get(SIZE_VARIABLE, "").strip()):
-        limits = replace(limits, max_bytes=parse_size(text, what=SIZE_VARIABLE))
-    elif size is not None:
-        limits = replace(limits, max_bytes=parse_size(size, what="--size"))
-    if age is None and (text := variables.get(AGE_VARIABLE, "").strip()):
-        limits = replace(limits, max_age_s=parse_age(text, what=AGE_VARIABLE))
-    elif age is not None:
-        limits = replace(limits, max_age_s=parse_age(age, what="--age"))
+    size_label, age_label = "--size", "--age"
+    if size is None:
+        size, size_label = variables.get(SIZE_VARIABLE, "").strip(), SIZE_VARIABLE
+    if age is None:
+        age, age_label = variables.get(AGE_VARIABLE, "").strip(), AGE_VARIABLE
+    if size or size_label == "--size":
+        limits = replace(limits, max_bytes=parse_size(size, what=size_label))
+    if age or age_label == "--age":
+        limits = replace(limits, max_age_s=parse_age(age, what=age_label))
     return limits
 
 
@@ -95,27 +98,15 @@ def parse_size(text: str, *, what: str = "size", least_bytes: int = 1) -> int | 
     if text.strip().lower() in _NONE:
         return None
     match = _AMOUNT.fullmatch(text)
-    units = {unit.lower(): value for unit, value in _UNITS.items()}
     if match is not None and not match[2]:
-        sizes = [f"{match[1]}{unit}" for unit in ("GiB", "MiB")]
-        large = [size for size in sizes if float(match[1]) * _UNITS[size[-3:]] >= least_bytes]
-        raise SpecError(
-            f"{what}: {text!r} has no unit",
-            hint=f"Write {' or '.join(large or ['5GiB'])}; 0 or none: no limit.",
-        )
-    unit = match[2].lower() if match else ""
-    if match is None or unit not in units:
-        raise SpecError(
-            f"{what}: {text!r} is not a size", hint=_size_hint(match[2] if match else "")
-        )
+        raise SpecError(f"{what}: {text!r} has no unit", hint=_SIZE_HINT)
+    if match is None or match[2].lower() not in _UNITS:
+        raise SpecError(f"{what}: {text!r} is not a size", hint=_SIZE_HINT)
     # Zero with a unit, or less than a byte, would silently mean to keep nothing.
-    amount = int(float(match[1]) * units[unit])
+    amount = int(float(match[1]) * _UNITS[match[2].lower()])
     if amount < least_bytes:
         least = f"{least_bytes >> 20} MiB" if least_bytes > 1 else "a byte"
-        more = f"Write {least.replace(' ', '')} or more; " if least_bytes > 1 else ""
-        raise SpecError(
-            f"{what}: {text!r} is less than {least}", hint=f"{more}0 or none: no limit."
-        )
+        raise SpecError(f"{what}: {text!r} is less than {least}", hint=_SIZE_HINT)
     return amount
 
 
@@ -129,22 +120,8 @@ def parse_age(text: str, *, what: str = "age") -> float | None:
         return None
     match = _AMOUNT.fullmatch(text)
     if match is None or match[2].lower() not in _AGES_S or float(match[1]) == 0:
-        raise SpecError(
-            f"{what}: {text!r} is not an age",
-            hint="Write hours, days or weeks: 12h, 90d, 2w, none.",
-        )
+        raise SpecError(f"{what}: {text!r} is not an age", hint=_AGE_HINT)
     return float(match[1]) * _AGES_S[match[2].lower()]
-
-
-def _size_hint(unit: str) -> str:
-    if len(unit) == 1 and f"{unit.upper()}iB" in _UNITS:
-        return f"Write {unit.upper()}iB (1024) or {unit.upper()}B (1000)."
-    import difflib
-
-    near = difflib.get_close_matches(unit, _UNITS, n=1)
-    if near:
-        return f"Did you mean the unit {near[0]}?"
-    return "Write a number and a unit, such as 5GiB or 500MB; 0 or none: no limit."
 
 
 class Eviction(NamedTuple):
@@ -161,8 +138,8 @@ class Retained(NamedTuple):
     """Files that pruning has to leave in place, for one reason.
 
     Attributes:
-        reason: "kept": the caller keeps it · "in use": a running build holds it or may have made
-            it · "young": no record needs it, but it is younger than the grace period.
+        reason: "kept": the caller keeps it · "in use": a running build holds it · "young": no
+            record needs it, but it was made within the grace period or by a running build.
         records: number of artifacts.
         files: number of files: those records, blobs and manifests, or their packs.
         bytes: size of those files; each counts for one reason only.
@@ -236,21 +213,19 @@ class _Decision:
     ) -> None:
         self.limits, self.held, self.keep, self.clear = limits, held, keep, clear
         self.blobs = inventory.blobs
-        self.records = [record for record in inventory.records.values() if not record.pack]
+        records = [record for record in inventory.records.values() if not record.pack]
+        self.units: list[RecordFile | PackFile] = [*records, *inventory.packs]
         self.manifests = {m.name: m for m in inventory.manifests.values() if not m.pack}
-        self.packs = inventory.packs
         self.total = self.before = inventory.bytes
         self.grace_ns = now_ns - round(limits.grace_s * 1e9)
         age_s = limits.max_age_s
         self.oldest_ns = None if age_s is None else now_ns - round(age_s * 1e9)
-        self.references = Counter(name for record in self.records for name in record.blobs)
-        self.keys = Counter(record.key for record in self.records)
-        for pack in self.packs:
-            self.keys.update(pack.keys)
+        self.references = Counter(name for unit in self.units for name in unit.blobs)
+        self.keys = Counter(key for unit in self.units for key in unit.keys)
         self.leading: dict[str, list[str]] = {}
         for name, manifest in self.manifests.items():
             self.leading.setdefault(manifest.action, []).append(name)
-        self.retained = {reason: Retained(reason) for reason in (KEPT, IN_USE, YOUNG)}
+        self.retained: dict[str, Retained] = {}
         self.counted: set[str] = set()
 
     def plan(self) -> Plan:
@@ -259,26 +234,22 @@ class _Decision:
         dangling = [name for name, found in self.manifests.items() if self._is_useless(found)]
         self.total -= sum(self.blobs[name][2] for name in orphans)
         self.total -= sum(self.manifests[name].identity[2] for name in dangling)
-        evictions, young = self._decide_units()
+        evictions = list(self._decide_units())
         dangling += self._last_manifests(set(dangling))
-        for name in young:
-            self._retain_young(name, self.blobs[name])
         if self._is_too_large():
-            for name in set(unnamed) - {*orphans}:
-                self._retain_young(name, self.blobs[name])
-            for name in self.manifests.keys() - {*dangling}:
-                if self.manifests[name].action not in self.keys:
-                    self._retain_young(name, self.manifests[name].identity)
-        retained = tuple(each for each in self.retained.values() if each.files)
+            self._retain_young({*orphans, *dangling}.union(*(e[3] + e[4] for e in evictions)))
         return Plan(
-            tuple(evictions), tuple(orphans), tuple(dangling), self.before, self.total, retained
+            tuple(evictions),
+            tuple(orphans),
+            tuple(dangling),
+            self.before,
+            self.total,
+            tuple(self.retained.values()),
         )
 
-    def _decide_units(self) -> tuple[list[Eviction], list[str]]:
-        """Decide about each record and pack; return the young blobs of those that go, too."""
-        evictions, young = [], list[str]()
-        units: list[RecordFile | PackFile] = [*self.records, *self.packs]
-        for unit in sorted(units, key=lambda unit: (unit.identity[1], unit[0])):
+    def _decide_units(self) -> Iterator[Eviction]:
+        """Decide about each record and pack."""
+        for unit in sorted(self.units, key=lambda unit: (unit.identity[1], unit[0])):
             reason = self._reason(unit.identity[1])
             if not reason:
                 break
@@ -287,8 +258,7 @@ class _Decision:
             elif self.held.holds(unit.keys, unit.identity[1]):
                 self._retain_unit(IN_USE, unit)
             else:
-                evictions.append(self._evict(unit, reason, young))
-        return evictions, young
+                yield self._evict(unit, reason)
 
     def _reason(self, last_use_ns: int) -> str:
         """Return why the next unit goes, "" where it and all after it may stay."""
@@ -301,12 +271,11 @@ class _Decision:
     def _is_too_large(self) -> bool:
         return self.limits.max_bytes is not None and self.total > self.limits.max_bytes
 
-    def _evict(self, unit: RecordFile | PackFile, reason: str, young: list[str]) -> Eviction:
+    def _evict(self, unit: RecordFile | PackFile, reason: str) -> Eviction:
         self.references.subtract(unit.blobs)
         self.keys.subtract(unit.keys)
         last = [name for name in unit.blobs if not self.references[name] and name in self.blobs]
         gone = [name for name in last if self._is_old(self.blobs[name])]
-        young += [name for name in last if name not in gone]
         orphaned = [key for key in sorted(unit.keys) if not self.keys[key]]
         manifests = [name for key in orphaned for name in self.leading.get(key, ())]
         freed = unit.identity[2] + sum(self.blobs[name][2] for name in gone)
@@ -335,21 +304,25 @@ class _Decision:
         return taken
 
     def _retain_unit(self, reason: str, unit: RecordFile | PackFile) -> None:
-        self._retain(reason, unit[0], unit.identity, records=len(unit.keys))
-        for name in unit.blobs:
-            if name in self.blobs:
-                self._retain(reason, name, self.blobs[name])
-        for key in unit.keys:
-            for name in self.leading.get(key, ()):
-                self._retain(reason, name, self.manifests[name].identity)
+        sizes = {name: self.blobs[name][2] for name in unit.blobs if name in self.blobs}
+        for name in (name for key in unit.keys for name in self.leading.get(key, ())):
+            sizes[name] = self.manifests[name].identity[2]
+        new = sizes.keys() - self.counted
+        self.counted |= new
+        size = unit.identity[2] + sum(sizes[name] for name in new)
+        self._retain(reason, len(unit.keys), 1 + len(new), size)
 
-    def _retain_young(self, name: str, identity: Identity) -> None:
-        self._retain(YOUNG if identity[1] > self.grace_ns else IN_USE, name, identity)
+    def _retain_young(self, gone: set[str]) -> None:
+        """Count blobs and manifests that no record needs and that stay for now."""
+        sizes = [b[2] for name, b in self.blobs.items() if not self.references[name]
+                 and name not in gone]  # fmt: skip
+        sizes += [m.identity[2] for name, m in self.manifests.items() if not self.keys[m.action]
+                  and name not in gone]  # fmt: skip
+        if sizes:
+            self._retain(YOUNG, 0, len(sizes), sum(sizes))
 
-    def _retain(self, reason: str, name: str, identity: Identity, *, records: int = 0) -> None:
-        if records or name not in self.counted:
-            self.counted.add(name)
-            old = self.retained[reason]
-            self.retained[reason] = Retained(
-                reason, old.records + records, old.files + 1, old.bytes + identity[2]
-            )
+    def _retain(self, reason: str, records: int, count: int, size: int) -> None:
+        old = self.retained.get(reason, Retained(reason))
+        self.retained[reason] = Retained(
+            reason, old.records + records, old.files + count, old.bytes + size
+        )

@@ -1,7 +1,7 @@
 """The store's format on disk: where each thing lies, and how a record is written.
 
     root       = any folder; one store version is one folder in it, and only `v1` is read here
-    v1         = { area "/" shard "/" name } packs tmp quarantine leases locks uses stat index
+    v1         = { area "/" shard "/" name } packs tmp quarantine leases locks stat
     area       = "cas"               blobs: raw bytes, `name` is their SHA-256
                | "ac"                records of kind `artifact`, `name` is the action key
                | "man"               records of kind `manifest`, `name` is a set-name, or the
@@ -16,18 +16,17 @@
     tmp        = "tmp/" token "-" random          not yet published; no reader looks here
     quarantine = "quarantine/" ( area | "packs" ) "-" name "-" random [ ".reason" ]
     leases     = "leases/" token "-" random       { action-key LF }; what a running build holds
-    locks      = "locks/" ( name | "totals" )     empty; held through flock, never the truth
-    uses       = "uses/" name                     records of kind `uses`, not yet in the totals
+    locks      = "locks/" name                    empty; held through flock, never the truth
     stat       = "stat/digests"                   a record of kind `stat`
-               | "stat/totals"                    a record of kind `totals`
+               | "stat/index"                     a record of kind `index`
+               | "stat/uses"                      counts of builds, see `cache/uses.py`
                | "stat/tidied"                    empty; its time is the last tidying
-    index      = "index.sqlite"                   see `cache/inventory.py`
     token      = host "-" pid "-" start           one process of one machine (`cache/files.py`)
 
     record     = header LF body
     header     = "pallasc-store" SP version SP kind SP name SP digest
     version    = "1"
-    kind       = "artifact" | "manifest" | "stat" | "uses" | "totals"
+    kind       = "artifact" | "manifest" | "stat" | "index"
     digest     = the SHA-256 of `body`, 64 lower-case hexadecimal digits
     body       = a JSON object: keys sorted, no spaces, ASCII only, no NaN or infinity
 
@@ -40,9 +39,7 @@
                  the source lines of an artifact (`analysis/lines/stored.py`), each under a key of
                  their own
     stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] }, ["signed"] }
-    uses       = { "since": seconds, "hits": n, "misses": n, "made": n, "saved_s": seconds,
-                   "spent_s": seconds }           see `cache/uses.py`
-    totals     = uses
+    index      = { "facts": object }              see `cache/inventory.py`
 
 The name of a file may be in its area, or in a pack, or both: a manifest counts as its area has it,
 for records and blobs either serves, as both are verified.
@@ -60,9 +57,9 @@ History:
        treats a manifest with "check" or "lines" as damaged and quarantines it. One that does
        not know packs does not read them, and compiles again.
        A request key has one manifest per set of sources, each under its set-name; earlier versions
-       had one under the key and one per folder, which are no longer found. A folder `pins` and a
-       file `index.seal` of an earlier pallasc mean nothing, and its index and the uses that are
-       not in the totals yet are dropped.
+       had one under the key and one per folder, which are no longer found. `pins`, `uses`,
+       `index.sqlite`, `index.seal` and `stat/totals` of an earlier pallasc mean nothing, and its
+       packs count as missing.
 
 A store of another version is another folder next to `v1`; it is neither read nor changed.
 
@@ -89,10 +86,10 @@ MAGIC = "pallasc-store"
 BLOBS, ARTIFACTS, MANIFESTS = "cas", "ac", "man"
 PACKS, GONE = "packs", ".gone"
 FOLDERS = (
-    BLOBS, ARTIFACTS, MANIFESTS, PACKS, "tmp", "quarantine", "leases", "locks", "uses", "stat",
+    BLOBS, ARTIFACTS, MANIFESTS, PACKS, "tmp", "quarantine", "leases", "locks", "stat",
 )  # fmt: skip
 KINDS = {ARTIFACTS: "artifact", MANIFESTS: "manifest"}
-STAT, USES, TOTALS = "stat", "uses", "totals"
+STAT, INDEX = "stat", "index"
 MAX_RECORD_BYTES = 64 * 2**20
 """A longer record is refused unread: real ones have a few kilobytes."""
 MAX_BLOB_BYTES = 2**40
@@ -174,7 +171,7 @@ def decode(kind: str, name: str, data: bytes) -> tuple[dict[str, object], str]:
     if data[:start] != _header(kind, name, digest):
         raise CorruptError(f"{kind} {name}: {_fault(kind, name, data, digest)}")
     try:
-        body = json.loads(text)
+        body = json.loads(text.decode("ascii"))  # faster than bytes, whose encoding is guessed
     except (ValueError, RecursionError) as error:
         raise CorruptError(f"{kind} {name}: its body is not JSON: {error}") from error
     if not isinstance(body, dict):
@@ -229,11 +226,16 @@ def _check_artifact(name: str, body: dict[str, object]) -> None:
     if not isinstance(blobs, dict):
         raise CorruptError(f"artifact {name}: `blobs` is not an object")
     for label, blob in blobs.items():
-        if not isinstance(blob, dict) or blob.keys() != {"digest", "size"}:
-            raise CorruptError(f"artifact {name}: blob {label!r} is not a digest and a size")
-        check_name(blob["digest"], what="digest")
-        if type(blob["size"]) is not int or not 0 <= blob["size"] <= MAX_BLOB_BYTES:
-            raise CorruptError(f"artifact {name}: blob {label!r} has the size {blob['size']!r}")
+        if not _is_blob(blob):
+            text = f"artifact {name}: blob {label!r} is not a digest and a size"
+            raise CorruptError(f"{text}: {str(blob)[:200]}")
+
+
+def _is_blob(blob: object) -> bool:
+    if not isinstance(blob, dict) or blob.keys() != {"digest", "size"}:
+        return False
+    size = blob["size"]
+    return type(size) is int and 0 <= size <= MAX_BLOB_BYTES and is_name(blob["digest"])
 
 
 def size(count: int, limit: int | None = None) -> str:

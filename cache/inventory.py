@@ -1,18 +1,19 @@
 """Contents of a store: records, manifests, blobs, and packs, and figures about them.
 
-The facts about each record and manifest are kept in `index.sqlite`, so that thousands of files are
-not read and parsed for each command. The index is never the truth: a row counts only while its
-file has the same inode, time, and size, and an index that is damaged or missing is made again. It
-is read and written whole, because SQLite would follow a link in the place of its file.
+The facts about each record and manifest are kept in the index, so that thousands of files are not
+read and parsed for each command. The index is never the truth: a row counts only while its file has
+the same inode, time, and size, and an index that is damaged or missing is made again.
 
-    index = database digest   a SQLite database with the table `facts`, and its SHA-256, 32 bytes
-    facts = pack area name stamp facts      `pack` is "" for a file in its area, `facts` is JSON
+    index = { "facts": { pack SP area SP name: [stamp, facts] } }   a record of kind `index`
+    stamp = inode SP mtime_ns SP bytes          "" in a pack, whose name decides
+    facts = { "blobs": [digest] } | { "action", "about", "lines": bool }
+
+`pack` is "" for a file in its area.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -30,10 +31,8 @@ from pallasc.cache.manifests import About
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
 
-INDEX = "index.sqlite"
-_COLUMNS = ("pack", "area", "name", "stamp", "facts")
-_DIGEST_BYTES = 32
-_MAX_INDEX_BYTES = 2**31
+INDEX = "stat/index"
+_NAME = format.sha256(b"pallasc index")
 _VERSION = re.compile(r"v[0-9]+", re.ASCII)
 _LONGEST_ABOUT = 10_000
 
@@ -44,7 +43,6 @@ class RecordFile(NamedTuple):
     key: str
     identity: Identity
     blobs: tuple[str, ...] = ()
-    cubin_bytes: int = 0
     pack: str = ""
 
     @property
@@ -179,106 +177,82 @@ class Scan:
             return None
 
 
-class _Row(NamedTuple):
-    stamp: str
-    facts: str
-
-
 class _Index:
-    """Facts about records and manifests that were read before."""
+    """Facts about records and manifests that were read before, by `pack area name`."""
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
         self._known = _load(folders)
-        self._used: dict[tuple[str, str, str], _Row] = {}
+        self._used: dict[str, list[Any]] = {}
 
     def get(self, pack: str, area: str, name: str, stamp: str) -> Any:
         """Return the facts about a file, None if they are unknown or from another file."""
-        row = self._known.get((pack, area, name))
-        if row is None or row.stamp != stamp:
+        place = f"{pack} {area} {name}"
+        row = self._known.get(place)
+        if row is None or row[0] != stamp:
             return None
-        try:
-            facts = _checked(area, json.loads(row.facts))
-        except (TypeError, ValueError, KeyError, RecursionError):
-            return None
-        self._used[pack, area, name] = row
-        return facts
+        self._used[place] = row
+        return row[1]
 
     def add(self, pack: str, area: str, name: str, stamp: str, facts: Any) -> None:
         """Remember the facts about a file."""
-        self._used[pack, area, name] = _Row(stamp, json.dumps(facts))
+        self._used[f"{pack} {area} {name}"] = [stamp, facts]
 
     def save(self) -> None:
         """Write the facts that were asked for or added, if they differ from those on disk."""
-        if self._used == self._known:
-            return
-        import sqlite3
-
-        with contextlib.suppress(OSError, sqlite3.Error, ImportError):
-            from sqlite_utils import Database
-
-            database = Database(memory=True)
-            rows = [dict(zip(_COLUMNS, (*k, *v), strict=True)) for k, v in self._used.items()]
-            table = database.create_table("facts", dict.fromkeys(_COLUMNS, str), pk=_COLUMNS[:3])
-            table.insert_all(rows)
-            data = database.conn.serialize()
-            with files.temporary(self._folders, data + hashlib.sha256(data).digest()) as place:
+        if self._used != self._known:
+            data, _ = format.encode(format.INDEX, _NAME, {"facts": self._used})
+            with contextlib.suppress(OSError), files.temporary(self._folders, data) as place:
                 self._folders.rename(place, INDEX)
 
 
-def _load(folders: Folders) -> dict[tuple[str, str, str], _Row]:
-    import sqlite3
-
-    with contextlib.suppress(OSError, sqlite3.Error, ImportError):
-        from sqlite_utils import Database
-
-        file = files.read(folders, INDEX, limit_bytes=_MAX_INDEX_BYTES)
-        data = b"" if file is None else file.data[:-_DIGEST_BYTES]
-        if file is None or not data or hashlib.sha256(data).digest() != file.data[len(data) :]:
-            return {}
-        database = Database(memory=True)
-        database.conn.deserialize(data)
-        rows = database.execute(f"SELECT {', '.join(_COLUMNS)} FROM facts")
-        return {tuple(row[:3]): _Row(*row[3:]) for row in rows}
+def _load(folders: Folders) -> dict[str, list[Any]]:
+    with contextlib.suppress(OSError, CorruptError):
+        file = files.read(folders, INDEX, limit_bytes=format.MAX_RECORD_BYTES)
+        if file is not None and not file.fault:
+            return decode_index(file.data)
     return {}
+
+
+def decode_index(data: bytes) -> dict[str, list[Any]]:
+    """Return stamp and facts of each file in the bytes of the index.
+
+    Raises:
+        CorruptError: they are not an index.
+    """
+    body: dict[str, Any] = format.decode(format.INDEX, _NAME, data)[0]
+    try:
+        for place, (_, facts) in body["facts"].items():
+            _check_facts(place.split(" ")[1], facts)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise CorruptError("not an index of a store") from error
+    facts_by_place: dict[str, list[Any]] = body["facts"]
+    return facts_by_place
 
 
 def facts_of(area: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts about a record or a manifest."""
     if area == ARTIFACTS:
-        digests = {blob["digest"] for blob in body["blobs"].values()}
-        return {"blobs": sorted(digests), "cubin_bytes": _cubin_bytes(body)}
+        return {"blobs": sorted({blob["digest"] for blob in body["blobs"].values()})}
     about = body.get("about")
     if len(json.dumps(about)) > _LONGEST_ABOUT:
         about = None
     return {"action": body.get("action", ""), "about": about, "lines": bool(body.get("lines"))}
 
 
-def _cubin_bytes(record: Mapping[str, Any]) -> int:
-    kernels = record["artifact"].get("kernels")
-    if not isinstance(kernels, list):
-        return 0
-    names = [kernel.get("cubin") for kernel in kernels if isinstance(kernel, dict)]
-    cubins = {name for name in names if isinstance(name, str)}
-    sizes: list[int] = [blob["size"] for name, blob in record["blobs"].items() if name in cubins]
-    return sum(sizes)
-
-
-def _checked(area: str, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return facts of the right form.
+def _check_facts(area: str, facts: dict[str, Any]) -> None:
+    """Check the form of facts.
 
     Raises:
-        KeyError, TypeError, ValueError: they are not.
+        KeyError, TypeError, ValueError: it is wrong.
     """
     if area == ARTIFACTS:
-        wrong = type(facts["cubin_bytes"]) is not int
-        wrong = wrong or not all(map(format.is_name, facts["blobs"]))
+        sound = all(map(format.is_name, facts["blobs"]))
     else:
-        wrong = bool(facts["action"]) and not format.is_name(facts["action"])
-        wrong = wrong or type(facts["lines"]) is not bool
-    if wrong:
+        action, has_lines, _ = facts["action"], facts["lines"], facts["about"]
+        sound = type(has_lines) is bool and (action == "" or format.is_name(action))
+    if not sound:
         raise ValueError("not facts of a store")
-    return facts
 
 
 def take_inventory(store: Store, *, repair: bool = False) -> Inventory:
@@ -367,8 +341,7 @@ class _Reader:
 
     def _add(self, area: str, name: str, identity: Identity, facts: Any, pack: str = "") -> None:
         if area == ARTIFACTS:
-            blobs = tuple(facts["blobs"])
-            record = RecordFile(name, identity, blobs, facts["cubin_bytes"], pack)
+            record = RecordFile(name, identity, tuple(facts["blobs"]), pack)
             self._found.records.setdefault(name, record)
         else:
             about = About.from_json(facts["about"])
@@ -408,7 +381,6 @@ class Stats:
         source_lines: number of manifests that have the source lines of an artifact.
         packs: number of packs.
         bytes: size of blobs, records, manifests, and packs together.
-        cubin_bytes: size of the cubins alone, counted for each record that names them.
         quarantined: number of corrupt files that are kept.
         oldest_use: last use of the entry that goes first, seconds since the epoch.
         other_versions: folders of stores of other versions next to it.
@@ -422,7 +394,6 @@ class Stats:
     blobs: int
     packs: int
     bytes: int
-    cubin_bytes: int
     quarantined: int
     oldest_use: float | None
     other_versions: list[str]
@@ -449,7 +420,6 @@ def stats(store: Store) -> Stats:
         blobs=len(inventory.blobs.keys() | in_packs),
         packs=len(inventory.packs),
         bytes=inventory.bytes,
-        cubin_bytes=sum(record.cubin_bytes for record in records),
         quarantined=_quarantined(store),
         oldest_use=min(uses_ns) / 1e9 if uses_ns else None,
         other_versions=_other_versions(store.root),

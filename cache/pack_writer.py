@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO, NamedTuple
 
 from pallasc.cache import packs
@@ -24,14 +24,12 @@ class PackSummary(NamedTuple):
     Attributes:
         digest: the pack's name, SHA-256 of all its bytes.
         size: its bytes.
-        frames: its frames.
-        names: where each file lies, by area and name.
+        names: area and name of each file, sorted.
     """
 
     digest: str
     size: int
-    frames: tuple[Frame, ...]
-    names: dict[tuple[str, str], Place]
+    names: list[tuple[str, str]]
 
 
 def write_pack(groups: Iterable[Sequence[Entry]], out: BinaryIO) -> PackSummary:
@@ -105,54 +103,24 @@ class PackWriter:
         self._end_artifacts()
         return self._at
 
-    def copy_from(self, pack: Pack, number: int, *, without: Collection[bytes] = ()) -> None:
-        """Add a frame of an open pack, with those files of it that the index there names.
+    def copy_frame(self, pack: Pack, number: int, names: Iterable[bytes]) -> None:
+        """Add a frame of another pack as it is; nothing if none of its files is new.
 
         Args:
-            pack: the pack.
-            number: of the frame.
-            without: packed names of files that are left out.
+            pack: the other pack.
+            number: of the frame there.
+            names: packed names of the files to take from it.
 
         Raises:
             CorruptError: the frame is damaged, or this pack becomes too large.
-            OSError: the pack cannot be read.
+            OSError: the other pack cannot be read.
         """
-        named = {packed_name(area, name) for area, name in pack.names_in(number)}
-        if not named.issubset(without):
-            self.copy(pack.stored(number), pack.frames[number], only=named, without=without)
-
-    def copy(
-        self,
-        stored: bytes,
-        frame: Frame,
-        *,
-        content: bytes | None = None,
-        only: Collection[bytes] | None = None,
-        without: Collection[bytes] = (),
-    ) -> None:
-        """Add a frame of another pack as it is.
-
-        Args:
-            stored: its bytes there.
-            frame: what they must be.
-            content: what `read_content` gave for them, where it was called already.
-            only: packed names of the files that the index names; by default all in the frame.
-            without: packed names of files that are left out of the index.
-
-        Raises:
-            CorruptError: it is another frame, or the pack becomes too large.
-        """
-        if content is None:
-            content = packs.read_content(stored, frame)
-        places = []
-        for area, name, at, size in packs.read_head(content):
-            packed = packed_name(area, name)
-            if packed in without or (only is not None and packed not in only):
-                continue
-            if self._is_new(Entry(area, name, content[at : at + size])):
-                places.append((packed, at, size))
-        if places:
-            self._add_frame(stored, frame.raw_size, places)
+        new = [packed for packed in names if packed not in self._seen]
+        if new:
+            pack.content(number)  # which verifies it
+            places = [(packed, *pack.place(packed)[1:]) for packed in new]
+            self._seen.update(new)
+            self._add_frame(pack.stored(number), pack.frames[number].raw_size, places)
 
     def close(self) -> PackSummary:
         """Write the rest, the index, and the footer.
@@ -170,8 +138,8 @@ class PackWriter:
         self._write(index)
         footer = Footer(offset, len(index), len(self._frames), len(self._places), digest)
         self._write(write_footer(footer))
-        names = {unpacked_name(packed): self._places[packed] for packed in sorted(self._places)}
-        return PackSummary(self._hash.hexdigest(), self._at, tuple(self._frames), names)
+        names = [unpacked_name(packed) for packed in sorted(self._places)]
+        return PackSummary(self._hash.hexdigest(), self._at, names)
 
     def _is_new(self, entry: Entry) -> bool:
         if len(entry.data) > packs.MAX_FILE_BYTES:
@@ -222,12 +190,8 @@ class PackWriter:
 
 
 def _places(entries: Sequence[Entry]) -> list[tuple[bytes, int, int]]:
-    """Return packed name, offset and size of files in the frame that `write_frame` makes of them.
-
-    The head has a line for each: area, blank, 64 digits, blank, size, newline.
-    """
-    head = sum(len(entry.area) + 67 + len(str(len(entry.data))) for entry in entries) + 1
-    places, at = [], head
+    """Return packed name, offset and size of files in the frame that `write_frame` makes."""
+    places, at = [], 0
     for entry in entries:
         places.append((packed_name(entry.area, entry.name), at, len(entry.data)))
         at += len(entry.data)
@@ -253,11 +217,7 @@ def write_index(frames: list[Frame], places: dict[bytes, Place]) -> bytes:
 
 def write_frame(entries: list[Entry]) -> tuple[bytes, int]:
     """Return the bytes of a frame that holds these files, and the size of its content."""
-    head = b"".join(
-        b"%s %s %d\n" % (entry.area.encode(), entry.name.encode(), len(entry.data))
-        for entry in entries
-    )
-    content = b"".join((head, b"\n", *(entry.data for entry in entries)))
+    content = b"".join(entry.data for entry in entries)
     stored = compress.compress(content, LEVEL)
     if len(stored) >= len(content) or len(stored) * packs.MOST_DENSE < len(content):
         stored = content

@@ -2,31 +2,26 @@
 
 A pack holds files exactly as the store has them (`cache/format.py`), so they are verified like any
 other file. Files that are read together are in one frame: the files of one variant next to each
-other, and manifests in separate frames at the end. A frame lists its files, so it can be copied to
-another pack as it is, or used alone.
+other, and manifests in separate frames at the end. A frame can be copied to another pack as it is.
 
     pack    = magic { frame } index footer
-    magic   = "pallasc-pack 1" LF
+    magic   = "pallasc-pack 2" LF
     frame   = zstd                      without its magic number, see `specs/bundle/compress.py`
             | content                   where size = raw; always where zstd saves nothing, or more
                                         than 255 of 256 bytes
-    content = head { file }             files in the order of the head, nothing between them
-    head    = { area SP name SP bytes LF } LF
-    area    = "man" | "ac" | "cas"      as in `cache/format.py`
-    name    = 64 lower-case hexadecimal digits
-    bytes   = decimal, without leading zeros
+    content = { file }                  nothing between them
 
     index   = { frames } { names } { places }
     frames  = offset:u64 size:u32 raw:u32 digest:32     one after the other, from the magic to the
                                                         index; SHA-256 of the `size` bytes there
     names   = area:u8 name:32                           ascending, each once; "man" is 0, "ac" 1,
-                                                        "cas" 2
+                                                        "cas" 2, as in `cache/format.py`
     places  = frame:u32 offset:u32 bytes:u32            of each name: where in which content
-    footer  = offset:u64 size:u32 frames:u32 names:u32 digest:32 "pallasc-pack 1" LF
+    footer  = offset:u64 size:u32 frames:u32 names:u32 digest:32 "pallasc-pack 2" LF
                                                         of the index: place, size, counts, SHA-256
 
 All numbers are little-endian. The name of a pack is the SHA-256 of all its bytes. A frame may hold
-files that the index does not name: they were left out when the frame was copied.
+bytes that the index does not name: files that were left out when the frame was copied.
 
 In a store, `packs/` name is a pack, and `name.gone` next to it names the files in it that were
 found damaged since, one per line, so that they are missing for every later reader. A line that is
@@ -38,7 +33,8 @@ compressed bytes may differ, so nothing may depend on a pack's name but its plac
 Limits: see the constants. Anything larger is refused before memory is taken for it.
 
 History:
-    1  the first version.
+    1  each content began with a list of its files.
+    2  the index alone says where a file is.
 """
 
 from __future__ import annotations
@@ -46,7 +42,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import stat
 import struct
 import threading
@@ -62,8 +57,8 @@ from pallasc.cache.format import GONE, MAX_RECORD_BYTES, PACKS, is_name
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle import compress
 
-VERSION = 1
-MAGIC = b"pallasc-pack 1\n"
+VERSION = 2
+MAGIC = b"pallasc-pack 2\n"
 AREAS = ("man", "ac", "cas")
 MAX_FILE_BYTES = 64 * 2**20
 """A larger file is not packed."""
@@ -82,9 +77,7 @@ PLACE = struct.Struct("<III")
 FOOTER = struct.Struct("<QIII32s")
 FOOTER_BYTES = FOOTER.size + len(MAGIC)
 _NAME_BYTES = 33
-_LINE = re.compile(rb"(man|ac|cas) ([0-9a-f]{64}) (0|[1-9][0-9]{0,9})")
 _CODES = {area: bytes([code]) for code, area in enumerate(AREAS)}
-_MAGICS = re.compile(rb"pallasc-pack ([0-9]{1,9})\n")
 
 
 class Entry(NamedTuple):
@@ -137,23 +130,6 @@ def packed_name(area: str, name: str) -> bytes:
 def unpacked_name(packed: bytes) -> tuple[str, str]:
     """Return area and name of what `packed_name` gave."""
     return AREAS[packed[0]], packed[1:].hex()
-
-
-def check_magic(data: bytes) -> None:
-    """Check the first bytes of a pack.
-
-    Raises:
-        CorruptError: this is not a pack of this version.
-    """
-    if data == MAGIC:
-        return
-    version = _MAGICS.match(data)
-    if version is not None:
-        raise CorruptError(
-            f"it is a pack of version {version[1].decode()}, and this pallasc reads {VERSION}",
-            hint="Update pallasc.",
-        )
-    raise CorruptError("it does not begin as a pack does")
 
 
 def read_footer(data: bytes, pack_bytes: int) -> Footer:
@@ -215,7 +191,7 @@ def check_frame(number: int, frame: Frame) -> None:
     Raises:
         CorruptError: it does not.
     """
-    if not 0 < frame.raw_size <= MAX_FRAME_BYTES:
+    if frame.raw_size > MAX_FRAME_BYTES:
         raise CorruptError(
             f"frame {number} has {frame.raw_size:,} bytes; the limit is {MAX_FRAME_BYTES:,}"
         )
@@ -249,34 +225,12 @@ def read_content(stored: bytes, frame: Frame, number: int = 0) -> bytes:
         raise CorruptError(f"frame {number}: {error.message}") from error
 
 
-def read_head(content: bytes, number: int = 0) -> Iterator[tuple[str, str, int, int]]:
-    """Yield area, name, offset and size of each file in a frame's content.
-
-    Raises:
-        CorruptError: the content does not begin with a head that describes all of it.
-    """
-    end = content.find(b"\n\n") + 2
-    if content.startswith(b"\n") or end < 2:
-        raise CorruptError(f"frame {number} does not say what it holds")
-    at = end
-    for line in content[: end - 2].split(b"\n"):
-        match = _LINE.fullmatch(line)
-        if match is None:
-            raise CorruptError(f"frame {number}: {line[:80]!r} is not a file of a store")
-        size = int(match[3])
-        yield match[1].decode("ascii"), match[2].decode("ascii"), at, size
-        at += size
-    if at != len(content):
-        raise CorruptError(f"frame {number} has {len(content):,} bytes; its head says {at:,}")
-
-
-def open_pack(source: Path | bytes | int, *, digest: str | None = None) -> Pack:
+def open_pack(source: Path | bytes | int, *, digest: str = "") -> Pack:
     """Open a pack and verify its index; frames are verified when they are read.
 
     Args:
         source: its file, its bytes, or an open descriptor that the pack closes.
-        digest: its name; by default it is computed when it is asked for. It is not compared before
-            `Pack.faults`.
+        digest: its name, "" if it is not known. It is not compared before `Pack.check`.
 
     Raises:
         CorruptError: it is not a pack, or damaged.
@@ -298,18 +252,20 @@ class Pack:
     """An open pack. It may be used by several threads; see `open_pack`.
 
     Attributes:
+        digest: its name, "" if it is not known.
         size: its bytes.
         frames: its frames.
     """
 
-    def __init__(self, source: bytes | int, digest: str | None = None) -> None:
+    def __init__(self, source: bytes | int, digest: str = "") -> None:
         self._source: bytes | int = source
         self._lock = threading.Lock()
         self._held: dict[int, bytes] = {}
         self._held_bytes = 0
-        self._expected = digest
+        self.digest = digest
         self.size = len(source) if isinstance(source, bytes) else os.fstat(source).st_size
-        check_magic(self._read(0, min(self.size, len(MAGIC))))
+        if self._read(0, len(MAGIC)) != MAGIC:
+            raise CorruptError(f"it does not begin as a pack of version {VERSION} does")
         end = self._read(max(0, self.size - FOOTER_BYTES), FOOTER_BYTES)
         footer = read_footer(end, self.size)
         index = self._read(footer.offset, footer.size)
@@ -333,23 +289,10 @@ class Pack:
                 os.close(source)
 
     @cached_property
-    def digest(self) -> str:
-        """Return the pack's name: as it was opened, else the SHA-256 of its bytes."""
-        return self._expected or self.computed_digest()
-
-    @cached_property
-    def names(self) -> Mapping[tuple[str, str], Place]:
-        """Return where each file lies, by area and name, sorted."""
-        return {
-            unpacked_name(packed): place(self._places, number)
-            for packed, number in self._numbers.items()
-        }
-
-    @cached_property
-    def _by_frame(self) -> dict[int, list[tuple[str, str]]]:
-        found: dict[int, list[tuple[str, str]]] = {}
-        for names, place in self.names.items():
-            found.setdefault(place.frame, []).append(names)
+    def _by_frame(self) -> dict[int, list[bytes]]:
+        found: dict[int, list[bytes]] = {}
+        for packed, number in self._numbers.items():
+            found.setdefault(place(self._places, number).frame, []).append(packed)
         return found
 
     def packed_names(self) -> Sequence[bytes]:
@@ -377,8 +320,7 @@ class Pack:
             return None
         if place.frame >= len(self.frames):
             raise CorruptError(f"{area} {name} lies in frame {place.frame}, which does not exist")
-        content = self._content(place.frame)
-        data = content[place.offset : place.offset + place.size]
+        data = self.content(place.frame)[place.offset : place.offset + place.size]
         if len(data) != place.size:
             raise CorruptError(f"{area} {name} lies outside of frame {place.frame}")
         return data
@@ -392,23 +334,23 @@ class Pack:
         frame = self.frames[number]
         return self._read(frame.offset, frame.size)
 
-    def entries(self, number: int) -> list[Entry]:
-        """Return the files of a frame that the index has there; each is still to be verified.
+    def names_in(self, number: int) -> list[bytes]:
+        """Return the packed name of each file that the index has in a frame; nothing is read."""
+        return self._by_frame.get(number, [])
+
+    def place(self, packed: bytes) -> Place:
+        """Return where a file of the pack lies, by its packed name."""
+        return place(self._places, self._numbers[packed])
+
+    def check_sizes(self, number: int) -> None:
+        """Check that the files in a frame do not take more bytes than the frame has.
 
         Raises:
-            CorruptError: the frame is damaged.
-            OSError: the pack cannot be read.
+            CorruptError: they do, so reading them all would have no bound.
         """
-        content = self._content(number)
-        found = []
-        for area, name, at, size in read_head(content, number):
-            if self.find(area, name) == (number, at, size):
-                found.append(Entry(area, name, content[at : at + size]))
-        return found
-
-    def names_in(self, number: int) -> list[tuple[str, str]]:
-        """Return area and name of each file that the index has in a frame; nothing is read."""
-        return self._by_frame.get(number, [])
+        size = sum(self.place(packed).size for packed in self.names_in(number))
+        if size > self.frames[number].raw_size:
+            raise CorruptError(f"frame {number} is smaller than its files")
 
     def check(self, gone: Collection[bytes] = ()) -> Iterator[Entry | PackFault]:
         """Read everything; yield each file, still to be verified, and each fault.
@@ -421,32 +363,21 @@ class Pack:
         """
         found, is_whole = 0, not gone
         for number in range(len(self.frames)):
-            held = [packed_name(*names) for names in self.names_in(number)]
-            found += len(held)
-            if all(packed in gone for packed in held):
-                continue
+            names = self.names_in(number)
+            found += len(names)
             try:
-                entries = self.entries(number)
+                self.check_sizes(number)
+                for packed in names:
+                    if packed not in gone:
+                        area, name = unpacked_name(packed)
+                        yield Entry(area, name, self.read(area, name) or b"")
             except CorruptError as error:
                 is_whole = False
-                yield PackFault(number, f"{error.message}; it held {len(held):,} files")
-                continue
-            yield from (e for e in entries if packed_name(e.area, e.name) not in gone)
-            if len(entries) != len(held):
-                is_whole = False
-                yield PackFault(number, f"frame {number} holds other files than the index says")
+                yield PackFault(number, f"{error.message}; it held {len(names):,} files")
         if found != len(self):
             yield PackFault(None, "its index names frames that do not exist")
-        elif is_whole and self._expected and (digest := self.computed_digest()) != self._expected:
+        elif is_whole and self.digest and (digest := self.computed_digest()) != self.digest:
             yield PackFault(None, f"its SHA-256 is {digest}")
-
-    def faults(self) -> list[PackFault]:
-        """Read everything; return each fault.
-
-        Raises:
-            OSError: the pack cannot be read.
-        """
-        return [part for part in self.check() if isinstance(part, PackFault)]
 
     def computed_digest(self) -> str:
         """Read the whole pack and return its SHA-256, which should be its name.
@@ -459,8 +390,13 @@ class Pack:
             digest.update(self._read(at, min(_READ_BYTES, self.size - at)))
         return digest.hexdigest()
 
-    def _content(self, number: int) -> bytes:
-        """Return the content of a frame; the last ones asked for are kept."""
+    def content(self, number: int) -> bytes:
+        """Return the content of a frame, verified; the last ones asked for are kept.
+
+        Raises:
+            CorruptError: the frame is damaged.
+            OSError: the pack cannot be read.
+        """
         with self._lock:
             content = self._held.pop(number, None)
             if content is not None:
@@ -691,7 +627,7 @@ class StorePacks:
         except CorruptError as error:
             place = opened.pack.find(area, name)
             lost = opened.pack.names_in(-1 if place is None else place.frame)
-            self._forget(opened, [packed_name(*names) for names in lost])
+            self._forget(opened, lost)
             self._warn(
                 f"{PACKS}/{opened.pack.digest}",
                 f"is damaged, and {len(lost):,} files in it count as missing: {error.message}",

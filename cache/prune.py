@@ -7,7 +7,7 @@ import io
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 
 from pallasc.cache import files, format, uses
@@ -24,14 +24,10 @@ MOST_PACKS = 32
 """More packs than this are merged."""
 MAX_MERGED_BYTES = 64 * 2**20
 """A pack is evicted whole, so it must not become a large part of a store."""
-MAX_USES_AGE_S = 30 * 86_400.0
-"""Age of counts that were never added to the totals, as on file systems without locks."""
 _TIDIED = "stat/tidied"
-_MOST_USES = 100
-"""More published counts than this are added to the totals."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Leftovers:
     """Numbers of files that were cleared away, or would be, and their bytes."""
 
@@ -39,7 +35,6 @@ class Leftovers:
     leases: int = 0
     locks: int = 0
     quarantined: int = 0
-    uses: int = 0
     bytes: int = 0
 
 
@@ -136,7 +131,6 @@ def prune(
     """
     limits = read_limits() if limits is None else limits
     store.folders.check()
-    uses.read_totals(store, timeout_s=0)
     now_ns = time.time_ns() if now_ns is None else now_ns
     inventory = take_inventory(store, repair=not dry_run)
     held = uses.Held()
@@ -148,7 +142,7 @@ def prune(
     plan = decide(inventory, limits, held, now_ns=now_ns, keep=keep, clear=clear)
     pruned = Pruned(dry_run, limits, plan, _names(inventory, plan), inventory.faults)
     _carry_out(store, inventory, pruned)
-    pruned.leftovers = _Sweep(store, dry_run).run(limits, now_ns)
+    pruned.leftovers = _sweep(store, limits, now_ns, dry_run)
     return pruned
 
 
@@ -163,11 +157,9 @@ def clear(store: Store, *, dry_run: bool = False, now_ns: int | None = None) -> 
     nothing = Limits(max_bytes=0, max_age_s=0.0, grace_s=0.0, quarantine_s=0.0)
     pruned = prune(store, limits=nothing, dry_run=dry_run, now_ns=now_ns, clear=True)
     if not dry_run:
-        with contextlib.suppress(OSError):
-            names = [f"{uses.USES}/{name}" for name in store.folders.names(uses.USES)]
-            for place in (INDEX, uses.TOTALS, *names):
-                with contextlib.suppress(OSError):
-                    store.folders.unlink(place)
+        for place in (INDEX, uses.USES):
+            with contextlib.suppress(OSError):
+                store.folders.unlink(place)
     return pruned
 
 
@@ -194,8 +186,7 @@ def tidy(store: Store, *, limits: Limits | None = None, now_ns: int | None = Non
             store.folders.rename(place, _TIDIED)
         if store.packed is not None:
             merge_packs(store)
-        if len(store.folders.names(uses.USES)) >= _MOST_USES:
-            uses.read_totals(store, timeout_s=0)
+        uses.shorten(store)
         if not _fits(store, limits):
             return prune(store, limits=limits, now_ns=now_ns)
     return None
@@ -262,62 +253,47 @@ def _carry_out(store: Store, inventory: Inventory, pruned: Pruned) -> None:
     store.relist_packs()
 
 
-class _Sweep:
-    """Removes, or only counts, what dead processes left, and old files of the quarantine."""
+def _sweep(store: Store, limits: Limits, now_ns: int, dry_run: bool) -> Leftovers:
+    """Remove, or only count, what dead processes left, and old files of the quarantine."""
+    folders, left = store.folders, Leftovers()
+    quarantined_ns = now_ns - round(limits.quarantine_s * 1e9)
 
-    def __init__(self, store: Store, dry_run: bool) -> None:
-        self._folders, self._dry_run = store.folders, dry_run
-        self._bytes = 0
-
-    def run(self, limits: Limits, now_ns: int) -> Leftovers:
-        quarantined_ns = now_ns - round(limits.quarantine_s * 1e9)
-        uses_ns = now_ns - round(MAX_USES_AGE_S * 1e9)
-
-        def is_dead(name: str, status: os.stat_result) -> bool:
-            return files.is_over(name, status.st_mtime_ns, now_ns=now_ns)
-
-        def has_no_pack(name: str, status: os.stat_result) -> bool:
-            path = self._folders.path(f"{PACKS}/{name.removesuffix(GONE)}")
+    def is_over(folder: str, name: str, status: os.stat_result) -> bool:
+        if folder == PACKS:
+            path = folders.path(f"{PACKS}/{name.removesuffix(GONE)}")
             return name.endswith(GONE) and not os.path.lexists(path)
-
-        return Leftovers(
-            self._folder("tmp", is_dead) + self._folder(PACKS, has_no_pack),
-            self._folder(uses.LEASES, is_dead),
-            self._locks(),
+        if folder == files.QUARANTINE:
             # Being quarantined changes the change time; the modification time is from before.
-            self._folder(files.QUARANTINE, lambda _, at: at.st_ctime_ns <= quarantined_ns),
-            self._folder(uses.USES, lambda _, at: at.st_mtime_ns <= uses_ns),
-            self._bytes,
-        )
+            return status.st_ctime_ns <= quarantined_ns
+        return files.is_over(name, status.st_mtime_ns, now_ns=now_ns)
 
-    def _folder(self, folder: str, is_over: Callable[[str, os.stat_result], bool]) -> int:
-        count = 0
-        for name in self._names(folder):
-            place = f"{folder}/{name}"
+    def remove(place: str, status: os.stat_result) -> None:
+        if stat.S_ISDIR(status.st_mode):
+            folders.remove_tree(place)
+        else:
+            folders.unlink(place)
+
+    for folder in (files.TEMPORARY, PACKS, uses.LEASES, files.QUARANTINE, files.LOCKS):
+        for place in _places(store, folder):
             with contextlib.suppress(OSError):
-                status = self._folders.status(place)
-                if not is_over(name, status):
+                if folder == files.LOCKS:
+                    left.locks += files.is_free(folders, place, remove=not dry_run)
                     continue
-                if not self._dry_run and stat.S_ISDIR(status.st_mode):
-                    self._folders.remove_tree(place)
-                elif not self._dry_run:
-                    self._folders.unlink(place)
-                self._bytes += status.st_size
-                count += 1
-        return count
+                status = folders.status(place)
+                if is_over(folder, place.rpartition("/")[2], status):
+                    if not dry_run:
+                        remove(place, status)
+                    left.bytes += status.st_size
+                    left.temporaries += folder in (files.TEMPORARY, PACKS)
+                    left.leases += folder == uses.LEASES
+                    left.quarantined += folder == files.QUARANTINE
+    return left
 
-    def _locks(self) -> int:
-        count = 0
-        for name in self._names(files.LOCKS):
-            with contextlib.suppress(OSError):
-                place = f"{files.LOCKS}/{name}"
-                count += files.is_free(self._folders, place, remove=not self._dry_run)
-        return count
 
-    def _names(self, folder: str) -> list[str]:
-        with contextlib.suppress(OSError):
-            return self._folders.names(folder)
-        return []
+def _places(store: Store, folder: str) -> list[str]:
+    with contextlib.suppress(OSError):
+        return [f"{folder}/{name}" for name in store.folders.names(folder)]
+    return []
 
 
 Listed = tuple[str, files.Identity]
@@ -339,25 +315,19 @@ def merge_packs(store: Store, *, most: int | None = None) -> int:
     packs = list(Scan(store.folders).packs())
     if len(packs) <= (MOST_PACKS if most is None else most):
         return 0
-    packs.sort(key=lambda pack: (pack[1][1], pack[0]), reverse=True)
-    merged = sum(_merge(store, group) for group in _groups(packs))
+    small = [pack for pack in packs if pack[1][2] <= MAX_MERGED_BYTES // 2]
+    small.sort(key=lambda pack: (pack[1][1], pack[0]), reverse=True)
+    merged = size = 0
+    group: list[Listed] = []
+    for pack in small:
+        if size + pack[1][2] > MAX_MERGED_BYTES:
+            merged += _merge(store, group)
+            group, size = [], 0
+        group.append(pack)
+        size += pack[1][2]
+    merged += _merge(store, group)
     store.relist_packs()
     return merged
-
-
-def _groups(packs: Sequence[Listed]) -> Iterator[list[Listed]]:
-    """Yield packs that become one; each is small enough to gain from it."""
-    group: list[Listed] = []
-    size = 0
-    for digest, identity in packs:
-        if identity[2] > MAX_MERGED_BYTES // 2:
-            continue
-        if size + identity[2] > MAX_MERGED_BYTES:
-            yield group
-            group, size = [], 0
-        group.append((digest, identity))
-        size += identity[2]
-    yield group
 
 
 def _merge(store: Store, group: Sequence[Listed]) -> int:
@@ -389,6 +359,7 @@ def _copy(store: Store, digest: str, writer: PackWriter) -> bool:
         if any(isinstance(part, PackFault) for part in opened.pack.check(opened.gone)):
             return False
         for number in range(len(opened.pack.frames)):
-            writer.copy_from(opened.pack, number, without=opened.gone)
+            names = [name for name in opened.pack.names_in(number) if name not in opened.gone]
+            writer.copy_frame(opened.pack, number, names)
         return True
     return False

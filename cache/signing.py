@@ -208,15 +208,9 @@ def secret_file() -> Path:
     """Return where this user's secret lies, or would.
 
     Raises:
-        SpecError: this user has no folder for settings.
+        RuntimeError: this user has no folder for settings.
     """
-    try:
-        return config_folder() / "store.secret"
-    except RuntimeError as error:
-        raise SpecError(
-            f"the secret that stores are signed with has no folder: {error}",
-            hint="Set XDG_CONFIG_HOME to an absolute path, or PALLASC_STORE_KEY to a key.",
-        ) from error
+    return config_folder() / "store.secret"
 
 
 def _secret(*, make: bool, needed: bool) -> tuple[bytes, tuple[str, ...]]:
@@ -228,38 +222,32 @@ def _secret(*, make: bool, needed: bool) -> tuple[bytes, tuple[str, ...]]:
     """
     try:
         path = secret_file()
-    except SpecError:
-        if make and needed:
-            raise
-        return b"", ()
-    secret = _read_secret(path, required=make and needed)
-    if secret or not make:
-        return secret, ()
-    try:
+        secret = _read_secret(path)
+        if secret or not make:
+            return secret, ()
         _make_secret(path)
-    except SpecError:
-        if needed:
-            raise
-        return b"", ()
-    return _read_secret(path, required=True), (
-        f"made {path}, the secret that this user's stores are signed with",
-    )
+        note = f"made {path}, the secret that this user's stores are signed with"
+        return _read_secret(path), (note,)
+    except (OSError, RuntimeError) as error:
+        if not (make and needed):
+            return b"", ()
+        raise SpecError(
+            f"store.secret, which stores are signed with, cannot be read or made: {error}",
+            hint="Set XDG_CONFIG_HOME to a folder of yours, or PALLASC_STORE_KEY to a key.",
+        ) from error
 
 
-def _read_secret(path: Path, *, required: bool) -> bytes:
-    """Return the secret in a file, b"" if there is none, or it is not required and unreadable.
+def _read_secret(path: Path) -> bytes:
+    """Return the secret in a file, b"" if there is none.
 
     Raises:
-        SpecError: it is required and cannot be read, others could have, or it is not a secret.
+        SpecError: others could have read it, or it is not a secret.
+        OSError: it cannot be read.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (FileNotFoundError, NotADirectoryError):
         return b""
-    except OSError as error:
-        if not required:
-            return b""
-        raise SpecError(f"{path} cannot be read: {error.strerror}.") from error
     with open(descriptor, "rb") as file:
         status = os.stat(descriptor)
         data = file.read(1000) if stat.S_ISREG(status.st_mode) else b""
@@ -279,22 +267,20 @@ def _read_secret(path: Path, *, required: bool) -> bytes:
 
 
 def _make_secret(path: Path) -> None:
-    """Write a new secret, unless another process was first."""
+    """Write a new secret, unless another process was first.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(f"{os.urandom(_SECRET_BYTES).hex()}\n".encode("ascii"))
-                file.flush()
-                os.fsync(file.fileno())
-            with contextlib.suppress(FileExistsError):
-                os.link(aside, path)
-        finally:
-            aside.unlink()
-    except OSError as error:
-        raise SpecError(
-            f"{path} cannot be made: {error.strerror}.",
-            hint="Set XDG_CONFIG_HOME to a folder of yours, or PALLASC_STORE_KEY to a key.",
-        ) from error
+        with open(descriptor, "wb") as file:
+            file.write(f"{os.urandom(_SECRET_BYTES).hex()}\n".encode("ascii"))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, path)
+    finally:
+        aside.unlink()

@@ -94,7 +94,7 @@ class PutResult(NamedTuple):
         return bool(self.stored_digest)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoredArtifact:
     """A record and its blobs.
 
@@ -102,15 +102,19 @@ class StoredArtifact:
         key: its action key.
         record: the whole record, `artifact` and `blobs`.
         digest: SHA-256 of the record: equal for equal artifacts, under any key.
-        artifact_digest: SHA-256 of `artifact` as canonical JSON, None where it was not verified.
     """
 
     key: str
     record: StoredRecord
     digest: str
     _store: Store = field(repr=False, compare=False)
-    _held: Mapping[str, bytes] = field(repr=False, compare=False, default_factory=dict)
-    artifact_digest: str | None = field(default=None, compare=False)
+    _data: bytes = field(repr=False, compare=False)
+    _held: Mapping[str, bytes] = field(repr=False, compare=False)
+
+    @property
+    def artifact_digest(self) -> str:
+        """SHA-256 of `artifact` as canonical JSON."""
+        return format.artifact_digest(self._data, self.record)
 
     @property
     def artifact(self) -> dict[str, object]:
@@ -561,18 +565,15 @@ class Store:
         if read is None:
             return None
         record, digest, file = cast(StoredRecord, read[0]), *read[1:]
-        if not verify:
-            return StoredArtifact(key, record, digest, self)
         held: dict[str, bytes] = {}
-        for name, blob in record["blobs"].items():
+        for name, blob in record["blobs"].items() if verify else ():
             data = self._read_blob(blob["digest"])
             if data is None or len(data) != blob["size"]:
                 fault = f"its blob {blob['digest']} is missing or corrupt"
                 self.put_away(ARTIFACTS, key, fault, file.identity)
                 return None
             held[name] = data
-        inner = format.artifact_digest(file.data, record)
-        return StoredArtifact(key, record, digest, self, held, inner)
+        return StoredArtifact(key, record, digest, self, file.data, held)
 
     def _publish_blobs(self, blobs: Mapping[str, bytes]) -> None:
         """Publish blobs by their digests; all are durable afterwards.

@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 from pallasc.cache import files, format
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
-from pallasc.cache.manifests import Manifest, manifest_from_json
+from pallasc.cache.manifests import manifest_from_json
 from pallasc.cache.pack_writer import PackWriter
 from pallasc.cache.packs import MAX_FILE_BYTES, Entry, Pack, PackFault, open_pack, packed_name
 from pallasc.cache.store import Store
@@ -232,7 +232,7 @@ def import_file(store: Store, file: Path) -> Imported:
         ) from None
     imported = Imported(str(file))
     try:
-        _publish(store, pack, _choose(store, contents, imported))
+        _publish(store, pack, contents, imported)
     except OSError as error:
         raise ToolError(
             f"the store {store.root} cannot be written: {store.not_written(error)}.",
@@ -249,16 +249,15 @@ class _Artifact(NamedTuple):
 
 
 class _Contents:
-    """The verified contents of a pack, without the bytes.
+    """The records and manifests of a pack, of which every file was verified.
 
     Raises:
         CorruptError: something in it is damaged or missing.
     """
 
     def __init__(self, pack: Pack) -> None:
-        self._pack = pack
-        self._sizes: dict[bytes, int] = {}
         self.artifacts: dict[str, _Artifact] = {}
+        self.manifests: list[str] = []
         raw_bytes = sum(frame.raw_size for frame in pack.frames)
         if len(pack) > MAX_NAMES or raw_bytes > MOST_DENSE * pack.size + SLACK_BYTES:
             raise CorruptError(
@@ -270,73 +269,84 @@ class _Contents:
                 raise CorruptError(part.reason)
             self._add(part)
         for key, artifact in self.artifacts.items():
-            if lost := next((name for name in artifact.names if name not in self._sizes), None):
+            if lost := next((name for name in artifact.names if not pack.has(name)), None):
                 raise CorruptError(f"artifact {key} lacks its blob {lost[1:].hex()}")
 
     def _add(self, entry: Entry) -> None:
-        packed = packed_name(entry.area, entry.name)
-        self._sizes[packed] = len(entry.data)
-        if entry.area == BLOBS:
-            if (actual := format.sha256(entry.data)) != entry.name:
-                raise CorruptError(f"the SHA-256 of blob {entry.name} is {actual}")
+        area, name, data = entry
+        if area == BLOBS:
+            if (actual := format.sha256(data)) != name:
+                raise CorruptError(f"the SHA-256 of blob {name} is {actual}")
             return
-        if len(entry.data) > MAX_RECORD_BYTES:
-            raise CorruptError(f"{entry.area} {entry.name} has {len(entry.data):,} bytes")
-        if entry.area == ARTIFACTS:
-            record, digest = format.decode_artifact(entry.name, entry.data)
+        if len(data) > MAX_RECORD_BYTES:
+            raise CorruptError(f"{area} {name} has {len(data):,} bytes")
+        if area == ARTIFACTS:
+            record, digest = format.decode_artifact(name, data)
             blobs = {packed_name(BLOBS, blob["digest"]) for blob in record["blobs"].values()}
-            self.artifacts[entry.name] = _Artifact(digest, (packed, *sorted(blobs)))
+            names = (packed_name(area, name), *sorted(blobs))
+            self.artifacts[name] = _Artifact(digest, names)
         else:
-            format.decode(KINDS[MANIFESTS], entry.name, entry.data)
-
-    def manifests(self) -> Iterator[tuple[Entry, Manifest]]:
-        """Yield each manifest and its fields."""
-        for number in range(len(self._pack.frames)):
-            if any(area == MANIFESTS for area, _ in self._pack.names_in(number)):
-                for entry in self._pack.entries(number):
-                    if entry.area == MANIFESTS:
-                        body, _ = format.decode(KINDS[MANIFESTS], entry.name, entry.data)
-                        yield entry, manifest_from_json(body)
+            format.decode(KINDS[MANIFESTS], name, data)
+            self.manifests.append(name)
 
 
-class _Choice(NamedTuple):
-    """Packed names of the chosen entries, and manifests that replace the store's."""
+def _publish(store: Store, pack: Pack, contents: _Contents, imported: Imported) -> None:
+    """Copy what the store lacks into one pack of the store, and count it.
 
-    taken: set[bytes]
-    newer: list[Entry]
-
-
-def _choose(store: Store, contents: _Contents, imported: Imported) -> _Choice:
-    """Select the entries that the store takes, and count them."""
+    Raises:
+        OSError: the store cannot be written.
+    """
     required = store.trust.required
-    artifacts = {} if required else dict(contents.artifacts)
-    manifests: list[tuple[Entry, str, bool]] = []
-    for entry, manifest in contents.manifests():
-        if not store.trust.believes(KINDS[MANIFESTS], entry.name, manifest.body):
+    wanted = {} if required else dict(contents.artifacts)
+    manifests: list[tuple[Entry, str]] = []
+    for name in contents.manifests:
+        entry = Entry(MANIFESTS, name, pack.read(MANIFESTS, name) or b"")
+        body, _ = format.decode(KINDS[MANIFESTS], name, entry.data)
+        if not store.trust.believes(KINDS[MANIFESTS], name, body):
             imported.unsigned += 1
             continue
-        action, artifact = manifest.action, contents.artifacts.get(manifest.action)
-        is_other = required and artifact is not None and manifest.record != artifact.digest
-        if is_other or (action and artifact is None):
+        action = manifest_from_json(body).action
+        artifact = contents.artifacts.get(action)
+        if artifact is None and action:
             continue
         if artifact is not None:
-            artifacts[action] = artifact
-        own = store.find_manifest(entry.name)
-        if own is None or store.get_file(MANIFESTS, entry.name) != entry.data:
-            if own is not None and _leads_somewhere(store, own):
-                imported.kept += 1
-            else:
-                manifests.append((entry, action, own is not None))
-    taken = _choose_artifacts(store, artifacts, imported)
-    manifests = [each for each in manifests if each[1] not in imported.conflicts]
-    imported.manifests = len(manifests)
-    taken.update(packed_name(MANIFESTS, entry.name) for entry, _, _ in manifests)
-    return _Choice(taken, [entry for entry, _, has_own in manifests if has_own])
+            if required and body.get("record") != artifact.digest:
+                continue
+            wanted[action] = artifact
+        if _is_missing(store, entry, imported):
+            manifests.append((entry, action))
+    taken = _choose_artifacts(store, wanted, imported)
+    chosen = [entry for entry, action in manifests if action not in imported.conflicts]
+    imported.manifests = len(chosen)
+    taken.update(packed_name(MANIFESTS, entry.name) for entry in chosen)
+
+    def copy(out: BinaryIO) -> str:
+        writer = PackWriter(out)
+        for number in range(len(pack.frames)):
+            names = [name for name in pack.names_in(number) if name in taken]
+            writer.copy_frame(pack, number, names)
+        return writer.close().digest
+
+    if taken:
+        newer = [entry for entry in chosen if store.find_manifest(entry.name) is not None]
+        publish_pack(store, copy, newer)
+
+
+def _is_missing(store: Store, entry: Entry, imported: Imported) -> bool:
+    """Return True if the store has no manifest of this name that leads to an artifact."""
+    own = store.find_manifest(entry.name)
+    if own is None or store.get_file(MANIFESTS, entry.name) == entry.data:
+        return own is None
+    if own.action and store.get_artifact(own.action, verify=True) is None:
+        return True
+    imported.kept += 1
+    return False
 
 
 def _choose_artifacts(
     store: Store, artifacts: Mapping[str, _Artifact], imported: Imported
 ) -> set[bytes]:
+    """Return the packed names of what the store lacks; count these, equal ones, and conflicts."""
     taken: set[bytes] = set()
     for key, artifact in artifacts.items():
         own = store.get_artifact(key, verify=True)
@@ -348,24 +358,3 @@ def _choose_artifacts(
         else:
             imported.conflicts.append(key)
     return taken
-
-
-def _leads_somewhere(store: Store, own: Manifest) -> bool:
-    return not own.action or store.get_artifact(own.action, verify=True) is not None
-
-
-def _publish(store: Store, pack: Pack, choice: _Choice) -> None:
-    """Copy the chosen entries into one pack of the store.
-
-    Raises:
-        OSError: the store cannot be written.
-    """
-
-    def copy(out: BinaryIO) -> str:
-        writer = PackWriter(out)
-        for number, frame in enumerate(pack.frames):
-            writer.copy(pack.stored(number), frame, only=choice.taken)
-        return writer.close().digest
-
-    if choice.taken:
-        publish_pack(store, copy, choice.newer)

@@ -6,32 +6,33 @@ time is not before the lease's own, because a use sets it, on the same clock. A 
 user, whose time cannot be set, is named in the lease instead, one key per line. A pack with a held
 record is held as a whole. The lease of a dead process holds nothing.
 
-Hits, misses, and compilations are counted in memory and published at the end of the session as
-`uses/` random name. `read_totals` adds these files to `stat/totals`. Counts of a killed build are
-lost: they are for statistics alone.
+Hits, misses, and compilations are counted in memory; at its end a session appends one line with its
+counts to `stat/uses`. Counts of a killed build are lost, and so is a line that is appended at the
+moment in which the file is shortened: they are for statistics alone.
+
+    uses = { "[" since "," hits "," misses "," made "," saved_s "," spent_s "]" LF }
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass
 from typing import NamedTuple
 
 from pallasc.cache import files, format
 from pallasc.cache.folders import Folders
 from pallasc.cache.manifests import is_seconds
 from pallasc.cache.store import Store
-from pallasc.errors import CorruptError
 
-LEASES, USES, TOTALS = "leases", "uses", "stat/totals"
-LOCK_TIMEOUT_S = 10.0
-_LOCK = "locks/totals"
-TOTALS_NAME = format.sha256(b"pallasc totals")
+LEASES, USES = "leases", "stat/uses"
 _APPEND = os.O_WRONLY | os.O_APPEND
 _MOST = 2**62
+_SHORTEN_BYTES = 2**17
+"""A longer list of counts is replaced by its sums: about a thousand builds."""
 
 
 @dataclass(slots=True)
@@ -108,10 +109,8 @@ class Session:
         totals, self._totals = self._totals, Totals()
         folders = self._store.folders
         if totals.since:
-            name = os.urandom(32).hex()
-            data, _ = format.encode(format.USES, name, asdict(totals))
-            with contextlib.suppress(OSError), files.temporary(folders, data) as place:
-                files.publish_first(folders, place, f"{USES}/{name}")
+            with contextlib.suppress(OSError):
+                files.append(folders, USES, _line(totals))
         lease, self._lease = self._lease, ""
         if lease:
             with contextlib.suppress(OSError):
@@ -174,66 +173,47 @@ def held_by_leases(folders: Folders, *, now_ns: int) -> Held:
     return Held(frozenset(keys), min(times_ns, default=None))
 
 
-def read_totals(store: Store, *, timeout_s: float = LOCK_TIMEOUT_S) -> Totals:
+def read_totals(store: Store) -> Totals:
     """Return the counts of all builds since the store was made or cleared.
 
-    Args:
-        store: the store. Published counts are added to its totals.
-        timeout_s: how long to wait for another process that does so; without the lock nothing is
-            written.
+    Lines that are damaged do not count; none do where the file cannot be read.
     """
-    if not store.folder.is_dir():
-        return Totals()
-    folders = store.folders
-    with files.single_flight(
-        folders, _LOCK, timeout_s=timeout_s, on_error=lambda error: None
-    ) as held:
-        names: list[str] = []
-        try:
-            totals = _read(folders, TOTALS, format.TOTALS, TOTALS_NAME)
-            names = [name for name in folders.names(USES) if format.is_name(name)]
-        except OSError:  # totals that cannot be read must not be replaced
-            totals, held = Totals(), False
-        for name in names:
-            with contextlib.suppress(OSError):
-                totals.add(_read(folders, f"{USES}/{name}", format.USES, name))
-        if held and names:
-            _fold(folders, totals, names)
+    totals = Totals()
+    with contextlib.suppress(OSError):
+        file = files.read(store.folders, USES, limit_bytes=format.MAX_RECORD_BYTES)
+        for line in (b"" if file is None else file.data).splitlines():
+            with contextlib.suppress(ValueError, TypeError, RecursionError):
+                totals.add(_counts(*json.loads(line)))
     return totals
 
 
-def _fold(folders: Folders, totals: Totals, names: list[str]) -> None:
-    data, _ = format.encode(format.TOTALS, TOTALS_NAME, asdict(totals))
-    with contextlib.suppress(OSError):
-        with files.temporary(folders, data) as place:
-            folders.rename(place, TOTALS)
-        for name in names:
-            folders.unlink(f"{USES}/{name}")
-
-
-def _read(folders: Folders, place: str, kind: str, name: str) -> Totals:
-    file = files.read(folders, place, limit_bytes=format.MAX_RECORD_BYTES)
-    with contextlib.suppress(CorruptError):
-        if file is not None and not file.fault:
-            return decode_totals(kind, name, file.data)
-    return Totals()
-
-
-def decode_totals(kind: str, name: str, data: bytes) -> Totals:
-    """Return the counts of a file `uses/` name, or of `stat/totals`.
+def shorten(store: Store) -> None:
+    """Replace a long list of counts by its sums.
 
     Raises:
-        CorruptError: it is not such a record.
+        OSError: the disk refuses.
     """
-    body, _ = format.decode(kind, name, data)
-    body.pop("folded", None)  # of an earlier pallasc
-    if (
-        body.keys() != asdict(Totals()).keys()
-        or not all(is_seconds(body[name]) for name in ("since", "saved_s", "spent_s"))
-        or not all(
-            type(body[name]) is int and 0 <= body[name] < _MOST  # type: ignore[operator]
-            for name in ("hits", "misses", "made")
-        )
+    with contextlib.suppress(FileNotFoundError):
+        if store.folders.status(USES).st_size > _SHORTEN_BYTES:
+            line = _line(read_totals(store)).encode("ascii")
+            with files.temporary(store.folders, line) as place:
+                store.folders.rename(place, USES)
+
+
+def _line(totals: Totals) -> str:
+    return f"{json.dumps(astuple(totals))}\n"
+
+
+def _counts(
+    since: object, hits: object, misses: object, made: object, saved_s: object, spent_s: object
+) -> Totals:
+    """Return the counts of a line.
+
+    Raises:
+        ValueError: they are not counts.
+    """
+    if not all(map(is_seconds, (since, saved_s, spent_s))) or not all(
+        type(count) is int and 0 <= count < _MOST for count in (hits, misses, made)
     ):
-        raise CorruptError(f"{kind} {name}: these are not the counts of a store")
-    return Totals(**body)  # type: ignore[arg-type]
+        raise ValueError("not the counts of a build")
+    return Totals(since, hits, misses, made, saved_s, spent_s)  # type: ignore[arg-type]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
-from pallasc.cache import files, format, stat_digest, uses
+from pallasc.cache import files, format, stat_digest
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, PACKS
 from pallasc.cache.inventory import INDEX, Scan
 from pallasc.cache.packs import (
@@ -24,12 +22,9 @@ from pallasc.cache.packs import (
 )
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError, ToolError
+from pallasc.specs.artifacts.cubin import Tool, other_maker, tools_of
 
 CORRUPT, INCOMPLETE, FOREIGN, UNREADABLE = "corrupt", "incomplete", "foreign", "unreadable"
-_SINGLES: dict[str, Callable[[bytes], object]] = {
-    "stat/digests": stat_digest.decode,
-    "stat/totals": lambda data: uses.decode_totals(format.TOTALS, uses.TOTALS_NAME, data),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +32,12 @@ class Finding:
     """Something that is not as it should be.
 
     Attributes:
-        kind: "corrupt": the bytes do not fit the name · "incomplete": a record lacks a blob ·
-            "foreign": not a file of a store · "unreadable": the disk refuses.
+        kind: "corrupt": the bytes do not fit the name, or another assembler made a cubin than the
+            record names · "incomplete": a record lacks a blob · "foreign": not a file of a store ·
+            "unreadable": the disk refuses.
         path: its place, below the version's folder.
         reason: what is wrong.
-        repaired: it is quarantined, and the next build makes it again; totals restart at zero.
+        repaired: it is quarantined, and the next build makes it again.
     """
 
     kind: str
@@ -55,26 +51,17 @@ class Verified:
     """Result of a verification.
 
     Attributes:
-        records, blobs, manifests, uses: number of sound files of each, those in packs too.
-        source_lines: number of those manifests that have the source lines of an artifact.
+        records, blobs, manifests: number of sound files of each, those in packs too.
         packs: number of sound packs.
-        stat: number of sound files in `stat/` that say something, of two.
         bytes: how much was read.
-        orphans: blobs that no record names; pruning takes them.
-        dangling: manifests that lead to no record; pruning takes them.
         findings: everything that is wrong.
     """
 
     records: int = 0
     blobs: int = 0
     manifests: int = 0
-    source_lines: int = 0
     packs: int = 0
-    uses: int = 0
-    stat: int = 0
     bytes: int = 0
-    orphans: int = 0
-    dangling: int = 0
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -96,6 +83,14 @@ class _Record(NamedTuple):
     pack: StoredPack | None
 
 
+class _Fault(NamedTuple):
+    """A fault in a pack and the packed names of the files that it damages, None for all."""
+
+    kind: str
+    reason: str
+    lost: Sequence[bytes] | None
+
+
 def verify(store: Store, *, repair: bool = False) -> Verified:
     """Read every file of a store and report faults.
 
@@ -114,24 +109,18 @@ class _Verification:
         self._store, self._folders, self._repair = store, store.folders, repair
         self._result = Verified()
         self._sizes: dict[str, int] = {}
+        self._tools: dict[str, tuple[Tool, ...]] = {}
         self._unreadable: set[str] = set()
-        self._refused: set[str] = set()
         self._records: list[_Record] = []
         self._sound: set[str] = set()
         """Keys of sound records."""
-        self._actions: dict[str, str] = {}
-        """The action keys that sound manifests lead to."""
-        self._faults: dict[str, list[tuple[str, str]]] = {}
-        """Kind and reason of each fault, by pack."""
-        self._wrong: dict[str, set[bytes]] = {}
-        """Packed names of damaged files, by pack."""
-        self._useless: set[str] = set()
-        """Packs that are wrong as a whole."""
+        self._manifests: set[str] = set()
+        self._faults: dict[str, list[_Fault]] = {}
+        """By the digest of the pack."""
 
     def run(self) -> Verified:
-        result = self._result
-        self._check_folders()
-        scan = Scan(self._folders)
+        result, scan = self._result, Scan(self._folders)
+        refused = self._check_folders()
         for area in (BLOBS, ARTIFACTS, MANIFESTS):
             for name, _ in scan.area(area):
                 self._check_file(area, name)
@@ -141,36 +130,32 @@ class _Verification:
         for pack in packs:
             self._finish_pack(pack)
         for place in scan.foreign:
-            if place not in self._refused:
-                self._move_foreign(place)
+            if place not in refused:
+                self._move_foreign(place, "a store has no file of this name or type")
         for place, reason in scan.faults:
             self._find(UNREADABLE, place, reason)
-        self._check_singles()
-        keys = {record.key for record in self._records}
-        named = Counter(b["digest"] for r in self._records for b in r.body["blobs"].values())
-        result.records, result.manifests = len(self._sound), len(self._actions)
+        self._check_digests()
+        result.records, result.manifests = len(self._sound), len(self._manifests)
         result.blobs = len(self._sizes)
-        result.dangling = sum(bool(key) and key not in keys for key in self._actions.values())
-        result.orphans = sum(not named[digest] for digest in self._sizes)
         if self._repair:
             with contextlib.suppress(OSError):
                 self._folders.unlink(INDEX)
         return result
 
-    def _check_folders(self) -> None:
+    def _check_folders(self) -> set[str]:
+        """Report what is in the place of the store's folders, and return those places."""
         try:
-            refused = list(self._folders.refused())
+            refused = dict(self._folders.refused())
         except ToolError as error:
             self._find(UNREADABLE, "", error.message)
-            return
-        for place, kind in refused:
+            return set()
+        for place, kind in refused.items():
             self._move_foreign(place, f"{kind} is in the place of a folder of the store")
-            self._refused.add(place)
+        return set(refused)
 
     def _check_file(self, area: str, name: str) -> None:
-        place = format.relative_path(area, name)
         limit = None if area == BLOBS else format.MAX_RECORD_BYTES
-        file = self._read(place, limit_bytes=limit)
+        file = self._read(format.relative_path(area, name), limit_bytes=limit)
         if file is None:
             return
         try:
@@ -181,17 +166,13 @@ class _Verification:
             self._put_away(CORRUPT, area, name, error.message, file.identity)
 
     def _read_pack(self, digest: str) -> StoredPack | None:
-        place = f"{PACKS}/{digest}"
+        place, faults = f"{PACKS}/{digest}", self._faults.setdefault(digest, [])
         try:
             opened = open_stored(self._folders, digest)
             for part in opened.pack.check(opened.gone):
                 if isinstance(part, PackFault):
-                    self._faults.setdefault(digest, []).append((CORRUPT, part.reason))
-                    if part.frame is None:
-                        self._useless.add(digest)
-                    else:
-                        lost = opened.pack.names_in(part.frame)
-                        self._wrong.setdefault(digest, set()).update(packed_name(*n) for n in lost)
+                    lost = None if part.frame is None else opened.pack.names_in(part.frame)
+                    faults.append(_Fault(CORRUPT, part.reason, lost))
                     continue
                 try:
                     self._check(part.area, part.name, part.data, None, opened)
@@ -224,23 +205,25 @@ class _Verification:
             if (actual := format.sha256(data)) != name:
                 raise CorruptError(f"its SHA-256 is {actual}")
             self._sizes[name] = len(data)
+            with contextlib.suppress(CorruptError):  # a blob may be anything
+                self._tools[name] = tools_of(data)
             return
         body, _ = format.decode(KINDS[area], name, data)
         if area == ARTIFACTS:
             self._records.append(_Record(name, body, identity, pack))
-            return
-        if name not in self._actions:
-            self._result.source_lines += bool(body.get("lines"))
-        self._actions[name] = str(body.get("action", ""))
+        else:
+            self._manifests.add(name)
 
     def _check_record(self, record: _Record) -> None:
-        reason = self._lack_of(record.body)
+        kind, reason = INCOMPLETE, self._lack_of(record.body)
+        if not reason:
+            kind, reason = CORRUPT, self._other_maker(record.body)
         if not reason:
             self._sound.add(record.key)
         elif record.pack is not None:
-            self._fault(record.pack, INCOMPLETE, ARTIFACTS, record.key, reason)
+            self._fault(record.pack, kind, ARTIFACTS, record.key, reason)
         elif self._is_still(format.relative_path(ARTIFACTS, record.key), record.identity):
-            self._put_away(INCOMPLETE, ARTIFACTS, record.key, reason, record.identity)
+            self._put_away(kind, ARTIFACTS, record.key, reason, record.identity)
 
     def _lack_of(self, body: Mapping[str, Any]) -> str:
         """Return why a record lacks a blob, "" if it has all."""
@@ -253,6 +236,16 @@ class _Verification:
             size = self._sizes.get(digest, blob["size"])
             if size != blob["size"]:
                 return f"its blob {name!r} has {size} bytes, not {blob['size']}"
+        return ""
+
+    def _other_maker(self, body: Mapping[str, Any]) -> str:
+        """Return which cubin another assembler made than the record names, "" if there is none."""
+        with contextlib.suppress(KeyError, TypeError, AttributeError):  # a record of another form
+            ptxas = body["artifact"]["toolchain"]["ptxas"]
+            for kernel in body["artifact"]["kernels"]:
+                tools = self._tools.get(body["blobs"][kernel["cubin"]]["digest"])
+                if tools is not None and (maker := other_maker(tools, ptxas)):
+                    return f"it names ptxas {ptxas}, but {maker} assembled {kernel['name']}"
         return ""
 
     def _is_new(self, digest: str) -> bool:
@@ -269,23 +262,22 @@ class _Verification:
         return False
 
     def _fault(self, opened: StoredPack, kind: str, area: str, name: str, reason: str) -> None:
-        digest = opened.pack.digest
-        self._faults.setdefault(digest, []).append((kind, f"{area} {name}: {reason}"))
-        self._wrong.setdefault(digest, set()).add(packed_name(area, name))
+        fault = _Fault(kind, f"{area} {name}: {reason}", [packed_name(area, name)])
+        self._faults[opened.pack.digest].append(fault)
 
     def _finish_pack(self, opened: StoredPack) -> None:
-        digest = opened.pack.digest
-        faults = self._faults.get(digest, [])
-        done = False
-        if self._repair and digest in self._useless:
-            done = self._put_pack_away(digest, faults[-1][1], opened.identity)
+        digest, done = opened.pack.digest, False
+        faults = self._faults[digest]
+        if self._repair and any(fault.lost is None for fault in faults):
+            done = self._put_pack_away(digest, faults[-1].reason, opened.identity)
         elif self._repair and faults:
             with contextlib.suppress(OSError):
-                mark_missing(self._folders, opened, self._wrong[digest])
+                lost = {name for fault in faults for name in fault.lost or ()}
+                mark_missing(self._folders, opened, lost)
                 self._store.relist_packs()
                 done = True
-        for kind, reason in faults:
-            self._find(kind, f"{PACKS}/{digest}", reason, repaired=done)
+        for fault in faults:
+            self._find(fault.kind, f"{PACKS}/{digest}", fault.reason, repaired=done)
         self._result.packs += not faults
         self._result.bytes += opened.pack.size
 
@@ -294,37 +286,21 @@ class _Verification:
         self._store.relist_packs()
         return not os.path.lexists(self._folders.path(f"{PACKS}/{digest}"))
 
-    def _check_singles(self) -> None:
-        """Check uses, and what `stat/` remembers."""
-        names: Iterable[str] = ()
-        try:
-            names = () if "uses" in self._refused else self._folders.names("uses")
-        except OSError as error:
-            self._find(UNREADABLE, "uses", f"cannot be listed: {error.strerror or error}")
-        for name in names:
-            if not format.is_name(name):
-                self._move_foreign(f"uses/{name}")
-            else:
-                as_uses = partial(uses.decode_totals, format.USES, name)
-                self._result.uses += self._is_sound(f"uses/{name}", as_uses)
-        for place, decode in _SINGLES.items():
-            self._result.stat += self._is_sound(place, decode)
-
-    def _is_sound(self, place: str, decode: Callable[[bytes], object]) -> bool:
+    def _check_digests(self) -> None:
+        """Check the remembered digests of source files."""
+        place = stat_digest.PLACE
         file = self._read(place, limit_bytes=format.MAX_RECORD_BYTES)
         if file is None:
-            return False
+            return
         try:
             if file.fault:
                 raise CorruptError(file.fault)
-            decode(file.data)
+            stat_digest.decode(file.data)
         except CorruptError as error:
-            label = place.replace("/", "-")
             if self._repair:
+                label = place.replace("/", "-")
                 files.put_away(self._folders, place, label, error.message, file.identity)
             self._find(CORRUPT, place, error.message, repaired=self._repair)
-            return False
-        return True
 
     def _read(self, place: str, *, limit_bytes: int | None = None) -> files.Content | None:
         try:
@@ -343,9 +319,7 @@ class _Verification:
             self._store.put_away(area, name, reason, identity)
         self._find(kind, format.relative_path(area, name), reason, repaired=self._repair)
 
-    def _move_foreign(
-        self, place: str, reason: str = "a store has no file of this name or type"
-    ) -> None:
+    def _move_foreign(self, place: str, reason: str) -> None:
         done = False
         if self._repair:
             with contextlib.suppress(OSError):

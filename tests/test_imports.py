@@ -72,7 +72,7 @@ MAY_IMPORT_FROM_OUTSIDE = {
     "specs": {"yaml"},
     "bundle": {"cryptography", "zstandard"},
     "library": {"jax", "jaxlib", "numpy"},
-    "cache": {"boto3", "google", "obstore", "sqlite_utils"},
+    "cache": {"google", "obstore"},
     "compiler": {
         "absl",
         "cramjam",
@@ -428,7 +428,7 @@ def test_hooks_load_nothing_from_outside_but_their_backend() -> None:
 
 def test_cache_loads_no_part_but_specs_and_errors_and_no_jax_or_click_of_its_own() -> None:
     found = _import_part("cache")
-    assert _outside(found.packages) - _import("sqlite_utils").packages == set()
+    assert _outside(found.packages) == set()
     ours = {name for name in found.modules if name.startswith("pallasc.")}
     assert {name.split(".")[1] for name in ours} <= {"cache", "specs", "errors"}
 

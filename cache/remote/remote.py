@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 from pallasc.cache import format
 from pallasc.cache.manifests import Manifest, set_prefix
-from pallasc.cache.remote.session import OF_ONE_OBJECT, Failure, RemoteError, Session
+from pallasc.cache.packs import PackFault
+from pallasc.cache.remote.session import OF_ONE_OBJECT, RemoteError, Session
 from pallasc.cache.remote.settings import RemoteSettings, RemoteStats
 from pallasc.cache.remote.transfer import (
     ROOT,
@@ -36,6 +37,7 @@ from pallasc.cache.remote.transfer import (
     open_remote_pack,
     pack_name,
     read_catalog,
+    read_pack,
 )
 from pallasc.cache.signing import Trust, read_trust
 from pallasc.cache.store import Store
@@ -77,15 +79,14 @@ class Remote:
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._trust = _trust(settings, environ)
-        self._session = Session(settings, environ, is_build=True)
-        self._writes, self._store, self._tell = settings.write, store, tell
+        self._session = Session(settings, environ, is_build=True, tell=tell)
+        self._writes, self._store = settings.write, store
         self._namespace = namespace
         self._catalog: Catalog | None = None
         self._writer: Writer | None = None
         self._brought: list[str] = []
         self._used: set[str] = set()
         self._bad: set[str] = set()
-        self._told = False
 
     @property
     def stats(self) -> RemoteStats:
@@ -103,21 +104,18 @@ class Remote:
         Returns:
             The action keys of variants that the local store has now, by the name of the manifest.
         """
-        if self._session.failed is not None or not wanted:
+        catalog = self._load() if wanted else None
+        if catalog is None:
             return {}
         with self._session.waiting():
-            catalog = self._load()
-            if catalog is None:
-                return {}
             found = catalog.find(set_prefix(key) for key in wanted)
-            fetch = Fetch(self._session, self._store, self._namespace, self._trust, accept)
-            fetch.run(found)
+        fetch = Fetch(self._session, self._store, self._namespace, self._trust, accept)
+        fetch.run(found)
         self._brought += fetch.actions
         self._used |= fetch.used
         self._bad |= fetch.bad
         self.stats.hits += len(fetch.actions)
         self.stats.saved_s += fetch.saved_s
-        self._tell_once()
         return fetch.actions
 
     def offer(self, name: str) -> None:
@@ -131,12 +129,10 @@ class Remote:
             if len(self._used) > MOST_PACKS and self._writes:
                 self._send(self._brought, again=True)  # the next build reads from few packs
             if self._writes and (self._writer or self._used or self._bad):
-                with self._session.waiting():
-                    self._change_catalog()
+                self._change_catalog()
         except RemoteError as error:
             self._session.fail(error)
         finally:
-            self._tell_once()
             self._session.close()
         return self.stats
 
@@ -157,30 +153,20 @@ class Remote:
                 self._catalog = known_catalog(self._session, self._namespace)
             except RemoteError as error:
                 self._session.fail(error)
-        self._tell_once()
         return None if self._session.failed else self._catalog
 
     def _send(self, names: Sequence[str], *, again: bool = False) -> None:
-        with self._session.waiting():
-            catalog = self._load()
-            if catalog is None:
-                return
-            if self._writer is None:
-                rows = tuple(row for row in catalog.rows if row.pack not in self._bad)
-                self._writer = Writer(self._session, self._namespace, Catalog(rows).names())
-            with self._session.own_work():
-                for name in names:
-                    try:
-                        self._writer.add(self._store, name, again=again)
-                    except CorruptError as error:
-                        self.stats.refuse(error.message)
-
-    def _tell_once(self) -> None:
-        error = self._session.failed
-        if error is not None and not self._told:
-            self._told = True
-            hint = f" {error.hint}" if error.hint else ""
-            self._tell(f"remote store disabled for this build: {error.message}.{hint}")
+        catalog = self._load()
+        if catalog is None:
+            return
+        if self._writer is None:
+            rows = tuple(row for row in catalog.rows if row.pack not in self._bad)
+            self._writer = Writer(self._session, self._namespace, Catalog(rows).names())
+        for name in names:
+            try:
+                self._writer.add(self._store, name, again=again)
+            except CorruptError as error:
+                self.stats.refuse(error.message)
 
 
 def _trust(settings: RemoteSettings, environ: Mapping[str, str]) -> Trust | None:
@@ -194,7 +180,7 @@ def _trust(settings: RemoteSettings, environ: Mapping[str, str]) -> Trust | None
 @contextlib.contextmanager
 def _command_session(settings: RemoteSettings, environ: Mapping[str, str]) -> Iterator[Session]:
     session = Session(settings, environ, is_build=False)
-    with contextlib.closing(session), session.waiting():
+    with contextlib.closing(session):
         yield session
 
 
@@ -202,12 +188,7 @@ def _namespaces(session: Session, names: Sequence[str] | None = None) -> Sequenc
     """Return these namespaces, by default all of the remote."""
     if names is not None:
         return names
-    try:
-        return sorted(filter(format.is_name, session.result(session.objects.folders(ROOT))))
-    except RemoteError as error:
-        if error.failure is Failure.MISSING:
-            return []
-        raise
+    return sorted(filter(format.is_name, session.result(session.objects.folders(ROOT))))
 
 
 class Transfer(NamedTuple):
@@ -329,17 +310,16 @@ def probe(
     Returns:
         Why the remote cannot be read, and why it cannot be written; "" if it can.
     """
-    session = Session(settings, environ, is_build=True)
-    with contextlib.closing(session), session.waiting():
-        try:
+    session, done = Session(settings, environ, is_build=True), 0
+    try:
+        with contextlib.closing(session):
             known_catalog(session, namespace)
-        except RemoteError as error:
-            return f"{error.message}. {error.hint}", ""
-        try:
+            done = 1
             if settings.write:
                 session.result(session.objects.put(_PROBE, b"pallasc\n"))
-        except RemoteError as error:
-            return "", f"{error.message}. {error.hint}"
+    except RemoteError as error:
+        text = f"{error.message}. {error.hint}"
+        return ("", text) if done else (text, "")
     return "", ""
 
 
@@ -404,26 +384,24 @@ def verify(
 
 def _faults(session: Session, namespace: str) -> Iterator[str]:
     try:
-        catalog, _ = session.result(read_catalog(session, namespace))
+        rows = read_catalog(session, namespace)[0].rows
     except CorruptError as error:
         yield error.message
         return
-    for row in catalog.rows:
+    for row in rows:
+        reading = read_pack(session, namespace, row)
+        session.first([reading])
         try:
-            name = pack_name(namespace, row.pack)
-            data, _ = session.result(session.objects.get(name, limit=row.size))
-            pack = open_remote_pack(row, data)
-            yield from (f"pack {row.pack}: {fault}" for _, fault in pack.faults())
-            for area, name in pack.names:
-                content = pack.read(area, name) if area == format.BLOBS else None
-                if content is not None and format.sha256(content) != name:
-                    yield f"pack {row.pack}: blob {name} is damaged"
+            pack = open_remote_pack(row, reading.result())
             for packed in row.each():
                 PackedVariant.read(pack, packed.hex())
-        except CorruptError as error:
-            yield f"pack {row.pack}: {error.message}"
-        except RemoteError as error:
-            if error.failure not in OF_ONE_OBJECT:
+            for part in pack.check():
+                if isinstance(part, PackFault):
+                    raise CorruptError(part.reason)
+                if part.area == format.BLOBS and format.sha256(part.data) != part.name:
+                    raise CorruptError(f"blob {part.name} is damaged")
+        except (CorruptError, RemoteError) as error:
+            if isinstance(error, RemoteError) and error.failure not in OF_ONE_OBJECT:
                 raise
             yield f"pack {row.pack}: {error.message}"
 
@@ -470,7 +448,7 @@ def prune(
     with _command_session(settings, environ) as session:
         for namespace in _namespaces(session):
             try:
-                catalogs[namespace] = session.result(read_catalog(session, namespace))[0]
+                catalogs[namespace] = read_catalog(session, namespace)[0]
             except CorruptError as error:
                 unread.append(f"namespace {namespace} stays as it is: {error.message}")
         rows = [row for catalog in catalogs.values() for row in catalog.rows]
@@ -481,7 +459,7 @@ def prune(
             names = [pack_name(namespace, row.pack) for row in catalog.rows if row in old]
             gone += names
             if names and not dry_run:
-                catalog = session.result(change_catalog(session, namespace, change))
+                catalog = change_catalog(session, namespace, change)
             named = {*names, *(pack_name(namespace, row.pack) for row in catalog.rows)}
             for item in session.result(session.objects.listed(f"{ROOT}/{namespace}/packs")):
                 if item.name not in named and item.modified_s < now - GRACE_S:

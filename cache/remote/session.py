@@ -14,7 +14,7 @@ consists of words from this module, numbers, and names that match a pattern, and
 exception attached. Credentials come from obstore's own look at the environment, and:
 
     s3     the profile $AWS_PROFILE or `default` of ~/.aws where the environment has none: static
-           keys, region, endpoint_url; boto3, if installed, reads every other kind of profile
+           keys, region, endpoint_url
     gs     google-auth, if installed, reads workload identity (`external_account`)
     http   user and password of the URL, else PALLASC_REMOTE_TOKEN as a bearer token, else the
            host's entry in $NETRC or ~/.netrc
@@ -26,7 +26,6 @@ import asyncio
 import base64
 import configparser
 import contextlib
-import errno
 import json
 import os
 import re
@@ -41,7 +40,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pallasc.cache.remote.settings import CLOUDS, Address, RemoteSettings, RemoteStats
-from pallasc.errors import ToolError
+from pallasc.errors import PallascError, ToolError
 
 PATIENCE_S = 1.8
 VARIANT_S = 0.1
@@ -49,7 +48,6 @@ MOST_FAILURES = 8
 MOST_GROWTH_BYTES = 32 * 2**20
 REQUEST_S = 10.0
 TOKEN = "PALLASC_REMOTE_TOKEN"
-_TICK_S = 0.02
 _WATCH_S = 0.004
 _CHUNK_BYTES = 256 * 2**10
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
@@ -61,7 +59,8 @@ _AWS_VARIABLES = (
     "AWS_SKIP_SIGNATURE",
 )
 _AWS_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-_FOR_BOTO3 = ("sso_session", "sso_start_url", "source_profile", "credential_process", "role_arn")
+_DYNAMIC = ("sso_session", "sso_start_url", "source_profile", "credential_process", "role_arn")
+_EXPORT_HINT = "Set the variables that `aws configure export-credentials --format env` prints."
 T = TypeVar("T")
 
 
@@ -96,11 +95,18 @@ class Session:
         environ: where credentials are looked up.
         is_build: waiting has a budget, and nothing raises for what the remote does; a command
             waits as long as its requests may take, and fails where they fail.
+        tell: is called with the warning of a build that goes on without the remote.
     """
 
     def __init__(
-        self, settings: RemoteSettings, environ: Mapping[str, str], *, is_build: bool
+        self,
+        settings: RemoteSettings,
+        environ: Mapping[str, str],
+        *,
+        is_build: bool,
+        tell: Callable[[str], None] = lambda warning: None,
     ) -> None:
+        self._tell = tell
         self.stats = RemoteStats(url=settings.address.text)
         self.is_build = is_build
         self.failed: RemoteError | None = None
@@ -116,7 +122,6 @@ class Session:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._grown_from: dict[asyncio.Task[Any], int] = {}
-        self._began_s: float | None = None
         self._failures = 0
 
     def submit(self, request: Coroutine[Any, Any, T]) -> Future[T]:
@@ -145,55 +150,29 @@ class Session:
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time in here as waiting for the remote."""
-        if self._began_s is not None:
-            yield
-            return
-        self._began_s = time.monotonic()
+        """Count the time in here as waiting for the remote; a build whose time is over goes on."""
+        began_s = time.monotonic()
         try:
             yield
         finally:
-            self._spend()
-            self._began_s = None
-
-    @contextlib.contextmanager
-    def own_work(self) -> Iterator[None]:
-        """Do not count the time in here."""
-        self._spend()
-        counted, self._began_s = self._began_s is not None, None
-        try:
-            yield
-        finally:
-            self._began_s = time.monotonic() if counted else None
-
-    def is_over(self) -> bool:
-        """Return True if no further request may be made."""
-        self._spend()
-        return self.failed is not None
-
-    def _spend(self) -> None:
-        if self._began_s is None:
-            return
-        now = time.monotonic()
-        self.stats.waited_s += now - self._began_s
-        self.stats.lost_s += now - self._began_s
-        self._began_s = now
-        if self.is_build and self.stats.lost_s > PATIENCE_S:
-            text = f"{self.stats.url}: {PATIENCE_S} s of waiting brought too little"
-            self.fail(RemoteError(text, Failure.SLOW))
+            self.stats.waited_s += time.monotonic() - began_s
+            self.stats.lost_s += time.monotonic() - began_s
+            if self.is_build and self.stats.lost_s > PATIENCE_S:
+                text = f"{self.stats.url}: {PATIENCE_S} s of waiting brought too little"
+                self.fail(RemoteError(text, Failure.SLOW))
 
     def earn(self, variants: int) -> None:
         """Note that variants arrived, or were sent."""
-        self._spend()
         self.stats.lost_s = max(0.0, self.stats.lost_s - variants * VARIANT_S)
 
     def first(self, futures: Collection[Future[Any]]) -> Future[Any] | None:
         """Wait for one of these to end; None if time is over."""
-        while not self.is_over():
-            done, _ = wait(futures, _TICK_S, return_when=FIRST_COMPLETED)
-            if done:
-                return next(future for future in futures if future in done)
-        return None
+        if self.failed is not None:
+            return None
+        left_s = max(0.0, PATIENCE_S - self.stats.lost_s) + 0.01 if self.is_build else None
+        with self.waiting():
+            done, _ = wait(futures, left_s, return_when=FIRST_COMPLETED)
+        return next((future for future in futures if future in done), None)
 
     def result(self, request: Coroutine[Any, Any, T]) -> T:
         """Make a request and wait for its result.
@@ -219,27 +198,26 @@ class Session:
             self.failed = error
             self.stats.tripped = error.message
             self._cancel()
+            if self.is_build:
+                hint = f" {error.hint}" if error.hint else ""
+                self._tell(f"remote store disabled for this build: {error.message}.{hint}")
         if not self.is_build:
             raise self.failed
 
-    def wrong(self, reason: str) -> None:
-        """Note that an object is missing or damaged; a build gives up after several."""
-        self.stats.refuse(reason)
-        self._failures += 1
-        if self.is_build and self._failures >= MOST_FAILURES:
-            text = f"{self.stats.url}: {self._failures} objects are missing or damaged"
-            self.fail(RemoteError(text, Failure.TORN))
-
-    def failed_with(self, error: RemoteError) -> None:
-        """Note the failure of a request: of one object, or of the remote.
+    def failed_with(self, error: PallascError) -> None:
+        """Note a failure: of one object, of which a build accepts several, or of the remote.
 
         Raises:
             RemoteError: this is a command, and the remote failed.
         """
-        if error.failure in OF_ONE_OBJECT:
-            self.wrong(error.message)
-        else:
+        if isinstance(error, RemoteError) and error.failure not in OF_ONE_OBJECT:
             self.fail(error)
+            return
+        self.stats.refuse(error.message)
+        self._failures += 1
+        if self.is_build and self._failures >= MOST_FAILURES:
+            text = f"{self.stats.url}: {self._failures} objects are missing or damaged"
+            self.fail(RemoteError(text, Failure.TORN))
 
     def _cancel(self) -> None:
         if self._loop is not None:
@@ -303,19 +281,17 @@ class Objects:
 
         async def read() -> tuple[bytes, str]:
             result = await self._store(name).get_async(self._prefix + name)
-            meta = result.meta
-            parts, arrived = [], 0
+            meta, data = result.meta, bytearray()
             if meta["size"] <= limit:
                 async for chunk in result.stream(_CHUNK_BYTES):
-                    parts.append(bytes(chunk))
-                    arrived += len(parts[-1])
-                    self._stats.bytes_read += len(parts[-1])
-                    if arrived > limit:
+                    data += bytes(chunk)
+                    self._stats.bytes_read += len(chunk)
+                    if len(data) > limit:
                         break
-            if max(arrived, meta["size"]) > limit:
+            if max(len(data), meta["size"]) > limit:
                 raise RemoteError(f"{what}: over the limit of {limit:,} bytes", Failure.TORN)
             tag, version = meta.get("e_tag") or "", meta.get("version") or ""
-            return b"".join(parts), f"{tag}\n{version}" if tag or version else ""
+            return bytes(data), f"{tag}\n{version}" if tag or version else ""
 
         return await self._call(what, read())
 
@@ -352,25 +328,32 @@ class Objects:
         """Return the objects in a folder and below it."""
 
         async def read() -> list[StoredObject]:
-            found = []
-            async for batch in self._store(prefix).list(self._prefix + prefix):
-                for meta in batch:
-                    name = meta["path"].removeprefix(self._prefix)
-                    found.append(
-                        StoredObject(name, meta["size"], meta["last_modified"].timestamp())
-                    )
-            return found
+            batches = self._store(prefix).list(self._prefix + prefix)
+            return [
+                StoredObject(
+                    meta["path"].removeprefix(self._prefix),
+                    meta["size"],
+                    meta["last_modified"].timestamp(),
+                )
+                async for batch in batches
+                for meta in batch
+            ]
 
         return await self._call(f"LIST {self.address}/{prefix}", read())
 
     async def folders(self, prefix: str) -> list[str]:
-        """Return the names of the folders in a folder."""
+        """Return the names of the folders in a folder, none where it is missing."""
 
         async def read() -> list[str]:
             found = await self._store(prefix).list_with_delimiter_async(self._prefix + prefix)
             return [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
 
-        return await self._call(f"LIST {self.address}/{prefix}", read())
+        try:
+            return await self._call(f"LIST {self.address}/{prefix}", read())
+        except RemoteError as error:
+            if error.failure is not Failure.MISSING:
+                raise
+            return []
 
     async def delete(self, name: str) -> None:
         """Delete an object; one that does not exist is no error."""
@@ -388,10 +371,8 @@ class Objects:
             return await request
         except RemoteError:
             raise
-        except FileNotFoundError as error:
-            problem = translated(str(error), what, missing=True)
         except Exception as error:  # noqa: BLE001 - obstore also raises bare and built-in ones
-            problem = translated(str(error), what)
+            problem = translated(str(error), what, missing=isinstance(error, FileNotFoundError))
         raise problem
 
     def _store(self, name: str = "", *, write: bool = False) -> Any:
@@ -404,10 +385,10 @@ class Objects:
     def _check_folder(self, name: str, *, write: bool) -> None:
         """Make the folder of the address for a writer; refuse links and pipes below it."""
         root = Path(self.address.path)
-        if not root.exists():
-            if not write:
-                raise RemoteError(f"{self.address}: does not exist", Failure.MISSING)
-            root.mkdir(parents=True)
+        if write:
+            root.mkdir(parents=True, exist_ok=True)
+        elif not root.exists():
+            raise RemoteError(f"{self.address}: does not exist", Failure.MISSING)
         for place in (root / name, *(root / name).parents):
             if place == root:
                 break
@@ -426,8 +407,7 @@ class Objects:
                 Failure.SETTINGS,
                 hint="Install the extra: pip install 'pallasc[remote]'.",
             ) from None
-        scheme, place = self.address.scheme, self.address.place
-        options = self._options
+        scheme, place, options = self.address.scheme, self.address.place, self._options
         try:
             if scheme == "file":
                 return stores.LocalStore(self.address.path)
@@ -463,18 +443,13 @@ _OF_STATUS = {
     404: Failure.MISSING, 410: Failure.MISSING, 401: Failure.REFUSED, 403: Failure.REFUSED,
     407: Failure.REFUSED, 408: Failure.SLOW, 504: Failure.SLOW,
 }  # fmt: skip
-_OF_SYSTEM = {
-    errno.EACCES: Failure.REFUSED, errno.EPERM: Failure.REFUSED, errno.EROFS: Failure.REFUSED,
-    errno.ENOTDIR: Failure.SETTINGS, errno.ETIMEDOUT: Failure.SLOW,
-    errno.ECONNREFUSED: Failure.UNREACHABLE, errno.EHOSTUNREACH: Failure.UNREACHABLE,
-    errno.ENETUNREACH: Failure.UNREACHABLE,
-}  # fmt: skip
 _SIGNS = (
     (r"dns error|lookup address", Failure.UNREACHABLE, "the host's name cannot be resolved"),
     (r"Time(dO|o)ut", Failure.SLOW, "no answer came in time"),
     (r"IncompleteBody|body error|response body", Failure.TORN, "the answer broke off"),
     (r"Credential", Failure.REFUSED, "there are no credentials"),
     (r"kind: Connect", Failure.UNREACHABLE, "no connection can be made"),
+    (r"", Failure.BROKEN, "the request failed"),
 )
 """Patterns in the library's text, the failure, our text. The first match counts."""
 
@@ -503,13 +478,11 @@ def translated(text: str, action: str, *, missing: bool = False) -> RemoteError:
         why = f"the server's certificate is not valid ({fault[1] if fault else 'unknown reason'})"
         return RemoteError(f"{action}: {why}", Failure.UNREACHABLE, hint=hint)
     if system:
-        number = int(system[1] or system[2])
-        failure = _OF_SYSTEM.get(number, Failure.BROKEN)
-        return RemoteError(f"{action}: {os.strerror(number)}", failure)
-    for pattern, failure, why in _SIGNS:
-        if re.search(pattern, text):
-            return RemoteError(f"{action}: {why}", failure)
-    return RemoteError(f"{action}: the request failed", Failure.BROKEN)
+        hint = "Check the address, its permissions, and the network."
+        why = os.strerror(int(system[1] or system[2]))
+        return RemoteError(f"{action}: {why}", Failure.UNREACHABLE, hint=hint)
+    failure, why = next(sign[1:] for sign in _SIGNS if re.search(sign[0], text))
+    return RemoteError(f"{action}: {why}", failure)
 
 
 # ---- credentials
@@ -567,7 +540,7 @@ def s3_options(environ: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         RemoteError: the profile does not exist, or cannot be used.
     """
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"region": "us-east-1"}
     if not any(environ.get(variable) for variable in _AWS_VARIABLES):
         name = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE")
         profile = _profile(environ, name or "default")
@@ -575,16 +548,15 @@ def s3_options(environ: Mapping[str, str]) -> dict[str, Any]:
             raise _unusable(f"the profile {name} of AWS has no entry in ~/.aws")
         if "aws_access_key_id" in profile and "source_profile" not in profile:
             keys = [label for label in _AWS_KEYS if label in profile]
-            options = {label.removeprefix("aws_"): profile[label] for label in keys}
-        elif any(label in profile for label in _FOR_BOTO3):
-            options["credential_provider"] = _boto3_provider(name or "default")
+            options |= {label.removeprefix("aws_"): profile[label] for label in keys}
+        elif any(label in profile for label in _DYNAMIC):
+            text = f"the profile {name or 'default'} of AWS has no keys of its own"
+            raise _unusable(text, _EXPORT_HINT)
         if "endpoint_url" in profile and not any(v.startswith("AWS_ENDPOINT") for v in environ):
             options["endpoint"] = profile["endpoint_url"]
         options["region"] = profile.get("region", "us-east-1")
     if environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION"):
-        options.pop("region", None)
-    else:
-        options.setdefault("region", "us-east-1")
+        del options["region"]
     return options
 
 
@@ -594,42 +566,15 @@ def _profile(environ: Mapping[str, str], name: str) -> dict[str, str]:
     config = environ.get("AWS_CONFIG_FILE") or home / "config"
     credentials = environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / "credentials"
     parser = configparser.RawConfigParser(strict=False, allow_no_value=True)
-    try:
+    is_readable = False
+    with contextlib.suppress(OSError, UnicodeDecodeError, configparser.Error):
         parser.read([config, credentials], encoding="utf-8")
-    except (OSError, UnicodeDecodeError, configparser.Error):
-        is_readable = False
-    else:
         is_readable = True
-    if not is_readable:
+    if not is_readable:  # the error is not attached, as it may quote the file
         raise _unusable(f"{config} or {credentials}: it cannot be read")
     sections = [each for each in (f"profile {name}", name) if parser.has_section(each)]
     items = [item for section in sections for item in parser.items(section)]
     return {label: value.strip() for label, value in items if value}
-
-
-def _provider(make: Callable[[], Any], who: str, packages: str, hint: str) -> Any:
-    """Return a provider of credentials; an error shows nothing of the library's text."""
-    try:
-        return make()
-    except ImportError:
-        problem = f"{who}: needs {packages}"
-    except Exception:  # noqa: BLE001 - these libraries' errors quote files of credentials
-        problem = f"{who}: {packages} cannot use it"
-    raise _unusable(problem, hint)
-
-
-def _boto3_provider(name: str) -> Any:
-    def make() -> Any:
-        import boto3
-        from obstore.auth.boto3 import Boto3CredentialProvider
-
-        return Boto3CredentialProvider(boto3.Session(profile_name=name))
-
-    hint = (
-        "Install boto3, or set the variables that "
-        "`aws configure export-credentials --format env` prints."
-    )
-    return _provider(make, f"the profile {name} of AWS", "boto3", hint)
 
 
 def gcs_options(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -641,19 +586,21 @@ def gcs_options(environ: Mapping[str, str]) -> dict[str, Any]:
     named = environ.get("GOOGLE_APPLICATION_CREDENTIALS")
     if not named:
         return {}
-    try:
+    kind = None
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         kind = json.loads(Path(named).read_bytes()).get("type", "")
-    except (OSError, ValueError, AttributeError):
-        kind = None
     if kind is None:
         raise _unusable("GOOGLE_APPLICATION_CREDENTIALS names no readable file of JSON")
     if kind in ("service_account", "authorized_user"):
         return {}
 
-    def make() -> Any:
+    who, packages = "the credentials in $GOOGLE_APPLICATION_CREDENTIALS", "google-auth and requests"
+    try:
         from obstore.auth.google import GoogleCredentialProvider
 
-        return GoogleCredentialProvider()
-
-    who, packages = "the credentials in $GOOGLE_APPLICATION_CREDENTIALS", "google-auth and requests"
-    return {"credential_provider": _provider(make, who, packages, f"Install {packages}.")}
+        return {"credential_provider": GoogleCredentialProvider()}
+    except ImportError:
+        problem = f"{who}: needs {packages}"
+    except Exception:  # noqa: BLE001 - the library's errors quote files of credentials
+        problem = f"{who}: {packages} cannot use it"
+    raise _unusable(problem, f"Install {packages}.")

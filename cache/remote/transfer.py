@@ -1,12 +1,12 @@
 """The catalog and the packs of a remote store: their format, and how they are read and written.
 
     below the address:
-    pallasc/v3/<namespace>/catalog          the only object that changes
-    pallasc/v3/<namespace>/packs/<digest>   a pack, see `cache/packs.py`
+    pallasc/v4/<namespace>/catalog          the only object that changes
+    pallasc/v4/<namespace>/packs/<digest>   a pack, see `cache/packs.py`
 
     namespace = digest over the versions of the toolchain's parts and the salt: keeps catalogs small
     digest    = 64 lower-case hexadecimal digits, SHA-256 of all bytes of the object
-    catalog   = "pallasc-remote 3" LF digest:32 { row }      newest pack first; SHA-256 of the rows
+    catalog   = "pallasc-remote 4" LF digest:32 { row }      newest pack first; SHA-256 of the rows
     row       = pack:32 bytes:u32 used:u32 names:u32 { name:32 }
     used      = when a writer last wrote or read the pack, in seconds since 1970
     name      = of a manifest, as in `cache/format.py`
@@ -23,14 +23,13 @@ waiting.
 History:
     1  catalog, index, and cost objects in JSON.
     2  one binary catalog.
-    3  rows without the end of the pack; a reader of this version ignores `pallasc/v2`.
+    3  rows without the end of the pack.
+    4  packs of version 2; a reader of this version ignores earlier ones.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import fcntl
 import hashlib
 import io
 import os
@@ -39,31 +38,24 @@ import struct
 import tempfile
 import time
 from collections import deque
-from collections.abc import (
-    AsyncIterator,
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import NamedTuple
 
-from pallasc.cache import format, packs
+from pallasc.cache import files, format, packs
+from pallasc.cache.folders import Folders
 from pallasc.cache.manifests import MAX_SETS, Manifest, manifest_from_json, set_prefix
 from pallasc.cache.pack_writer import PackWriter
 from pallasc.cache.packs import Entry, Pack, open_pack, packed_name
 from pallasc.cache.remote.session import Failure, RemoteError, Session
 from pallasc.cache.signing import Trust
 from pallasc.cache.store import Store
-from pallasc.cache.transfer import entries_of_variant
+from pallasc.cache.transfer import entries_of_variant, publish_pack
 from pallasc.errors import CorruptError
 from pallasc.specs.canonical import labelled_key
 
-ROOT = "pallasc/v3"
+ROOT = "pallasc/v4"
 MAX_CATALOG_BYTES = 4 * 2**20
 """About 125,000 variants; the oldest packs leave a catalog that would be larger."""
 MAX_ROWS = 10_000
@@ -80,8 +72,8 @@ _UNDER_WAY, _UNDER_WAY_BYTES = 4, 8 * 2**20
 """Requests under way, and bytes of packs that are being read."""
 _LOCAL_PACK_BYTES = 8 * 2**20
 _ATTEMPTS = 10
-_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_MAGIC = b"pallasc-remote 3\n"
+_LOCK_S = 1.0
+_MAGIC = b"pallasc-remote 4\n"
 _HEAD = len(_MAGIC) + 32
 _ROW = struct.Struct("<32sIII")
 _NAME, _PREFIX = 32, 16
@@ -214,7 +206,7 @@ def pack_name(namespace: str, digest: str) -> str:
     return f"{ROOT}/{namespace}/packs/{digest}"
 
 
-async def read_catalog(session: Session, namespace: str) -> tuple[Catalog, str | None]:
+def read_catalog(session: Session, namespace: str) -> tuple[Catalog, str | None]:
     """Return a catalog and its version; an empty one and None where there is none.
 
     Raises:
@@ -222,12 +214,14 @@ async def read_catalog(session: Session, namespace: str) -> tuple[Catalog, str |
         RemoteError: it cannot be read.
     """
     try:
-        data, version = await session.objects.get(catalog_name(namespace), limit=MAX_CATALOG_BYTES)
+        get = session.objects.get(catalog_name(namespace), limit=MAX_CATALOG_BYTES)
+        data, version = session.result(get)
     except RemoteError as error:
         if error.failure is Failure.MISSING:
             return Catalog(), None
         raise
-    return decode_catalog(data), version
+    with session.waiting():
+        return decode_catalog(data), version
 
 
 def known_catalog(session: Session, namespace: str) -> Catalog:
@@ -237,62 +231,43 @@ def known_catalog(session: Session, namespace: str) -> Catalog:
         RemoteError: it cannot be read.
     """
     try:
-        return session.result(read_catalog(session, namespace))[0]
+        return read_catalog(session, namespace)[0]
     except CorruptError as error:
-        session.wrong(f"{catalog_name(namespace)}: {error.message}")
+        text = f"{catalog_name(namespace)}: {error.message}"
+        session.failed_with(CorruptError(text))
         return Catalog()
 
 
-async def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
+def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
     """Change a catalog that others may change at the same time; return the new one.
 
     Raises:
         RemoteError: it cannot be written, or other writers change it all the time.
     """
-    name = catalog_name(namespace)
-    async with _locked(session, namespace):
+    name, address = catalog_name(namespace), session.objects.address
+    lock: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    if address.scheme == "file":  # servers have conditions instead, or nothing
+        folders = Folders(Path(address.path, ROOT, namespace))
+        lock = files.single_flight(folders, "lock", timeout_s=_LOCK_S, on_error=lambda error: None)
+    with lock:
         for attempt in range(_ATTEMPTS):
             try:
-                catalog, version = await read_catalog(session, namespace)
+                catalog, version = read_catalog(session, namespace)
             except CorruptError:
                 catalog = Catalog()
-                _, version = await session.objects.get(name, limit=4 * MAX_CATALOG_BYTES)
+                version = session.result(session.objects.get(name, limit=MAX_CATALOG_BYTES))[1]
             new = catalog.changed(change)
             if new == catalog:
                 return catalog
-            if await session.objects.put_if(name, new.encode(), version):
+            if session.result(session.objects.put_if(name, new.encode(), version)):
                 # Some servers ignore the condition, and some have none: see if the change stayed.
                 with contextlib.suppress(CorruptError):
-                    written, _ = await read_catalog(session, namespace)
+                    written, _ = read_catalog(session, namespace)
                     if written.has(change):
                         return written
-            await asyncio.sleep(random.uniform(0, 0.02 * 2 ** min(attempt, 5)))
+            time.sleep(random.uniform(0, 0.02 * 2 ** min(attempt, 5)))
     text = f"{session.stats.url}/{name}: other writers change it all the time"
     raise RemoteError(text, Failure.BROKEN)
-
-
-@contextlib.asynccontextmanager
-async def _locked(session: Session, namespace: str) -> AsyncIterator[None]:
-    """Keep out other writers of a folder; servers have conditions instead, or nothing."""
-    address = session.objects.address
-    if address.scheme != "file":
-        yield
-        return
-    folder = Path(address.path, ROOT, namespace)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / "lock", _LOCK_FLAGS, 0o666)
-    except OSError as error:
-        raise RemoteError(f"{session.stats.url}: {error.strerror}", Failure.REFUSED) from None
-    try:
-        while True:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            await asyncio.sleep(0.01)
-        yield
-    finally:
-        os.close(lock)
 
 
 class PackedVariant(NamedTuple):
@@ -334,6 +309,16 @@ class PackedVariant(NamedTuple):
         return cls(manifest, entries, frames)
 
 
+def read_pack(session: Session, namespace: str, row: PackRow) -> Future[bytes]:
+    """Begin to read a pack."""
+
+    async def read() -> bytes:
+        name = pack_name(namespace, row.pack)
+        return (await session.objects.get(name, limit=row.size))[0]
+
+    return session.submit(read())
+
+
 def open_remote_pack(row: PackRow, data: bytes) -> Pack:
     """Open a pack that has arrived.
 
@@ -350,6 +335,7 @@ def open_remote_pack(row: PackRow, data: bytes) -> Pack:
     for number, frame in enumerate(pack.frames):
         if frame.raw_size > MAX_FRAME_BYTES:
             raise CorruptError(f"frame {number} has {frame.raw_size:,} bytes of content")
+        pack.check_sizes(number)
     return pack
 
 
@@ -394,11 +380,11 @@ class Fetch:
         """Bring manifests with these names, by pack, the newest first, where they are accepted."""
         waiting = deque(wanted)
         reads: dict[Future[bytes], PackRow] = {}
-        while (waiting or reads) and not self._session.is_over():
-            while waiting and self._may_start(reads.values(), waiting[0]):
+        while (waiting or reads) and self._session.failed is None:
+            while waiting and _may_start(reads.values(), waiting[0]):
                 row = waiting.popleft()
                 if any(set_prefix(name) not in self._judged for name in wanted[row]):
-                    reads[self._session.submit(self._read(row))] = row
+                    reads[read_pack(self._session, self._namespace, row)] = row
             future = self._session.first(reads) if reads else None
             if future is None:
                 continue
@@ -413,30 +399,22 @@ class Fetch:
                 self._session.failed_with(error)
             except CorruptError as error:
                 self.bad.add(row.pack)
-                self._session.wrong(f"pack {row.pack}: {error.message}")
+                self._session.failed_with(CorruptError(f"pack {row.pack}: {error.message}"))
         self._publish()
-
-    def _may_start(self, under_way: Collection[PackRow], row: PackRow) -> bool:
-        size = sum(each.size for each in under_way) + row.size
-        return not under_way or (len(under_way) < _UNDER_WAY and size <= _UNDER_WAY_BYTES)
-
-    async def _read(self, row: PackRow) -> bytes:
-        name = pack_name(self._namespace, row.pack)
-        data, _ = await self._session.objects.get(name, limit=row.size)
-        return data
 
     def _take(self, row: PackRow, names: Sequence[str], data: bytes) -> None:
         """Copy the accepted variants of a pack into the pack for the local store."""
-        pack = open_remote_pack(row, data)
+        with self._session.waiting():
+            pack = open_remote_pack(row, data)
         self.used.add(row.pack)
         accepted: dict[str, PackedVariant] = {}
         for name in names:
-            if self._session.is_over():
+            if self._session.failed is not None:
                 return
             try:
                 found = self._judge(pack, name)
             except CorruptError as error:
-                self._session.wrong(error.message)
+                self._session.failed_with(error)
                 continue
             if found is not None:
                 accepted[name] = found
@@ -445,9 +423,14 @@ class Fetch:
             for blob, frame in found.frames.items():
                 needed.setdefault(frame, set()).add(packed_name(format.BLOBS, blob))
         for number, blobs in sorted(needed.items()):
-            if self._session.is_over():
+            if self._session.failed is not None:
                 return
-            self._copy_frame(pack, number, blobs)
+            with self._session.waiting():
+                for packed in blobs:
+                    name = packed[1:].hex()
+                    if format.sha256(pack.read(format.BLOBS, name) or b"") != name:
+                        raise CorruptError(f"blob {name} is damaged")
+                self._local.copy_frame(pack, number, blobs)
         for name, found in accepted.items():
             self._local.add(found.entries)
             self._complete[name] = found.manifest
@@ -455,41 +438,27 @@ class Fetch:
         if self._local.bytes_so_far >= _LOCAL_PACK_BYTES:
             self._publish()
 
-    def _copy_frame(self, pack: Pack, number: int, blobs: set[bytes]) -> None:
-        stored, frame = pack.stored(number), pack.frames[number]
-        content = packs.read_content(stored, frame, number)
-        found = set()
-        for area, name, at, size in packs.read_head(content, number):
-            packed = packed_name(area, name)
-            if packed in blobs:
-                if format.sha256(content[at : at + size]) != name:
-                    raise CorruptError(f"blob {name} is damaged")
-                found.add(packed)
-        if found != blobs:
-            raise CorruptError(f"frame {number} lacks a blob that its index names")
-        self._local.copy(stored, frame, content=content, only=blobs)
-
     def _judge(self, pack: Pack, name: str) -> PackedVariant | None:
         """Return the variant of a manifest if it is to be copied."""
         if set_prefix(name) in self._judged:
             return None
-        found = PackedVariant.read(pack, name)
+        with self._session.waiting():
+            found = PackedVariant.read(pack, name)
         manifest = found.manifest
         kind = format.KINDS[format.MANIFESTS]
         if self._trust is not None and not self._trust.vouches(kind, name, manifest.body):
             self._session.stats.refuse(f"manifest {name}: no trusted key signed it")
             return None
-        with self._session.own_work():
-            if not self._accept(name, manifest):
-                return None
-            present = self._store.get_file(format.MANIFESTS, name)
-            held = self._store.get_artifact(manifest.action)
-            is_same = held is not None and held.digest == manifest.record
-            if not is_same and self._store.get_artifact(manifest.action, verify=True):
-                self._session.stats.conflicts.append(
-                    f"action key {manifest.action}: {manifest.record} there, another one here"
-                )
-                return None
+        if not self._accept(name, manifest):
+            return None
+        present = self._store.get_file(format.MANIFESTS, name)
+        held = self._store.get_artifact(manifest.action)
+        is_same = held is not None and held.digest == manifest.record
+        if not is_same and self._store.get_artifact(manifest.action, verify=True):
+            self._session.stats.conflicts.append(
+                f"action key {manifest.action}: {manifest.record} there, another one here"
+            )
+            return None
         self._judged.add(set_prefix(name))
         if present not in (None, found.entries[-1].data):
             self._replaced.append(found.entries[-1])
@@ -501,32 +470,35 @@ class Fetch:
         replaced, self._replaced = self._replaced, []
         if not complete:
             return
-        from pallasc.cache.transfer import publish_pack
-
         self._local.close()
         data = self._out.getvalue()
         self._open()
-        with self._session.own_work():
-            try:
-                publish_pack(self._store, data, [e for e in replaced if e.name in complete])
-            except OSError as error:
-                self._store.not_written(error)
-                for entry in replaced:
-                    complete.pop(entry.name, None)
-                if not (self._session.is_build and self._store_holds(data)):
-                    complete = {}
+        try:
+            publish_pack(self._store, data, [e for e in replaced if e.name in complete])
+        except OSError as error:
+            self._store.not_written(error)
+            for entry in replaced:
+                complete.pop(entry.name, None)
+            if not (self._session.is_build and _is_held(self._store, data)):
+                complete = {}
         for name, manifest in complete.items():
             self.actions[name] = manifest.action
             self.saved_s += manifest.cost_s
 
-    def _store_holds(self, data: bytes) -> bool:
-        """Have the open store use a pack that it cannot write."""
-        with contextlib.suppress(OSError), tempfile.TemporaryFile(prefix="pallasc-") as file:
-            file.write(data)
-            file.flush()
-            self._store.hold_pack(open_pack(os.dup(file.fileno())))
-            return True
-        return False
+
+def _may_start(under_way: Collection[PackRow], row: PackRow) -> bool:
+    size = sum(each.size for each in under_way) + row.size
+    return not under_way or (len(under_way) < _UNDER_WAY and size <= _UNDER_WAY_BYTES)
+
+
+def _is_held(store: Store, data: bytes) -> bool:
+    """Have the open store use a pack that it cannot write."""
+    with contextlib.suppress(OSError), tempfile.TemporaryFile(prefix="pallasc-") as file:
+        file.write(data)
+        file.flush()
+        store.hold_pack(open_pack(os.dup(file.fileno()), digest=format.sha256(data)))
+        return True
+    return False
 
 
 class Writer:
@@ -592,8 +564,7 @@ class Writer:
         self._open()
         under_way = [future for future, _ in self._sent if not future.done()]
         if len(under_way) >= _UNDER_WAY:
-            with self._session.waiting():
-                self._session.first(under_way)
+            self._session.first(under_way)
         put = self._session.objects.put(pack_name(self._namespace, row.pack), data)
         self._sent.append((self._session.submit(put), row))
 
@@ -622,5 +593,5 @@ class Writer:
             raise self._session.failed
         change = change._replace(added=tuple(reversed(rows)))
         if change != Change():
-            self._session.result(change_catalog(self._session, self._namespace, change))
+            change_catalog(self._session, self._namespace, change)
         return sum(len(row.names) // _NAME for row in rows)

@@ -221,7 +221,7 @@ def _retained_lines(pruned: Pruned) -> Iterator[str]:
     reasons = {
         "kept": "named by --keep",
         "in use": "held by a running build",
-        "young": f"made less than {pruned.limits.grace_s:.0f} s ago",
+        "young": f"made less than {pruned.limits.grace_s:.0f} s ago, or by a running build",
     }
     would = "would keep" if pruned.dry_run else "kept"
     for retained in pruned.plan.retained:

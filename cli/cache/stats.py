@@ -80,7 +80,7 @@ def command(
         ("artifacts", f"{figures.entries}"),
         *([("source lines", f"{figures.source_lines}")] if figures.source_lines else []),
         *([("packs", f"{figures.packs}")] if figures.packs else []),
-        ("bytes", f"{figures.bytes:,} {limit}, {figures.cubin_bytes:,} in cubins"),
+        ("bytes", f"{figures.bytes:,} {limit}"),
         ("hits", f"{totals.hits}{rate}"),
         ("compiled", f"{totals.made} in {totals.spent_s:.1f} s"),
         ("time saved", f"{totals.saved_s:.1f} s"),

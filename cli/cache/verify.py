@@ -22,7 +22,6 @@ def command(repair: bool, store_root: Path | None, as_json: bool) -> int:
     This finds damaged and foreign files; it cannot find a forgery whose checksums fit.
 
     A repair moves damaged files to the store's quarantine, and the next build makes them again.
-    Damaged statistics start again from zero.
 
     Ends with exit code 5 where something is damaged, or cannot be read, and was not repaired.
 

@@ -82,15 +82,15 @@ def _record(body: bytes, *, kind: str = "artifact", key: str = KEY, version: int
         (_record(b'{"artifact":{},"blobs":{"a":{}}}'), "blob 'a' is not a digest and a size"),
         (
             _record(b'{"artifact":{},"blobs":{"a":{"digest":"../../x","size":1}}}'),
-            "'../../x' is not a digest of the store",
+            "is not a digest and a size: {'digest': '../../x', 'size': 1}",
         ),
         (
             _record(b'{"artifact":{},"blobs":{"a":{"digest":"%s","size":-1}}}' % OTHER.encode()),
-            "blob 'a' has the size -1",
+            "'size': -1}",
         ),
         (
             _record(b'{"artifact":{},"blobs":{"a":{"digest":"%s","size":true}}}' % OTHER.encode()),
-            "blob 'a' has the size True",
+            "'size': True}",
         ),
     ],
 )

@@ -187,7 +187,7 @@ class PacksAgainstModel(RuleBasedStateMachine):
     @rule()
     def cut_the_index(self) -> None:
         with contextlib.suppress(FileNotFoundError):
-            os.truncate(self.store.folder / "index.sqlite", 1000)
+            os.truncate(self.store.folder / "stat" / "index", 1000)
 
     @invariant()
     def every_answer_is_right(self) -> None:

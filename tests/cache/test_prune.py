@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -44,7 +43,7 @@ def files_in(store: Store, *folders: str) -> list[str]:
 
 def everything(store: Store) -> dict[str, bytes]:
     """Return all files but those that only count."""
-    counting = ("index", "uses", "stat")
+    counting = "stat"
     paths = (path for path in store.folder.rglob("*") if path.is_file())
     named = {str(path.relative_to(store.folder)): path.read_bytes() for path in paths}
     return {name: data for name, data in named.items() if not name.startswith(counting)}
@@ -262,14 +261,6 @@ def test_tidying_waits_for_nobody(filled: Store) -> None:
         assert time.monotonic() - began_s < 8
 
 
-def test_pruning_goes_without_an_index_where_sqlite_cannot_be_had(
-    filled: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "sqlite_utils", None)
-    assert prune(filled, limits=NOTHING).records == 3
-    assert not list(filled.folder.glob("index*"))
-
-
 def test_clearing_leaves_nothing(filled: Store) -> None:
     with Session(filled) as session:
         session.hit(MID)
@@ -282,8 +273,7 @@ def test_clearing_leaves_nothing(filled: Store) -> None:
     assert [row["reason"] for row in cleared["evicted"]] == ["clear"] * 3
     assert cleared["kept"] == []
     assert here(filled) == []
-    assert files_in(filled, "man", "uses", "stat", "tmp", "quarantine") == []
-    assert not (filled.folder / "index.sqlite").exists()
+    assert files_in(filled, "man", "stat", "tmp", "quarantine") == []
     assert files_in(filled, "cas") == []
     assert read_totals(filled).hits == 0
 

@@ -17,8 +17,10 @@ from pallasc.cache.inventory import stats
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.cache.uses import Session, read_totals
+from pallasc.cache.uses import Session
 from pallasc.cache.verify import Verified, verify
+from pallasc.errors import CorruptError
+from pallasc.specs.artifacts.cubin import Tool
 
 Publish = Callable[..., str]
 
@@ -46,7 +48,6 @@ def test_a_sound_store_has_no_findings(filled: Store) -> None:
     filled.put_manifest("00" * 32, Manifest(action="11" * 32))
     found = verify(filled)
     assert (found.records, found.blobs, found.manifests) == (2, 4, 2)
-    assert (found.uses, found.orphans, found.dangling) == (1, 1, 1)
     assert found.ok
     assert found.findings == []
     assert found.bytes > len(CUBIN)
@@ -84,13 +85,6 @@ DAMAGES: dict[str, tuple[Damage, list[tuple[str, str]]]] = {
         lambda store: (store.path("ac", KEY).unlink(), store.path("ac", KEY).symlink_to("x")),
         [("foreign", "ac")],
     ),
-    "log damaged": (
-        lambda store: (
-            (store.folder / "uses").mkdir(),
-            (store.folder / "uses" / KEY).write_bytes(b"x"),
-        ),
-        [("corrupt", "uses")],
-    ),
 }
 
 
@@ -118,18 +112,6 @@ def test_what_was_repaired_is_made_anew_by_the_next_build(filled: Store) -> None
     assert verify(filled).findings == []
 
 
-def test_damaged_statistics_begin_anew(filled: Store) -> None:
-    with Session(filled) as session:
-        session.hit(KEY)
-    assert read_totals(filled).hits == 1
-    (filled.folder / "stat" / "totals").write_bytes(b"damaged")
-    assert kinds(verify(filled)) == [("corrupt", "stat")]
-    assert verify(filled, repair=True).ok
-    found = verify(filled)
-    assert (found.findings, found.stat) == ([], 0)
-    assert read_totals(filled).hits == 0
-
-
 def test_damaged_digests_of_files_are_learned_again(filled: Store, tmp_path: Path) -> None:
     path = tmp_path / "source.py"
     path.write_text("x = 1")
@@ -142,7 +124,7 @@ def test_damaged_digests_of_files_are_learned_again(filled: Store, tmp_path: Pat
         return digests
 
     assert [remember().hashed, remember().hashed] == [1, 0]
-    assert (verify(filled).stat, verify(filled).findings) == (1, [])
+    assert verify(filled).findings == []
     place = filled.folder / "stat" / "digests"
     data = place.read_bytes()
     place.write_bytes(data.replace(b"source.py", b"sourse.py"))
@@ -195,10 +177,36 @@ def test_what_cannot_be_read_is_told_and_not_put_away(
     assert verify(filled).findings == []
 
 
+@pytest.mark.parametrize(
+    ("tools", "says"),
+    [
+        ((Tool("ptxas", "13.5.37", ""),), ""),
+        ((Tool("ptxas", "13.9.1", ""),), "it names ptxas 13.5.37, but ptxas 13.9.1 assembled k"),
+        ((), "it names ptxas 13.5.37, but a tool that it does not name assembled k"),
+        (None, ""),
+    ],
+)
+def test_a_record_that_names_another_assembler_is_corrupt(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tools: tuple[Tool, ...] | None, says: str
+) -> None:
+    def made_by(data: bytes) -> tuple[Tool, ...]:
+        if tools is None:
+            raise CorruptError("not a cubin")
+        return tools
+
+    monkeypatch.setattr("pallasc.cache.verify.tools_of", made_by)
+    kernels = [{"name": "k", "cubin": "cubin"}]
+    artifact = {"kernels": kernels, "toolchain": {"ptxas": "13.5.37"}}
+    store.put_artifact(KEY, artifact, {"cubin": CUBIN})
+    found = verify(store, repair=True)
+    assert [each.reason for each in found.findings] == ([says] if says else [])
+    assert (store.get_artifact(KEY) is None) == bool(says)
+
+
 def test_a_repair_removes_the_index(filled: Store) -> None:
     stats(filled)
     assert verify(filled, repair=True).ok
-    assert not (filled.folder / "index.sqlite").exists()
+    assert not (filled.folder / "stat" / "index").exists()
 
 
 def test_the_result_can_be_written_as_json(filled: Store) -> None:

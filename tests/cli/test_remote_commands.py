@@ -157,7 +157,7 @@ def test_what_depends_on_the_machine_is_named(
     ]
     settings = read_settings({}, url=remote[1], write=True)
     assert settings is not None
-    (namespace,) = {p.name for p in (machine.remote / "pallasc/v3").iterdir()}
+    (namespace,) = {p.name for p in (machine.remote / "pallasc/v4").iterdir()}
     push(settings, hostile, {namespace: keys})
     other = ("--store", tmp_path / "third", *remote)
     pulled = told(run("cache", "pull", *other, "--json"))

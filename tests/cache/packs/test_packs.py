@@ -16,7 +16,16 @@ import pytest
 from pallasc.cache import pack_writer
 from pallasc.cache import packs as format
 from pallasc.cache.pack_writer import PackSummary, PackWriter, write_pack
-from pallasc.cache.packs import Entry, Footer, Frame, Pack, Place, open_pack, packed_name
+from pallasc.cache.packs import (
+    Entry,
+    Footer,
+    Frame,
+    Pack,
+    PackFault,
+    Place,
+    open_pack,
+    packed_name,
+)
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle import compress
 
@@ -44,6 +53,14 @@ def packed(groups: Sequence[Sequence[Entry]]) -> tuple[bytes, PackSummary]:
     return out.getvalue(), summary
 
 
+def names(pack: Pack) -> dict[tuple[str, str], Place]:
+    return {format.unpacked_name(packed): pack.place(packed) for packed in pack.packed_names()}
+
+
+def faults(pack: Pack) -> list[PackFault]:
+    return [part for part in pack.check() if isinstance(part, PackFault)]
+
+
 GROUPS = [group(number) for number in range(5)]
 DATA, SUMMARY = packed(GROUPS)
 
@@ -51,24 +68,23 @@ DATA, SUMMARY = packed(GROUPS)
 def test_a_pack_gives_every_file_back() -> None:
     pack = open_pack(DATA)
     wanted = {(entry.area, entry.name): entry.data for group in GROUPS for entry in group}
-    assert {key: pack.read(*key) for key in pack.names} == wanted
+    assert {key: pack.read(*key) for key in names(pack)} == wanted
     assert len(pack) == len(wanted) == 5 + 5 + 6
-    assert pack.faults() == []
+    assert faults(pack) == []
 
 
 def test_the_summary_is_what_a_reader_sees() -> None:
     pack = open_pack(DATA)
-    assert SUMMARY.digest == pack.digest == hashlib.sha256(DATA).hexdigest()
+    assert SUMMARY.digest == pack.computed_digest() == hashlib.sha256(DATA).hexdigest()
     assert SUMMARY.size == pack.size == len(DATA)
-    assert SUMMARY.frames == tuple(pack.frames)
-    assert SUMMARY.names == pack.names
+    assert SUMMARY.names == list(names(pack))
 
 
 def test_a_pack_is_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "pack").write_bytes(DATA)
     pack = open_pack(tmp_path / "pack", digest=SUMMARY.digest)
     assert pack.read("man", name("request 3")) == b"manifest 3"
-    assert pack.faults() == []
+    assert faults(pack) == []
 
 
 def test_a_file_that_is_not_there_is_none() -> None:
@@ -79,14 +95,16 @@ def test_a_file_that_is_not_there_is_none() -> None:
 
 def test_an_empty_pack_is_a_pack() -> None:
     data, summary = packed([])
-    assert (len(open_pack(data)), summary.frames) == (0, ())
+    assert (len(open_pack(data)), summary.names) == (0, [])
+    empty = blob(b"")
+    assert open_pack(packed([[empty]])[0]).read("cas", empty.name) == b""
 
 
 def test_manifests_lie_in_frames_of_their_own_at_the_end() -> None:
     large = [group(n, blobs=[os.urandom(600_000)]) for n in range(6)]
     pack = open_pack(packed(large)[0])
     frames: dict[str, set[int]] = {area: set() for area in format.AREAS}
-    for (area, _), place in pack.names.items():
+    for (area, _), place in names(pack).items():
         frames[area].add(place.frame)
     assert frames["man"] == {len(pack.frames) - 1}
     assert not frames["man"] & (frames["ac"] | frames["cas"])
@@ -97,7 +115,7 @@ def test_a_variant_lies_in_one_frame() -> None:
     pack = open_pack(packed(large)[0])
     for entries in large:
         own = [e for e in entries if e.area != "man" and e.data != b"shared by all" * 9]
-        assert len({pack.names[e.area, e.name].frame for e in own}) == 1
+        assert len({names(pack)[e.area, e.name].frame for e in own}) == 1
     assert len(pack.frames) == 4
 
 
@@ -154,7 +172,7 @@ def _is_refused(data: bytes) -> bool:
     except CorruptError:
         return True
     damaged = 0
-    for key in pack.names:
+    for key in names(pack):
         try:
             right = pack.read(*key) == open_pack(DATA).read(*key)
             assert right
@@ -167,13 +185,13 @@ def test_a_frame_that_is_damaged_leaves_the_others_readable() -> None:
     large = [group(n, blobs=[os.urandom(700_000)]) for n in range(6)]
     data, summary = packed(large)
     damaged = bytearray(data)
-    damaged[summary.frames[1].offset + 1000] ^= 1
+    damaged[open_pack(data).frames[1].offset + 1000] ^= 1
     pack = open_pack(bytes(damaged), digest=summary.digest)
-    faults = list(pack.faults())
-    assert [number for number, _ in faults] == [1]
-    assert "frame 1 is damaged: its SHA-256 is" in faults[0][1]
-    lost = set(pack.names_in(1))
-    for key in pack.names:
+    ((number, reason),) = faults(pack)
+    assert number == 1
+    assert "frame 1 is damaged: its SHA-256 is" in reason
+    lost = {format.unpacked_name(packed) for packed in pack.names_in(1)}
+    for key in names(pack):
         if key in lost:
             with pytest.raises(CorruptError, match="frame 1 is damaged"):
                 pack.read(*key)
@@ -189,13 +207,13 @@ def test_a_file_that_shrinks_while_it_is_open_is_an_error_and_no_signal(tmp_path
         pack.read("man", name("request 3"))
 
 
-def test_an_unknown_version_is_named() -> None:
-    other = DATA.replace(format.MAGIC, b"pallasc-pack 2\n")
-    with pytest.raises(CorruptError, match="a pack of version 2, and this pallasc reads 1"):
+def test_an_unknown_version_is_refused() -> None:
+    other = DATA.replace(format.MAGIC, b"pallasc-pack 3\n")
+    with pytest.raises(CorruptError, match="does not begin as a pack of version 2"):
         open_pack(other)
 
 
-@pytest.mark.parametrize("data", [b"", b"x", b"pallasc-pack 1", format.MAGIC, b"\0" * 500])
+@pytest.mark.parametrize("data", [b"", b"x", b"pallasc-pack 2", format.MAGIC, b"\0" * 500])
 def test_other_files_are_no_packs(data: bytes) -> None:
     with pytest.raises(CorruptError):
         open_pack(data)
@@ -222,13 +240,13 @@ def forged(
 
 
 A, B = (packed_name("cas", digit * 64) for digit in "ab")
-CONTENT = b"cas " + b"a" * 64 + b" 3\n\nabc"
+CONTENT = b"." * 72 + b"abc"
 
 
 def test_forged_packs_are_made_as_real_ones() -> None:
     pack = open_pack(forged([(CONTENT, len(CONTENT))], {A: Place(0, 72, 3)}))
     assert pack.read("cas", "a" * 64) == b"abc"
-    assert pack.faults() == []
+    assert faults(pack) == []
 
 
 def test_a_frame_that_would_unpack_to_gigabytes_is_refused_unread() -> None:
@@ -245,8 +263,9 @@ def test_a_frame_that_would_unpack_to_gigabytes_is_refused_unread() -> None:
 
 def test_what_compresses_too_well_is_stored_as_it_is() -> None:
     zeros = blob(bytes(3 * 2**20))
-    data, summary = packed([[zeros]])
-    assert summary.frames[0].size == summary.frames[0].raw_size
+    data, _ = packed([[zeros]])
+    (frame,) = open_pack(data).frames
+    assert frame.size == frame.raw_size
     assert open_pack(data).read("cas", zeros.name) == zeros.data
 
 
@@ -256,18 +275,12 @@ def test_what_compresses_too_well_is_stored_as_it_is() -> None:
         forged([(CONTENT, len(CONTENT))], {A: Place(1, 72, 3)}),
         forged([(CONTENT, len(CONTENT))], {A: Place(0, 73, 3)}),
         forged([(CONTENT, len(CONTENT))], {A: Place(0, 2**32 - 1, 2**32 - 1)}),
-        forged([(CONTENT, len(CONTENT))], {A: Place(0, 72, 3), B: Place(0, 72, 3)}),
-        forged([(CONTENT, len(CONTENT))], {A: Place(0, 71, 3)}),
-        forged([(b"\n\nabc", 5)], {A: Place(0, 2, 3)}),
-        forged([(b"cas " + b"a" * 64 + b" 4\n\nabc", 75)], {A: Place(0, 72, 3)}),
-        forged([(b"tmp " + b"a" * 64 + b" 3\n\nabc", 75)], {A: Place(0, 72, 3)}),
-        forged([(b"cas ../" + b"a" * 61 + b" 3\n\nabc", 75)], {A: Place(0, 72, 3)}),
-        forged([(b"no head at all", 14)], {A: Place(0, 0, 3)}),
+        forged([(CONTENT, len(CONTENT))], {A: Place(0, 0, 40), B: Place(0, 0, 40)}),
     ],
-    ids=["frame", "behind", "far", "two", "shifted", "empty", "long", "area", "path", "none"],
+    ids=["frame", "behind", "far", "overlap"],
 )
 def test_an_index_that_contradicts_its_frames_is_a_fault(data: bytes) -> None:
-    assert list(open_pack(data).faults()) != []
+    assert faults(open_pack(data)) != []
 
 
 @pytest.mark.parametrize(
@@ -295,8 +308,8 @@ def test_an_index_over_a_limit_or_out_of_order_is_refused(data: bytes) -> None:
 def test_a_frame_is_copied_to_another_pack_unchanged() -> None:
     pack, out = open_pack(DATA), io.BytesIO()
     writer = PackWriter(out)
-    for number, frame in enumerate(pack.frames):
-        writer.copy(pack.stored(number), frame)
+    for number in range(len(pack.frames)):
+        writer.copy_frame(pack, number, pack.names_in(number))
     summary = writer.close()
     assert summary.digest == SUMMARY.digest
     assert out.getvalue() == DATA
@@ -307,23 +320,20 @@ def test_a_copied_frame_leaves_files_out_of_the_index() -> None:
     writer = PackWriter(out)
     gone = packed_name("ac", name("action 1"))
     for number in range(len(pack.frames)):
-        writer.copy_from(pack, number, without={gone})
+        writer.copy_frame(pack, number, set(pack.names_in(number)) - {gone})
     writer.close()
     copied = open_pack(out.getvalue())
     assert copied.read("ac", name("action 1")) is None
-    assert pack.names.keys() - copied.names.keys() == {("ac", name("action 1"))}
-    assert list(copied.faults()) == []
-    again = PackWriter(out := io.BytesIO())
-    for number in range(len(copied.frames)):
-        again.copy_from(copied, number)
-    again.close()
-    assert open_pack(out.getvalue()).names.keys() == copied.names.keys()
+    assert names(pack).keys() - names(copied).keys() == {("ac", name("action 1"))}
+    assert faults(copied) == []
 
 
-def test_a_frame_that_is_not_what_was_promised_is_not_copied() -> None:
-    writer, frame = PackWriter(io.BytesIO()), SUMMARY.frames[0]
+def test_a_damaged_frame_is_not_copied() -> None:
+    data = bytearray(DATA)
+    data[open_pack(DATA).frames[0].offset + 1] ^= 1
+    pack = open_pack(bytes(data))
     with pytest.raises(CorruptError, match="is damaged"):
-        writer.copy(DATA[frame.offset + 1 : frame.offset + 1 + frame.size], frame)
+        PackWriter(io.BytesIO()).copy_frame(pack, 0, pack.names_in(0))
 
 
 def test_a_file_over_the_limit_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import json
 import os
 import random
 import shutil
-import sqlite3
 import sys
 import time
 import traceback
@@ -21,6 +20,7 @@ from typing import Any
 import damage
 from content import is_right, key, publish
 
+from pallasc.cache import format
 from pallasc.cache.evict import Limits
 from pallasc.cache.inventory import artifacts, stats, take_inventory
 from pallasc.cache.manifests import About, Manifest
@@ -37,7 +37,7 @@ def by_file(change: Callable[[random.Random, Path, Path], None]) -> Callable[...
     def do(store: Store, dice: random.Random) -> None:
         other = store.root / "other"
         other.write_bytes(dice.randbytes(1000))
-        change(dice, store.folder / "index.sqlite", other)
+        change(dice, store.folder / "stat" / "index", other)
 
     do.__name__ = change.__name__
     return do
@@ -45,43 +45,21 @@ def by_file(change: Callable[[random.Random, Path, Path], None]) -> Callable[...
 
 def folder(store: Store, dice: random.Random) -> None:
     """Put a folder in the place of the file."""
-    path = store.folder / "index.sqlite"
+    path = store.folder / "stat" / "index"
     path.unlink()
     path.mkdir()
     (path / "something").write_text("in the way")
 
 
-def log(store: Store, dice: random.Random) -> None:
-    """Leave a write-ahead log, as a killed process does."""
-    path = store.folder / f"index.sqlite{dice.choice(['-wal', '-shm', '-journal'])}"
-    path.write_bytes(dice.randbytes(dice.randrange(5000)))
-
-
-def another(store: Store, dice: random.Random) -> None:
-    """Put another database of the same name there, whole, with tables of another schema."""
-    path = store.folder / "index.sqlite"
-    path.unlink()
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE artifacts (key TEXT)")
-    connection.execute(f"PRAGMA user_version={dice.randrange(5)}")
-    connection.commit()
-    connection.close()
-
-
 def change(store: Store, dice: random.Random) -> None:
-    """Change what the index says with SQLite itself, as no damage of a disk could."""
-    connection = sqlite3.connect(store.folder / "index.sqlite")
-    connection.execute("UPDATE facts SET facts = '{}'")
-    connection.commit()
-    connection.close()
+    """Change what the index says, as anyone with write access to the store can."""
+    path, name = store.folder / "stat" / "index", format.sha256(b"pallasc index")
+    facts = dice.choice([{}, [], 7, None])
+    rows = {f" ac {key(number)}": ["", facts] for number in NUMBERS}
+    path.write_bytes(format.encode("index", name, {"facts": rows})[0])
 
 
-def locked(store: Store, dice: random.Random) -> None:
-    """Have totals whose lock cannot be had: a folder is in the lock's place."""
-    (store.folder / "locks" / "totals").mkdir(parents=True)
-
-
-DAMAGES = [*map(by_file, damage.DAMAGES), folder, log, another, change, locked]
+DAMAGES = [*map(by_file, damage.DAMAGES), folder, change]
 
 
 def says(store: Store) -> dict[str, Any]:
@@ -105,10 +83,10 @@ def once(store: Store, dice: random.Random, truth: dict[str, Any]) -> tuple[str,
             wrong.append(f"it removed {pruned.to_json()}")
     except Exception:
         wrong.append(traceback.format_exc())
-    for place in (store.folder / "locks" / "totals", store.folder / "index.sqlite"):
-        if place.is_dir():
-            shutil.rmtree(place)
-            take_inventory(store)
+    place = store.folder / "stat" / "index"
+    if place.is_dir():
+        shutil.rmtree(place)
+        take_inventory(store)
     return damage_it.__name__, [f"{damage_it.__name__}: {text}" for text in wrong]
 
 

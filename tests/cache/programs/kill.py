@@ -47,7 +47,7 @@ def publish_for_ever(root: Path, seed: int, ready: int) -> Never:
 def left_over(store: Store) -> list[str]:
     """Prune, and return what a dead process left all the same."""
     prune(store, limits=TIDY)
-    folders = [store.folder / name for name in ("tmp", "leases", "locks", "uses")]
+    folders = [store.folder / name for name in ("tmp", "leases", "locks")]
     again = prune(store, limits=TIDY, dry_run=True)
     return [
         *(

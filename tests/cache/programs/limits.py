@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import sqlite_utils  # before rights are lost that finding it may need
 from content import artifact, blobs, is_right, key, publish
 
 from pallasc.cache.evict import Limits
@@ -81,7 +80,6 @@ CASES: dict[str, Callable[[Path], None]] = {
 
 def main() -> None:
     """Run one case in a child, which may lose rights that the cleaning up needs."""
-    sqlite_utils.Database(memory=True).close()
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         publish(Store(root), 1)

@@ -12,7 +12,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import sqlite_utils  # before the start, so that all come to the index at the same moment
 from content import artifact, blobs, is_right, key
 from together import together
 
@@ -38,14 +37,13 @@ def wrong(store: Store, number: int) -> list[str]:
         found = store.get_artifact(key(number), verify=True)
     if found is None or not is_right(found, number):
         return [f"{number} was not found"]
-    read_totals(store, timeout_s=600)
+    read_totals(store)
     figures = stats(store)
     return store.warnings if figures.entries else ["the inventory is empty"]
 
 
 def main() -> None:
     """Run the processes; afterwards the totals must have what all of them did."""
-    assert sqlite_utils.Database
     root, processes = Path(sys.argv[1]), int(sys.argv[2])
     answers = together([functools.partial(open_new, root, seed) for seed in range(processes)])
     found = [text for answer in answers for text in answer["wrong"]]

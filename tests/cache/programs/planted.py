@@ -12,7 +12,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import sqlite_utils  # before rights are lost that finding it may need
 from content import publish
 from shared import ANNE, BERT, GROUP, done
 
@@ -55,7 +54,6 @@ def care(store: Store, place: Path) -> list[str]:
 
 def main() -> None:
     """Plant each area as a link to Anne's home, and as a folder of a stranger."""
-    sqlite_utils.Database(memory=True).close()
     wrong, tried = [], 0
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import content
-import sqlite_utils  # before rights are lost that finding it may need
 import zstandard  # noqa: F401  (likewise)
 from content import artifact, blobs, is_right, key, manifest, publish
 
@@ -227,7 +226,6 @@ def done(root: Path, user: int | None, step: Step) -> list[Any]:
 
 def main() -> None:
     """Run all steps once without another user, so that all is imported, then in a shared folder."""
-    sqlite_utils.Database(memory=True).close()
     told: dict[str, Any] = {"steps": 0, "wrong": []}
     with tempfile.TemporaryDirectory() as name:
         for _, step in STEPS:

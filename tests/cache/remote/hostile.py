@@ -165,7 +165,7 @@ ANSWERS: dict[str, Answer] = {
     "429": _raw(_head("429 Too Many Requests", "Retry-After: 3600", "Content-Length: 0")),
     "401": _raw(_head("401 Unauthorized", "Content-Length: 0")),
     "503": _raw(_head("503 Service Unavailable", "Content-Length: 0")),
-    "redirect to itself": _raw(_head("302 Found", "Location: /pallasc/v3/x", "Content-Length: 0")),
+    "redirect to itself": _raw(_head("302 Found", "Location: /pallasc/v4/x", "Content-Length: 0")),
     "200 without length": _raw(_head("200 OK", "Connection: close") + b"x" * 100),
 }
 

@@ -181,7 +181,7 @@ def test_a_command_fails_where_the_remote_fails(
         push(settings, store, {NAMESPACE: fill(store, range(1))})
 
 
-@pytest.mark.parametrize("part", ["pallasc", "pallasc/v3", f"pallasc/v3/{NAMESPACE}/packs"])
+@pytest.mark.parametrize("part", ["pallasc", "pallasc/v4", f"pallasc/v4/{NAMESPACE}/packs"])
 def test_a_link_in_a_remote_folder_leads_nowhere(
     settings: RemoteSettings, store: Store, there: Path, tmp_path: Path, part: str
 ) -> None:
