@@ -71,7 +71,7 @@ from pallasc.specs.user_files import read_regular, replace_file
 TABLE_SCHEMA = 1
 NOTES = (
     "# Which variants of tuned kernels are used where; review and commit it.",
-    "# Written by pallasc tune pick, renew and import; comments are not kept.",
+    "# Written by pallasc tune pick; comments are not kept.",
 )
 
 _MOST_BYTES = 64 << 20
@@ -79,7 +79,7 @@ _MOST_VALUES = 2_000_000
 """Values in one table; a row has about twenty."""
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_HINT = "Correct it, or restore the file; pallasc tune pick and pallasc import write tables."
+_HINT = "Correct it, or restore the file; pallasc tune pick writes tables."
 
 
 class Table(NamedTuple):
