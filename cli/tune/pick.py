@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -16,11 +16,10 @@ from pallasc.cli.arguments.options import (
     reading_options,
     store_option,
 )
-from pallasc.cli.terminal.output import count, echo
+from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.cli.tune.pick_inputs import TunedSpecs
-    from pallasc.specs.loading.tune_results import Results
     from pallasc.specs.tuned.pick import KernelRows
 
 WITHIN_PERCENT = 3.0
@@ -37,12 +36,6 @@ WITHIN_PERCENT = 3.0
     type=click.Path(),
     metavar="SPECS",
     help="The specs that were planned; repeatable.",
-)
-@click.option(
-    "--job",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Hold the results to this job: its digest, and that of each artifact.",
 )
 @click.option(
     "--within",
@@ -69,7 +62,6 @@ WITHIN_PERCENT = 3.0
 def command(
     files: tuple[Path, ...],
     specs: tuple[str, ...],
-    job: Path | None,
     within: float,
     at_most: int | None,
     output: Path | None,
@@ -86,13 +78,14 @@ def command(
     other GPUs, and of keys that were not measured, stay as they are. The same results give the same
     bytes, in whatever order they are given.
 
-    Refused are results of two GPUs, of a GPU that the points are not compiled for, of another job,
-    of artifacts that the specs do not compile to any more, that were cut, that are older than a row
-    that they would replace, or that have a round in common.
+    Refused are results of two GPUs, of a GPU that the points are not compiled for, of two artifacts
+    of one point, that were cut, that are older than a row that they would replace, or that have a
+    round in common. Each row notes the digest of the artifact that was measured; a build warns if
+    its variant compiles to another one.
 
     Examples:
       pallasc tune pick results.jsonl --specs kernels.yaml
-      pallasc tune pick results.jsonl --specs kernels.yaml --job job.pallasc --dry-run
+      pallasc tune pick results.jsonl --specs kernels.yaml --dry-run
       pallasc tune pick one.jsonl two.jsonl --specs specs/ --within 5 --at-most 4
 
     Exit code 1 means that no key has results to the end, and nothing is written.
@@ -105,7 +98,7 @@ def command(
                change, gpu, key, before, after), beyond, padded, unfinished, without
     """
     from pallasc.cli.arguments.selection import open_store
-    from pallasc.cli.tune.pick_inputs import read_job, read_specs, stored_artifacts
+    from pallasc.cli.tune.pick_inputs import read_specs
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.specs.loading.tune_results import read_results
     from pallasc.specs.tuned.pick import pick
@@ -114,17 +107,12 @@ def command(
     results = [read_results(file) for file in files]
     store = open_store(store_root)
     found, results = read_specs(SpecReader(store=store, **limits), specs, output, results)
-    variants = [variant for own in found.variants.values() for variant in own]
     decided = pick(
         results,
         found.kernels(),
         within,
         most=at_most,
-        job=None if job is None else read_job(job),
-        artifacts=(known := stored_artifacts(variants, store)),
     )
-    if job is None:
-        _remark_unknown(results, known)
     written = [] if dry_run else _write(found, decided)
     _tell(found, decided, written, within, as_json=as_json)
     return 0 if any(own.picked.served for own in decided) else 1
@@ -136,25 +124,6 @@ def _check_name(output: Path | None) -> None:
 
     if output is not None and not output.name.endswith(TABLE_SUFFIX):
         raise click.UsageError(f"-o {output}: the name of a table ends in {TABLE_SUFFIX}.")
-
-
-def _remark_unknown(results: Sequence[Results], known: Mapping[str, str]) -> None:
-    """Say which points are not held to what they compile to today."""
-    measured = {
-        point.id
-        for file in results
-        for contest in file.contests.values()
-        for point in contest.points.values()
-        if point.target == file.start.model
-    }
-    unknown = len(measured - known.keys())
-    if unknown:
-        echo(
-            f"note: {unknown:,} of {count(len(measured), 'point')} are not compared with what they "
-            "compile to today, as the store does not have them: build with --all-points first, or "
-            "give --job.",
-            err=True,
-        )
 
 
 def _write(found: TunedSpecs, decided: Sequence[KernelRows]) -> list[Path]:

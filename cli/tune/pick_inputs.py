@@ -1,19 +1,17 @@
-"""What `pallasc tune pick` reads beside results: specs with their tables, the job, the store."""
+"""What `pallasc tune pick` reads beside results: specs with their tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from pallasc.cache.store import Store
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.specs.loading.tune_results import Results
     from pallasc.specs.loading.tuned_table import Table
     from pallasc.specs.spec import Spec, Variant
     from pallasc.specs.tuned.pick import TunedKernel
-    from pallasc.specs.tuned.refusals import Job
     from pallasc.specs.tuning import Tune
 
 
@@ -105,41 +103,3 @@ def _add(found: TunedSpecs, spec: Spec, variant: Variant, output: Path | None) -
             hint="Write the same 'tune' in both.",
         )
     found.variants[name].append(variant)
-
-
-def read_job(file: Path) -> Job:
-    """Return what a job bundle has.
-
-    Raises:
-        PallascError: it cannot be read.
-    """
-    from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.tuned.refusals import Job
-
-    with open_bundle(file) as bundle:
-        artifacts = {entry.id: entry.digest for entry in bundle.entries()}
-        return Job(str(file), bundle.digest, artifacts)
-
-
-def stored_artifacts(variants: Iterable[Variant], store: Store) -> Mapping[str, str]:
-    """Return the digests that variants have by the store, by id; nothing is compiled.
-
-    Without those that it does not have, or not as they would be compiled today.
-    """
-    from pallasc.compiler.inputs.lookup import Lookup
-    from pallasc.compiler.inputs.manifest import installed_or_remembered
-    from pallasc.errors import NotCachedError, ToolError
-
-    digests = {}
-    try:
-        with installed_or_remembered(store) as setup:
-            context = setup.context(store)
-            lookup = Lookup(context, store)
-            for variant in variants:
-                artifact = lookup.find(lookup.requests.of(variant)).artifact
-                if artifact is not None:
-                    digests[variant.id] = artifact.digest
-            context.digests.save()
-    except (NotCachedError, ToolError):  # the build compares what this cannot
-        return digests
-    return digests

@@ -45,10 +45,8 @@ def command(
 ) -> None:
     """Show which variants the tables of SPECS use where, and what was measured of them.
 
-    The tables are checked against the specs, and nothing is compiled. FROM is the beginning of the
-    digest of what was measured, or where else the row comes from; a * stands where `pallasc tune
-    renew` has put another digest in its place. A row that a build would refuse, as its variant is
-    compiled to another artifact, has no mark.
+    The tables are checked against the specs, and nothing is compiled. FROM is the origin of the
+    row, or the beginning of the digest of the artifact that was measured.
 
     Examples:
       pallasc tune show kernels.yaml
@@ -58,7 +56,7 @@ def command(
     --json prints one object:
       schema  1
       rows    a list; of each: kernel, file, line, gpu, key (by parameter), use (by parameter),
-              artifact, and what is known of source, measured_as, us, spread_percent, rounds,
+              artifact, and what is known of source, us, spread_percent, rounds,
               device, driver, clock_mhz, date
     """
     from pallasc.cli.arguments.selection import open_store
@@ -105,7 +103,6 @@ def row_json(kernel: str, by: Sequence[str], row: Row) -> dict[str, object]:
         "use": row.use,
         "artifact": row.artifact,
         **({"source": row.source} if row.source else {}),
-        **({"measured_as": row.measured_as} if row.measured_as else {}),
         **(row.measured.to_json() if row.measured is not None else {}),
     }
 
@@ -118,6 +115,5 @@ def _line(kernel: str, by: Sequence[str], row: Row) -> list[str]:
         own = row.measured
         spread = f"{own.spread_percent:g} %" if own.spread_percent else ""
         figures = [f"{own.us:g} us", spread, f"{own.rounds or ''}", own.date]
-    origin = row.source or (row.measured_as or row.artifact or "")[:_DIGITS]
-    mark = "*" if row.measured_as is not None else ""
-    return [kernel, row.gpu, key_text(by, row.key), use_text(row.use), *figures, f"{origin}{mark}"]
+    origin = row.source or (row.artifact or "")[:_DIGITS]
+    return [kernel, row.gpu, key_text(by, row.key), use_text(row.use), *figures, origin]

@@ -12,12 +12,9 @@ from pallasc.specs.templates import Scalar
 from pallasc.specs.tuned.measured import measured_kernels
 from pallasc.specs.tuned.merge import RowChange, merged_rows
 from pallasc.specs.tuned.refusals import (
-    Job,
     check_age,
     check_apart,
-    check_artifacts,
     check_files,
-    check_job,
     check_kernels,
     check_model,
     check_same_artifacts,
@@ -65,8 +62,6 @@ def pick(
     percent: float,
     *,
     most: int | None = None,
-    job: Job | None = None,
-    artifacts: Mapping[str, str] | None = None,
 ) -> list[KernelRows]:
     """Return what results decide of each kernel that they have.
 
@@ -75,19 +70,14 @@ def pick(
         kernels: the tuned kernels of the specs by name.
         percent: how much slower than the best of a key a configuration may be.
         most: how many configurations a kernel may use; keys then lose more where they must.
-        job: the job bundle that they are of, None where it is not given.
-        artifacts: what points compile to today, by id; without those that are not known.
 
     Raises:
         PallascError: results must not decide (`refusals`).
     """
     check_files(files)
     for file in files:
-        if job is not None:
-            check_job(file, job)
         check_targets(file)
         check_kernels(file, kernels)
-        check_artifacts(file, artifacts or {})
     check_same_artifacts(files)
     check_apart(files)
     unknown = {

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
 
-from pallasc.errors import CorruptError, NotCachedError, SpecError
+from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.canonical import canonical_text
 from pallasc.specs.gpus import MODELS, Target, device_names
 from pallasc.specs.loading.tune_results import Contest, PointResults, Results
@@ -13,20 +12,6 @@ from pallasc.specs.spelling import suggestion
 from pallasc.specs.tuning import Row, Tune, bucket_key, key_text
 
 _MEASURE = "Plan and measure them again: pallasc tune plan, then pallasc tune run."
-
-
-class Job(NamedTuple):
-    """A job bundle.
-
-    Attributes:
-        shown: its path, for messages.
-        digest: of its content.
-        artifacts: the digest of each point's artifact, by the point's id.
-    """
-
-    shown: str
-    digest: str
-    artifacts: Mapping[str, str]
 
 
 def check_files(files: Sequence[Results]) -> None:
@@ -131,50 +116,6 @@ def unknown_points(file: Results, kernel: str, ids: Collection[str]) -> int:
             hint=_MEASURE,
         )
     return own.count(False)
-
-
-def check_job(file: Results, job: Job) -> None:
-    """Check that a file has results of a job.
-
-    Raises:
-        SpecError: it is of another job.
-        CorruptError: it has a point that the job does not have, or has with another artifact.
-    """
-    if file.start.job != job.digest:
-        raise SpecError(
-            f"{file.file} has results of the job {file.start.job[:12]}…, and {job.shown} is "
-            f"{job.digest[:12]}….",
-            hint="Give the job that was measured, or measure this one.",
-        )
-    for _, point in _points(file):
-        own = job.artifacts.get(point.id)
-        if own != point.artifact:
-            has = "does not have it" if own is None else f"has {own[:12]}…"
-            raise CorruptError(
-                f"{file.file}: {point.id} was measured as artifact {point.artifact[:12]}…, and "
-                f"{job.shown} {has}.",
-                hint="The file was changed; measure again.",
-            )
-
-
-def check_artifacts(file: Results, artifacts: Mapping[str, str]) -> None:
-    """Check that points were measured as the artifacts that the specs compile to today.
-
-    Args:
-        file: the results.
-        artifacts: digests by id; without those that are not known.
-
-    Raises:
-        NotCachedError: one was measured as another artifact.
-    """
-    for _, point in _points(file):
-        today = artifacts.get(point.id)
-        if today not in (None, point.artifact) and point.target == file.start.model:
-            raise NotCachedError(
-                f"{file.file}: {point.id} was measured as artifact {point.artifact[:12]}…, and it "
-                f"compiles to {today[:12]}… today.",
-                hint=_MEASURE,
-            )
 
 
 def check_same_artifacts(files: Sequence[Results]) -> None:

@@ -20,7 +20,6 @@ from pallasc.specs.tuned.choose import choose
 from pallasc.specs.tuned.kept import kept_rows
 from pallasc.specs.tuned.measured import MeasuredKernel, MeasuredKey, Option, use_id
 from pallasc.specs.tuned.padded import is_served
-from pallasc.specs.tuned.row_check import checked
 from pallasc.specs.tuning import Row, Tune, bucket_key
 
 
@@ -224,7 +223,7 @@ def _rows(gpu: str, around: _Key | None, served: Sequence[Served], shared: str |
 
 
 def _row(gpu: str, key: _Key, option: Option) -> Row:
-    return checked(Row(gpu, key, option.use, option.artifact, "", option.measured))
+    return Row(gpu, key, option.use, option.artifact, "", option.measured)
 
 
 def _end(around: _Key, group: _Group) -> MeasuredKey | None:

@@ -13,7 +13,6 @@ from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.loading.tune_results import read_results
 from pallasc.specs.targets import resolve_target
 from pallasc.specs.tuned.pick import TunedKernel, pick, with_model
-from pallasc.specs.tuned.refusals import Job
 from pallasc.specs.tuning import Tune
 
 KERNELS = {
@@ -43,8 +42,7 @@ def test_measured_points_are_picked(tmp_path: Path) -> None:
     results = with_model(read_results(output), [model])
     with open_bundle(job) as bundle:
         digests = {entry.id: entry.digest for entry in bundle.entries()}
-        of_job = Job("job.pallasc", bundle.digest, digests)
-    (decided,) = pick([results], {"scale_add": TunedKernel(TUNE, digests, ())}, 3, job=of_job)
+    (decided,) = pick([results], {"scale_add": TunedKernel(TUNE, digests, ())}, 3)
     assert [(row.key, row.use) for row in decided.picked.rows] == [
         ((16384,), {"block": 1024}),
         ((4096,), {"block": 1024}),

@@ -17,11 +17,10 @@ from made_results import (
     point_id,
 )
 
-from pallasc.errors import CorruptError, NotCachedError, PallascError, SpecError
+from pallasc.errors import CorruptError, PallascError, SpecError
 from pallasc.specs.loading.tune_results import Results, parse_results
 from pallasc.specs.targets import resolve_target
 from pallasc.specs.tuned.pick import KernelRows, TunedKernel, pick, with_model
-from pallasc.specs.tuned.refusals import Job
 from pallasc.specs.tuning import Measured, Row, Tune
 
 TIMES = {
@@ -287,30 +286,6 @@ def test_a_round_that_two_files_have_is_refused() -> None:
     rest = made_lines({256: TIMES[256]}, rounds=9)
     own = parse_results(b"".join(rest), "rest.jsonl")
     assert uses(decided(made_results(TIMES), own))[512] == 128
-
-
-def test_another_job_is_refused() -> None:
-    error = refused(made_results(TIMES), job=Job("job.pallasc", "b" * 64, {}))
-    assert "results.jsonl has results of the job 5a5a5a5a5a5a…, and job.pallasc is bbbb" in str(
-        error
-    )
-
-
-def test_another_artifact_than_the_jobs_is_refused() -> None:
-    artifacts = dict.fromkeys(all_ids(TIMES), "c" * 64)
-    error = refused(made_results(TIMES), job=Job("job.pallasc", H100.job, artifacts))
-    assert isinstance(error, CorruptError)
-    assert f"{point_id(256, 64)} was measured as artifact 0000" in str(error)
-    assert "job.pallasc has cccc" in str(error)
-    error = refused(made_results(TIMES), job=Job("job.pallasc", H100.job, {}))
-    assert "job.pallasc does not have it" in str(error)
-
-
-def test_another_artifact_than_the_specs_compile_to_is_refused() -> None:
-    error = refused(made_results(TIMES), artifacts={point_id(512, 64): "c" * 64})
-    assert isinstance(error, NotCachedError)
-    assert f"{point_id(512, 64)} was measured as artifact 0000" in str(error)
-    assert "it compiles to cccccccccccc… today" in str(error)
 
 
 def test_two_files_with_different_artifacts_of_a_point_are_refused() -> None:
