@@ -1,8 +1,12 @@
-"""`pallasc tune show`: the rows of the tables that specs name."""
+"""Rows of tables as lists have them: `-k` selects of them as it does of variants.
+
+`pallasc tune show`: the rows of the tables that specs name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -18,10 +22,48 @@ from pallasc.cli.arguments.options import (
     store_option,
 )
 from pallasc.cli.terminal.output import echo
+from pallasc.specs.gpus import MODELS
+from pallasc.specs.spec import variant_id
+from pallasc.specs.templates import Scalar
+from pallasc.specs.tuning import Row
 
 if TYPE_CHECKING:
     from pallasc.specs.spec import Spec
     from pallasc.specs.tuning import Row
+
+
+@dataclass(frozen=True, slots=True)
+class RowTarget:
+    """What a row is for: the model of GPU, and its architecture, "" where that is not known."""
+
+    name: str
+    arch: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A row, with the kernel that it is of and the parameters of its key."""
+
+    name: str
+    by: tuple[str, ...]
+    row: Row
+
+    @property
+    def params(self) -> tuple[tuple[str, Scalar], ...]:
+        """The values of its key, of buckets what they are named after, then what it uses."""
+        return (*zip(self.by, self.row.key, strict=True), *self.row.use.items())
+
+    @property
+    def target(self) -> RowTarget:
+        """What it is for."""
+        model = MODELS.get(self.row.gpu)
+        return RowTarget(self.row.gpu, model.arch if model is not None else "")
+
+    @property
+    def id(self) -> str:
+        """The id of the variant that has its key, where its parameters come in this order."""
+        return variant_id(self.name, self.params, self.row.gpu)
+
 
 _DIGITS = 12
 _HEADS = ["KERNEL", "GPU", "KEY", "USE", "TIME", "SPREAD", "ROUNDS", "DATE", "FROM"]
@@ -64,7 +106,6 @@ def command(
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.specs.loading.select import select
     from pallasc.specs.loading.tuned_points import Tables
-    from pallasc.specs.tuned.listed import KernelRow
 
     reader = SpecReader(store=open_store(store_root), **limits)
     known = reader.select(specs).specs

@@ -228,7 +228,6 @@ def test_results_without_a_finished_key_write_nothing(pick: RunCommand, tuned: P
 REFUSED: list[tuple[dict[str, Any], int, int, str]] = [
     ({}, 9, 5, "the last line was cut"),
     ({"start": replace(H100, device="NVIDIA B200", model="b200")}, 0, 2, "measured on b200"),
-    ({"start": replace(H100, device="NVIDIA B200")}, 0, 2, "and its model h100-sxm, which is"),
     ({"kernel": "matmull"}, 0, 2, "Did you mean 'matmul'?"),
     ({"start": replace(H100, date="2026-01-01")}, 0, 2, "kernels.tuned.yaml:8:9: matmul: the row"),
 ]
