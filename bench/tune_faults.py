@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "runtime"
 
 import tuned_jobs
 
-from pallasc.specs.loading.tune_results import read_results
+from pallasc.tuning.results import read_results
 
 RUNS = 20
 _POINTS = 5

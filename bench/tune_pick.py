@@ -22,7 +22,7 @@ from pathlib import Path
 from harness import Figure
 from tune_times import DATA_SETS, Published, autoheuristic, installed_tokamax, tokamax
 
-from pallasc.specs.tuned.choose import Chosen, choose
+from pallasc.tuning.choose import Chosen, choose
 
 WITHIN = math.log(1.03)
 SHARE, MEAN_PERCENT = 0.25, 3.0

@@ -8,7 +8,7 @@ Tokamax's tables say which configuration was fastest for a shape, and not how fa
 Shapes were drawn in the order of the SHA-256 of their arguments, and configurations of a shape in
 that of arguments and configuration: all that Tokamax tries where these are few, else a sample, so
 that a rank in it is an estimate of the rank among all. Shapes for which fewer than six are tried
-were passed over. Of the first 46 every second one was used to fit `analysis/tuning/ranking.py`, the
+were passed over. Of the first 46 every second one was used to fit `tuning/rules.py`, the
 others judge. Which figures the ranking has was chosen with both halves in view; the weights are of
 the first. The shapes of `later` were judged when all that was settled, and looked at once.
 For JAX's tunings nothing is published, so nothing says whether the best of them is kept.
@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 
 from harness import Figure
 
-from pallasc.analysis.tuning.facts import Facts
-from pallasc.analysis.tuning.rules import DEFAULT_SHARE, Point, prune
+from pallasc.tuning.rules import DEFAULT_SHARE, Facts, Point, prune
 
 RECORDS = Path(__file__).parent / "results" / "tune_pruning.json"
 GROUPS = ("fit", "judge", "later")

@@ -21,13 +21,13 @@ import tune_pruning_case
 from tune_pruning import RECORDS
 
 from pallasc.analysis.metrics.kernel_metrics import all_metrics
-from pallasc.analysis.tuning.facts import Facts, facts_of
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
 from pallasc.specs.dtypes import DTYPES
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
+from pallasc.tuning.rules import Facts, facts_of
 
 SHORT = {dtype.jax_name: name for name, dtype in DTYPES.items()}
 

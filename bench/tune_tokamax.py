@@ -1,12 +1,10 @@
-"""Tokamax's Mosaic GPU kernels, imported and compiled: counts, refusals, times, a bundle.
+"""Tokamax's Mosaic GPU kernels, imported and compiled: counts, times, a bundle.
 
-Every entry of the installed Tokamax's tables is compiled with the configuration that the table
-has for it, or without one, by Tokamax's heuristics, where no configuration worked. What is refused
-is given to plain JAX as well, which must refuse it with the same words. A fixed sample of the
-others is compiled from empty caches by `jax.jit(…).trace(…).lower(…).compile()` and by
+Every entry of the installed Tokamax's tables that has a configuration is compiled with it. A fixed
+sample is compiled from empty caches by `jax.jit(…).trace(…).lower(…).compile()` and by
 `pallasc.compile`, in turn and in one process; both with the assembler that pallasc found
-(`corpus.py` says why). The goals: nothing is refused that plain JAX compiles, and at most 1.15
-times its time in sum, over 50 kernels.
+(`corpus.py` says why). The goals: all compile, and at most 1.15 times JAX's time in sum, over 50
+kernels.
 """
 
 from __future__ import annotations
@@ -15,13 +13,12 @@ import argparse
 import importlib.util
 import multiprocessing
 import os
-import re
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
@@ -41,18 +38,11 @@ from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.specs.bundle.items import item_of
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.gpus import Target
-from pallasc.specs.imports.tokamax_kernels import UNTUNED, kernels_of
-from pallasc.specs.imports.tokamax_specs import files_of
-from pallasc.specs.imports.tokamax_tables import devices, installed_package
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.spec import Variant
 
-Compared = Timing | tuple[str, str]
-"""Seconds of both, or the type and the words of the error of plain JAX."""
-
-_ASSEMBLER = re.compile(r"ptxas .*?, line (\d+); error *: (.*)")
-
+SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "tokamax" / "import_tables.py"
 GOAL = 1.15
 SAMPLE = 50
 
@@ -81,34 +71,19 @@ def figures(options: argparse.Namespace) -> list[Figure]:
         variants = imported(folder)
         store = Store(options.tokamax_store or folder / "store")
         results = build(variants, store=store, options=Options(jobs=2)).results
-        refused = [result for result in results if result.error is not None]
         compiled = [result for result in results if result.artifact is not None]
         found = [*counted(results), *bundled(compiled, folder / "tokamax.pallasc")]
         sample = in_fixed_order(compiled)[: options.tokamax_sample]
-        compared = by_model(*([r.variant for r in those] for those in (sample, refused)))
-        words = {result.variant.id: str(result.error) for result in refused}
-        return [*found, *judged(compared, words), *timed_figures(compared)]
+        compared = by_model([result.variant for result in sample])
+        return [*found, *timed_figures(compared)]
 
 
 def imported(folder: Path) -> list[Variant]:
-    """Write the specs of all devices, with what has no configuration, and expand them."""
-    package = installed_package()
-    specs: list[Any] = []
-    for device, model in devices(package).items():
-        kernels = list(kernels_of(package, device, model))
-        texts = files_of(kernels, package.source, untuned=True) if kernels else {}
-        for name, text in texts.items():
-            (folder / name).write_text(text)
-        specs += [
-            spec
-            for name in texts
-            if name.endswith(".yaml") and not name.endswith(".tuned.yaml")
-            for spec in load_yaml(folder / name)
-        ]
-        left = sum((kernel.left for kernel in kernels), Counter[str]())
-        for reason, number in left.items():
-            print(f"{model.name}: {number} left out: {reason}", file=sys.stderr)
-    return expand(specs)
+    """Write the specs of all devices, and expand them."""
+    command = [sys.executable, "-P", str(SCRIPT), "-o", str(folder)]
+    subprocess.run(command, stdout=sys.stderr, check=True)
+    files = [path for path in sorted(folder.glob("*.yaml")) if ".tuned" not in path.suffixes]
+    return expand([spec for file in files for spec in load_yaml(file)])
 
 
 def counted(results: Sequence[VariantResult]) -> list[Figure]:
@@ -116,16 +91,9 @@ def counted(results: Sequence[VariantResult]) -> list[Figure]:
     reasons = Counter((_kernel(r.variant), _reason(r)) for r in results if r.error is not None)
     for (kernel, reason), number in reasons.most_common():
         print(f"{kernel}: {number} refused: {reason}", file=sys.stderr)
-    tuned = [r for r in results if not r.variant.name.endswith(UNTUNED)]
-    others = [r for r in results if r.variant.name.endswith(UNTUNED)]
     found = [
-        Figure("tokamax: entries with a configuration", len(tuned)),
-        Figure("tokamax: of these compiled", sum(r.artifact is not None for r in tuned)),
-        Figure("tokamax: entries without a configuration", len(others)),
-        Figure(
-            "tokamax: of these compiled, by heuristics",
-            sum(r.artifact is not None for r in others),
-        ),
+        Figure("tokamax: entries with a configuration", len(results)),
+        Figure("tokamax: of these compiled", sum(r.artifact is not None for r in results)),
     ]
     for name in sorted({_kernel(r.variant) for r in results}):
         own = [r for r in results if _kernel(r.variant) == name]
@@ -175,71 +143,39 @@ def in_fixed_order(results: Iterable[VariantResult]) -> list[VariantResult]:
     return sorted(results, key=lambda result: sha256(result.variant.id.encode()).digest())
 
 
-def by_model(sample: Sequence[Variant], refused: Sequence[Variant]) -> dict[str, Compared]:
-    """Compile the sample both ways, and with plain JAX what was refused; return what came out.
+def by_model(sample: Sequence[Variant]) -> list[Timing]:
+    """Compile the sample both ways, and return the times.
 
     Each model has a process of its own: plain JAX 0.12 fails in one that has compiled for another
     architecture before, as it starts the assembler for that.
     """
-    found: dict[str, Compared] = {}
+    found: list[Timing] = []
     context = multiprocessing.get_context("spawn")
-    for model in sorted({variant.target.name for variant in (*sample, *refused)}):
-        own = ([v for v in those if v.target.name == model] for those in (sample, refused))
+    for model in sorted({variant.target.name for variant in sample}):
         with context.Pool(1) as pool:
-            found.update(pool.apply(compare, tuple(own)))
+            found += pool.apply(compare, ([v for v in sample if v.target.name == model],))
     return found
 
 
-def judged(compared: Mapping[str, Compared], words: Mapping[str, str]) -> list[Figure]:
-    """Return how many of what pallasc refused plain JAX refuses with our words."""
-    same, other, compiled = 0, 0, 0
-    for name, ours in words.items():
-        theirs = compared[name]
-        if isinstance(theirs, Timing):
-            compiled += 1
-            print(f"{name}: plain JAX compiles it", file=sys.stderr)
-        elif _says(ours, *theirs):
-            same += 1
-        else:
-            other += 1
-            print(f"{name}: {theirs}, ours: {ours}", file=sys.stderr)
-    return [
-        Figure("tokamax: refused with plain JAX's words", same),
-        Figure("tokamax: refused with other words", other, goal=0),
-        Figure("tokamax: refused, and compiled by plain JAX", compiled, goal=0),
-    ]
-
-
-def _says(text: str, kind: str, words: str) -> bool:
-    """Tell whether an error's type and words are in ours; an assertion's may have no words.
-
-    Of many errors of the assembler, the first one is compared.
-    """
-    if assembler := _ASSEMBLER.search(words):
-        return f"line {assembler[1]}: {assembler[2]}" in text
-    return kind in text and re.sub(r"\s+", " ", words).strip() in re.sub(r"\s+", " ", text)
-
-
-def compare(sample: Sequence[Variant], refused: Sequence[Variant]) -> dict[str, Compared]:
+def compare(sample: Sequence[Variant]) -> list[Timing]:
     """Do what `by_model` does, for variants of one model."""
     import jax
 
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # there is neither GPU nor driver
     # Mosaic asks the assembler on PATH which PTX it reads: that of pallasc, for both.
     os.environ["PATH"] = os.pathsep.join([str(find_toolchain().ptxas.parent), os.environ["PATH"]])
-    target = (*sample, *refused)[0].target
+    target = sample[0].target
     devices_for(target)  # before JAX looks for devices of this machine
     jax.config.update("jax_platforms", "cpu")
     for variant in sample[:1]:  # imports and the toolchain's digests happen once a process
         both(variant, target, ours_first=True)
-    found = {}
-    for index, variant in enumerate((*sample, *refused)):
-        found[variant.id] = both(variant, target, ours_first=index % 2 == 0 and variant in sample)
-    return found
+    return [
+        both(variant, target, ours_first=index % 2 == 0) for index, variant in enumerate(sample)
+    ]
 
 
-def both(variant: Variant, target: Target, *, ours_first: bool) -> Compared:
-    """Time a variant; return what plain JAX says instead where it refuses it."""
+def both(variant: Variant, target: Target, *, ours_first: bool) -> Timing:
+    """Time a variant."""
     kernel = call_of(variant)
 
     def ours(kernel: Kernel) -> Any:
@@ -250,14 +186,8 @@ def both(variant: Variant, target: Target, *, ours_first: bool) -> Compared:
     def theirs(kernel: Kernel) -> None:
         plain(kernel, target)
 
-    seconds = {}
-    for side in (ours, theirs) if ours_first else (theirs, ours):
-        try:
-            seconds[side] = timed(side, kernel)[0]
-        except Exception as error:  # noqa: BLE001 - whatever it is
-            if side is theirs:
-                return type(error).__name__, str(error)
-            seconds[side] = (0.0, 0.0)
+    order = (ours, theirs) if ours_first else (theirs, ours)
+    seconds = {side: timed(side, kernel)[0] for side in order}
     timing = Timing(variant.id, seconds[theirs], seconds[ours])
     print(f"{timing.ratio:.3f}  {timing.plain[0]:.2f} s  {variant.id}", file=sys.stderr)
     return timing
@@ -296,10 +226,8 @@ def plain(kernel: Kernel, target: Target) -> None:
         traced.lower(lowering_platforms=("cuda",)).compile()
 
 
-def timed_figures(compared: Mapping[str, Compared]) -> list[Figure]:
+def timed_figures(taken: Sequence[Timing]) -> list[Figure]:
     """Return how long both take, from empty caches."""
-    timings = [timing for timing in compared.values() if isinstance(timing, Timing)]
-    taken = [timing for timing in timings if timing.ours[0]]  # others were refused
     sums = [sum(getattr(t, side)[0] for t in taken) for side in ("plain", "ours")]
     ratio = statistics.median(timing.ratio for timing in taken)
     return [

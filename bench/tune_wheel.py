@@ -48,7 +48,7 @@ def figures(options: argparse.Namespace) -> Sequence[Figure]:
         project = folder / "project"
         shutil.copytree(EXAMPLE, project, ignore=shutil.ignore_patterns("tokamax-*", "dist"))
         take_all(project / "pyproject.toml")
-        words = [sys.executable, "-P", "-m", "pallasc", "import", "tokamax", "-o", "kernels"]
+        words = [sys.executable, "-P", "import_tables.py"]
         subprocess.run(words, cwd=project, stdout=sys.stderr, check=True)
         environment = {**os.environ, "PALLASC_CACHE_DIR": str(folder / "store")}
         cold = built(project, folder / "cold", environment)

@@ -32,16 +32,12 @@ COMMANDS = (
     "cache",
     "targets",
     "doctor",
-    "import",
     "init",
 )
 """Every command, in the order of the help. `pallasc.cli.<name>` holds it as `command`; those with
 subcommands are in `GROUPS`."""
 
-GROUPS = {
-    **{name: f"{name}.group" for name in ("tune", "bundle", "cache")},
-    "import": "importing.group",
-}
+GROUPS = {name: f"{name}.group" for name in ("tune", "bundle", "cache")}
 """The modules of commands with subcommands."""
 
 _CLOSED = (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))

@@ -94,14 +94,10 @@ class Row:
         key: a value of each parameter of `by`, in its order; of one with buckets that of the
             bucket, or an exact value.
         use: the label of each parameter of `over`.
-        artifact: digest of the artifact that was measured; None where the times are from elsewhere.
-        source: where a row without a digest comes from, `tokamax 0.0.17`.
-        measured: its figures, None where nothing was measured.
-        measured_as: digest of the artifact that was measured, where another toolchain has made
-            `artifact` of the same variant since.
-        check: tells whether the row was edited since it was written (`tuned/row_check`); None where
-            it was not written by pallasc.
-        place: where it stands in its table, None where it is not from one.
+        artifact: digest of the artifact that was measured, a note; None if unknown, in bundles too.
+        source: origin of a row that `pallasc tune pick` did not write, `tokamax 0.0.17`.
+        measured: its figures, None if nothing was measured.
+        place: its place in its table, None if it is not from one.
     """
 
     gpu: str
@@ -110,8 +106,6 @@ class Row:
     artifact: str | None = None
     source: str = ""
     measured: Measured | None = None
-    measured_as: str | None = None
-    check: str | None = field(default=None, compare=False)
     place: Location | None = field(default=None, compare=False, repr=False)
 
 
@@ -148,11 +142,10 @@ class Tuning:
         over: the parameters that are tuned.
         is_default: it is used where no row fits.
         rows: the rows that choose it, in the order of the table; its own parameters give what they
-            use, and its own digest is theirs.
+            use.
         rank: its place among the points of its key, from 1, by what is known without a GPU; 0 in
             bundles that are no job for `pallasc tune run`.
-        stands: how many variants the row may have been measured of, if this is one of them; 0 in
-            bundles, which do not have it.
+        sharing: number of variants that its row chooses; 0 in bundles.
         table: all rows of the kernel, those of other models too; none in bundles.
         default: as in `Tune`; None in bundles.
     """
@@ -165,7 +158,7 @@ class Tuning:
     is_default: bool = False
     rows: tuple[Row, ...] = ()
     rank: int = 0
-    stands: int = field(default=0, compare=False, repr=False)
+    sharing: int = field(default=0, compare=False, repr=False)
     table: tuple[Row, ...] = field(default=(), compare=False, repr=False)
     default: dict[str, Scalar] | None = field(default=None, compare=False, repr=False)
 
@@ -196,13 +189,12 @@ class Tuning:
         return {"by": list(self.by), "over": list(self.over), **changed}
 
     @classmethod
-    def from_json(cls, value: object, params: Mapping[str, Scalar], artifact: str) -> Tuning:
+    def from_json(cls, value: object, params: Mapping[str, Scalar]) -> Tuning:
         """Return it from an entry of a bundle.
 
         Args:
             value: what the entry has.
             params: the variant's parameters.
-            artifact: its digest.
 
         Raises:
             LookupError, TypeError, ValueError: it is something else.
@@ -229,7 +221,7 @@ class Tuning:
                 for name, own in as_object(data.get("pad", {})).items()
             },
             is_default=as_flag(data.get("default", False)),
-            rows=tuple(_row_from(row, len(by), use, artifact) for row in rows),
+            rows=tuple(_row_from(row, len(by), use) for row in rows),
             rank=as_whole(data.get("rank", 0)),
         )
 
@@ -416,21 +408,18 @@ def _row_json(row: Row) -> dict[str, object]:
         "gpu": row.gpu,
         "key": list(row.key),
         **({"source": row.source} if row.source else {}),
-        **({"measured_as": row.measured_as} if row.measured_as is not None else {}),
         **(row.measured.to_json() if row.measured is not None else {}),
     }
 
 
-def _row_from(value: object, length: int, use: dict[str, Scalar], artifact: str) -> Row:
+def _row_from(value: object, length: int, use: dict[str, Scalar]) -> Row:
     data = as_object(value)
     key = tuple(map(_scalar, as_list(data["key"])))
     if len(key) != length:
         raise ValueError(f"the key of a row has {len(key)} values, not {length}")
     source = as_text(data.get("source", ""))
     measured = Measured.from_json(data) if "us" in data else None
-    digest = None if source else artifact
-    before = as_text(data["measured_as"]) if "measured_as" in data else None
-    return Row(as_text(data["gpu"]), key, use, digest, source, measured, before)
+    return Row(as_text(data["gpu"]), key, use, None, source, measured)
 
 
 def _scalar(value: object) -> Scalar:

@@ -313,7 +313,7 @@ SHELL: dict[str, Check] = {
 # What needs more than is here: pallasc installed with its entry points (tests/wheels/test_page.py
 # runs it), the stand-in driver (test_docs_page.py, test_jax_page.py, native/test_page.py of
 # tests/runtime), a kernel around it (tests/checks/test_blocks.py), or Tokamax
-# (tests/cli/test_import_tokamax.py).
+# (tests/specs/test_tokamax.py).
 ELSEWHERE = {
     "docs/wheels.md": ("console", "python"),
     "docs/runtime.md": ("console", "python"),

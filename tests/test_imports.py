@@ -27,6 +27,7 @@ PARTS = (
     "checks",
     "reports",
     "runtime",
+    "tuning",
     "cli",
     "hooks",
 )
@@ -47,6 +48,7 @@ MAY_IMPORT = {
     "emulator": {"errors", "specs"},
     "checks": {"errors", "specs", "bundle", "cache", "compiler", "analysis", "emulator", "version"},
     "reports": {"errors", "specs", "cache", "compiler", "analysis", "checks", "version"},
+    "tuning": {"errors", "specs", "bundle", "cache", "compiler", "analysis", "runtime", "adapters"},
     "cli": {
         "errors",
         "specs",
@@ -59,6 +61,7 @@ MAY_IMPORT = {
         "reports",
         "runtime",
         "adapters",
+        "tuning",
         "version",
     },
     "hooks": {"errors", "specs", "bundle", "cache", "compiler"},
@@ -90,6 +93,7 @@ MAY_IMPORT_FROM_OUTSIDE = {
     "emulator": {"ml_dtypes", "numpy"},
     "checks": {"jax", "ml_dtypes", "numpy"},
     "reports": {"jinja2", "markupsafe", "pygal"},
+    "tuning": set(),
     "runtime": {"cuda"},
     "adapters": {*MODULES, "ml_dtypes"},
     "cli": {"click"},

@@ -98,7 +98,7 @@ def _metadata(wheel: Path, name: str) -> str:
 
 PARTS = (
     *("specs", "cache", "compiler", "analysis", "emulator", "checks", "reports", "runtime"),
-    *("cli", "hooks"),
+    *("tuning", "cli", "hooks"),
 )
 
 

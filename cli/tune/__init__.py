@@ -1,1 +1,1 @@
-"""`pallasc tune`: which variant of a kernel is used where, planned, measured and picked."""
+"""The command `pallasc tune`, one file per subcommand."""

@@ -1,10 +1,11 @@
-"""`pallasc tune pick`: the rows of a table from what was measured."""
+"""`pallasc tune pick`: the rows of a table from results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import click
 
@@ -16,14 +17,19 @@ from pallasc.cli.arguments.options import (
     reading_options,
     store_option,
 )
-from pallasc.cli.terminal.output import count, echo
+from pallasc.cli.terminal.output import count, echo, json_text, table
 
 if TYPE_CHECKING:
-    from pallasc.cli.tune.pick_inputs import TunedSpecs
-    from pallasc.specs.loading.tune_results import Results
-    from pallasc.specs.tuned.pick import KernelRows
+    from pallasc.specs.loading.tuned_table import Table
+    from pallasc.specs.spec import Spec, Variant
+    from pallasc.specs.tuning import Row, Tune
+    from pallasc.tuning.pick import Key, Picked, RowChange, TunedKernel
+    from pallasc.tuning.results import Results
 
 WITHIN_PERCENT = 3.0
+_MARKS = {"added": "+", "changed": "~", "measured": "=", "dropped": "-"}
+_MOST_NAMED = 5
+_HEAD = ("", "GPU", "KEY", "BEFORE", "AFTER", "µs", "SLOWER")
 
 
 @click.command("pick", cls=Command, short_help="Write the table from what was measured.")
@@ -37,12 +43,6 @@ WITHIN_PERCENT = 3.0
     type=click.Path(),
     metavar="SPECS",
     help="The specs that were planned; repeatable.",
-)
-@click.option(
-    "--job",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Hold the results to this job: its digest, and that of each artifact.",
 )
 @click.option(
     "--within",
@@ -69,7 +69,6 @@ WITHIN_PERCENT = 3.0
 def command(
     files: tuple[Path, ...],
     specs: tuple[str, ...],
-    job: Path | None,
     within: float,
     at_most: int | None,
     output: Path | None,
@@ -80,19 +79,20 @@ def command(
 ) -> int:
     """Write which variants are used, from RESULTS of pallasc tune run.
 
-    Taken are as few configurations, sets of values of what is tuned, as are within --within of the
-    best for every key, and of those the fastest. What is not known to be within does not count as
-    within. A bucket gets one row, and a key that this row does not suit gets its own. Rows of
-    other GPUs, and of keys that were not measured, stay as they are. The same results give the same
-    bytes, in whatever order they are given.
+    Picked are as few configurations, sets of values of the tuned parameters, as are within --within
+    of the best for every key, and of those the fastest. A configuration that is not known to be
+    within does not count as within. A bucket gets one row, and a key that this row does not suit
+    gets its own. Rows of other GPUs, and of keys that were not measured, stay as they are. The same
+    results give the same bytes, in any order.
 
-    Refused are results of two GPUs, of a GPU that the points are not compiled for, of another job,
-    of artifacts that the specs do not compile to any more, that were cut, that are older than a row
-    that they would replace, or that have a round in common.
+    Refused are results of two GPUs, of a GPU that the points are not compiled for, of two artifacts
+    of one point, results that were cut or are older than a row, and files that have a round in
+    common. Each row notes the
+    digest of the artifact that was measured; a build warns if its variant compiles to another one.
 
     Examples:
       pallasc tune pick results.jsonl --specs kernels.yaml
-      pallasc tune pick results.jsonl --specs kernels.yaml --job job.pallasc --dry-run
+      pallasc tune pick results.jsonl --specs kernels.yaml --dry-run
       pallasc tune pick one.jsonl two.jsonl --specs specs/ --within 5 --at-most 4
 
     Exit code 1 means that no key has results to the end, and nothing is written.
@@ -102,106 +102,246 @@ def command(
       written  the tables that were written
       kernels  a list; of each: kernel, gpu, table, keys, configurations (measured, used, smallest),
                artifacts (measured, used), loss_percent (mean, worst), uses, default, rows (of each:
-               change, gpu, key, before, after), beyond, padded, unfinished, without
+               change, gpu, key, before, after), beyond, unfinished, without
     """
     from pallasc.cli.arguments.selection import open_store
-    from pallasc.cli.tune.pick_inputs import read_job, read_specs, stored_artifacts
     from pallasc.compiler.builds.collect import SpecReader
-    from pallasc.specs.loading.tune_results import read_results
-    from pallasc.specs.tuned.pick import pick
-
-    _check_name(output)
-    results = [read_results(file) for file in files]
-    store = open_store(store_root)
-    found, results = read_specs(SpecReader(store=store, **limits), specs, output, results)
-    variants = [variant for own in found.variants.values() for variant in own]
-    decided = pick(
-        results,
-        found.kernels(),
-        within,
-        most=at_most,
-        job=None if job is None else read_job(job),
-        artifacts=(known := stored_artifacts(variants, store)),
-    )
-    if job is None:
-        _remark_unknown(results, known)
-    written = [] if dry_run else _write(found, decided)
-    _tell(found, decided, written, within, as_json=as_json)
-    return 0 if any(own.picked.served for own in decided) else 1
-
-
-def _check_name(output: Path | None) -> None:
-    """Refuse the name of a table that folders of specs would take for a spec."""
     from pallasc.specs.loading.tune_fields import TABLE_SUFFIX
+    from pallasc.tuning.pick import pick
+    from pallasc.tuning.results import read_results
 
     if output is not None and not output.name.endswith(TABLE_SUFFIX):
         raise click.UsageError(f"-o {output}: the name of a table ends in {TABLE_SUFFIX}.")
+    results = [read_results(file) for file in files]
+    reader = SpecReader(store=open_store(store_root), **limits)
+    found, results = _read_specs(reader.specs(specs), ", ".join(specs), output, results)
+    kernels = {name: own.kernel() for name, own in found.items()}
+    decided = pick(results, kernels, within, most=at_most)
+    written = [] if dry_run else _write(found, decided)
+    if as_json:
+        listed = [{"table": found[own.name].shown, **_json(own)} for own in decided]
+        echo(json_text({"kernels": listed, "written": [str(path) for path in written]}))
+    for own in decided:
+        tune = found[own.name].tune
+        if not as_json:
+            echo(_text(own, tune))
+        for line in _remarks(own, tune, within):
+            echo(line, err=True)
+    for path, shown in {own.path: own.shown for own in found.values()}.items():
+        stayed = "as it was" if path.exists() else "not written"
+        echo(f"{shown} is {'written' if path in written else stayed}", err=True)
+    return 0 if any(own.served for own in decided) else 1
 
 
-def _remark_unknown(results: Sequence[Results], known: Mapping[str, str]) -> None:
-    """Say which points are not held to what they compile to today."""
-    measured = {
-        point.id
-        for file in results
-        for contest in file.contests.values()
-        for point in contest.points.values()
-        if point.target == file.start.model
-    }
-    unknown = len(measured - known.keys())
-    if unknown:
-        echo(
-            f"note: {unknown:,} of {count(len(measured), 'point')} are not compared with what they "
-            "compile to today, as the store does not have them: run pallasc bench --all-points "
-            "first, or give --job.",
-            err=True,
+class _Tuned(NamedTuple):
+    """A tuned kernel of the specs on the measured model.
+
+    Attributes:
+        tune: `tune` of its spec.
+        path: its table.
+        shown: the table as messages show it.
+        tables: contents of the table, all kernels.
+        variants: all of its points.
+    """
+
+    tune: Tune
+    path: Path
+    shown: str
+    tables: dict[str, Table]
+    variants: list[Variant]
+
+    def kernel(self) -> TunedKernel:
+        """Return the part that decides."""
+        from pallasc.tuning.pick import TunedKernel
+
+        own = self.tables.get(self.variants[0].name)
+        points = [dict(variant.params) for variant in self.variants]
+        keys = {tuple(point[by] for by in self.tune.by) for point in points}
+        ids = {variant.id for variant in self.variants}
+        return TunedKernel(self.tune, ids, own.rows if own is not None else (), keys)
+
+
+def _read_specs(
+    specs: Sequence[Spec], shown: str, output: Path | None, files: Sequence[Results]
+) -> tuple[dict[str, _Tuned], list[Results]]:
+    """Return the tuned kernels of specs by name, and the results with the names of their models.
+
+    Raises:
+        SpecError: a spec or a table is wrong, or no kernel is tuned.
+    """
+    from pallasc.errors import SpecError
+    from pallasc.specs.loading.matrix import expand
+    from pallasc.specs.loading.tuned_points import table_shown
+    from pallasc.specs.loading.tuned_table import read_table
+    from pallasc.tuning.pick import with_model
+
+    tuned = {(spec.location, spec.name): spec for spec in specs if spec.tune is not None}
+    if not tuned:
+        raise SpecError(
+            f"no kernel of {shown} has 'tune'.",
+            hint="Name the tuned parameters in the spec, plan, and measure.",
         )
+    models = [model for spec in tuned.values() for model in spec.models.values()]
+    files = [with_model(file, models) for file in files]
+    found: dict[str, _Tuned] = {}
+    tables: dict[Path, dict[str, Table]] = {}
+    for variant in expand(list(tuned.values()), all_points=True):
+        spec = tuned[variant.location, variant.name]
+        tune = spec.tune
+        if variant.target.name != files[0].start.model or tune is None:
+            continue
+        own = found.get(spec.name)
+        if own is None:
+            path = output or Path(spec.base_dir, tune.table)
+            name = table_shown(spec, tune) if output is None else str(output)
+            if path not in tables:
+                tables[path] = read_table(path, name)
+            own = found[spec.name] = _Tuned(tune, path, name, tables[path], [])
+        elif own.tune != tune:
+            raise SpecError(
+                f"two specs tune {spec.name} on {variant.target.name} in different ways.",
+                location=spec.where("tune"),
+                hint="Write the same 'tune' in both.",
+            )
+        own.variants.append(variant)
+    return found, files
 
 
-def _write(found: TunedSpecs, decided: Sequence[KernelRows]) -> list[Path]:
+def _write(found: Mapping[str, _Tuned], decided: Sequence[Picked]) -> list[Path]:
     """Write the tables that have changed, and return their paths."""
     from pallasc.specs.loading.tuned_table import Table, table_text, write_table
-    from pallasc.specs.tuned.merge import rows_after
 
+    after: dict[Path, dict[str, Table]] = {}
+    for own in decided:
+        if own.served:
+            kernel = found[own.name]
+            rows = tuple(change.row for change in own.changes if change.kind != "dropped")
+            tables = after.setdefault(kernel.path, dict(kernel.tables))
+            tables[own.name] = Table(kernel.tune.by, rows)
     written = []
-    for path, before in found.tables.items():
-        after = dict(before)
-        for own in decided:
-            name = own.picked.kernel.name
-            if found.paths[name] == path and own.picked.served:
-                after[name] = Table(found.tunes[name].by, rows_after(own.changes))
-        if not any(found.paths[own.picked.kernel.name] == path and own.picked.served
-                   for own in decided):  # fmt: skip
-            continue
-        if not path.exists() or table_text(after) != path.read_text(encoding="utf-8"):
-            write_table(path, after)
+    for path, tables in after.items():
+        if not path.exists() or table_text(tables) != path.read_text(encoding="utf-8"):
+            write_table(path, tables)
             written.append(path)
     return written
 
 
-def _tell(
-    found: TunedSpecs,
-    decided: Sequence[KernelRows],
-    written: Sequence[Path],
-    within: float,
-    *,
-    as_json: bool,
-) -> None:
-    from pallasc.cli.terminal.output import json_text
-    from pallasc.cli.tune.pick_text import decided_json, decided_text, remarks
+def _text(picked: Picked, tune: Tune) -> str:
+    """Return what was picked of a kernel, and a table of the rows that have changed."""
+    from pallasc.specs.canonical import canonical_text
 
-    if as_json:
-        kernels = [
-            {"table": found.files[own.picked.kernel.name], **decided_json(own)} for own in decided
-        ]
-        echo(json_text({"kernels": kernels, "written": list(map(str, written))}))
-    else:
-        for own in decided:
-            echo(decided_text(own, found.tunes[own.picked.kernel.name], within))
-    for own in decided:
-        for line in remarks(own, found.tunes[own.picked.kernel.name], within):
-            echo(line, err=True)
-    for path in found.tables:
-        names = [own for own in decided if found.paths[own.picked.kernel.name] == path]
-        shown = found.files[names[0].picked.kernel.name] if names else str(path)
-        stayed = "as it was" if path.exists() else "not written"
-        echo(f"{shown} is {'written' if path in written else stayed}", err=True)
+    name = f"{picked.name} on {picked.gpu}"
+    if not picked.served:
+        return f"{name}: no key has results to the end; its rows stay as they are"
+    used, measured = _artifacts(picked)
+    mean, worst = picked.loss_percent()
+    lines = [
+        f"{name}: {len(picked.uses)} of {count(len(picked.configurations), 'configuration')} and "
+        f"{used} of {count(measured, 'artifact')} for {count(len(picked.served), 'key')}; slower "
+        f"than the best by {mean:.2f} % in the geometric mean, {worst:.2f} % at most"
+    ]
+    losses = {canonical_text(list(own.key)): own.option.loss for own in picked.served}
+    rows = [
+        _cells(change, tune, losses.get(canonical_text(list(change.row.key))))
+        for change in picked.changes
+        if change.kind != "same"
+    ]
+    if rows:
+        lines.append(table(_HEAD, rows, right=("µs", "SLOWER")))
+    if same := sum(change.kind == "same" for change in picked.changes):
+        lines.append(f"{count(same, 'row')} unchanged")
+    return "\n".join(lines)
+
+
+def _cells(change: RowChange, tune: Tune, loss: float | None) -> list[str]:
+    from pallasc.specs.tuning import key_text, use_text
+
+    row, before = change.row, change.before
+    start = [_MARKS[change.kind], row.gpu, key_text(tune.by, row.key)]
+    start.append(use_text(before.use) if before is not None else "")
+    if change.kind == "dropped" or row.measured is None:
+        return [*start, "" if change.kind == "dropped" else use_text(row.use), "", ""]
+    slower = "" if loss is None else f"{100 * math.expm1(loss):.2f} %"
+    return [*start, use_text(row.use), f"{row.measured.us:.2f}", slower]
+
+
+def _remarks(picked: Picked, tune: Tune, within: float) -> Iterator[str]:
+    """Yield what a user has to know in addition to the rows, one line each."""
+    from pallasc.specs.tuning import use_text
+
+    name = picked.name
+    if picked.beyond:
+        keys = _keys(tune, picked.beyond)
+        yield f"{name}: not known to be within {within:g} % of the best: {keys}"
+    if picked.unserved:
+        keys = _keys(tune, picked.unserved)
+        yield f"{name}: no configuration that is used was measured for {keys}; no row is written"
+    if picked.unfinished:
+        keys = _keys(tune, picked.unfinished)
+        yield f"{name}: not measured to the end: {keys}; go on with pallasc tune run"
+    if picked.without:
+        yield f"{name}: no point has valid times for {_keys(tune, picked.without)}"
+    if picked.unknown:
+        points = count(picked.unknown, "point")
+        yield f"{name}: {points} that the spec does not have any more did not count"
+    if not picked.is_smallest and not picked.unserved:
+        yield f"{name}: a smaller set may exist, the search for it was ended"
+    if picked.default is not None and tune.default is None:
+        yield (
+            f"{name}: the spec has no default, and of one configuration for all keys "
+            f"{use_text(picked.default)} loses least"
+        )
+
+
+def _json(picked: Picked) -> dict[str, object]:
+    """Return what `--json` prints of a kernel."""
+    used, measured = _artifacts(picked)
+    mean, worst = picked.loss_percent()
+    return {
+        "kernel": picked.name,
+        "gpu": picked.gpu,
+        "keys": len(picked.served),
+        "configurations": {
+            "measured": len(picked.configurations),
+            "used": len(picked.uses),
+            "smallest": picked.is_smallest,
+        },
+        "artifacts": {"measured": measured, "used": used},
+        "loss_percent": {"mean": round(mean, 3), "worst": round(worst, 3)},
+        "uses": picked.uses,
+        "default": picked.default,
+        "rows": [
+            {
+                "change": change.kind,
+                "gpu": change.row.gpu,
+                "key": list(change.row.key),
+                "before": _row_json(change.before),
+                "after": None if change.kind == "dropped" else _row_json(change.row),
+            }
+            for change in picked.changes
+        ],
+        "beyond": list(map(list, picked.beyond)),
+        "unfinished": list(map(list, picked.unfinished)),
+        "without": list(map(list, [*picked.without, *picked.unserved])),
+    }
+
+
+def _row_json(row: Row | None) -> dict[str, object] | None:
+    if row is None:
+        return None
+    us = None if row.measured is None else row.measured.us
+    return {"use": row.use, "artifact": row.artifact, "us": us}
+
+
+def _artifacts(picked: Picked) -> tuple[int, int]:
+    """Return the numbers of artifacts that are used, and that were measured."""
+    measured = {own.artifact for key in picked.keys for own in key.options.values()}
+    return len({own.option.artifact for own in picked.served}), len(measured)
+
+
+def _keys(tune: Tune, keys: Sequence[Key]) -> str:
+    from pallasc.specs.tuning import key_text
+
+    named = "; ".join(key_text(tune.by, key) or "all calls" for key in keys[:_MOST_NAMED])
+    more = len(keys) - _MOST_NAMED
+    return f"{named}; and {more} more" if more > 0 else named

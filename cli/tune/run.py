@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import WholeNumber, count_option, json_option, quiet_option
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.terminal.output import count, echo, json_text
+from pallasc.specs.plain_text import one_line, printable
+from pallasc.specs.tuning import use_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pallasc.cli.terminal.screen import Screen
+    from pallasc.runtime.device.devices import Device
+    from pallasc.tuning.contest import Rules
+    from pallasc.tuning.points import Match
+    from pallasc.tuning.results import Contest, Results, Start
 
 _POSITIVE = click.FloatRange(min=0, min_open=True)
+_INTERVAL_S = 0.1
+_ERASE = "\r\x1b[2K"
 
 
 @click.command("run", cls=Command, short_help="Measure the points of a job on the GPU.")
@@ -31,7 +47,7 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     default=1.0,
     show_default=True,
     metavar="PERCENT",
-    help="Take points for equal where the best is slower by no more than this.",
+    help="Treat points as equal if the best is slower by no more than this.",
 )
 @count_option("--rounds", "Compare two points in this many rounds at most.", default=200)
 @click.option(
@@ -67,12 +83,12 @@ _POSITIVE = click.FloatRange(min=0, min_open=True)
     default=0,
     show_default=True,
     metavar="N",
-    help="Choose the order of points in a round, and inputs where the job has no reference.",
+    help="Choose the order of points in a round, and inputs if the job has no reference.",
 )
 @click.option(
     "--retry-failed",
     is_flag=True,
-    help="Launch points again that failed in an earlier run; what they failed with is kept.",
+    help="Launch points again that failed in an earlier run; the reasons of failures are kept.",
 )
 @quiet_option
 @json_option("a summary")
@@ -94,24 +110,24 @@ def command(
 ) -> int:
     """Measure the points of JOB, a bundle of pallasc tune plan, on the GPU of this machine.
 
-    Neither JAX nor a compiler is needed. Each point runs in a process of its own: one that hangs or
+    Neither JAX nor a compiler is needed. Each point runs in a separate process: one that hangs or
     fails is lost, and nothing else. All points of a key are launched before the first is measured.
-    Their outputs are compared with the reference values of the job, where it has some, and with
-    each other in all elements: what most points of a key give is taken for right, and a point that
-    differs is not measured. Without a most common result the key has no winner.
+    Their outputs are compared with the reference values of the job, if it has some, and with each
+    other in all elements: what most points of a key give counts as right, and a point that differs
+    is not measured. Without a most common result the key has no winner.
 
-    The points of a key are measured in rounds, each once a round, in an order that changes. After
-    each round, what is known to be slower is dropped; a key is done when its best point is known,
-    or is slower than no other by more than --within, or the budget is spent. One key in a hundred
-    may have a worse winner than that; see docs/tuning.md.
+    The points of a key are measured in rounds, each once per round, in an order that changes. After
+    each round, points that are known to be slower are dropped; a key is done when its best point is
+    known, or is slower than no other by more than --within, or the budget is spent. One key in a
+    hundred may have a worse winner than that; see docs/tuning.md.
 
     Every line of the results is on the disk before the next round begins. A run that was stopped or
-    cut goes on where it was when the same command is given again, and where every key is done it
-    changes nothing. Results of another job or another GPU, or with other --cold, --repeats or
-    --seed, are refused and stay as they are. A point that failed stays lost. --retry-failed
-    launches all of these again, as after a hang that was the machine's fault; their keys are open
-    again, and have --seconds anew. Conditions such as clock and temperature are taken from NVML,
-    where cuda-bindings has it.
+    cut goes on when the same command is given again, and if every key is done it changes nothing.
+    Results of another job or another GPU, or with other --cold, --repeats or --seed, are refused
+    and stay as they are. A point that failed stays lost. --retry-failed launches all of these
+    again, as after a hang that was the machine's fault; their keys are open again, and have
+    --seconds again. Conditions such as clock and temperature are taken from NVML, if cuda-bindings
+    has it.
 
     Examples:
       pallasc tune run job.pallasc -o results.jsonl
@@ -139,25 +155,249 @@ def command(
                params, artifact, us or null, rounds, failed or null, failed_before (why, each time
                before it was tried again), dropped or null)
     """
-    from pallasc.cli.tune.measuring import Wishes, measure
-    from pallasc.cli.tune.run_text import exit_code, summary_json, summary_text
-    from pallasc.runtime.tuning.decisions import Rules
+    from pallasc.tuning.contest import Rules
 
     rules = Rules(within_percent / 100, rounds, seconds, together, seed)
-    wishes = Wishes(
-        ordinal,
+    measured = _measure(
+        job,
+        output,
         rules,
-        repeats,
-        timeout_s,
-        cold=cold,
+        {"repeats": repeats, "timeout_s": timeout_s, "cold": cold},
+        ordinal=ordinal,
         quiet=quiet or as_json,
         retry_failed=retry_failed,
     )
-    report = measure(job, output, wishes)
     if as_json:
-        from pallasc.cli.terminal.output import json_text
-
-        echo(json_text(summary_json(report)))
+        echo(json_text(_summary_json(measured)))
     elif not quiet:
-        echo(summary_text(report))
-    return exit_code(report)
+        echo(_summary_text(measured))
+    return 0 if all(own.winner for own in measured.contests) else 1
+
+
+class _Measured(NamedTuple):
+    """What was measured on which GPU, and whether the file had results, and has new ones."""
+
+    device: Device
+    matches: Sequence[Match]
+    results: Results
+    resumed: bool
+    changed: bool
+
+    @property
+    def contests(self) -> list[Contest]:
+        """The contests of the job."""
+        return [self.results.contests[match.contest_key] for match in self.matches]
+
+
+def _measure(
+    job: Path,
+    output: Path,
+    rules: Rules,
+    settings: dict[str, Any],
+    *,
+    ordinal: int,
+    quiet: bool,
+    retry_failed: bool,
+) -> _Measured:
+    """Measure a job, and write the results.
+
+    Raises:
+        SpecError: the job or the results are something else; nothing was changed.
+        CorruptError: one of them is damaged.
+        DeviceError: there is no GPU for the job, or it cannot be used any more.
+    """
+    from pallasc.cli.launching.operands import make_inputs
+    from pallasc.cli.terminal.screen import stderr_screen
+    from pallasc.runtime.device.conditions import find_conditions, pci_address
+    from pallasc.runtime.device.devices import look_at_device
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.trust import read_policy
+    from pallasc.tuning.measure import Run
+    from pallasc.tuning.points import Setup, read_job
+    from pallasc.tuning.referee import OutputReferee
+    from pallasc.tuning.results import open_results
+
+    progress = _Progress(stderr_screen(), quiet=quiet)
+    with open_bundle(job) as bundle, progress:
+        read_policy().check(bundle)
+        device = look_at_device(ordinal)
+        matches = read_job(bundle, device)
+        conditions = find_conditions(pci_address(device))
+        start = _start(bundle.digest, device, conditions.driver(), {**asdict(rules), **settings})
+        with open_results(output, start) as file:
+            for why in (file.results.torn, _unfit_gpu(device, matches), file.remark):
+                if why:
+                    progress.say(f"warning: {why}")
+            if conditions.missing:
+                progress.say(f"note: no clocks and temperatures: {conditions.missing}")
+            run = Run(
+                file,
+                Setup(bundle, ordinal, **settings),
+                rules,
+                conditions,
+                lambda match: OutputReferee(bundle, rules.seed, make_inputs),
+                progress,
+            )
+            if retry_failed:
+                run.retry_failed(matches)
+            run.all(matches)
+            return _Measured(device, matches, file.results, file.resumed, file.changed)
+
+
+def _start(job: str, device: Device, driver: str, settings: dict[str, Any]) -> Start:
+    import datetime
+
+    from pallasc.cli.launching.chip import model_of
+    from pallasc.tuning.results import Start
+
+    model = model_of(device)
+    return Start(
+        job=job,
+        device=device.name,
+        model=None if model is None else model.name,
+        arch=f"sm_{device.major}{device.minor}",
+        driver=driver,
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        settings=settings,
+    )
+
+
+def _unfit_gpu(device: Device, matches: Sequence[Match]) -> str:
+    """Return why `pallasc tune pick` will refuse results of this GPU, "" if it will not."""
+    from pallasc.cli.launching.chip import model_of
+
+    targets = sorted({entry.target for match in matches for entry in match.entries.values()})
+    model = model_of(device)
+    if model is not None and model.name in targets:
+        return ""
+    here = "no model that pallasc knows" if model is None else f"the model {model.name}"
+    return (
+        f"{device.name} is {here}, and the points are compiled for {', '.join(targets)}: pallasc "
+        "tune pick will refuse the results. Add this GPU to 'models' and 'targets' of the specs, "
+        "and plan again."
+    )
+
+
+class _Progress:
+    """Shows a run: a line for each finished key, and on a terminal one that is redrawn."""
+
+    def __init__(self, screen: Screen, *, quiet: bool) -> None:
+        self._screen = screen
+        self._quiet = quiet
+        self._place = ""
+        self._drawn_s = 0.0
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._erase()
+
+    def say(self, text: str) -> None:
+        """Print text above the line that is redrawn."""
+        self._erase()
+        self._screen.write(f"{printable(text)}\n")
+
+    def began(self, match: Match, number: int, total: int) -> None:
+        """Show which contest begins."""
+        self._place = f"[{number}/{total}] {match.text}"
+        self._draw(f"{self._place}: starting {count(len(match.entries), 'point')}")
+
+    def measured(self, match: Match, contest: Contest) -> None:
+        """Show how many points are left."""
+        if time.monotonic() - self._drawn_s >= _INTERVAL_S:
+            out = sum(bool(p.failed or p.dropped) for p in contest.points.values())
+            left = count(len(match.entries) - out, "point")
+            self._draw(f"{self._place}: round {len(contest.rounds)}, {left} left")
+
+    def failed(self, match: Match, name: str, why: str) -> None:
+        """Print a point that is lost."""
+        self.say(f"{self._screen.paint('failed', 'red')}  {one_line(name)}: {one_line(why)}")
+
+    def done(self, match: Match, contest: Contest) -> None:
+        """Print the winner of a contest."""
+        if not self._quiet:
+            self.say(one_line(_contest_line(match, contest)))
+
+    def _draw(self, text: str) -> None:
+        from pallasc.cli.terminal.text_width import cut
+
+        if not self._quiet and self._screen.live:
+            self._drawn_s = time.monotonic()
+            line = cut(one_line(text), self._screen.size()[0] - 1)
+            self._screen.write(f"{_ERASE}{line}")
+
+    def _erase(self) -> None:
+        if not self._quiet and self._screen.live:
+            self._screen.write(_ERASE)
+
+
+def _contest_line(match: Match, contest: Contest) -> str:
+    """Return the line of a contest that is done: the winner, its time, and the reason."""
+    rounds = count(len(contest.rounds), "round")
+    failed = sum(bool(point.failed) for point in contest.points.values())
+    lost = f", {failed} failed" if failed else ""
+    of = f"{count(len(match.entries), 'point')}{lost}, {rounds}"
+    if contest.winner is None:
+        return f"{match.text}: {contest.done} ({of})"
+    point = contest.points[contest.winner]
+    tuning = match.entries[point.id].tuning
+    use = use_text({name: point.params[name] for name in tuning.over} if tuning else {})
+    return f"{match.text}: {use or point.id}, {point.median_us:,.2f} µs, {contest.done} ({of})"
+
+
+def _summary_text(measured: _Measured) -> str:
+    """Return the totals, the file of the results, and what to do next."""
+    contests = measured.contests
+    failed = sum(bool(point.failed) for own in contests for point in own.points.values())
+    points = sum(len(match.entries) for match in measured.matches)
+    without = sum(own.winner is None for own in contests)
+    parts = [count(len(contests), "key"), count(points, "point")]
+    parts += [f"{failed} failed"] if failed else []
+    parts += [f"{count(without, 'key')} without a valid point"] if without else []
+    total = f"{', '.join(parts)} on {measured.device}: {measured.results.file}"
+    if measured.changed:
+        return total
+    again = "; --retry-failed tries the failed points again" if failed else ""
+    return f"{total}\nEvery key was done before, and the results are unchanged{again}."
+
+
+def _summary_json(measured: _Measured) -> dict[str, object]:
+    """Return what `--json` prints."""
+    from pallasc.cli.launching.chip import device_json
+
+    return {
+        "file": measured.results.file,
+        "device": device_json(measured.device),
+        "job": measured.results.start.job,
+        "resumed": measured.resumed,
+        "changed": measured.changed,
+        "keys": [_contest_json(own) for own in measured.contests],
+    }
+
+
+def _contest_json(contest: Contest) -> dict[str, object]:
+    winner = None if contest.winner is None else contest.points[contest.winner]
+    return {
+        "kernel": contest.kernel,
+        "key": list(contest.key),
+        "at": contest.at,
+        "winner": contest.winner,
+        "why": contest.done,
+        "us": None if winner is None else winner.median_us,
+        "rounds": len(contest.rounds),
+        "spent_s": contest.spent_s,
+        "points": [
+            {
+                "id": point.id,
+                "params": point.params,
+                "artifact": point.artifact,
+                "us": point.median_us if point.times_us else None,
+                "rounds": len(point.times_us),
+                "failed": point.failed or None,
+                "failed_before": point.failed_before,
+                "dropped": point.dropped or None,
+            }
+            for point in contest.points.values()
+        ],
+    }

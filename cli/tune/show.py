@@ -1,8 +1,12 @@
-"""`pallasc tune show`: the rows of the tables that specs name."""
+"""Rows of tables as lists have them: `-k` selects of them as it does of variants.
+
+`pallasc tune show`: the rows of the tables that specs name.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -18,10 +22,48 @@ from pallasc.cli.arguments.options import (
     store_option,
 )
 from pallasc.cli.terminal.output import echo
+from pallasc.specs.gpus import MODELS
+from pallasc.specs.spec import variant_id
+from pallasc.specs.templates import Scalar
+from pallasc.specs.tuning import Row
 
 if TYPE_CHECKING:
     from pallasc.specs.spec import Spec
     from pallasc.specs.tuning import Row
+
+
+@dataclass(frozen=True, slots=True)
+class RowTarget:
+    """What a row is for: the model of GPU, and its architecture, "" where that is not known."""
+
+    name: str
+    arch: str
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A row, with the kernel that it is of and the parameters of its key."""
+
+    name: str
+    by: tuple[str, ...]
+    row: Row
+
+    @property
+    def params(self) -> tuple[tuple[str, Scalar], ...]:
+        """The values of its key, of buckets what they are named after, then what it uses."""
+        return (*zip(self.by, self.row.key, strict=True), *self.row.use.items())
+
+    @property
+    def target(self) -> RowTarget:
+        """What it is for."""
+        model = MODELS.get(self.row.gpu)
+        return RowTarget(self.row.gpu, model.arch if model is not None else "")
+
+    @property
+    def id(self) -> str:
+        """The id of the variant that has its key, where its parameters come in this order."""
+        return variant_id(self.name, self.params, self.row.gpu)
+
 
 _DIGITS = 12
 _HEADS = ["KERNEL", "GPU", "KEY", "USE", "TIME", "SPREAD", "ROUNDS", "DATE", "FROM"]
@@ -45,10 +87,8 @@ def command(
 ) -> None:
     """Show which variants the tables of SPECS use where, and what was measured of them.
 
-    The tables are checked against the specs, and nothing is compiled. FROM is the beginning of the
-    digest of what was measured, or where else the row comes from; a * stands where `pallasc tune
-    renew` has put another digest in its place. A row that a build would refuse, as its variant is
-    compiled to another artifact, has no mark.
+    The tables are checked against the specs, and nothing is compiled. FROM is the origin of the
+    row, or the beginning of the digest of the artifact that was measured.
 
     Examples:
       pallasc tune show kernels.yaml
@@ -58,7 +98,7 @@ def command(
     --json prints one object:
       schema  1
       rows    a list; of each: kernel, file, line, gpu, key (by parameter), use (by parameter),
-              artifact, and what is known of source, measured_as, us, spread_percent, rounds,
+              artifact, and what is known of source, us, spread_percent, rounds,
               device, driver, clock_mhz, date
     """
     from pallasc.cli.arguments.selection import open_store
@@ -66,7 +106,6 @@ def command(
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.specs.loading.select import select
     from pallasc.specs.loading.tuned_points import Tables
-    from pallasc.specs.tuned.listed import KernelRow
 
     reader = SpecReader(store=open_store(store_root), **limits)
     known = reader.select(specs).specs
@@ -105,7 +144,6 @@ def row_json(kernel: str, by: Sequence[str], row: Row) -> dict[str, object]:
         "use": row.use,
         "artifact": row.artifact,
         **({"source": row.source} if row.source else {}),
-        **({"measured_as": row.measured_as} if row.measured_as else {}),
         **(row.measured.to_json() if row.measured is not None else {}),
     }
 
@@ -118,6 +156,5 @@ def _line(kernel: str, by: Sequence[str], row: Row) -> list[str]:
         own = row.measured
         spread = f"{own.spread_percent:g} %" if own.spread_percent else ""
         figures = [f"{own.us:g} us", spread, f"{own.rounds or ''}", own.date]
-    origin = row.source or (row.measured_as or row.artifact or "")[:_DIGITS]
-    mark = "*" if row.measured_as is not None else ""
-    return [kernel, row.gpu, key_text(by, row.key), use_text(row.use), *figures, f"{origin}{mark}"]
+    origin = row.source or (row.artifact or "")[:_DIGITS]
+    return [kernel, row.gpu, key_text(by, row.key), use_text(row.use), *figures, origin]

@@ -90,7 +90,9 @@ def build(
     lock_notes = run.locked.notes() if run.locked else []
     lock_notes += options.baseline.notes() if options.baseline else []
     hidden = hidden_notes((result.variant.name, result.missed) for result in run.results.values())
-    notes = tuple(dict.fromkeys([*store.warnings, *run.notes, *lock_notes, *hidden]))
+    notes = tuple(
+        dict.fromkeys([*store.warnings, *run.notes, *lock_notes, *run.row_notes(), *hidden])
+    )
     return Report(run.finished(), seconds, notes, interrupted, context=run.context, remote=remote)
 
 

@@ -47,7 +47,7 @@ class Options:
         remote: the remote store, None for none.
         executor: the scheduler of the cluster that compiles misses, as `parse_address` reads it;
             None compiles here.
-        hold_rows: whether a variant fails if a row of its table is of another artifact.
+        hold_rows: whether a note names rows of tables that were measured as other artifacts.
         alone: whether each variant is compiled in a new process.
     """
 

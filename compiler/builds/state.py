@@ -8,7 +8,7 @@ variant gets its `VariantResult`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteStats
     from pallasc.compiler.builds.locked import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
-    from pallasc.compiler.builds.tuned_rows import RowCheck
     from pallasc.compiler.inputs.manifest import RememberedToolchain
     from pallasc.compiler.inputs.why import Explanation
     from pallasc.compiler.toolchain.setup import Context, Setup
@@ -90,15 +89,6 @@ def ticking(run: Run, *, tick_s: float = 0.5) -> Iterator[None]:
         thread.join()
 
 
-def _row_check(variants: Iterable[Variant]) -> RowCheck | None:
-    """Return the check of rows of tables; imports nothing if there are none."""
-    if not any(variant.tuning is not None and variant.tuning.stands for variant in variants):
-        return None
-    from pallasc.compiler.builds.tuned_rows import RowCheck
-
-    return RowCheck()
-
-
 class Run:
     """The state of one build: a result for each variant, by its position.
 
@@ -135,7 +125,6 @@ class Run:
         self.has_compiler = True
         self.context: Context | None = None
         self.remote: RemoteTier | None = None
-        self._rows = _row_check(self.variants) if options.hold_rows else None
         self._failed = False
 
     def open_remote(self, setup: Setup | RememberedToolchain) -> None:
@@ -166,15 +155,13 @@ class Run:
             self.locked = LockedLookup(self.options.locked, lookup, self.store, self.variants)
 
     def settle(self, index: int, result: VariantResult) -> None:
-        """Record a result; an artifact over its budget, or not as locked or tuned, fails."""
+        """Record a result; an artifact over its budget, or not as locked, fails."""
         if result.artifact is not None:
             error: PallascError | None = self._over_budget(result.artifact, result.variant)
             if error is None and self.locked is not None:
                 error = self.locked.check(result)
             if error is None and self.options.fail_on_warning:
                 error = self._fatal_warning(result)
-            if error is None and self._rows is not None:
-                error = self._rows.error(result)
             if error is None and result.variant.tuning and result.variant.tuning.pad:
                 from pallasc.compiler.builds.tuned_rows import padding_error
 
@@ -215,6 +202,14 @@ class Run:
     def stops(self) -> bool:
         """Return True if a failure ends the build."""
         return self._failed and not self.options.keep_going
+
+    def row_notes(self) -> list[str]:
+        """Return notes on rows of tables that were measured as other artifacts."""
+        if not self.options.hold_rows or not any(own.tuning for own in self.variants):
+            return []
+        from pallasc.compiler.builds.tuned_rows import stale_row_notes
+
+        return stale_row_notes(self.results.values())
 
     def finished(self) -> tuple[VariantResult, ...]:
         """Return all results; variants without one are `skipped`."""

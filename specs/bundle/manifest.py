@@ -316,7 +316,7 @@ def _entry(key: bytes, about: Mapping[str, object], digest_of: Callable[[int], s
         digest_of=digest_of,
         vmap=vmap,
         lines=_number(about["lines"]) if "lines" in about else None,
-        tuning=_tuning(about, point, (*inputs, *outputs), digest_of),
+        tuning=_tuning(about, point, (*inputs, *outputs)),
         reference=_number(about["reference"]) if "reference" in about else None,
     )
 
@@ -325,13 +325,10 @@ def _tuning(
     about: Mapping[str, object],
     point: Mapping[str, Scalar],
     arrays: Sequence[Array],
-    digest_of: Callable[[int], str],
 ) -> Tuning | None:
     if "tune" not in about:
         return None
-    value = as_object(about["tune"])
-    artifact = digest_of(_number(about["record"])) if "rows" in value else ""
-    tuning = Tuning.from_json(value, point, artifact)
+    tuning = Tuning.from_json(about["tune"], point)
     check_padding(tuning.pad, point, {array.path: array.shape for array in arrays})
     return tuning
 

@@ -8,6 +8,7 @@ built, as they are for `--all-points`.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -85,7 +86,7 @@ class TunedPoints:
                 f"{spec.name}: no row of {table_shown(spec, tune)} fits a point of the matrix, and "
                 "there is no default.",
                 location=spec.where("tune"),
-                hint="Add a default, tune these points, or build with --all-points.",
+                hint="Add a default, tune these points, or bundle with --all-points.",
             )
         self._remark(spec, tune, [t for t in targets if choice.is_open(t)], len(points))
         for name, keys in left_out.items():
@@ -203,13 +204,12 @@ class Choice:
         self._default = replace(self._usual, is_default=True)
         self._rows = {(row.gpu, typed(row.key)): row for row in rows}
         self._models = {row.gpu for row in rows}
-        self._tunings: dict[tuple[int, bool, int], Tuning] = {}
-        self._choosing: dict[int, list[int]] = {}
+        self._tunings: dict[tuple[int, bool], Tuning] = {}
+        self._chosen = Counter[int]()
         for own in map(dict, map(labels, points)) if rows else ():
             for target in targets:
                 if (row := self._row_of(own, target)) is not None:
-                    counts = self._choosing.setdefault(id(row), [0, 0])
-                    counts[self._key(own) == row.key] += 1
+                    self._chosen[id(row)] += 1
 
     def is_open(self, target: Target) -> bool:
         """Tell whether nothing says which points of a target are used."""
@@ -223,11 +223,9 @@ class Choice:
         row = self._row_of(own, target)
         if row is None:
             return usual
-        others, exact = self._choosing[id(row)]
-        stands = exact if self._key(own) == row.key else 0 if exact else others
-        kind = (id(row), is_default, stands)
+        kind = (id(row), is_default)
         if kind not in self._tunings:
-            self._tunings[kind] = replace(usual, rows=(row,), stands=stands)
+            self._tunings[kind] = replace(usual, rows=(row,), sharing=self._chosen[id(row)])
         return self._tunings[kind]
 
     def _key(self, own: Mapping[str, Scalar]) -> _Key:

@@ -8,29 +8,24 @@ Schema 1, UTF-8, YAML; this is what is written, byte for byte, kernels and rows 
     row      = "      - {gpu: " scalar ", key: " list ", use: {" [ scalar ": " scalar
                { ", " scalar ": " scalar } ] "}" { ", " figure } "}" LF
     list     = "[" [ scalar { ", " scalar } ] "]"
-    figure   = "artifact: " digest | "source: " text | "measured_as: " digest | "check: " hex
+    figure   = "artifact: " digest | "source: " text
              | "us: " number | "spread_percent: " number | "rounds: " n | "device: " text
              | "driver: " text | "clock_mhz: " n | "date: " text, in this order, each once at most
     scalar   = null | true | false | number | plain text of letters, digits and _ . - that YAML
                reads as text | text
     text     = text in double quotes, YAML's escapes for what cannot be printed
-    hex      = 8 lower-case hexadecimal digits, in double quotes where YAML reads a number
     digest   = 64 lower-case hexadecimal digits, in double quotes where YAML reads a number
 
 * `key` has a value of each parameter of `by`, in its order: of one with buckets the value that its
   bucket is named after, or an exact value, which goes before the bucket's
 * `use` has the value of each parameter that is tuned; a list or a mapping stands by its label
   (`specs/parameters.py`)
-* `artifact` is the digest of the variant that the row chooses, where several points fall into the
-  bucket that of one of them; it may be left out where `source` says where the row is from
-* `measured_as` is the digest of what was measured, where another toolchain has made `artifact` of
-  the same variant since
-* `check` tells `pallasc tune renew` whether the row was edited (`specs/tuned/row_check.py`); rows
-  that people write need none
+* `artifact` is a note: the digest of the artifact that was measured. A build warns if the variants
+  that the row chooses compile to other artifacts. `source` is the origin of a row from elsewhere
 * the figures are those of `specs/tuning.Measured`; what is not known is left out
 
 One row is one line, so that changes are small and can be reviewed. There is no checksum over the
-file, which any two branches would change both: a build holds every digest to what it compiled.
+file, which any two branches would change both.
 What is read may be any YAML with the same content, of the kind that specs are written in.
 
 History:
@@ -71,7 +66,7 @@ from pallasc.specs.user_files import read_regular, replace_file
 TABLE_SCHEMA = 1
 NOTES = (
     "# Which variants of tuned kernels are used where; review and commit it.",
-    "# Written by pallasc tune pick, renew and import; comments are not kept.",
+    "# Written by pallasc tune pick; comments are not kept.",
 )
 
 _MOST_BYTES = 64 << 20
@@ -79,7 +74,7 @@ _MOST_VALUES = 2_000_000
 """Values in one table; a row has about twenty."""
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_HINT = "Correct it, or restore the file; pallasc tune pick and pallasc import write tables."
+_HINT = "Correct it, or restore the file; pallasc tune pick writes tables."
 
 
 class Table(NamedTuple):
@@ -133,10 +128,8 @@ _ROW = Record(
         Field("gpu", Text("the name of a model"), "The model of GPU, like h100-sxm.", True),
         Field("key", _KeyKind(), "A value of each parameter of 'by'.", True),
         Field("use", _UseKind(), "The value of each parameter that is tuned.", True),
-        Field("artifact", _DIGEST_TEXT, "Digest of the variant that the row chooses."),
+        Field("artifact", _DIGEST_TEXT, "Digest of the artifact that was measured."),
         Field("source", _WORDS, "Where the row is from."),
-        Field("measured_as", _DIGEST_TEXT, "Digest of what was measured."),
-        Field("check", Text("a check of 8 hexadecimal digits", r"[0-9a-f]{8}"), "Of the row."),
         Field("us", _AMOUNT, "Microseconds."),
         Field("spread_percent", _AMOUNT, "Interquartile range."),
         Field("rounds", _COUNT, "Rounds."),
@@ -255,11 +248,6 @@ def _row(fields: Mapping[str, Any], by: Sequence[str], at: Place) -> Row:
             f"{_counted(by, 'parameter')}.",
             "Give a value of each parameter of 'by', in its order.",
         )
-    if "artifact" not in fields and "source" not in fields:
-        raise at.error(
-            "the row has no digest of an artifact.",
-            "Write artifact: <digest>, or source: <where the row is from>.",
-        )
     figures = {name: fields[name] for name in Measured._fields if name in fields}
     if figures and "us" not in figures:
         raise at.error("the row has figures of a measurement, and no time.", "Add us: <time>.")
@@ -271,8 +259,6 @@ def _row(fields: Mapping[str, Any], by: Sequence[str], at: Place) -> Row:
         artifact=fields.get("artifact"),
         source=fields.get("source", ""),
         measured=make(**{**figures, "us": float(figures["us"])}) if figures else None,
-        measured_as=fields.get("measured_as"),
-        check=fields.get("check"),
         place=at.location,
     )
 
@@ -307,10 +293,6 @@ def _figures(row: Row) -> Iterator[str]:
         yield f"artifact: {_digest(row.artifact)}"
     if row.source:
         yield f"source: {quoted(row.source)}"
-    if row.measured_as is not None:
-        yield f"measured_as: {_digest(row.measured_as)}"
-    if row.check is not None:
-        yield f"check: {_digest(row.check)}"
     for name, value in row.measured.to_json().items() if row.measured is not None else ():
         yield f"{name}: {quoted(value) if isinstance(value, str) else _scalar(value)}"
 

@@ -77,11 +77,10 @@ def test_pick_writes_a_table_that_builds_follow(
         result.err
     )
     assert f"{table} is written" in result.err
-    assert "note: 4 of 4 points are not compared with what they compile to today" in result.err
     row, _ = [line for line in table.read_text().splitlines() if "gpu:" in line]
     digest = "5122048".zfill(64)
     assert row.startswith(
-        f'      - {{gpu: h100-sxm, key: [512], use: {{tile: 2048}}, artifact: "{digest}", check: '
+        f'      - {{gpu: h100-sxm, key: [512], use: {{tile: 2048}}, artifact: "{digest}", us: '
     )
     listed = run("list", tuned, "--store", tmp_path / "store").out
     assert "matmul[m=512,tile=2048]@h100-sxm" in listed
@@ -229,7 +228,6 @@ def test_results_without_a_finished_key_write_nothing(pick: RunCommand, tuned: P
 REFUSED: list[tuple[dict[str, Any], int, int, str]] = [
     ({}, 9, 5, "the last line was cut"),
     ({"start": replace(H100, device="NVIDIA B200", model="b200")}, 0, 2, "measured on b200"),
-    ({"start": replace(H100, device="NVIDIA B200")}, 0, 2, "and its model h100-sxm, which is"),
     ({"kernel": "matmull"}, 0, 2, "Did you mean 'matmul'?"),
     ({"start": replace(H100, date="2026-01-01")}, 0, 2, "kernels.tuned.yaml:8:9: matmul: the row"),
 ]
@@ -248,24 +246,3 @@ def test_results_that_must_not_decide_are_refused_and_the_table_stays(
     assert (result.code, result.out) == (code, "")
     assert said in result.err
     assert table.read_bytes() == before
-
-
-def test_results_of_another_job_are_refused(
-    pick: RunCommand, run: RunCommand, built: Any, tmp_path: Path
-) -> None:
-    job = tmp_path / "job.pallasc"
-    assert run("bundle", "create", *built.arguments, "-o", job).code == 0
-    result = pick("--job", job)
-    assert result.code == 2
-    assert "results.jsonl has results of the job 5a5a5a5a5a5a…, and" in result.err
-
-
-def test_artifacts_that_the_store_knows_as_others_are_refused(
-    run: RunCommand, tuned: Path, built: Any
-) -> None:
-    # The store has the variant under another name: it is what m=1024, tile=2048 compiles to.
-    results = tuned.parent / "results.jsonl"
-    result = run("tune", "pick", results, "--specs", tuned, "--store", built.store)
-    assert result.code == 3
-    assert "matmul[m=1024,tile=2048]@h100-sxm was measured as artifact 0000" in result.err
-    assert not (tuned.parent / "kernels.tuned.yaml").exists()

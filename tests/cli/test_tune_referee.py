@@ -9,10 +9,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.cli.tune.referee import OutputReferee
+from pallasc.cli.launching.operands import make_inputs
 from pallasc.errors import ToolError
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.bundle.reference import Reference, Sampled
+from pallasc.tuning.referee import OutputReferee
 
 RIGHT = np.arange(1, 13).reshape(3, 4)
 
@@ -22,7 +23,7 @@ class Judged:
 
     def __init__(self, reference: Reference | None, dtype: str = "f32", layout: Any = None) -> None:
         bundle: Any = SimpleNamespace(reference=lambda entry: reference)
-        self.referee = OutputReferee(bundle, 0)
+        self.referee = OutputReferee(bundle, 0, make_inputs)
         self.signature: Any = SimpleNamespace(outputs=[Binding("out", dtype, (3, 4), 0, layout)])
         self.number = 0
 

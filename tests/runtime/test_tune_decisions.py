@@ -9,9 +9,18 @@ from typing import Any
 
 import pytest
 
-from pallasc.runtime.tuning.decisions import LEAST_ROUNDS, Done, Drop, Measure, Rules, decide
-from pallasc.specs.loading.tune_results import Contest, Results, Start, add_record, contest_key
-from pallasc.specs.tuned.evidence import compare, evidence, threshold
+from pallasc.tuning.contest import (
+    LEAST_ROUNDS,
+    Done,
+    Drop,
+    Measure,
+    Rules,
+    compare,
+    decide,
+    evidence,
+    threshold,
+)
+from pallasc.tuning.results import Contest, Results, Start, add_record, contest_key
 
 SUBJECT: dict[str, Any] = {"kernel": "double", "key": [1]}
 START = Start("5a" * 32, "GPU", None, "sm_90", "", "", {})

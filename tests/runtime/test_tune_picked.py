@@ -10,11 +10,10 @@ import pytest
 import tuned_jobs
 
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.loading.tune_results import read_results
 from pallasc.specs.targets import resolve_target
-from pallasc.specs.tuned.pick import TunedKernel, pick, with_model
-from pallasc.specs.tuned.refusals import Job
 from pallasc.specs.tuning import Tune
+from pallasc.tuning.pick import TunedKernel, pick, with_model
+from pallasc.tuning.results import read_results
 
 KERNELS = {
     # For the first key blocks of 512 and 1024 are close, for the second 1024 is fastest.
@@ -43,16 +42,15 @@ def test_measured_points_are_picked(tmp_path: Path) -> None:
     results = with_model(read_results(output), [model])
     with open_bundle(job) as bundle:
         digests = {entry.id: entry.digest for entry in bundle.entries()}
-        of_job = Job("job.pallasc", bundle.digest, digests)
-    (decided,) = pick([results], {"scale_add": TunedKernel(TUNE, digests, ())}, 3, job=of_job)
-    assert [(row.key, row.use) for row in decided.picked.rows] == [
+    (decided,) = pick([results], {"scale_add": TunedKernel(TUNE, digests, ())}, 3)
+    assert [(row.key, row.use) for row in decided.rows] == [
         ((16384,), {"block": 1024}),
         ((4096,), {"block": 1024}),
     ]
-    assert decided.picked.is_smallest
-    assert not decided.picked.beyond
-    assert {row.artifact for row in decided.picked.rows} == {
+    assert decided.is_smallest
+    assert not decided.beyond
+    assert {row.artifact for row in decided.rows} == {
         digests[tuned_jobs.point_id(n, 1)] for n in (4096, 16384)
     }
-    tight = pick([results], {"scale_add": TunedKernel(TUNE, digests, ())}, 0.1)[0].picked
+    tight = pick([results], {"scale_add": TunedKernel(TUNE, digests, ())}, 0.1)[0]
     assert [own.option.use["block"] for own in tight.served] == [1024, 512]

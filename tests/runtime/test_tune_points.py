@@ -18,18 +18,15 @@ import tuned_jobs
 from tuned_jobs import point_id
 
 from pallasc.errors import DeviceError, SpecError
+from pallasc.runtime.device.conditions import Conditions, ask_nvml, pci_address
 from pallasc.runtime.device.devices import Device, look_at_device
-from pallasc.runtime.tuning import points as points_module
-from pallasc.runtime.tuning import results_file
-from pallasc.runtime.tuning.conditions import Conditions, ask_nvml, pci_address
-from pallasc.runtime.tuning.decisions import Rules
-from pallasc.runtime.tuning.job import Match, read_job
-from pallasc.runtime.tuning.points import Points, Setup
-from pallasc.runtime.tuning.processes import PointError, PointProcess
-from pallasc.runtime.tuning.results_file import check_start, open_results
-from pallasc.runtime.tuning.run import Run
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.loading.tune_results import Contest, Start, line_of, read_results
+from pallasc.tuning import points as points_module
+from pallasc.tuning import results as results_module
+from pallasc.tuning.contest import Rules
+from pallasc.tuning.measure import Run
+from pallasc.tuning.points import Match, PointError, PointProcess, Points, Setup, read_job
+from pallasc.tuning.results import Contest, Start, check_start, line_of, open_results, read_results
 
 NAME = "NVIDIA H100 80GB HBM3"
 FOUND = Start("5a" * 32, NAME, "h100-sxm", "sm_90", "580.95.05", "2026-11-23", {})
@@ -426,7 +423,7 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
         return write(descriptor, data[:10])
 
     with open_results(path, START) as file:
-        monkeypatch.setattr(results_file.os, "write", some)
+        monkeypatch.setattr(results_module.os, "write", some)
         with pytest.raises(SpecError, match="cannot be written: No space left on device"):
             file.add({"kind": "end", "why": "done"})
         file.add({"kind": "end", "why": "not said any more"})

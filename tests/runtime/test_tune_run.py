@@ -16,7 +16,7 @@ from consoles import fits
 from tuned_jobs import point_id
 
 from pallasc.cli.main import main
-from pallasc.specs.loading.tune_results import Start, line_of, read_results
+from pallasc.tuning.results import Start, line_of, read_results
 
 KERNELS: dict[str, dict[str, Any]] = {
     f"v{number}": {"us": 10 + number % 3, "noise": 0.01} for number in range(6)
@@ -59,8 +59,8 @@ def children_of_runs() -> list[str]:
             words = place.read_bytes().split(b"\0")
         except OSError:
             continue
-        if b"pallasc.runtime.tuning.point_process" in words:
-            parent = int(words[words.index(b"pallasc.runtime.tuning.point_process") + 1])
+        if b"pallasc.tuning.point_process" in words:
+            parent = int(words[words.index(b"pallasc.tuning.point_process") + 1])
             if not Path(f"/proc/{parent}").exists():
                 found.append(str(words))
     return found

@@ -77,8 +77,7 @@ def built(tokamax: None, tmp_path_factory: pytest.TempPathFactory, builder: Envi
     folder = tmp_path_factory.mktemp("tokamax")
     clone = shutil.copytree(EXAMPLE, folder / "clone", ignore=NOT_SOURCES)
     builder.succeed("-P", PROGRAMS / "tokamax_tables.py", folder / "tables", cwd=folder)
-    words = ["-m", "pallasc", "import", "tokamax", "--from", folder / "tables", "-o", "kernels"]
-    builder.succeed("-P", *words, cwd=clone)
+    builder.succeed("-P", "import_tables.py", "--from", folder / "tables", cwd=clone)
     text, replaced = re.subn("^select = .*$", "keep-debug = true", project_of(clone), flags=re.M)
     assert replaced == 1
     # The PTX is known by cubins as they were compiled.
@@ -135,7 +134,7 @@ def test_kernels_are_of_the_version_of_tokamax_that_the_wheel_asks_for() -> None
 def whole(built: Path, builder: Environment) -> Path:
     """Give a copy of the example with what is imported from the Tokamax that is installed."""
     clone = shutil.copytree(EXAMPLE, built / "whole", ignore=NOT_SOURCES)
-    builder.succeed("-P", "-m", "pallasc", "import", "tokamax", "-o", "kernels", cwd=clone)
+    builder.succeed("-P", "import_tables.py", cwd=clone)
     listed = builder.succeed("-P", "-m", "pallasc", "list", "kernels", "--json", cwd=clone)
     (clone / "list.json").write_text(listed)
     return clone

@@ -1,4 +1,4 @@
-"""The kernels of specs that `pallasc import tokamax` writes, and the call that each was made of.
+"""The kernels of specs that `import_tables.py` writes, and the call that each was made of.
 
 What such a spec passes to an op is said here once more, as a function of the kernel's parameters:
 Tokamax binds it, as it binds calls of programs, and both have the same key if they are the same.

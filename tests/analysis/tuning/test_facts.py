@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pallasc.analysis.metrics.kernel_metrics import artifact_metrics
-from pallasc.analysis.tuning.facts import facts_of
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.tuning.rules import facts_of
 
 STAGES, TILE_K = 3, 64
 

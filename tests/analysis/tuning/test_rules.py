@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pallasc.analysis.tuning.facts import Facts
-from pallasc.analysis.tuning.rules import MOST_MORE_SPILLS, Point, limit, prune
+from pallasc.tuning.rules import MOST_MORE_SPILLS, Facts, Point, limit, prune
 
 GOOD = Facts(
     digest="0" * 64,

@@ -6,10 +6,10 @@ import random
 from collections.abc import Collection, Mapping
 
 from pallasc.specs.canonical import canonical_text
-from pallasc.specs.loading.tune_results import Results, Start, line_of, parse_results
 from pallasc.specs.spec import variant_id
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Tune
+from pallasc.tuning.results import Results, Start, line_of, parse_results
 
 H100 = Start("5a" * 32, "NVIDIA H100 80GB HBM3", "h100-sxm", "sm_90", "580.95", "2026-11-23", {})
 TUNE = Tune(over={"tile": (64, 128, 256)}, by=("m",))

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from pallasc.specs.tuned.choose import UNSERVED, Losses, choose
+from pallasc.tuning.choose import UNSERVED, Losses, choose
 
 LIMIT = math.log(1.03)
 

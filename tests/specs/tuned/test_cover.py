@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from pallasc.specs.tuned.cover import bits, greedy_cover, smallest_cover
+from pallasc.tuning.choose import greedy_cover, smallest_cover
 
 
 def _union(columns: list[int]) -> int:
@@ -61,7 +61,3 @@ def test_a_search_that_is_ended_says_so_and_still_covers() -> None:
     assert not cover.is_smallest
     assert _union([columns[i] for i in cover.chosen]) == _union(columns)
     assert cover == smallest_cover(columns, most_nodes=3)
-
-
-def test_bits_ascend() -> None:
-    assert list(bits(0b1010_0001)) == [0, 5, 7]

@@ -17,12 +17,11 @@ from made_results import (
     point_id,
 )
 
-from pallasc.errors import CorruptError, NotCachedError, PallascError, SpecError
-from pallasc.specs.loading.tune_results import Results, parse_results
+from pallasc.errors import CorruptError, PallascError, SpecError
 from pallasc.specs.targets import resolve_target
-from pallasc.specs.tuned.pick import KernelRows, TunedKernel, pick, with_model
-from pallasc.specs.tuned.refusals import Job
-from pallasc.specs.tuning import Measured, Row, Tune
+from pallasc.specs.tuning import Row, Tune
+from pallasc.tuning.pick import Picked, TunedKernel, pick, with_model
+from pallasc.tuning.results import Results, parse_results
 
 TIMES = {
     256: {64: 10.0, 128: 10.1, 256: 20.0},
@@ -34,7 +33,7 @@ TIMES = {
 
 def decided(
     *files: Results, tune: Tune = TUNE, rows: tuple[Row, ...] = (), **options: Any
-) -> KernelRows:
+) -> Picked:
     """Return what results decide of the one kernel."""
     ids = {
         own.id for file in files for each in file.contests.values() for own in each.points.values()
@@ -44,17 +43,17 @@ def decided(
     return own
 
 
-def uses(own: KernelRows) -> dict[object, object]:
+def uses(own: Picked) -> dict[object, object]:
     """Return the tile of each row."""
-    return {row.key[0]: row.use["tile"] for row in own.picked.rows}
+    return {row.key[0]: row.use["tile"] for row in own.rows}
 
 
 def test_one_configuration_that_is_near_the_best_everywhere_is_enough() -> None:
     own = decided(made_results(TIMES))
     assert uses(own) == {256: 128, 512: 128, 1024: 128}
-    assert own.picked.is_smallest
-    assert own.picked.worst_loss_percent == pytest.approx(1.0, abs=0.1)
-    row = own.picked.rows[0]
+    assert own.is_smallest
+    assert own.loss_percent()[1] == pytest.approx(1.0, abs=0.1)
+    row = own.rows[0]
     assert (row.gpu, row.artifact) == ("h100-sxm", made_digest(row.key[0], 128))
     assert row.measured is not None
     assert (row.measured.rounds, row.measured.date) == (24, "2026-11-23")
@@ -66,9 +65,9 @@ def test_a_tight_limit_gives_each_key_its_best() -> None:
 
 def test_fewer_configurations_than_the_limit_needs_say_which_keys_lose_more() -> None:
     own = decided(made_results(TIMES), within=0.2, most=1)
-    assert len(own.picked.uses) == 1
-    assert [each.key.key for each in own.picked.beyond] == [(1024,), (256,)]
-    assert own.picked.default == {"tile": 128}
+    assert len(own.uses) == 1
+    assert own.beyond == [(1024,), (256,)]
+    assert own.default == {"tile": 128}
 
 
 def test_what_is_uncertain_does_not_count_as_within() -> None:
@@ -88,7 +87,7 @@ def test_the_order_of_files_and_what_they_are_called_change_nothing() -> None:
 
 def test_rounds_of_one_key_in_two_files_count_together() -> None:
     few = [made_results(TIMES, f"{n}.jsonl", rounds=n) for n in (9, 10)]
-    assert len(decided(few[0]).picked.uses) == 3
+    assert len(decided(few[0]).uses) == 3
     assert uses(decided(*few)) == {256: 128, 512: 128, 1024: 128}
 
 
@@ -100,7 +99,7 @@ def test_equal_numbers_of_different_types_are_different_keys() -> None:
         *made_lines({True: {64: 2.0, 128: 1.0}})[1:],
     ]
     own = decided(parse_results(b"".join(lines), "r"))
-    assert [(row.key, row.use["tile"]) for row in own.picked.rows] == [((1,), 64), ((True,), 128)]
+    assert [(row.key, row.use["tile"]) for row in own.rows] == [((1,), 64), ((True,), 128)]
 
 
 # Buckets and padding.
@@ -120,7 +119,7 @@ def test_a_bucket_gets_one_row_and_exceptions_of_their_own() -> None:
     times[1024] = {64: 14.0, 128: 12.0}
     own = decided(made_results(times), tune=POW2)
     assert uses(own) == {1024: 128, 700: 64, 2048: 128}
-    (bucket,) = [row for row in own.picked.rows if row.key == (1024,)]
+    (bucket,) = [row for row in own.rows if row.key == (1024,)]
     assert bucket.artifact == made_digest(1024, 128)
 
 
@@ -128,16 +127,6 @@ def test_a_key_beyond_the_last_edge_has_a_row_of_its_own() -> None:
     tune = replace(TUNE, buckets={"m": (512, 1024)})
     times = {m: {64: 1.0, 128: 2.0} for m in (500, 900, 3000)}
     assert uses(decided(made_results(times), tune=tune)) == {512: 64, 1024: 64, 3000: 64}
-
-
-def test_keys_that_a_padded_call_of_their_bucket_serves_are_told() -> None:
-    times = {900: {64: 19.7, 128: 25.0}, 700: {64: 12.0, 128: 13.0}, 1024: {64: 20.0, 128: 20.0}}
-    lines = made_results(times, noise=0.0001)
-    tune = replace(POW2, pad={"m": {"a": 0}})
-    # The drift of rounds is in bounds of medians, unlike in pairs.
-    own = decided(lines, tune=tune, within=12)
-    assert [each.key.key for each in own.picked.served if each.padded] == [(900,)]
-    assert not any(each.padded for each in decided(lines, tune=POW2, within=12).picked.served)
 
 
 def test_with_padding_a_bucket_whose_end_was_not_measured_has_no_row() -> None:
@@ -224,7 +213,7 @@ def test_the_same_results_change_nothing_the_second_time() -> None:
 def test_keys_that_were_not_measured_to_the_end_are_told_and_their_rows_stay() -> None:
     old = (Row("h100-sxm", (256,), {"tile": 256}, "b" * 64),)
     own = decided(made_results(TIMES, done=False), rows=old)
-    assert own.picked.kernel.unfinished == [(1024,), (256,), (512,)]
+    assert own.unfinished == [(1024,), (256,), (512,)]
     assert [change.kind for change in own.changes] == ["same"]
 
 
@@ -234,12 +223,11 @@ def test_points_that_failed_or_that_specs_have_no_more_are_not_used() -> None:
     own = decided(made_results(TIMES, failed={point_id(512, 128)}))
     assert uses(own)[512] == 256
     own = decided(made_results(TIMES, failed=all_ids({512: TIMES[512]})))
-    assert (uses(own).keys(), own.picked.kernel.without) == ({256, 1024}, [(512,)])
+    assert (uses(own).keys(), own.without) == ({256, 1024}, [(512,)])
 
 
 # What is refused, by name.
 
-OLDER = Row("h100-sxm", (512,), {"tile": 64}, "d" * 64, "", Measured(1.0, date="2026-11-24"))
 B200 = replace(H100, device="NVIDIA B200", model="b200")
 
 
@@ -267,17 +255,6 @@ def test_an_unknown_model_is_refused_unless_the_specs_know_it() -> None:
     assert with_model(file, [own]).start.model == "h100-pcie"
 
 
-def test_a_device_that_is_not_of_its_model_is_refused() -> None:
-    file = made_results(TIMES, start=replace(H100, device="NVIDIA B200"))
-    with pytest.raises(SpecError, match="its GPU is NVIDIA B200, and its model h100-sxm, which is"):
-        with_model(file, [])
-    assert with_model(made_results(TIMES), []).start == H100
-    own = replace(resolve_target("h100-sxm"), description="NVIDIA B200")
-    assert with_model(file, [own]) is file
-    with pytest.raises(SpecError, match="which is NVIDIA B200"):
-        with_model(made_results(TIMES), [own])
-
-
 def test_a_round_that_two_files_have_is_refused() -> None:
     lines = made_lines(TIMES)
     copy = parse_results(b"".join(lines), "copy.jsonl")
@@ -287,30 +264,6 @@ def test_a_round_that_two_files_have_is_refused() -> None:
     rest = made_lines({256: TIMES[256]}, rounds=9)
     own = parse_results(b"".join(rest), "rest.jsonl")
     assert uses(decided(made_results(TIMES), own))[512] == 128
-
-
-def test_another_job_is_refused() -> None:
-    error = refused(made_results(TIMES), job=Job("job.pallasc", "b" * 64, {}))
-    assert "results.jsonl has results of the job 5a5a5a5a5a5a…, and job.pallasc is bbbb" in str(
-        error
-    )
-
-
-def test_another_artifact_than_the_jobs_is_refused() -> None:
-    artifacts = dict.fromkeys(all_ids(TIMES), "c" * 64)
-    error = refused(made_results(TIMES), job=Job("job.pallasc", H100.job, artifacts))
-    assert isinstance(error, CorruptError)
-    assert f"{point_id(256, 64)} was measured as artifact 0000" in str(error)
-    assert "job.pallasc has cccc" in str(error)
-    error = refused(made_results(TIMES), job=Job("job.pallasc", H100.job, {}))
-    assert "job.pallasc does not have it" in str(error)
-
-
-def test_another_artifact_than_the_specs_compile_to_is_refused() -> None:
-    error = refused(made_results(TIMES), artifacts={point_id(512, 64): "c" * 64})
-    assert isinstance(error, NotCachedError)
-    assert f"{point_id(512, 64)} was measured as artifact 0000" in str(error)
-    assert "it compiles to cccccccccccc… today" in str(error)
 
 
 def test_two_files_with_different_artifacts_of_a_point_are_refused() -> None:
@@ -326,20 +279,11 @@ def test_a_file_whose_end_is_missing_is_refused() -> None:
     assert "results.jsonl: the last line was cut" in str(error)
 
 
-def test_results_that_are_older_than_a_row_are_refused() -> None:
-    error = refused(made_results(TIMES), rows=(OLDER,))
-    assert "the row of h100-sxm, m=512 is of 2026-11-24" in str(error)
-    assert "results.jsonl is older: 2026-11-23" in str(error)
-    assert uses(decided(made_results({256: TIMES[256]}), rows=(OLDER,))) == {256: 64}
-
-
 def test_results_are_as_old_as_their_rounds_and_not_as_a_run_that_found_them_done() -> None:
     later = replace(H100, date="2026-12-24", driver="590.10")
     again = [*made_lines(TIMES), *made_lines({}, start=later)]
     own = decided(parse_results(b"".join(again), "again.jsonl"))
     assert own.changes == decided(made_results(TIMES)).changes
-    error = refused(parse_results(b"".join(again), "again.jsonl"), rows=(OLDER,))
-    assert "again.jsonl is older: 2026-11-23" in str(error)
 
 
 def test_results_of_two_days_change_nothing_the_second_time() -> None:

@@ -1,4 +1,4 @@
-"""Write tables of small calls as Tokamax has them, for `pallasc import tokamax --from FOLDER`.
+"""Write tables of small calls as Tokamax has them, for `import_tables.py --from FOLDER`.
 
 Usage: tokamax_tables.py FOLDER.
 """

@@ -1,8 +1,8 @@
-"""A run: each contest of a job, from its first process to its winner.
+"""Measure a job: each contest, from its first process to its winner.
 
-All that is known is in the file of results, so a run that was cut goes on where it was. What is
-said of a round is written when the round is complete: a round that was cut never was. Before the
-first round all points are launched, and those lose that do not give what most of them give.
+Everything that is known is in the file of results, so a run that was cut goes on where it was. A
+round is written when it is complete; a round that was cut does not count. Before the first round
+all points are launched, and those lose whose results are not what most of them give.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pallasc.errors import PallascError
-from pallasc.runtime.tuning.conditions import Conditions
-from pallasc.runtime.tuning.decisions import Done, Drop, Measure, Rules, decide
-from pallasc.runtime.tuning.job import Match
-from pallasc.runtime.tuning.points import Points, Referee, Setup
-from pallasc.runtime.tuning.processes import PointError
-from pallasc.runtime.tuning.results_file import ResultsFile
-from pallasc.specs.loading.tune_results import Contest
+from pallasc.runtime.device.conditions import Conditions
+from pallasc.tuning.contest import Done, Drop, Measure, Rules, decide
+from pallasc.tuning.points import Match, PointError, Points, Referee, Setup
+from pallasc.tuning.results import Contest, ResultsFile
 
 
 class Listener(Protocol):

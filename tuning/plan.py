@@ -1,30 +1,25 @@
-"""Plan a job: compile all points, drop what is not worth measuring, write the rest as a bundle."""
+"""Write a job: a bundle of the points that `pallasc tune run` measures, with ranks and references.
+
+An ordinary bundle in all else. Rows of a table are left out: a job is what new ones come from.
+
+Plan a job: compile all points, drop what is not worth measuring, write the rest as a bundle.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.analysis.metrics.kernel_metrics import all_metrics
-from pallasc.analysis.tuning.facts import Facts, facts_of
-from pallasc.analysis.tuning.rules import (
-    DEFAULT_SHARE,
-    KINDS,
-    Dropped,
-    Key,
-    Kind,
-    Point,
-    Pruned,
-    prune,
-)
 from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.bundling import WrittenBundle
 from pallasc.compiler.builds.options import DEFAULTS, Options
+from pallasc.compiler.builds.provenance import files_read, origins
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.references.comparison import Samples, sample_references
-from pallasc.compiler.tuning.job import JobPoint, WrittenJob, write_job
 from pallasc.errors import (
     BudgetError,
     CompileError,
@@ -33,14 +28,94 @@ from pallasc.errors import (
     SpecError,
     ToolError,
 )
+from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL, check_level
+from pallasc.specs.bundle.items import Item, item_of
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.plain_text import one_line
-from pallasc.specs.spec import Variant
+from pallasc.specs.spec import Spec, Variant
 from pallasc.specs.tuning import key_text
+from pallasc.specs.user_files import replace_file
+from pallasc.tuning.rules import (
+    DEFAULT_SHARE,
+    KINDS,
+    Dropped,
+    Facts,
+    Key,
+    Kind,
+    Point,
+    Pruned,
+    facts_of,
+    prune,
+)
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.collect import Selection
+    from pallasc.specs.bundle.provenance import Provenance
+
+
+class JobPoint(NamedTuple):
+    """A point of a job: its result, its place among those of its key, what it is compared with."""
+
+    result: VariantResult
+    rank: int
+    samples: Samples
+
+
+class WrittenJob(NamedTuple):
+    """A job that was written, and what it says of its origin."""
+
+    bundle: WrittenBundle
+    provenance: tuple[Provenance, ...]
+
+
+def write_job(
+    points: Sequence[JobPoint],
+    output: Path,
+    *,
+    specs: Sequence[Spec],
+    store: Store,
+    level: int = DEFAULT_LEVEL,
+) -> WrittenJob:
+    """Write a job; the same points give the same bytes.
+
+    Args:
+        points: the points, each with an artifact.
+        output: the file; an existing one is replaced atomically.
+        specs: where the points are from.
+        store: knows what compiling them read.
+        level: compression level of zstd, 1 to 22.
+
+    Raises:
+        SpecError: the file cannot be written, or there is no such level.
+        CorruptError: an artifact is damaged.
+    """
+    results = [point.result for point in points]
+    artifacts = [result.artifact for result in results if result.artifact is not None]
+    read = files_read(results, store)
+    provenance = tuple(origins(specs, artifacts, read=read, ignore=[output]))
+    data = build_bundle(map(_item, points), level=level, provenance=provenance)
+    replace_file(output, data)
+    ids = tuple(result.variant.id for result in results)
+    with open_bundle(data) as bundle:
+        written = WrittenBundle(output, None, ids, len(data), bundle.digest)
+    return WrittenJob(written, provenance)
+
+
+def _item(point: JobPoint) -> Item:
+    variant, artifact = point.result.variant, point.result.artifact
+    if artifact is None or variant.tuning is None:
+        raise ValueError(f"{variant.id} is not a point that was compiled")
+    return item_of(
+        variant.name,
+        dict(variant.params),
+        artifact,
+        vmap=variant.vmap,
+        tuning=replace(variant.tuning, rows=(), rank=point.rank),
+        reference=point.samples.data,
+    )
+
 
 _LISTED = 3
 """Different errors of a key that are named; all of them are told as they come."""

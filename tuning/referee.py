@@ -5,35 +5,17 @@ Reference values cover some elements; what the points of a key give is compared 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pallasc.compiler.references.comparison import Comparison
-    from pallasc.runtime.tuning.job import Match
     from pallasc.specs.artifacts.plan import Binding
     from pallasc.specs.artifacts.signature import Signature
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry
     from pallasc.specs.bundle.reference import Reference
-
-
-@dataclass(frozen=True, slots=True)
-class Judge:
-    """Makes the referees of a job.
-
-    Attributes:
-        bundle: the job.
-        seed: chooses inputs where there are no reference values.
-    """
-
-    bundle: Bundle
-    seed: int
-
-    def __call__(self, match: Match) -> OutputReferee:
-        """Return the referee of a contest."""
-        return OutputReferee(self.bundle, self.seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +51,22 @@ class OutputReferee:
     """Judges the points of one contest.
 
     Attributes:
-        bundle, seed: as of `Judge`.
+        bundle: the job.
+        seed: chooses inputs if there are no reference values.
+        make_inputs: returns the inputs of a point, as `pallasc run` makes them.
         groups: who gives the same as whom, of the points that agree with the reference.
     """
 
     bundle: Bundle
     seed: int
+    make_inputs: Callable[..., Sequence[Any]]
     groups: list[_Group] = field(default_factory=list)
 
     def inputs(self, entry: Entry, signature: Signature) -> list[bytes]:
         """Return the inputs of a point, as `pallasc run` makes them."""
-        from pallasc.cli.launching.operands import make_inputs
-
         reference = self.bundle.reference(entry)
         seed = self.seed if reference is None else reference.seed
-        made = make_inputs(signature, seed=seed, files={}, name=entry.id)
+        made = self.make_inputs(signature, seed=seed, files={}, name=entry.id)
         return [value.data for value in made]
 
     def disagreement(self, entry: Entry, signature: Signature, outputs: Sequence[bytes]) -> str:

@@ -1,12 +1,25 @@
-"""The process of one point: launches one variant, and measures it when it is asked to.
+"""The process of one point: it launches one variant, and measures it when asked to.
 
-Started as `python -P -m pallasc.runtime.tuning.point_process PARENT ANSWERS`. It ends when the run
-does, even if that is killed. `protocol` has what it is asked.
+Started as `python -P -m pallasc.tuning.point_process PARENT ANSWERS`. It ends when the run does,
+even if the run is killed. The two exchange JSON objects, one per line, in turn:
+
+    run:     {"op": "open", "device"}: begin to use a GPU
+    process: {}
+    run:     {"op": "launch", "bundle", "job", "name", "params", "target", "inputs", "outputs"}:
+             load the variant, launch it once, write its outputs
+    process: {"sizes": [bytes of each output]}
+    run:     {"op": "time", "repeats", "cold"}: measure
+    process: {"us": time of a launch}
+    process: {"error", "code"}, in place of any answer: the reason, and the driver's code or 0
+
+`inputs` and `outputs` are descriptors of shared memory: one per input, and one for all outputs, one
+after the other. The process has no other output, and ends at the end of its input.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import mmap
 import os
 import signal
@@ -17,13 +30,34 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import DriverError, PallascError
-from pallasc.runtime.tuning.protocol import decode, encode
 
 if TYPE_CHECKING:
     from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.signature import Signature
+
+
+NO_ROOM = frozenset({2, 46})
+"""The driver's codes where there is no memory for one process more, or it may be the only one."""
+
+
+def encode(message: Mapping[str, object]) -> bytes:
+    """Return a message as one line; the order of its keys is kept."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> dict[str, object]:
+    """Return the message on a line.
+
+    Raises:
+        ValueError: it is not a JSON object.
+    """
+    message = json.loads(line)
+    if not isinstance(message, dict):
+        raise ValueError(f"a message is a JSON object, not a {type(message).__name__}")
+    return message
+
 
 _PR_SET_PDEATHSIG = 1
 

@@ -1,1 +1,0 @@
-"""The command `pallasc import`, one file a subcommand."""

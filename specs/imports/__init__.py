@@ -1,1 +1,0 @@
-"""Specs and tables from other people's tables of tuned kernels."""

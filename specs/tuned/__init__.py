@@ -1,1 +1,0 @@
-"""Which of the measured variants of tuned kernels are used: a smallest set of them, as rows."""

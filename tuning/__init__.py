@@ -1,0 +1,1 @@
+"""Tuned kernels: points planned, measured against each other, and picked as rows of a table."""
