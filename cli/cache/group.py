@@ -41,8 +41,7 @@ def command() -> None:
 for _command in (
     stats.command,
     verify.command,
-    prune.prune_command,
-    prune.clear_command,
+    prune.command,
     export.export_command,
     export.import_command,
     push.command,

@@ -1,4 +1,4 @@
-"""`pallasc cache prune` and `clear`: remove what is no longer needed."""
+"""`pallasc cache prune`: remove what is no longer needed."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ _REASONS = {
         help="Remove what has not been used for this long: 30d, 12h, none.",
     ),
 )
+@click.option("--all", "everything", is_flag=True, help="Remove all, and reset the statistics.")
 @click.option(
     "--remote",
     metavar="URL",
@@ -56,8 +57,9 @@ _REASONS = {
 )
 @store_option
 @json_option("what was removed")
-def prune_command(
+def command(
     dry_run: bool,
+    everything: bool,
     remote: str | None,
     keep: tuple[Path, ...],
     store_root: Path | None,
@@ -69,8 +71,8 @@ def prune_command(
 
     What was used longest ago goes first; a pack, which holds many artifacts, goes whole. What
     --keep names or a running build holds stays, and so does a blob that is younger than five
-    minutes; where that leaves the store over a limit, the output says why. Ends with exit code 4
-    where something cannot be looked at or removed.
+    minutes; where that leaves the store over a limit, the output says why. With --all, only what
+    running builds hold stays. Ends with exit code 4 where something cannot be looked at or removed.
 
     A remote store is pruned only where --remote names it, with --size or --age; its server may
     have a rule for that, which is better. Packs that no catalog names go after a day. Ends with
@@ -93,12 +95,16 @@ def prune_command(
     and with --remote: url, dry_run, packs, unknown (objects that no catalog names), bytes,
     kept_packs, kept_bytes, unread
     """
+    if everything and (remote is not None or keep or size is not None or age is not None):
+        raise click.UsageError("--all takes no --remote, --keep, --size, or --age.")
     if remote is not None:
         if keep:
             raise click.UsageError("--keep is for a local store: leave it or --remote out.")
         return _prune_remote(remote, dry_run, as_json, size=size, age=age)
-    from pallasc.cache.prune import prune
+    from pallasc.cache.prune import clear, prune
 
+    if everything:
+        return _show_pruned(clear(opened(store_root), dry_run=dry_run), as_json)
     keys, store = _locked(keep), opened(store_root)
     pruned = prune(store, limits=read_limits(size, age), keep=keys, dry_run=dry_run)
     return _show_pruned(pruned, as_json)
@@ -162,24 +168,6 @@ def _prune_remote(
     echo(f"{count(done.kept_packs, 'pack')} {stays}: {done.kept_bytes:,} bytes")
     warn(done.unread)
     return ToolError.exit_code if done.unread else 0
-
-
-@click.command("clear", cls=Command)
-@dry_run_option
-@store_option
-@json_option("what was removed")
-def clear_command(dry_run: bool, store_root: Path | None, as_json: bool) -> int:
-    """Remove everything except what running builds hold.
-
-    The statistics start again from zero. Ends with exit code 4 where something cannot be looked at
-    or removed.
-
-    Example:
-      pallasc cache clear --dry-run
-    """
-    from pallasc.cache.prune import clear
-
-    return _show_pruned(clear(opened(store_root), dry_run=dry_run), as_json)
 
 
 def _show_pruned(pruned: Pruned, as_json: bool) -> int:

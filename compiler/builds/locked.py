@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 _REPRODUCE = "See what differs with: pallasc build SPECS --reproduce N"
 _STORED = (
     "The store was modified, or compiling is not deterministic. Empty the store with "
-    "pallasc cache clear, or name another with --store or PALLASC_CACHE_DIR, and build again."
+    "pallasc cache prune --all, or name another with --store or PALLASC_CACHE_DIR, and build again."
 )
 _SPEC_CHANGED = "its spec, or a data file of it, has changed since it was locked"
 _SOURCES_CHANGED = "its sources have changed since it was locked"

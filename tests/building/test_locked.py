@@ -275,8 +275,8 @@ def test_a_record_other_than_the_locked_one_is_refused(project: Any, lock: Lock)
             f"{name} is not the locked artifact: the store has {entry.artifact} under action key "
             f"{entry.action}, and pallasc.lock has {'0' * 64}.\n"
             "  The store was modified, or compiling is not deterministic. Empty the store "
-            "with pallasc cache clear, or name another with --store or PALLASC_CACHE_DIR, and "
-            "build again.",
+            "with pallasc cache prune --all, or name another with --store or PALLASC_CACHE_DIR, "
+            "and build again.",
         )
         compiled = replace(result_of(lookup, variant), status="compiled")
         assert f"{name} is not deterministic: action key" in str(lookup.check(compiled))

@@ -219,7 +219,7 @@ def test_clear_has_its_own_reason_and_the_statistics_begin_anew(
 ) -> None:
     spec, store = own
     run("build", spec, "--store", store)
-    cleared = run("cache", "clear", "--store", store)
+    cleared = run("cache", "prune", "--all", "--store", store)
     assert cleared.code == 0
     assert len(re.findall(r"^removed add: [0-9,]+ bytes$", cleared.out, re.MULTILINE)) == 2
     told = json.loads(run("cache", "stats", "--store", store, "--json").out)
@@ -228,7 +228,7 @@ def test_clear_has_its_own_reason_and_the_statistics_begin_anew(
 
 COMMANDS = (
     ("stats",), ("verify",), ("verify", "--repair"), ("prune",), ("prune", "--dry-run"),
-    ("clear",), ("clear", "--dry-run"),
+    ("prune", "--all"), ("prune", "--all", "--dry-run"),
 )  # fmt: skip
 
 
@@ -281,8 +281,8 @@ def test_a_store_of_another_user_gives_hits_and_cannot_be_pruned(
         store, spec = Path(name) / "store", Path(name) / "kernels.yaml"
         shutil.copy(built.spec, spec)
         shutil.copytree(built.store, store)
-        commands = (("build", spec), ("cache", "stats"), ("cache", "verify"), ("cache", "clear"),
-                    ("cache", "prune", "--size", "1B"))  # fmt: skip
+        commands = (("build", spec), ("cache", "stats"), ("cache", "verify"),
+                    ("cache", "prune", "--all"), ("cache", "prune", "--size", "1B"))  # fmt: skip
         for command in commands:  # so that everything is imported
             run(*command, "--store", store)
         shutil.rmtree(store)
@@ -347,7 +347,7 @@ def test_an_imported_store_is_found_by_every_command(
     assert re.search(r"^packs        1$", run("cache", "stats", "--store", target).out, re.M)
     key = built["variants"][0]["action_key"]
     assert run("inspect", key, "--store", target).out == run("inspect", key, "--store", store).out
-    gone = run("cache", "clear", "--store", target)
+    gone = run("cache", "prune", "--all", "--store", target)
     assert re.search(r"^removed pack [0-9a-f]{12} of 2 artifacts: [0-9,]+ bytes$", gone.out, re.M)
     assert re.search(r"^removed 1 pack, 0 records, 0 blobs, 0 manifests: ", gone.out, re.M)
 

@@ -115,7 +115,7 @@ def test_every_command_refuses_it_and_touches_nothing(
             ("build", spec), ("build", spec, "--frozen"), ("list", spec),
             ("bundle", "create", spec, "-o", tmp_path / "x.pallasc"), ("inspect", spec),
             ("lock", spec), ("cache", "stats"), ("cache", "prune"),
-            ("cache", "prune", "--size", "1B"), ("cache", "clear"),
+            ("cache", "prune", "--size", "1B"), ("cache", "prune", "--all"),
             ("cache", "export", tmp_path / "x.pack"), ("cache", "import", tmp_path / "x.pack"),
         ):  # fmt: skip
             told = run(*command, "--store", root)

@@ -117,7 +117,7 @@ COMMANDS = [
     "cache verify",
     "cache prune --dry-run",
     "cache prune --dry-run --keep {hostile}",
-    "cache clear --dry-run",
+    "cache prune --all --dry-run",
     "run {good}",
     "bench {good} --repeats 1 --warmup 0",
     "targets",
