@@ -68,7 +68,7 @@ class Pair(NamedTuple):
 
     Attributes:
         rounds: in how many rounds both were measured.
-        ratio: median of its time relative to the leader's; 1 where there is no round.
+        ratio: median of its time relative to the leader's; 1 without a round.
         slower: it is known to be slower than the leader.
         faster: it is known to be faster.
         close: the leader is known to be slower than it by no more than a limit, if at all.
@@ -104,7 +104,7 @@ def compare(ratios: Sequence[float], *, within: float, points: int) -> Pair:
 
 
 def is_surely_within(ratios: Sequence[float], percent: float, *, points: int) -> bool:
-    """Tell whether a variant is surely at most so much slower than another.
+    """Return whether a variant is surely at most so much slower than another.
 
     Args:
         ratios: its time over the other's, in each round that had both.

@@ -1,4 +1,4 @@
-"""What `pallasc tune run` measured: lines of JSON, each with a check, in the order of the run.
+"""Results of `pallasc tune run`: lines of JSON, each with a check, in the order of the run.
 
 Schema 1, ASCII, only appended to; each line is canonical JSON (`specs/canonical.py`) and is synced
 to the disk before the next thing is measured:
@@ -25,8 +25,8 @@ to the disk before the next thing is measured:
 * of several points with one id the last counts: one that was launched may fail in a later round.
   Then the points that were dropped by comparison with it, `by`, take part again
 * `outvoted` has a point whose results are not those of most points of its key
-* a retry opens a contest again, done or not: its points, all of which failed, are launched anew,
-  and their times before count. What they failed with stays in the lines before
+* a retry opens a contest again, done or not: its points, all of which failed, are launched
+  again, and their earlier times count. Their earlier failures stay in the file
 * rounds of a contest ascend from 1 without a gap; a line has the times of all that were alive
 * `driver` is NVIDIA's version, `580.95.05`, empty where it is not known
 * a last line without a line feed is what a cut left: it does not count, and is said
@@ -67,7 +67,7 @@ _CHECK_DIGITS = 16
 
 @dataclass(slots=True)
 class PointResults:
-    """What is known of a point of a contest.
+    """The results of a point of a contest.
 
     Attributes:
         id: the variant's id.
@@ -154,7 +154,7 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a run measured, where and when; see the grammar."""
+    """The job, the GPU, and the date of a run; see the grammar."""
 
     job: str
     device: str
@@ -176,7 +176,7 @@ ContestKey = tuple[str, str]
 
 @dataclass(slots=True)
 class Results:
-    """What a file of results holds.
+    """The contents of a file of results.
 
     Attributes:
         file: its path, as messages show it.
@@ -543,7 +543,7 @@ def check_start(found: Start, wanted: Start, shown: str) -> str:
     """Check that a run may go on in a file: same job, same GPU, times of the same kind.
 
     Returns:
-        What to know of the results that are there, "" for nothing.
+        A remark on the results that are there, "" for none.
 
     Raises:
         SpecError: the file has something else.
