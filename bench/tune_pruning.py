@@ -102,7 +102,8 @@ def figures(options: argparse.Namespace) -> Sequence[Figure]:
 def judge(shape: Mapping[str, Any], facts: Sequence[Facts]) -> Judged:
     """Return what becomes of the points of a shape."""
     points = [_point(number, own, facts) for number, own in enumerate(shape["points"])]
-    kept = [points[each.number].facts for each in prune(points).kept]
+    prune(points)
+    kept = [point.facts for point in points if point.rank]
     winner = shape["points"][shape["winner"]]
     return Judged(
         points=len(points),
@@ -116,7 +117,7 @@ def judge(shape: Mapping[str, Any], facts: Sequence[Facts]) -> Judged:
 
 def _point(number: int, artifact: int | None, facts: Sequence[Facts], key: str = "") -> Point:
     if artifact is None:
-        return Point(str(number), (key,), None, ("failed", "it did not compile"))
+        return Point(str(number), (key,), None, rule="failed", why="it did not compile")
     return Point(str(number), (key,), facts[artifact])
 
 
@@ -134,9 +135,9 @@ def _jax(keys: Mapping[str, Sequence[int]], facts: Sequence[Facts]) -> tuple[int
     """Return how many variants are the only one of their key, and what becomes of the others."""
     several = {key: own for key, own in keys.items() if len(own) > 1}
     points = [_point(number, number, facts, key) for key, own in several.items() for number in own]
-    return len(keys) - len(several), Judged(
-        points=len(points), compiled=len(points), kept=len(prune(points).kept)
-    )
+    prune(points)
+    kept = sum(bool(point.rank) for point in points)
+    return len(keys) - len(several), Judged(points=len(points), compiled=len(points), kept=kept)
 
 
 def _dropped(points: int, kept: int) -> float:

@@ -1,16 +1,22 @@
-"""How sure it is that one point is slower than another, from rounds in which both were measured.
+"""The next step of a contest, and how sure it is that one point is slower than another.
 
-Of each round only a sign counts: whether a ratio of two times was above a limit. Times of one round
-are neighbours, so a drift of clocks or temperature is in both and leaves the sign alone; a single
+`decide` is a pure function of what was measured so far, so a run that was cut goes on where it was.
+One point is the leader, and every other is compared with it; a leader stays until another is known
+to be faster. Points that are known to be slower are dropped, and so are points that are tied with
+the leader if others wait for their place. The leader is at most `within` slower than any dropped
+point: it only gives way to a faster one.
+
+Only a sign counts of each round: whether a ratio of two times was above a limit. Times of one round
+are neighbors, so a drift of clocks or temperature is in both and does not change the sign; a single
 time that was disturbed counts no more than any other.
 
-The test is against "the ratio is above the limit in at most half of the rounds", and one may look
-after every round, as often as one likes. Its measure is the likelihood of the signs so far,
-averaged over all shares from a half to one, relative to their likelihood at a half:
+The test is against "the ratio is above the limit in at most half of the rounds", and may be looked
+at after every round. Its measure is the likelihood of the signs so far, averaged over all shares
+from a half to one, relative to their likelihood at a half:
 
     e(n, s) = sum of binomial(n + 1, k) for k from 0 to s, over (n + 1) * binomial(n, s)
 
-for s signs in n rounds. Where the claim is false it is a supermartingale that starts at 1, so the
+for s signs in n rounds. If the claim is false, this is a supermartingale that starts at 1, so the
 chance that it ever reaches 1 / alpha is at most alpha. Sources: J. Ville, Étude critique de la
 notion de collectif, 1939 (the inequality); H. Robbins, Statistical methods related to the law of
 the iterated logarithm, Annals of Mathematical Statistics 41, 1970 (the mixture); A. Ramdas,
@@ -18,20 +24,7 @@ P. Grünwald, V. Vovk and G. Shafer, Game-theoretic statistics and safe anytime-
 Statistical Science 38, 2023 (the name, e-process).
 
 In a contest of n points two claims are made of each but the best, and all of these are right
-together with a chance of at least 1 - alpha where each needs e >= 2 (n - 1) / alpha (Bonferroni).
-
-Whether a variant is surely within a few percent of the best one, told from rounds.
-
-Each round has a time of both, so what slows the GPU for a while slows both, and only whether their
-ratio was below the limit counts. As a run ends when it knows enough, the test is one that may be
-looked at after any round (`evidence`). What is not known is taken for not within.
-
-What happens next in a contest: a pure function of what was measured so far.
-
-So a run that was cut goes on where it was. One point is the leader, and every other is compared
-with it; a leader stays until another is known to be faster. What is known to be slower is dropped,
-as is what is tied with the leader where others wait for its place. Whatever was dropped, the leader
-is at most `within` slower than that: it only ever gives way to what is faster.
+together with a chance of at least 1 - alpha if each needs e >= 2 (n - 1) / alpha (Bonferroni).
 """
 
 from __future__ import annotations
@@ -75,7 +68,7 @@ class Pair(NamedTuple):
 
     Attributes:
         rounds: in how many rounds both were measured.
-        ratio: median of its time relative to the leader's; 1 where there is no round.
+        ratio: median of its time relative to the leader's; 1 without a round.
         slower: it is known to be slower than the leader.
         faster: it is known to be faster.
         close: the leader is known to be slower than it by no more than a limit, if at all.
@@ -111,7 +104,7 @@ def compare(ratios: Sequence[float], *, within: float, points: int) -> Pair:
 
 
 def is_surely_within(ratios: Sequence[float], percent: float, *, points: int) -> bool:
-    """Tell whether a variant is surely at most so much slower than another.
+    """Return whether a variant is surely at most so much slower than another.
 
     Args:
         ratios: its time over the other's, in each round that had both.

@@ -37,7 +37,7 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How a job is run.
+    """A run of a job.
 
     Attributes:
         file: where results go, and what is known already.
@@ -70,7 +70,7 @@ class Run:
                 self._add(match, "retry", ids=failed)
 
     def all(self, matches: Sequence[Match]) -> None:
-        """Run every contest that is not done; where there is none, nothing is written.
+        """Run every contest that is not done; if there is none, nothing is written.
 
         Raises:
             DeviceError: the GPU cannot be used any more.

@@ -1,194 +1,89 @@
-"""Write a job: a bundle of the points that `pallasc tune run` measures, with ranks and references.
+"""Plan a job: compile all points, drop the ones not worth measuring, write the rest as a bundle.
 
-An ordinary bundle in all else. Rows of a table are left out: a job is what new ones come from.
-
-Plan a job: compile all points, drop what is not worth measuring, write the rest as a bundle.
+The bundle has the ranks of points, and values that results are compared with. It has no rows of
+tables: a job is where new ones come from.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pallasc.analysis.metrics.kernel_metrics import all_metrics
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.bundling import WrittenBundle
-from pallasc.compiler.builds.options import DEFAULTS, Options
+from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.provenance import files_read, origins
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.references.comparison import Samples, sample_references
-from pallasc.errors import (
-    BudgetError,
-    CompileError,
-    NotCachedError,
-    PallascError,
-    SpecError,
-    ToolError,
-)
+from pallasc.errors import BudgetError, CompileError, NotCachedError, SpecError, ToolError
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.compress import DEFAULT_LEVEL, check_level
+from pallasc.specs.bundle.compress import DEFAULT_LEVEL
 from pallasc.specs.bundle.items import Item, item_of
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.plain_text import one_line
-from pallasc.specs.spec import Spec, Variant
-from pallasc.specs.tuning import key_text
+from pallasc.specs.spec import Variant
+from pallasc.specs.tuning import Tuning, key_text
 from pallasc.specs.user_files import replace_file
-from pallasc.tuning.rules import (
-    DEFAULT_SHARE,
-    KINDS,
-    Dropped,
-    Facts,
-    Key,
-    Kind,
-    Point,
-    Pruned,
-    facts_of,
-    prune,
-)
+from pallasc.tuning.rules import DEFAULT_SHARE, KINDS, Key, Kind, Point, facts_of, prune
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.collect import Selection
-    from pallasc.specs.bundle.provenance import Provenance
-
-
-class JobPoint(NamedTuple):
-    """A point of a job: its result, its place among those of its key, what it is compared with."""
-
-    result: VariantResult
-    rank: int
-    samples: Samples
-
-
-class WrittenJob(NamedTuple):
-    """A job that was written, and what it says of its origin."""
-
-    bundle: WrittenBundle
-    provenance: tuple[Provenance, ...]
-
-
-def write_job(
-    points: Sequence[JobPoint],
-    output: Path,
-    *,
-    specs: Sequence[Spec],
-    store: Store,
-    level: int = DEFAULT_LEVEL,
-) -> WrittenJob:
-    """Write a job; the same points give the same bytes.
-
-    Args:
-        points: the points, each with an artifact.
-        output: the file; an existing one is replaced atomically.
-        specs: where the points are from.
-        store: knows what compiling them read.
-        level: compression level of zstd, 1 to 22.
-
-    Raises:
-        SpecError: the file cannot be written, or there is no such level.
-        CorruptError: an artifact is damaged.
-    """
-    results = [point.result for point in points]
-    artifacts = [result.artifact for result in results if result.artifact is not None]
-    read = files_read(results, store)
-    provenance = tuple(origins(specs, artifacts, read=read, ignore=[output]))
-    data = build_bundle(map(_item, points), level=level, provenance=provenance)
-    replace_file(output, data)
-    ids = tuple(result.variant.id for result in results)
-    with open_bundle(data) as bundle:
-        written = WrittenBundle(output, None, ids, len(data), bundle.digest)
-    return WrittenJob(written, provenance)
-
-
-def _item(point: JobPoint) -> Item:
-    variant, artifact = point.result.variant, point.result.artifact
-    if artifact is None or variant.tuning is None:
-        raise ValueError(f"{variant.id} is not a point that was compiled")
-    return item_of(
-        variant.name,
-        dict(variant.params),
-        artifact,
-        vmap=variant.vmap,
-        tuning=replace(variant.tuning, rows=(), rank=point.rank),
-        reference=point.samples.data,
-    )
-
 
 _LISTED = 3
-"""Different errors of a key that are named; all of them are told as they come."""
+"""Different errors of a key that its message names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanOptions:
-    """How a job is planned.
-
-    Attributes:
-        share: how many of a key's points are kept at most, as a part of all of them.
-        most: the same as a number, None for no limit.
-        level: compression level of zstd, 1 to 22.
-        build: how points are compiled; it always goes on after a failure.
-    """
-
-    share: float = DEFAULT_SHARE
-    most: int | None = None
-    level: int = DEFAULT_LEVEL
-    build: Options = DEFAULTS
-
-
-class LostKey(NamedTuple):
-    """A key of which no point is left.
+@dataclass(slots=True)
+class Planned:
+    """A planned job.
 
     Attributes:
-        variant: its first point.
-        rules: how many points each rule dropped, in words.
-        reasons: the first lines of their errors, each once.
-    """
-
-    variant: Variant
-    rules: str
-    reasons: tuple[str, ...]
-
-    def error(self) -> CompileError:
-        """Return what is said of it."""
-        key = _key_text(self.variant)
-        place = f"{self.variant.name} {key}".rstrip()
-        return CompileError(
-            f"{place} on {self.variant.target.name}: no point is left: {self.rules}; "
-            f"{_listed(self.reasons)}.",
-            location=self.variant.location,
-            hint="Declare points that compile there, or leave that key out.",
-        )
-
-
-class Planned(NamedTuple):
-    """A job that was planned.
-
-    Attributes:
-        report: of the build; nothing is written where it was interrupted, or no key is left.
-        facts: what is known of each point, None of those that did not compile; in the order of the
-            report's results, as the numbers of `pruned` count.
-        pruned: which points are kept and dropped.
-        samples: the reference values of the points that are kept.
+        report: of the build.
+        points: its points, in the order of the report's results.
+        samples: reference values of the points that are kept, by id.
         untuned: names of kernels that were left out, as they have no `tune`.
-        lost: the keys of which no point is left, in the order of the specs.
-        written: the job of all other keys, None where nothing is written.
+        written: the job; None if the build was interrupted, or no point is left.
     """
 
     report: Report
-    facts: tuple[Facts | None, ...] = ()
-    pruned: Pruned = Pruned((), ())
-    samples: tuple[Samples, ...] = ()
-    untuned: tuple[str, ...] = ()
-    lost: tuple[LostKey, ...] = ()
-    written: WrittenJob | None = None
+    points: list[Point] = field(default_factory=list)
+    samples: dict[str, Samples] = field(default_factory=dict)
+    untuned: Sequence[str] = ()
+    written: WrittenBundle | None = None
+
+    @property
+    def pairs(self) -> list[tuple[Variant, Point]]:
+        """The points with their variants."""
+        return [(r.variant, p) for r, p in zip(self.report.results, self.points, strict=True)]
+
+    @property
+    def keys(self) -> list[list[tuple[Variant, Point]]]:
+        """The points by key, in the order of the specs."""
+        keys: dict[Key, list[tuple[Variant, Point]]] = {}
+        for variant, point in self.pairs:
+            keys.setdefault(point.key, []).append((variant, point))
+        return list(keys.values())
+
+    @property
+    def lost(self) -> list[list[tuple[Variant, Point]]]:
+        """The keys of which no point is left."""
+        return [own for own in self.keys if not any(point.rank for _, point in own)]
 
     @property
     def exit_code(self) -> int:
-        """130 where the build was interrupted, 1 where a key is lost, else 0."""
+        """130 if the build was interrupted, 1 if a key is lost, else 0."""
         return self.report.exit_code if self.report.interrupted else int(bool(self.lost))
+
+
+def tuning_of(variant: Variant) -> Tuning:
+    """Return how the kernel of a variant is tuned; it must be."""
+    if variant.tuning is None:
+        raise ValueError(f"{variant.id} is not of a tuned kernel")
+    return variant.tuning
 
 
 def plan_job(
@@ -196,16 +91,20 @@ def plan_job(
     output: Path,
     *,
     store: Store,
-    options: PlanOptions,
+    options: Options,
+    share: float = DEFAULT_SHARE,
+    most: int | None = None,
     on_event: OnEvent = lambda event: None,
 ) -> Planned:
-    """Compile points, choose among them, and write the job.
+    """Compile points, choose among them, and write the job; the same points give the same bytes.
 
     Args:
         selection: all points, and their specs.
         output: the file of the job; an existing one is replaced atomically.
         store: the store to read and to add to.
-        options: see `PlanOptions`.
+        options: how points are compiled.
+        share: how many of a key's points are kept at most, from 0 to 1.
+        most: the same as a number.
         on_event: callback for the progress of the build.
 
     Raises:
@@ -214,116 +113,99 @@ def plan_job(
         NotCachedError: something has to be compiled, and must not be.
         CorruptError: an artifact is damaged.
     """
-    check_level(options.level)
     if output.is_dir() or not output.name:
         raise SpecError(f"{output} is a folder.", hint="Name the file to write.")
     tuned = [variant for variant in selection.variants if variant.tuning is not None]
-    untuned = sorted({v.name for v in selection.variants if v.tuning is None})
     if not tuned:
         raise SpecError(
             "no kernel of these specs is tuned: there is nothing to choose from.",
-            hint="Say with `tune: {over: …}` which parameters change only the speed.",
+            hint="Name the parameters that change only the speed: `tune: {over: …}`.",
         )
-    report = build(tuned, store=store, options=options.build, on_event=on_event)
-    if report.interrupted:
-        return Planned(report)
-    _raise_of_machine(report)
-    facts = _facts(report)
-    points = [_point(result, own) for result, own in zip(report.results, facts, strict=True)]
-    pruned = prune(points, share=options.share, most=options.most)
-    lost = tuple(_lost_keys(report.results, points, pruned))
-    kept = [report.results[each.number] for each in pruned.kept]
-    if not kept:
-        return Planned(report, tuple(facts), pruned, (), tuple(untuned), lost)
-    samples = sample_references(
-        [(r.variant, r.artifact.plan) for r in kept if r.artifact is not None],
-        memory_bytes=options.build.memory_bytes,
-    )
-    chosen = zip(kept, pruned.kept, samples, strict=True)
-    written = write_job(
-        [JobPoint(result, own.rank, values) for result, own, values in chosen],
-        output,
-        specs=selection.specs,
-        store=store,
-        level=options.level,
-    )
-    return Planned(report, tuple(facts), pruned, tuple(samples), tuple(untuned), lost, written)
-
-
-def counts(pruned: Pruned) -> Mapping[Kind, int]:
-    """Return how many points each rule dropped, in the order of the rules."""
-    found = Counter(each.kind for each in pruned.dropped)
-    return {kind: found[kind] for kind in KINDS if found[kind]}
-
-
-def _raise_of_machine(report: Report) -> None:
-    """Raise the first failure that says something of this machine, not of the point.
-
-    Raises:
-        ToolError: a tool is missing.
-        NotCachedError: something has to be compiled, and must not be.
-    """
-    for result in report.failed:
-        if isinstance(result.error, ToolError | NotCachedError):
+    planned = Planned(build(tuned, store=store, options=options, on_event=on_event))
+    planned.untuned = sorted({v.name for v in selection.variants if v.tuning is None})
+    if planned.report.interrupted:
+        return planned
+    for result in planned.report.failed:
+        if isinstance(result.error, ToolError | NotCachedError):  # of this machine, not of a point
             raise result.error
+    planned.points = _points(planned.report.results)
+    prune(planned.points, share=share, most=most)
+    results = zip(planned.report.results, planned.points, strict=True)
+    kept = [(result, point) for result, point in results if point.rank]
+    samples = sample_references(
+        [(r.variant, r.artifact.plan) for r, _ in kept if r.artifact is not None],
+        memory_bytes=options.memory_bytes,
+    )
+    planned.samples = {point.id: own for (_, point), own in zip(kept, samples, strict=True)}
+    if kept:
+        read = files_read([result for result, _ in kept], store)
+        artifacts = [result.artifact for result, _ in kept if result.artifact is not None]
+        origin = origins(selection.specs, artifacts, read=read, ignore=[output])
+        items = [_item(result, point.rank, planned.samples[point.id]) for result, point in kept]
+        data = build_bundle(items, level=DEFAULT_LEVEL, provenance=tuple(origin))
+        replace_file(output, data)
+        with open_bundle(data) as bundle:
+            ids = tuple(planned.samples)
+            planned.written = WrittenBundle(output, None, ids, len(data), bundle.digest)
+    return planned
 
 
-def _facts(report: Report) -> list[Facts | None]:
-    artifacts = [result.artifact for result in report.results if result.artifact is not None]
+def _points(results: Sequence[VariantResult]) -> list[Point]:
+    artifacts = [result.artifact for result in results if result.artifact is not None]
     metrics = all_metrics(artifacts)
-    known = {each.digest: facts_of(each, metrics[each.digest]) for each in artifacts}
-    return [known[r.artifact.digest] if r.artifact is not None else None for r in report.results]
+    facts = {own.digest: facts_of(own, metrics[own.digest]) for own in artifacts}
+    points = []
+    for result in results:
+        variant, tuning = result.variant, tuning_of(result.variant)
+        key = (variant.name, variant.target.name, *tuning.key_of(dict(variant.params)))
+        point = Point(variant.id, key, None, tuning.is_default or bool(tuning.rows))
+        if result.artifact is not None:
+            point.facts = facts[result.artifact.digest]
+        else:
+            point.drop(*_failure(result))
+        points.append(point)
+    return points
 
 
-def _point(result: VariantResult, facts: Facts | None) -> Point:
-    variant = result.variant
-    tuning = variant.tuning
-    stays = tuning is not None and (tuning.is_default or bool(tuning.rows))
-    failure = None if facts is not None else _failure(result.error)
-    return Point(variant.id, key_of(variant), facts, failure, stays)
-
-
-def key_of(variant: Variant) -> Key:
-    """Return what is equal for the points that are alternatives."""
-    if variant.tuning is None:
-        return (variant.name, variant.target.name)
-    return (variant.name, variant.target.name, *variant.tuning.key_of(dict(variant.params)))
-
-
-def _failure(error: PallascError | None) -> tuple[Kind, str]:
+def _failure(result: VariantResult) -> tuple[Kind, str]:
     """Return the rule that a failure falls under, and its first line."""
-    text = one_line(error.message.splitlines()[0]) if error and error.message else "it failed"
-    if isinstance(error, BudgetError):
+    message = result.error.message if result.error is not None else ""
+    text = one_line(message.splitlines()[0]) if message else "it failed"
+    if isinstance(result.error, BudgetError):
         return "budget", text
     return ("shared memory" if "shared memory" in text.lower() else "failed"), text
 
 
-def _lost_keys(
-    results: Sequence[VariantResult], points: Sequence[Point], pruned: Pruned
-) -> Iterator[LostKey]:
-    alive = {points[each.number].key for each in pruned.kept}
-    keys: dict[Key, list[Dropped]] = {}
-    for each in pruned.dropped:
-        if points[each.number].key not in alive:
-            keys.setdefault(points[each.number].key, []).append(each)
-    for dropped in keys.values():
-        reasons = tuple(dict.fromkeys(each.why for each in dropped))
-        yield LostKey(results[dropped[0].number].variant, _totals(dropped), reasons)
+def _item(result: VariantResult, rank: int, samples: Samples) -> Item:
+    variant = result.variant
+    if result.artifact is None:
+        raise ValueError(f"{variant.id} was not compiled")
+    return item_of(
+        variant.name,
+        dict(variant.params),
+        result.artifact,
+        vmap=variant.vmap,
+        tuning=replace(tuning_of(variant), rows=(), rank=rank),
+        reference=samples.data,
+    )
 
 
-def _listed(reasons: Sequence[str]) -> str:
-    """Return the first reasons, and how many more there are."""
+def counts(points: Sequence[Point]) -> Mapping[Kind, int]:
+    """Return how many points each rule dropped, in the order of the rules."""
+    rules = [point.rule for point in points]
+    return {kind: rules.count(kind) for kind in KINDS if kind in rules}
+
+
+def lost_error(own: Sequence[tuple[Variant, Point]]) -> CompileError:
+    """Return the error of a key of which no point is left."""
+    variant, tuning = own[0][0], tuning_of(own[0][0])
+    place = f"{variant.name} {key_text(tuning.by, tuning.key_of(dict(variant.params)))}".rstrip()
+    totals = [f"{n} {KINDS[kind]}" for kind, n in counts([point for _, point in own]).items()]
+    reasons = list(dict.fromkeys(point.why.rstrip(".") for _, point in own))
     more = [f"and {len(reasons) - _LISTED:,} more"] if len(reasons) > _LISTED else []
-    return "; ".join([*(reason.rstrip(".") for reason in reasons[:_LISTED]), *more])
-
-
-def _key_text(variant: Variant) -> str:
-    if variant.tuning is None:
-        return ""
-    return key_text(variant.tuning.by, variant.tuning.key_of(dict(variant.params)))
-
-
-def _totals(dropped: Sequence[Dropped]) -> str:
-    """Return `12 did not compile, 3 took too much shared memory`."""
-    found = Counter(each.kind for each in dropped)
-    return ", ".join(f"{found[kind]} {KINDS[kind]}" for kind in KINDS if found[kind])
+    return CompileError(
+        f"{place} on {variant.target.name}: no point is left: {', '.join(totals)}; "
+        f"{'; '.join([*reasons[:_LISTED], *more])}.",
+        location=variant.location,
+        hint="Declare points that compile there, or leave that key out.",
+    )

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 NO_ROOM = frozenset({2, 46})
-"""The driver's codes where there is no memory for one process more, or it may be the only one."""
+"""The driver's codes if there is no memory for another process, or only one may use the GPU."""
 
 
 def encode(message: Mapping[str, object]) -> bytes:
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 class _State:
-    """What was opened and loaded so far."""
+    """The GPU and the point that were opened and loaded so far."""
 
     device: Device
     point: Point

@@ -39,7 +39,7 @@ _KILL_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What competes for one key: the likeliest point first.
+    """The points that compete for one key, the likeliest first.
 
     Attributes:
         kernel: the kernel.
@@ -57,12 +57,12 @@ class Match:
 
     @property
     def contest_key(self) -> ContestKey:
-        """What its results are found by."""
+        """The key of its results."""
         return contest_key(self.kernel, self.key, self.at)
 
     @property
     def text(self) -> str:
-        """What messages call it: `matmul m=1024, dtype=bf16`."""
+        """Its name in messages: `matmul m=1024, dtype=bf16`."""
         names, values = (*self.by, *self.at), (*self.key, *self.at.values())
         return f"{self.kernel} {key_text(names, values)}".rstrip()
 
@@ -316,7 +316,7 @@ class Referee(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How the points of a job are launched and measured.
+    """Settings of launches and measurements.
 
     Attributes:
         bundle: the job.
@@ -366,7 +366,7 @@ class Points:
                 self._process(name)
 
     def was_launched(self, name: str) -> bool:
-        """Tell whether a point was launched once, and its outputs were right."""
+        """Return whether a point was launched once, and its outputs were right."""
         return name in self._judged
 
     def launch(self, name: str) -> None:
@@ -467,7 +467,7 @@ class Points:
                 raise
             raise DeviceError(
                 f"GPU {self._setup.ordinal} cannot be used by a new process: {error.why}",
-                hint="See nvidia-smi. What was measured is kept; the same command goes on from it.",
+                hint="See nvidia-smi. The results so far are kept; the same command goes on.",
             ) from None
 
     def _input_memory(self, name: str, signature: Signature) -> list[int]:

@@ -1,6 +1,6 @@
-"""Judge the outputs of points: by reference values of the job, and by what most points give.
+"""Judge the outputs of points: by reference values of the job, and by a vote of the points.
 
-Reference values cover some elements; what the points of a key give is compared in all of them.
+Reference values cover some elements; outputs of the points of a key are compared in all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Group:
         ids: of the points.
         bindings: the outputs.
         outputs: their bytes.
-        tolerance: within which results are the same, None where there is no reference.
+        tolerance: within which results are equal, None without a reference.
     """
 
     ids: list[str]
@@ -144,7 +144,7 @@ def _beside_reference(
 def _text(
     binding: Binding, compared: Comparison, whose: str, positions: Sequence[int] | None = None
 ) -> str:
-    """Return the first difference of an output in words, "" where there is none.
+    """Return the first difference of an output in words, "" if there is none.
 
     Args:
         binding: the output.

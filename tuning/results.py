@@ -1,4 +1,4 @@
-"""What `pallasc tune run` measured: lines of JSON, each with a check, in the order of the run.
+"""Results of `pallasc tune run`: lines of JSON, each with a check, in the order of the run.
 
 Schema 1, ASCII, only appended to; each line is canonical JSON (`specs/canonical.py`) and is synced
 to the disk before the next thing is measured:
@@ -25,15 +25,13 @@ to the disk before the next thing is measured:
 * of several points with one id the last counts: one that was launched may fail in a later round.
   Then the points that were dropped by comparison with it, `by`, take part again
 * `outvoted` has a point whose results are not those of most points of its key
-* a retry opens a contest again, done or not: its points, all of which failed, are launched anew,
-  and their times before count. What they failed with stays in the lines before
+* a retry opens a contest again, done or not: its points, all of which failed, are launched
+  again, and their earlier times count. Their earlier failures stay in the file
 * rounds of a contest ascend from 1 without a gap; a line has the times of all that were alive
 * `driver` is NVIDIA's version, `580.95.05`, empty where it is not known
 * a last line without a line feed is what a cut left: it does not count, and is said
 
 Schema 1 is the first.
-
-A file of results while a run writes it: what is in it is on the disk before anything goes on.
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ _CHECK_DIGITS = 16
 
 @dataclass(slots=True)
 class PointResults:
-    """What is known of a point of a contest.
+    """The results of a point of a contest.
 
     Attributes:
         id: the variant's id.
@@ -156,7 +154,7 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a run measured, where and when; see the grammar."""
+    """The job, the GPU, and the date of a run; see the grammar."""
 
     job: str
     device: str
@@ -178,7 +176,7 @@ ContestKey = tuple[str, str]
 
 @dataclass(slots=True)
 class Results:
-    """What a file of results holds.
+    """The contents of a file of results.
 
     Attributes:
         file: its path, as messages show it.
@@ -235,7 +233,7 @@ def _check_of(record: Mapping[str, object]) -> str:
 
 
 def read_results(path: Path) -> Results:
-    """Return what a file of results holds.
+    """Return the contents of a file of results.
 
     Raises:
         SpecError: it cannot be read, is something else, or has another schema.
@@ -246,12 +244,19 @@ def read_results(path: Path) -> Results:
 
 
 def parse_results(data: bytes, shown: str) -> Results:
-    """Return what the content of a file of results holds; see `read_results`."""
+    """Return the contents of a file of results; see `read_results`."""
     whole, _, tail = data.rpartition(b"\n")
     lines = whole.split(b"\n") if len(tail) < len(data) else []
-    if not lines:
+    results: Results | None = None
+    for number, line in enumerate(lines, 1):
+        with _naming(Location(shown, number)):
+            record = _record(line, shown, number)
+            if record["kind"] == "start":
+                results = _started(_start(record), results, shown)
+            elif results is not None:
+                add_record(record, results)
+    if results is None:
         raise _not_results(shown)
-    results = _Parser(shown).parse(lines)
     results.whole_bytes = len(data) - len(tail)
     if tail:
         results.torn = (
@@ -262,7 +267,7 @@ def parse_results(data: bytes, shown: str) -> Results:
 
 
 def contest_key(kernel: str, key: Sequence[Scalar], at: Mapping[str, Scalar]) -> ContestKey:
-    """Return what a contest is found by; 1 and true are two."""
+    """Return the key by which a contest is found; 1 and true differ."""
     return kernel, canonical_json([list(key), dict(at)]).decode()
 
 
@@ -273,61 +278,40 @@ def _not_results(shown: str) -> SpecError:
     )
 
 
-class _Parser:
-    """Reads the lines of a file in order."""
+def _record(line: bytes, shown: str, number: int) -> Mapping[str, object]:
+    """Return the record of a line without its check; the first must be a start."""
+    try:
+        record = dict(as_object(parse_json(line)))
+        kind, check = as_text(record["kind"]), as_text(record.pop("check"))
+    except (CorruptError, LookupError, TypeError):
+        if number == 1:
+            raise _not_results(shown) from None
+        raise
+    if number == 1 and kind != "start":
+        raise _not_results(shown)
+    # Another schema may have other checks.
+    if kind == "start" and record.get("schema") != RESULTS_SCHEMA:
+        raise SpecError(
+            f"the results have schema {record.get('schema')!r}, and this pallasc reads "
+            f"{RESULTS_SCHEMA}.",
+            location=Location(shown, number),
+            hint="Measure again with pallasc tune run, or use the pallasc that wrote them.",
+        )
+    if check != _check_of(record):
+        raise ValueError("the line does not match its check: the file was changed or damaged")
+    return record
 
-    def __init__(self, shown: str) -> None:
-        self._shown = shown
-        self._line = 0
 
-    def parse(self, lines: Sequence[bytes]) -> Results:
-        """Return what the lines hold, of which the first must be a start."""
-        results: Results | None = None
-        for self._line, line in enumerate(lines, 1):
-            with self._naming():
-                record = self._record(line)
-                kind = as_text(record["kind"])
-                if kind == "start":
-                    results = _started(_start(record), results, self._shown)
-                elif results is not None:
-                    add_record(record, results)
-        if results is None:
-            raise _not_results(self._shown)
-        return results
-
-    def _record(self, line: bytes) -> Mapping[str, object]:
-        try:
-            record = dict(as_object(parse_json(line)))
-            kind, check = record["kind"], as_text(record.pop("check"))
-        except (CorruptError, LookupError, TypeError):
-            if self._line == 1:
-                raise _not_results(self._shown) from None
-            raise
-        if self._line == 1 and kind != "start":
-            raise _not_results(self._shown)
-        # Another schema may have other checks.
-        if kind == "start" and record.get("schema") != RESULTS_SCHEMA:
-            raise SpecError(
-                f"the results have schema {record.get('schema')!r}, and this pallasc reads "
-                f"{RESULTS_SCHEMA}.",
-                location=Location(self._shown, self._line),
-                hint="Measure again with pallasc tune run, or use the pallasc that wrote them.",
-            )
-        if check != _check_of(record):
-            raise ValueError("the line does not match its check: the file was changed or damaged")
-        return record
-
-    @contextmanager
-    def _naming(self) -> Iterator[None]:
-        """Turn what is wrong with a line into an error that names it."""
-        hint = "Restore the file, or remove this line and those after it, and measure again."
-        place = Location(self._shown, self._line)
-        try:
-            yield
-        except CorruptError as error:
-            raise CorruptError(error.message, location=place, hint=hint) from error
-        except (LookupError, TypeError, ValueError) as error:
-            raise CorruptError(f"{fault(error)}.", location=place, hint=hint) from error
+@contextmanager
+def _naming(place: Location) -> Iterator[None]:
+    """Turn an error of a line into one that names it."""
+    hint = "Restore the file, or remove this line and those after it, and measure again."
+    try:
+        yield
+    except CorruptError as error:
+        raise CorruptError(error.message, location=place, hint=hint) from error
+    except (LookupError, TypeError, ValueError) as error:
+        raise CorruptError(f"{fault(error)}.", location=place, hint=hint) from error
 
 
 def _start(record: Mapping[str, object]) -> Start:
@@ -520,10 +504,10 @@ class ResultsFile:
 
 @contextmanager
 def open_results(path: Path, start: Start) -> Iterator[ResultsFile]:
-    """Give the file that a run writes: a new one, or that of a run before of the same job and GPU.
+    """Open the file that a run writes: a new one, or the file of a run of the same job and GPU.
 
-    What a cut left at its end is removed; a file that was cut within its first line starts anew. A
-    whole file gets its next start with the first record, and none where nothing is left to do.
+    A last line that was cut is removed. A whole file gets its next start with the first record, and
+    none if nothing is left to do.
 
     Raises:
         SpecError: the file has something else, and stays as it is; another run writes it, or it
@@ -536,42 +520,30 @@ def open_results(path: Path, start: Start) -> Iterator[ResultsFile]:
     try:
         with _refusing(path):
             _lock(descriptor, path)
-            line = line_of(start.to_json())
-            size = os.fstat(descriptor).st_size
-            torn = _torn_start(descriptor, size, line)
         before, remark = None, ""
-        if size and not torn:
+        if os.fstat(descriptor).st_size:
             before = read_results(path)
             remark = check_start(before.start, start, str(path))
         if before is not None and not before.torn:
             yield ResultsFile(descriptor, before, resumed=True, remark=remark, start=start)
             return
+        line = line_of(start.to_json())
         with _refusing(path):
             os.ftruncate(descriptor, before.whole_bytes if before else 0)
             _append(descriptor, line)
             _sync_folder(path)
         results = before or parse_results(line, str(path))
         results.start, results.ended = start, ""
-        if torn:
-            results.torn = f"{path} was cut after {size} bytes of its first line; it starts anew."
         yield ResultsFile(descriptor, results, resumed=before is not None, remark=remark)
     finally:
         os.close(descriptor)
-
-
-def _torn_start(descriptor: int, size: int, line: bytes) -> bool:
-    """Tell whether a file has nothing but the beginning of a first line, of a run on such a GPU."""
-    head = line[: line.index(b'"check":"') + len(b'"check":"')]
-    data = os.pread(descriptor, 2 * len(line), 0)
-    is_whole = size > len(data) or b"\n" in data
-    return bool(data) and not is_whole and data[: len(head)] == head[: len(data)]
 
 
 def check_start(found: Start, wanted: Start, shown: str) -> str:
     """Check that a run may go on in a file: same job, same GPU, times of the same kind.
 
     Returns:
-        What to know of the results that are there, "" for nothing.
+        A remark on the results that are there, "" for none.
 
     Raises:
         SpecError: the file has something else.

@@ -1,40 +1,35 @@
-"""What is known of a point without a GPU: the figures that rules and ranks are computed from.
-
-A point may launch several kernels. What a launch does is added up; what it needs of a
-multiprocessor is that of the launch whose bound is longest, as that one decides the time.
-
-The order of the points of a key by what is known without a GPU.
-
-A score is a sum of weights times logarithms of figures relative to the other points of the key, so
-that only what differs between them counts. It is no time: it has no unit, and scores of two keys
-say nothing of each other.
-
-The weights were fitted, by pairwise logistic regression, to the winners that Tokamax 0.0.17
-publishes for H100 and B200, half of the sampled shapes; `bench/tune_pruning.py` judges them by the
-others. They say: large tiles, so that a grid has few blocks, but few spills; deep pipelines that
-fill shared memory; and rather one tile a block than persistent blocks. Instructions, bytes, warps,
-operations of a tile and the bound changed little besides, and have no weight.
-
-Which points of a key are worth measuring: rules over what is known without a GPU.
+"""Choose the points of a key that are worth measuring, by what is known without a GPU.
 
 Points of a key, the same values of `tune.by` on one target, are judged against each other:
 
-* a point that did not compile, breaks its budget or takes more shared memory than a block may have
+* a point that did not compile, breaks its budget, or takes more shared memory than a block may have
   is dropped
 * of points with one artifact the first is kept
-* a point whose threads spill more than `MOST_MORE_SPILLS` bytes beyond the least of its key is
-  dropped. No number of bytes is too many by itself: where head dimensions are large, Tokamax's
-  fastest configurations of attention spill kilobytes, and the others spill more
-* of the rest the best by `ranking` are kept, at most a share of all points of the key
+* a point whose threads spill more than `MOST_MORE_SPILLS` bytes more than the least of its key is
+  dropped. No number of bytes is too many by itself: for large head dimensions, Tokamax's fastest
+  configurations of attention spill kilobytes, and the others spill more
+* of the rest the best by rank are kept, at most a share of all points of the key
 
-The default of the spec, and what its table uses already, are kept where they compile: what is new
-is compared with them. They count within the share, but one more is kept in any case.
+The default of the spec, and what its table uses already, are kept if they compile: new points are
+compared with them. They count within the share, but one more is kept in any case.
+
+A rank comes from a score: a sum of weights times logarithms of figures relative to the other points
+of the key. It is no time: it has no unit, and scores of two keys cannot be compared. The weights
+were fitted, by pairwise logistic regression, to the winners that Tokamax 0.0.17 publishes for H100
+and B200, half of the sampled shapes; `bench/tune_pruning.py` judges them by the others. They prefer
+large tiles, so that a grid has few blocks, but few spills; deep pipelines that fill shared memory;
+and one tile per block over persistent blocks. Instructions, bytes, warps, operations of a tile and
+the bound changed little, and have no weight.
+
+A point may launch several kernels. The work of all launches is added up; the needs of a
+multiprocessor are those of the launch with the longest bound, as that one decides the time.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
@@ -194,7 +189,7 @@ KINDS: Mapping[Kind, str] = {
 """Why points are dropped, in the order of the rules, as the summary counts them."""
 
 MOST_MORE_SPILLS = 1024
-"""Bytes of a thread, stores and loads. Tokamax's published winners for H100 spill up to 668 more
+"""Bytes per thread, stores and loads. Tokamax's published winners for H100 spill up to 668 more
 than the least of their key, where larger tiles are worth it; this is half as much again."""
 
 DEFAULT_SHARE = 0.5
@@ -202,66 +197,50 @@ DEFAULT_SHARE = 0.5
 Key = tuple[object, ...]
 
 
-class Point(NamedTuple):
-    """A point as the rules see it.
+@dataclass(slots=True)
+class Point:
+    """A point, and what the rules decide on it.
 
     Attributes:
         id: the variant's id.
         key: equal for the points that are alternatives.
-        facts: what is known of it; None where there is no artifact.
-        failure: why there is none, and the text that says so.
-        stays: it is kept in any case, if it compiled.
+        facts: its figures; None if there is no artifact.
+        stays: whether it is kept in any case, if it compiled.
+        rule: the rule that drops it, None if it is kept; given if there is no artifact.
+        why: the reason in words.
+        rank: its place in its key, from 1; 0 if it is dropped.
     """
 
     id: str
     key: Key
     facts: Facts | None
-    failure: tuple[Kind, str] | None = None
     stays: bool = False
+    rule: Kind | None = None
+    why: str = ""
+    rank: int = 0
 
-
-class Dropped(NamedTuple):
-    """A point that is not measured: its number, the rule, and why in words."""
-
-    number: int
-    kind: Kind
-    why: str
-
-
-class Kept(NamedTuple):
-    """A point that is measured: its number, and its place in its key, from 1."""
-
-    number: int
-    rank: int
-
-
-class Pruned(NamedTuple):
-    """What the rules leave: both in the order of the points."""
-
-    kept: tuple[Kept, ...]
-    dropped: tuple[Dropped, ...]
+    def drop(self, rule: Kind, why: str) -> None:
+        """Drop the point."""
+        self.rule, self.why = rule, why
 
 
 def prune(
     points: Sequence[Point], *, share: float = DEFAULT_SHARE, most: int | None = None
-) -> Pruned:
-    """Return which points are kept, with their ranks, and which are dropped.
+) -> None:
+    """Drop points, and rank the others.
 
     Args:
         points: the points of all keys, in the order of the specs.
         share: how many of a key's points are kept at most, from 0 to 1.
         most: the same as a number.
     """
-    keys: dict[Key, list[int]] = {}
-    for number, point in enumerate(points):
-        keys.setdefault(point.key, []).append(number)
-    kept: list[Kept] = []
-    dropped: list[Dropped] = []
-    for numbers in keys.values():
-        left, gone = _prune_key(points, numbers, limit(len(numbers), share, most))
-        kept += left
-        dropped += gone
-    return Pruned(tuple(sorted(kept)), tuple(sorted(dropped)))
+    keys: dict[Key, list[Point]] = {}
+    for point in points:
+        keys.setdefault(point.key, []).append(point)
+    for own in keys.values():
+        _drop_equal([point for point in own if point.rule is None])
+        _drop_spilling([point for point in own if point.rule is None])
+        _rank([point for point in own if point.rule is None], limit(len(own), share, most))
 
 
 def limit(count: int, share: float, most: int | None) -> int:
@@ -270,87 +249,45 @@ def limit(count: int, share: float, most: int | None) -> int:
     return part if most is None else min(part, most)
 
 
-def _prune_key(
-    points: Sequence[Point], numbers: Sequence[int], at_most: int
-) -> tuple[list[Kept], list[Dropped]]:
-    """Return what is left of the points of one key, and what is not."""
-    dropped = [*_failed(points, numbers)]
-    left = _without(numbers, dropped)
-    for rule in (_equal, _spilling):
-        found = [*rule(points, left)]
-        left = _without(left, found)
-        dropped += found
-    ordered = _ranked(points, left)
-    chosen = _chosen(points, ordered, at_most)
-    kept = [number for number in ordered if number in chosen]
-    limited = _limited(points, ordered, at_most)
-    dropped += [
-        Dropped(number, "rank", f"rank {place} of {len(ordered)}; {limited}")
-        for place, number in enumerate(ordered, 1)
-        if number not in chosen
-    ]
-    return [Kept(number, rank) for rank, number in enumerate(kept, 1)], dropped
+def _drop_equal(points: Sequence[Point]) -> None:
+    """Drop points with the artifact of another one: of one that stays, else of the first."""
+    first: dict[str, Point] = {}
+    for point in sorted(points, key=lambda point: not point.stays):
+        other = first.setdefault(_facts(point).digest, point)
+        if other is not point:
+            point.drop("equal", f"the same artifact as {other.id}")
 
 
-def _without(numbers: Iterable[int], dropped: Iterable[Dropped]) -> list[int]:
-    gone = {each.number for each in dropped}
-    return [number for number in numbers if number not in gone]
-
-
-def _failed(points: Sequence[Point], numbers: Iterable[int]) -> Iterable[Dropped]:
-    for number in numbers:
-        failure = points[number].failure
-        if failure is not None:
-            yield Dropped(number, *failure)
-
-
-def _equal(points: Sequence[Point], numbers: Sequence[int]) -> Iterable[Dropped]:
-    """Yield the points whose artifact another one gives: that which stays, else the first."""
-    first: dict[str, int] = {}
-    for number in sorted(numbers, key=lambda number: (not points[number].stays, number)):
-        digest = _facts(points[number]).digest
-        other = first.setdefault(digest, number)
-        if other != number:
-            yield Dropped(number, "equal", f"the same artifact as {points[other].id}")
-
-
-def _spilling(points: Sequence[Point], numbers: Sequence[int]) -> Iterable[Dropped]:
-    known = [spills for n in numbers if (spills := _facts(points[n]).spill_bytes) is not None]
+def _drop_spilling(points: Sequence[Point]) -> None:
+    known = [own for point in points if (own := _facts(point).spill_bytes) is not None]
     least = min(known, default=0)
-    for number in numbers:
-        spills = _facts(points[number]).spill_bytes or 0
-        if spills > least + MOST_MORE_SPILLS and not points[number].stays:
-            why = f"spills {spills:,} bytes a thread, and others of its key {least:,}"
-            yield Dropped(number, "spills", why)
+    for point in points:
+        spills = _facts(point).spill_bytes or 0
+        if spills > least + MOST_MORE_SPILLS and not point.stays:
+            point.drop(
+                "spills", f"spills {spills:,} bytes a thread, and others of its key {least:,}"
+            )
 
 
-def _ranked(points: Sequence[Point], numbers: Sequence[int]) -> list[int]:
-    """Return points, the best first; of equals the first of the spec."""
-    found = scores([_facts(points[number]) for number in numbers])
-    return [number for _, number in sorted(zip(found, numbers, strict=True))]
-
-
-def _chosen(points: Sequence[Point], ordered: Sequence[int], at_most: int) -> set[int]:
-    """Return those that stay in any case, and the best of the others: one at least."""
-    staying = [number for number in ordered if points[number].stays]
-    others = [number for number in ordered if not points[number].stays]
-    return {*staying, *others[: _most_others(len(staying), at_most)]}
-
-
-def _most_others(staying: int, at_most: int) -> int:
-    return max(1, at_most - staying)
-
-
-def _limited(points: Sequence[Point], ordered: Sequence[int], at_most: int) -> str:
-    """Return in words how many are kept."""
-    staying = sum(points[number].stays for number in ordered)
+def _rank(points: Sequence[Point], at_most: int) -> None:
+    """Rank the points that stay and the best of the others, one at least; drop the rest."""
+    found = scores([_facts(point) for point in points])
+    ordered = [points[number] for _, number in sorted(zip(found, range(len(points)), strict=True))]
+    staying = sum(point.stays for point in points)
+    others, rank = max(1, at_most - staying), 0
+    limited = f"the limit is {others}, besides what the spec or its table uses"
     if not staying:
-        return f"the limit is {at_most}"
-    others = _most_others(staying, at_most)
-    return f"the limit is {others}, besides what the spec or its table uses"
+        limited = f"the limit is {at_most}"
+    for place, point in enumerate(ordered, 1):
+        if point.stays or others > 0:
+            others -= not point.stays
+            rank += 1
+            point.rank = rank
+        else:
+            point.drop("rank", f"rank {place} of {len(ordered)}; {limited}")
 
 
 def _facts(point: Point) -> Facts:
     if point.facts is None:
-        raise ValueError(f"{point.id} has neither facts nor a failure")
+        raise ValueError(f"{point.id} has neither facts nor a rule that drops it")
     return point.facts

@@ -1,11 +1,8 @@
-"""A planned job as text and JSON: the points of each key, and why others were dropped.
-
-`pallasc tune plan`: the points that are worth measuring, as a job for a machine with a GPU.
-"""
+"""`pallasc tune plan`: the points that are worth measuring, as a job for a machine with a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -26,155 +23,14 @@ from pallasc.cli.arguments.options import (
 )
 from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.artifacts.metrics_text import amount
-from pallasc.cli.terminal.output import count, echo
+from pallasc.cli.terminal.output import count, echo, json_text
 from pallasc.specs.canonical import plain
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.specs.spec import Variant
-    from pallasc.tuning.plan import LostKey, Planned
-    from pallasc.tuning.rules import Facts
-
-
-def planned_text(planned: Planned) -> str:
-    """Return the points of each key by rank, then those that were dropped, a line each."""
-    from pallasc.tuning.plan import key_of
-
-    variants = [result.variant for result in planned.report.results]
-    keys: dict[object, list[int]] = {}
-    for number, variant in enumerate(variants):
-        keys.setdefault(key_of(variant), []).append(number)
-    ranks = dict(planned.pruned.kept)
-    reasons = {each.number: each.why for each in planned.pruned.dropped}
-    lines: list[str] = []
-    for numbers in keys.values():
-        kept = sorted((number for number in numbers if number in ranks), key=ranks.__getitem__)
-        first = variants[numbers[0]]
-        lines.append(f"{_heading(first)}: {len(kept)} of {count(len(numbers), 'point')}")
-        for number in kept:
-            words = _words(planned.facts[number])
-            lines.append(f"  {ranks[number]:>3}  {_use(variants[number])}: {words}")
-        for number in numbers:
-            if number in reasons:
-                lines.append(f"    -  {_use(variants[number])}: {reasons[number]}")
-    return "\n".join(lines)
-
-
-def totals_text(planned: Planned) -> str:
-    """Return what was written and how many points each rule dropped, lines for people."""
-    from pallasc.tuning.plan import counts
-    from pallasc.tuning.rules import KINDS
-
-    lines = [*_left_out(planned)]
-    if planned.pruned.dropped:
-        words = [f"{number:,} {KINDS[kind]}" for kind, number in counts(planned.pruned).items()]
-        points = count(len(planned.report.results), "point")
-        lines.append(f"dropped {len(planned.pruned.dropped):,} of {points}: {', '.join(words)}")
-    if planned.written is not None:
-        bundle = planned.written.bundle
-        points = count(len(bundle.variants), "point")
-        lines.append(f"wrote {bundle.path}: {points}, {bundle.size:,} bytes")
-    else:
-        lines.append("no job is written")
-    return "\n".join(lines)
-
-
-def _left_out(planned: Planned) -> Iterator[str]:
-    """Yield what the job does not have, and why."""
-    for name in planned.untuned:
-        yield f"note: {name} has no `tune` and is left out"
-    kept = (planned.report.results[each.number] for each in planned.pruned.kept)
-    without = {
-        (result.variant.name, samples.why): None
-        for result, samples in zip(kept, planned.samples, strict=True)
-        if samples.data is None
-    }
-    for name, why in without:
-        yield f"note: {name} has no reference values: {why}"
-
-
-def planned_json(planned: Planned) -> dict[str, object]:
-    """Return what `--json` prints."""
-    results, written = planned.report.results, planned.written
-    job: dict[str, object] | None = None
-    if written is not None:
-        bundle = written.bundle
-        job = {"file": str(bundle.path), "bytes": bundle.size, "digest": bundle.digest}
-    points = [
-        {
-            **_point_json(results[each.number].variant, planned.facts[each.number]),
-            "rank": each.rank,
-            "reference": samples.data is not None,
-            **({} if samples.data is not None else {"why_no_reference": samples.why}),
-        }
-        for each, samples in zip(planned.pruned.kept, planned.samples, strict=True)
-    ]
-    dropped = [
-        {
-            **_point_json(results[each.number].variant, planned.facts[each.number]),
-            "rule": each.kind,
-            "why": each.why,
-        }
-        for each in planned.pruned.dropped
-    ]
-    return {
-        "job": job,
-        "points": points,
-        "dropped": dropped,
-        "lost": [_lost_json(key) for key in planned.lost],
-        "untuned": list(planned.untuned),
-    }
-
-
-def _lost_json(key: LostKey) -> dict[str, object]:
-    variant = key.variant
-    by = variant.tuning.by if variant.tuning is not None else ()
-    return {
-        "kernel": variant.name,
-        "key": {name: value for name, value in variant.params if name in by},
-        "target": variant.target.name,
-        "why": list(key.reasons),
-    }
-
-
-def _point_json(variant: Variant, facts: Facts | None) -> dict[str, object]:
-    known = None if facts is None else facts.to_json()
-    digest = None if known is None else known.pop("digest")
-    return {
-        "id": variant.id,
-        "kernel": variant.name,
-        "params": dict(variant.params),
-        "target": variant.target.name,
-        "digest": digest,
-        "facts": known,
-    }
-
-
-def _heading(variant: Variant) -> str:
-    """Return `matmul m=1024, dtype=bf16 on h100-sxm`."""
-    by = variant.tuning.by if variant.tuning else ()
-    text = ", ".join(f"{k}={plain(v)}" for k, v in variant.params if k in by)
-    return f"{variant.name}{f' {text}' if text else ''} on {variant.target.name}"
-
-
-def _use(variant: Variant) -> str:
-    """Return the parameters in which points of a key differ."""
-    by = variant.tuning.by if variant.tuning else ()
-    return ", ".join(f"{k}={plain(v)}" for k, v in variant.params if k not in by)
-
-
-def _words(facts: Facts | None) -> str:
-    """Return the figures of a point that ranks are made from."""
-    if facts is None:
-        return "nothing is known"
-    parts = [f"{facts.waves:.3g} waves", count(facts.mbarriers, "barrier")]
-    if facts.instructions is not None:
-        parts.insert(0, count(facts.instructions, "instruction"))
-    if facts.load_bytes is not None:
-        parts.append(f"{amount(facts.load_bytes)}B loaded")
-    if facts.spill_bytes:
-        parts.append(f"spills {count(facts.spill_bytes, 'byte')}")
-    return ", ".join(parts)
+    from pallasc.tuning.plan import Planned
+    from pallasc.tuning.rules import Facts, Point
 
 
 def _share(ctx: click.Context, _: click.Parameter, text: str) -> float:
@@ -279,9 +135,8 @@ def command(
     from pallasc.cli.render.summary import print_notes, summary
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.options import Options
-    from pallasc.tuning.plan import PlanOptions, plan_job
+    from pallasc.tuning.plan import lost_error, plan_job
 
-    build = Options(jobs=jobs, ptxas=ptxas, require_store=require_store, remote=remote, **limits)
     store = open_store(store_root)
     with store_progress(store, hits=False, quiet=quiet) as progress:
         reader = SpecReader(
@@ -290,27 +145,145 @@ def command(
             memory_bytes=limits["memory_bytes"],
             on_tick=Reading(progress, keep_going=False).tick,
         )
-        selection = reader.select(specs, targets, expression, all_points=True)
         planned = plan_job(
-            selection,
+            reader.select(specs, targets, expression, all_points=True),
             output,
             store=store,
-            options=PlanOptions(share=share, most=most, build=build),
+            options=Options(
+                jobs=jobs, ptxas=ptxas, require_store=require_store, remote=remote, **limits
+            ),
+            share=share,
+            most=most,
             on_event=progress,
         )
     print_notes(planned.report, store)
-    for key in planned.lost:
-        echo(f"error: {error_text(key.error())}", err=True)
+    for own in planned.lost:
+        echo(f"error: {error_text(lost_error(own))}", err=True)
     if planned.report.interrupted:
         progress.screen.write(f"{summary(planned.report, progress.screen, quiet=quiet)}\n")
         echo(f"{output} is not written.", err=True)
         return planned.exit_code
     if as_json:
-        from pallasc.cli.terminal.output import json_text
-
-        echo(json_text(planned_json(planned)))
+        echo(json_text(_json(planned)))
     elif not quiet:
-        echo(planned_text(planned))
+        echo(_text(planned))
     if not quiet:
-        echo(totals_text(planned), err=True)
+        echo(_totals_text(planned), err=True)
     return planned.exit_code
+
+
+def _text(planned: Planned) -> str:
+    """Return the points of each key by rank, then the dropped ones, one line each."""
+    from pallasc.tuning.plan import tuning_of
+
+    lines: list[str] = []
+    for own in planned.keys:
+        by = tuning_of(own[0][0]).by
+        kept = sorted((pair for pair in own if pair[1].rank), key=lambda pair: pair[1].rank)
+        name = f"{own[0][0].name} {_values(own[0][0], by)}".rstrip()
+        total = count(len(own), "point")
+        lines.append(f"{name} on {own[0][0].target.name}: {len(kept)} of {total}")
+        for variant, point in kept:
+            use = _values(variant, by, others=True)
+            lines.append(f"  {point.rank:>3}  {use}: {_words(point.facts)}")
+        for variant, point in own:
+            if not point.rank:
+                lines.append(f"    -  {_values(variant, by, others=True)}: {point.why}")
+    return "\n".join(lines)
+
+
+def _values(variant: Variant, by: Sequence[str], *, others: bool = False) -> str:
+    """Return the parameters of the key, or the others, in which its points differ."""
+    return ", ".join(f"{k}={plain(v)}" for k, v in variant.params if (k in by) is not others)
+
+
+def _words(facts: Facts | None) -> str:
+    """Return the figures of a point that matter most for its rank."""
+    if facts is None:
+        return "nothing is known"
+    parts = [f"{facts.waves:.3g} waves", count(facts.mbarriers, "barrier")]
+    if facts.instructions is not None:
+        parts.insert(0, count(facts.instructions, "instruction"))
+    if facts.load_bytes is not None:
+        parts.append(f"{amount(facts.load_bytes)}B loaded")
+    if facts.spill_bytes:
+        parts.append(f"spills {count(facts.spill_bytes, 'byte')}")
+    return ", ".join(parts)
+
+
+def _totals_text(planned: Planned) -> str:
+    """Return what was left out, how many points each rule dropped, and what was written."""
+    from pallasc.tuning.plan import counts
+    from pallasc.tuning.rules import KINDS
+
+    lines = [f"note: {name} has no `tune` and is left out" for name in planned.untuned]
+    without = {
+        (variant.name, planned.samples[point.id].why): None
+        for variant, point in planned.pairs
+        if point.rank and planned.samples[point.id].data is None
+    }
+    lines += [f"note: {name} has no reference values: {why}" for name, why in without]
+    if dropped := counts(planned.points):
+        words = ", ".join(f"{number:,} {KINDS[kind]}" for kind, number in dropped.items())
+        points = count(len(planned.points), "point")
+        lines.append(f"dropped {sum(dropped.values()):,} of {points}: {words}")
+    written = planned.written
+    if written is None:
+        return "\n".join([*lines, "no job is written"])
+    points = count(len(written.variants), "point")
+    return "\n".join([*lines, f"wrote {written.path}: {points}, {written.size:,} bytes"])
+
+
+def _json(planned: Planned) -> dict[str, object]:
+    """Return what `--json` prints."""
+    written = planned.written
+    job: dict[str, object] | None = None
+    if written is not None:
+        job = {"file": str(written.path), "bytes": written.size, "digest": written.digest}
+    return {
+        "job": job,
+        "points": [
+            {**_point_json(variant, point), **_kept_json(point, planned)}
+            for variant, point in planned.pairs
+            if point.rank
+        ],
+        "dropped": [
+            {**_point_json(variant, point), "rule": point.rule, "why": point.why}
+            for variant, point in planned.pairs
+            if not point.rank
+        ],
+        "lost": [_lost_json(own) for own in planned.lost],
+        "untuned": list(planned.untuned),
+    }
+
+
+def _point_json(variant: Variant, point: Point) -> dict[str, object]:
+    known = None if point.facts is None else point.facts.to_json()
+    digest = None if known is None else known.pop("digest")
+    return {
+        "id": variant.id,
+        "kernel": variant.name,
+        "params": dict(variant.params),
+        "target": variant.target.name,
+        "digest": digest,
+        "facts": known,
+    }
+
+
+def _kept_json(point: Point, planned: Planned) -> dict[str, object]:
+    samples = planned.samples[point.id]
+    why = {} if samples.data is not None else {"why_no_reference": samples.why}
+    return {"rank": point.rank, "reference": samples.data is not None, **why}
+
+
+def _lost_json(own: Sequence[tuple[Variant, Point]]) -> dict[str, object]:
+    from pallasc.tuning.plan import tuning_of
+
+    variant = own[0][0]
+    by = tuning_of(variant).by
+    return {
+        "kernel": variant.name,
+        "key": {name: value for name, value in variant.params if name in by},
+        "target": variant.target.name,
+        "why": list(dict.fromkeys(point.why for _, point in own)),
+    }

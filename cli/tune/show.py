@@ -1,14 +1,9 @@
-"""Rows of tables as lists have them: `-k` selects of them as it does of variants.
-
-`pallasc tune show`: the rows of the tables that specs name.
-"""
+"""`pallasc tune show`: the rows of the tables that specs name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import NamedTuple, Unpack
 
 import click
 
@@ -25,24 +20,21 @@ from pallasc.cli.terminal.output import echo
 from pallasc.specs.gpus import MODELS
 from pallasc.specs.spec import variant_id
 from pallasc.specs.templates import Scalar
-from pallasc.specs.tuning import Row
+from pallasc.specs.tuning import Row, key_text, use_text
 
-if TYPE_CHECKING:
-    from pallasc.specs.spec import Spec
-    from pallasc.specs.tuning import Row
+_DIGITS = 12
+_HEADS = ["KERNEL", "GPU", "KEY", "USE", "TIME", "SPREAD", "ROUNDS", "DATE", "FROM"]
 
 
-@dataclass(frozen=True, slots=True)
-class RowTarget:
-    """What a row is for: the model of GPU, and its architecture, "" where that is not known."""
+class RowTarget(NamedTuple):
+    """The model of GPU of a row, and its architecture, "" if unknown."""
 
     name: str
     arch: str
 
 
-@dataclass(frozen=True, slots=True)
-class KernelRow:
-    """A row, with the kernel that it is of and the parameters of its key."""
+class KernelRow(NamedTuple):
+    """A row of a kernel, with the parameters of its key; `-k` selects rows as it does variants."""
 
     name: str
     by: tuple[str, ...]
@@ -50,23 +42,19 @@ class KernelRow:
 
     @property
     def params(self) -> tuple[tuple[str, Scalar], ...]:
-        """The values of its key, of buckets what they are named after, then what it uses."""
+        """The values of its key, then of what it uses."""
         return (*zip(self.by, self.row.key, strict=True), *self.row.use.items())
 
     @property
     def target(self) -> RowTarget:
-        """What it is for."""
+        """The GPU that it is for."""
         model = MODELS.get(self.row.gpu)
         return RowTarget(self.row.gpu, model.arch if model is not None else "")
 
     @property
     def id(self) -> str:
-        """The id of the variant that has its key, where its parameters come in this order."""
+        """The id of a variant with its parameters in this order."""
         return variant_id(self.name, self.params, self.row.gpu)
-
-
-_DIGITS = 12
-_HEADS = ["KERNEL", "GPU", "KEY", "USE", "TIME", "SPREAD", "ROUNDS", "DATE", "FROM"]
 
 
 @click.command("show", cls=Command, short_help="Show the rows of the tables of tuned kernels.")
@@ -119,28 +107,23 @@ def command(
     if rows and expression is not None:
         rows = select(rows, expression, noun="rows")
     if as_json:
-        echo(json_text({"rows": [row_json(each.name, each.by, each.row) for each in rows]}))
+        echo(json_text({"rows": list(map(_json, rows))}))
     elif rows:
-        echo(table(_HEADS, [_line(each.name, each.by, each.row) for each in rows]))
+        echo(table(_HEADS, list(map(_line, rows))))
+    elif any(spec.tune is not None for spec in known):
+        echo("The tables of these specs have no rows.", err=True)
     else:
-        echo(no_rows_text(known), err=True)
+        echo("No kernel of these specs is tuned.", err=True)
 
 
-def no_rows_text(specs: Iterable[Spec]) -> str:
-    """Return why specs have no rows."""
-    if any(spec.tune is not None for spec in specs):
-        return "The tables of these specs have no rows."
-    return "No kernel of these specs is tuned."
-
-
-def row_json(kernel: str, by: Sequence[str], row: Row) -> dict[str, object]:
-    """Return what `--json` prints of a row."""
+def _json(own: KernelRow) -> dict[str, object]:
+    row = own.row
     return {
-        "kernel": kernel,
+        "kernel": own.name,
         "file": row.place.file if row.place else None,
         "line": row.place.line if row.place else None,
         "gpu": row.gpu,
-        "key": dict(zip(by, row.key, strict=True)),
+        "key": dict(zip(own.by, row.key, strict=True)),
         "use": row.use,
         "artifact": row.artifact,
         **({"source": row.source} if row.source else {}),
@@ -148,13 +131,10 @@ def row_json(kernel: str, by: Sequence[str], row: Row) -> dict[str, object]:
     }
 
 
-def _line(kernel: str, by: Sequence[str], row: Row) -> list[str]:
-    from pallasc.specs.tuning import key_text, use_text
-
-    figures = ["", "", "", ""]
-    if row.measured is not None:
-        own = row.measured
-        spread = f"{own.spread_percent:g} %" if own.spread_percent else ""
-        figures = [f"{own.us:g} us", spread, f"{own.rounds or ''}", own.date]
+def _line(own: KernelRow) -> list[str]:
+    row, figures = own.row, ["", "", "", ""]
+    if measured := row.measured:
+        spread = f"{measured.spread_percent:g} %" if measured.spread_percent else ""
+        figures = [f"{measured.us:g} us", spread, f"{measured.rounds or ''}", measured.date]
     origin = row.source or (row.artifact or "")[:_DIGITS]
-    return [kernel, row.gpu, key_text(by, row.key), use_text(row.use), *figures, origin]
+    return [own.name, row.gpu, key_text(own.by, row.key), use_text(row.use), *figures, origin]

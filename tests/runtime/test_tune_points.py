@@ -477,19 +477,17 @@ def test_times_of_another_kind_are_refused_by_name(name: str, value: Any, messag
         check_start(before, replace(before, settings={**before.settings, name: value}), "r.jsonl")
 
 
-def test_a_first_line_that_was_cut_starts_anew(tmp_path: Path) -> None:
+def test_a_file_of_something_else_is_refused_and_stays(tmp_path: Path) -> None:
     path, line = tmp_path / "results.jsonl", line_of(START.to_json())
-    for cut in (0, 1, 30, len(line) - 1):
-        path.write_bytes(line[:cut])
-        with open_results(path, START) as file:
-            said = f"{path} was cut after {cut} bytes of its first line; it starts anew."
-            assert (file.results.torn, file.resumed) == (said if cut else "", False)
-        assert path.read_bytes() == line
-    for other in (b"notes", b'{"arch":"sm_90","chips":2}'):
+    for other in (b"notes", line[:30], b'{"arch":"sm_90","chips":2}'):
         path.write_bytes(other)
         with pytest.raises(SpecError, match="not a file of results"), open_results(path, START):
             pass
         assert path.read_bytes() == other
+    path.write_bytes(b"")
+    with open_results(path, START) as file:
+        assert not file.resumed
+    assert path.read_bytes() == line
 
 
 # ---- conditions

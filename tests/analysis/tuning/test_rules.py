@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
 import pytest
 
-from pallasc.tuning.rules import MOST_MORE_SPILLS, Facts, Point, limit, prune
+from pallasc.tuning import rules
+from pallasc.tuning.rules import MOST_MORE_SPILLS, Facts, Point, limit
 
 GOOD = Facts(
     digest="0" * 64,
@@ -26,8 +31,25 @@ def _point(name: str, **changed: object) -> Point:
     return Point(name, ("kernel",), GOOD._replace(digest=digest, **changed))  # type: ignore[arg-type]
 
 
+class Pruned(NamedTuple):
+    """Numbers and ranks of points that are kept; numbers, rules and reasons of the others."""
+
+    kept: tuple[tuple[int, int], ...]
+    dropped: tuple[tuple[int, str, str], ...]
+
+
+def prune(points: Sequence[Point], **options: Any) -> Pruned:
+    rules.prune(points, **options)
+    order = list(rules.KINDS)
+    dropped = [(n, own.rule, own.why) for n, own in enumerate(points) if own.rule is not None]
+    kept = tuple((n, own.rank) for n, own in enumerate(points) if own.rank)
+    assert len(kept) + len(dropped) == len(points)
+    assert all(rule in order for _, rule, _ in dropped)
+    return Pruned(kept, tuple(dropped))
+
+
 def _failed(name: str, why: str = "it fails") -> Point:
-    return Point(name, ("kernel",), None, ("failed", why))
+    return Point(name, ("kernel",), None, rule="failed", why=why)
 
 
 def test_a_point_that_did_not_compile_is_dropped_with_its_error() -> None:
@@ -37,19 +59,19 @@ def test_a_point_that_did_not_compile_is_dropped_with_its_error() -> None:
 
 
 def test_of_equal_artifacts_the_first_is_kept() -> None:
-    same = _point("b")._replace(facts=_point("a").facts)
+    same = replace(_point("b"), facts=_point("a").facts)
     pruned = prune([_point("a"), same], share=1)
     assert pruned.dropped == ((1, "equal", "the same artifact as a"),)
 
 
 def test_of_equal_artifacts_the_default_is_kept() -> None:
-    default = _point("b")._replace(facts=_point("a").facts, stays=True)
+    default = replace(_point("b"), facts=_point("a").facts, stays=True)
     pruned = prune([_point("a"), default], share=1)
     assert pruned.dropped == ((0, "equal", "the same artifact as b"),)
 
 
 def test_equal_artifacts_of_two_keys_are_both_kept() -> None:
-    other = _point("a")._replace(key=("other",))
+    other = replace(_point("a"), key=("other",))
     assert prune([_point("a"), other]).kept == ((0, 1), (1, 1))
 
 
@@ -104,7 +126,7 @@ def test_at_most_a_share_of_all_points_is_kept_and_the_rest_are_told_their_rank(
 
 
 def test_the_default_stays_within_the_limit() -> None:
-    worst = _point("worst", mbarriers=1, spill_bytes=9000)._replace(stays=True)
+    worst = replace(_point("worst", mbarriers=1, spill_bytes=9000), stays=True)
     points = [worst, *(_point(f"p{n}", mbarriers=n) for n in range(2, 6))]
     pruned = prune(points, most=2)
     assert pruned.kept == ((0, 2), (4, 1))
@@ -113,7 +135,7 @@ def test_the_default_stays_within_the_limit() -> None:
 
 
 def test_one_point_is_kept_besides_the_default() -> None:
-    points = [_point("default")._replace(stays=True), _point("a"), _point("b", mbarriers=16)]
+    points = [replace(_point("default"), stays=True), _point("a"), _point("b", mbarriers=16)]
     pruned = prune(points, share=0.5)
     assert pruned.kept == ((0, 2), (2, 1))
     why = "rank 3 of 3; the limit is 1, besides what the spec or its table uses"
