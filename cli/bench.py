@@ -7,6 +7,7 @@ from typing import Unpack
 
 import click
 
+from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     compile_options,
@@ -17,7 +18,6 @@ from pallasc.cli.arguments.options import (
     store_option,
     store_setting,
 )
-from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.launching.launching import CollectOptions, launch_options
 from pallasc.cli.terminal.output import echo
 
@@ -85,12 +85,15 @@ def command(
                memory_share (of the model's bandwidth; null where that is not known, or the
                arrays fit into an L2 cache that is not emptied), flop, tflop_per_s (or null)
     """
-    from pallasc.cli.arguments.input_files import parse_inputs
-    from pallasc.cli.arguments.keys import refuse_keys
-    from pallasc.cli.launching.bench_text import bench_json, bench_text
-    from pallasc.cli.launching.figures import check_flops
+    from pallasc.cli.arguments.selection import parse_inputs, refuse_keys
+    from pallasc.cli.launching.figures import (
+        Conditions,
+        bench_json,
+        bench_text,
+        check_flops,
+        measure,
+    )
     from pallasc.cli.launching.launching import check_single, collect
-    from pallasc.cli.launching.measurements import Conditions, measure
     from pallasc.cli.launching.request import read_request
     from pallasc.cli.terminal.output import json_text
     from pallasc.runtime.device.devices import get_device

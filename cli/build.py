@@ -10,6 +10,13 @@ from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import click
 
+from pallasc.cli.arguments.build_options import (
+    refuse_unwatchable,
+    remote_options,
+    shard_option,
+    take_share,
+    watch_option,
+)
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     BuildOptions,
@@ -29,9 +36,6 @@ from pallasc.cli.arguments.options import (
     supervision_options,
     variant_options,
 )
-from pallasc.cli.arguments.remote import remote_options
-from pallasc.cli.arguments.shard import shard_option, take_share
-from pallasc.cli.arguments.watch import refuse_unwatchable, watch_option
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:

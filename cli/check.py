@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 import click
 
+from pallasc.cli.arguments.build_options import remote_options, shard_option, take_share
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.arguments.input_files import input_options
 from pallasc.cli.arguments.options import (
     LoadOptions,
     WholeNumber,
@@ -26,8 +26,7 @@ from pallasc.cli.arguments.options import (
     store_option,
     store_setting,
 )
-from pallasc.cli.arguments.remote import remote_options
-from pallasc.cli.arguments.shard import shard_option, take_share
+from pallasc.cli.arguments.selection import input_options
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
@@ -175,8 +174,7 @@ def command(
     """
     from pallasc.checks.levels import chosen_levels
     from pallasc.checks.subject import Options
-    from pallasc.cli.arguments.input_files import parse_inputs
-    from pallasc.cli.arguments.selection import open_store
+    from pallasc.cli.arguments.selection import open_store, parse_inputs
     from pallasc.cli.render.check_outputs import Outputs
     from pallasc.compiler.builds.options import Options as BuildOptions
 
@@ -226,9 +224,8 @@ def _read_compiled(
     Raises:
         SpecError, NotCachedError, click.UsageError: as `read_compiled` does.
     """
-    from pallasc.cli.arguments.keys import is_key
-    from pallasc.cli.launching.compiled import read_compiled
-    from pallasc.cli.launching.request import bundle_files
+    from pallasc.cli.arguments.selection import is_key
+    from pallasc.cli.launching.request import bundle_files, read_compiled
 
     if options["shard"] is not None and (bundle_files(specs) or any(map(is_key, specs))):
         raise click.UsageError("--shard divides the variants of specs, not bundles or action keys.")
@@ -254,7 +251,7 @@ def _check_specs(
 
     from pallasc.checks.inputs import check_variants
     from pallasc.checks.run import check_built, demands
-    from pallasc.cli.render.check_progress import events
+    from pallasc.cli.render.check_text import events
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.compiler.builds.build import build
@@ -293,7 +290,7 @@ def _check_specs(
 
 def _check_compiled(found: Sequence[Candidate], store: Store, asked: _Request) -> Report:
     from pallasc.checks.run import check_candidates
-    from pallasc.cli.render.check_progress import events
+    from pallasc.cli.render.check_text import events
     from pallasc.cli.render.live import store_progress
 
     names = [level.name for level in asked.levels]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
+from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     compile_options,
@@ -16,7 +17,6 @@ from pallasc.cli.arguments.options import (
     store_setting,
     supervision_options,
 )
-from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
@@ -200,8 +200,12 @@ def _opened(named: list[tuple[str, str | None]], opener: Opener) -> tuple[list[S
 
 
 def _print(comparison: Comparison, *, as_json: bool, as_markdown: bool, quiet: bool) -> None:
-    from pallasc.cli.comparing.outputs import comparison_json, markdown
-    from pallasc.cli.comparing.text import comparison_lines, summary_line
+    from pallasc.cli.comparing.outputs import (
+        comparison_json,
+        comparison_lines,
+        markdown,
+        summary_line,
+    )
     from pallasc.cli.terminal.output import json_text
 
     for note in dict.fromkeys((*comparison.first.notes, *comparison.second.notes)):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
+from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     LoadOptions,
@@ -19,8 +20,7 @@ from pallasc.cli.arguments.options import (
     store_setting,
     supervision_options,
 )
-from pallasc.cli.arguments.remote import remote_options
-from pallasc.cli.source.views import (
+from pallasc.cli.artifacts.source_text import (
     JSON_LINES,
     SOURCE_VIEWS,
     FoundLines,
@@ -37,7 +37,7 @@ from pallasc.cli.terminal.output import echo
 if TYPE_CHECKING:
     from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
     from pallasc.cache.remote.settings import RemoteSettings
-    from pallasc.cli.launching.compiled import Compiled
+    from pallasc.cli.launching.request import Compiled
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
 
@@ -162,8 +162,7 @@ def command(
                  seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (of nulls)
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
-    from pallasc.cli.launching.compiled import read_compiled
-    from pallasc.cli.launching.request import bundle_files
+    from pallasc.cli.launching.request import bundle_files, read_compiled
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.summary import summary
@@ -367,7 +366,7 @@ def _launch_prints(artifact: Artifact | None) -> Iterator[str]:
 def view_text(artifact: Artifact, view: str) -> str:
     """Return one view of an artifact as text."""
     from pallasc.cli.artifacts import artifact_text
-    from pallasc.cli.artifacts.plan_text import plan_text
+    from pallasc.cli.artifacts.artifact_text import plan_text
 
     views: dict[str, Callable[[Artifact], str]] = {
         "summary": artifact_text.summary_text,
@@ -380,7 +379,7 @@ def view_text(artifact: Artifact, view: str) -> str:
 
 
 def _launches(artifact: Artifact, metrics: Metrics) -> list[str]:
-    from pallasc.cli.artifacts.metrics_text import metrics_text
+    from pallasc.cli.artifacts.artifact_text import metrics_text
 
     return [metrics_text(launch) for launch in metrics.get(artifact.digest, ())]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     BuildOptions,
@@ -22,7 +23,6 @@ from pallasc.cli.arguments.options import (
     store_setting,
     supervision_options,
 )
-from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:

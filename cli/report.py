@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     LoadOptions,
@@ -19,14 +20,13 @@ from pallasc.cli.arguments.options import (
     store_setting,
     supervision_options,
 )
-from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.cache.store import Store
     from pallasc.checks.report import Report as CheckReport
-    from pallasc.cli.launching.compiled import Compiled
+    from pallasc.cli.launching.request import Compiled
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
 
@@ -101,7 +101,7 @@ def command(
 
     from pallasc.cli.arguments.selection import load_variants, open_store
     from pallasc.cli.comparing.sides import Opener
-    from pallasc.cli.launching.compiled import read_compiled
+    from pallasc.cli.launching.request import read_compiled
     from pallasc.cli.render.live import store_progress
     from pallasc.cli.render.reading import Reading
     from pallasc.cli.render.summary import summary

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 import click
 from click.core import ParameterSource
 
+from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     compile_options,
@@ -20,14 +21,12 @@ from pallasc.cli.arguments.options import (
     store_option,
     store_setting,
 )
-from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.launching.launching import CollectOptions, launch_options
 from pallasc.cli.terminal.output import echo
 from pallasc.errors import DeviceError
 
 if TYPE_CHECKING:
-    from pallasc.cli.launching.chip import DeviceRow
-    from pallasc.cli.launching.launching import Chosen
+    from pallasc.cli.launching.launching import Chosen, DeviceRow
     from pallasc.cli.launching.outcomes import Execute
     from pallasc.cli.launching.profile_trace import TraceFile
     from pallasc.cli.launching.request import Request
@@ -119,11 +118,15 @@ def command(
                 outputs (path, dtype, shape, sha256, file or null, and compared: count, mismatches,
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
-    from pallasc.cli.arguments.input_files import parse_inputs
-    from pallasc.cli.arguments.keys import refuse_keys
+    from pallasc.cli.arguments.selection import parse_inputs, refuse_keys
     from pallasc.cli.launching.launching import check_single
-    from pallasc.cli.launching.outcome_text import outcome_json, outcome_text
-    from pallasc.cli.launching.outcomes import Launcher, check, launch_all
+    from pallasc.cli.launching.outcomes import (
+        Launcher,
+        check,
+        launch_all,
+        outcome_json,
+        outcome_text,
+    )
     from pallasc.cli.launching.profile_trace import TraceFile
     from pallasc.cli.launching.request import read_request
 
@@ -174,7 +177,7 @@ class _Way(NamedTuple):
 
 def _emulated(request: Request, options: CollectOptions) -> _Way | int:
     """Return what is emulated, or the exit status where a build failed."""
-    from pallasc.cli.launching.emulation import collect_emulated
+    from pallasc.cli.launching.launching import collect_emulated
 
     found = collect_emulated(request, **options)
     return found if isinstance(found, int) else _Way(*found, _emulated_gpus, None)
@@ -184,9 +187,8 @@ def _launched(
     request: Request, device: Device, traces: TraceFile | None, options: CollectOptions
 ) -> _Way | int:
     """Return what is launched on a GPU, or the exit status where a build failed."""
-    from pallasc.cli.launching.chip import device_json
-    from pallasc.cli.launching.launching import collect
-    from pallasc.cli.launching.on_gpu import OnGpu
+    from pallasc.cli.launching.launching import collect, device_json
+    from pallasc.cli.launching.profile_trace import OnGpu
 
     chosen = collect(request, device, **options)
     if isinstance(chosen, int):

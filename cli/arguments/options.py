@@ -51,7 +51,7 @@ class LoadOptions(ProcessLimits, SpecSelection):
 
 
 class BuildOptions(ProcessLimits):
-    """How a command compiles; for `remote` see `cli/arguments/remote`."""
+    """How a command compiles; for `remote` see `cli/arguments/build_options`."""
 
     jobs: int | None
     ptxas: Path | None
@@ -278,7 +278,7 @@ def _store_is_required(environ: Mapping[str, str]) -> bool:
     Raises:
         SpecError: `PALLASC_REQUIRE_STORE` is neither 1 nor 0.
     """
-    from pallasc.cli.terminal.workspace import is_ci
+    from pallasc.cli.terminal.output import is_ci
     from pallasc.errors import SpecError
 
     text = environ.get("PALLASC_REQUIRE_STORE", "")

@@ -1,17 +1,40 @@
-"""What `pallasc inspect` shows of an artifact: a summary, its resources, its PTX, its SASS."""
+"""Artifacts as text: summaries, launch plans, metrics."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import math
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from pallasc.cli.artifacts.plan_text import binding_text, launch_text
 from pallasc.cli.render.remarks import xla_kernels
 from pallasc.cli.terminal.output import count, table
 from pallasc.errors import CorruptError
+from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources
 from pallasc.specs.artifacts.cubin import tools_of
-from pallasc.specs.artifacts.plan import Binding, Fill, Launch, LaunchPlan
+from pallasc.specs.artifacts.peers import MULTICAST, Peers, PeerTable
+from pallasc.specs.artifacts.plan import (
+    Binding,
+    Buffer,
+    Bytes,
+    Copy,
+    Dim3,
+    Fill,
+    Launch,
+    LaunchPlan,
+    Parameter,
+    Pointer,
+    Step,
+    TensorMap,
+)
+from pallasc.specs.artifacts.profile import Profile
+
+if TYPE_CHECKING:
+    from pallasc.analysis.metrics.kernel_metrics import KernelMetrics, LoopMetrics
+    from pallasc.analysis.sass.classes import Class
+
 
 RESOURCES = (
     "KERNEL",
@@ -150,3 +173,262 @@ def sass_text(artifact: Artifact) -> str:
     kernels = {(kernel.cubin, kernel.name): kernel for kernel in artifact.kernels}
     parts = [sass(artifact.blob(cubin), kernel=name).rstrip("\n") for cubin, name in kernels]
     return "\n\n".join(parts) or f"// {NO_KERNELS}"
+
+
+SHORT_DIGEST = 12
+"""Digits that are shown of a digest, to leave room for the rest of the line."""
+
+
+def plan_text(plan: LaunchPlan) -> str:
+    """Return a plan as text, without a newline at the end."""
+    return "\n".join(_lines(plan))
+
+
+def launch_text(step: Launch) -> str:
+    """Return `main_kernel grid=(132,1,1) block=(384,1,1) cluster=(2,1,1) smem=229440 pdl`."""
+    words = [step.kernel, f"grid={_dim(step.grid)}", f"block={_dim(step.block)}"]
+    if step.cluster is not None:
+        words.append(f"cluster={_dim(step.cluster)}")
+    words.append(f"smem={step.dynamic_smem_bytes}")
+    return " ".join([*words, "pdl"] if step.pdl else words)
+
+
+def binding_text(binding: Binding) -> str:
+    """Return `bf16[1024, 4096]`, with the layout where it is not row-major."""
+    return array_text(binding.dtype, binding.shape, binding.layout)
+
+
+def _lines(plan: LaunchPlan) -> Iterator[str]:
+    if plan.mesh:
+        axes = ", ".join(f"{name}={size}" for name, size in plan.mesh)
+        yield f"mesh: {axes} ({plan.device_count} devices, each with these buffers)"
+    yield f"buffers: {len(plan.buffers)}"
+    for number, buffer in enumerate(plan.buffers):
+        yield f"{number:>4}: {_buffer(number, buffer, plan)}"
+    yield f"steps: {len(plan.steps)}"
+    for number, step in enumerate(plan.steps):
+        yield from _step(number, step)
+    for profile in plan.profiles:
+        yield _profile(profile, plan)
+
+
+def _buffer(number: int, buffer: Buffer, plan: LaunchPlan) -> str:
+    facts = [f"{buffer.role:<9}  {buffer.size} bytes"]
+    if buffer.alignment != Buffer("input", 0).alignment:
+        facts.append(f"aligned to {buffer.alignment}")
+    if buffer.digest:
+        facts.append(buffer.digest[:SHORT_DIGEST])
+    for word, bindings in (("input", plan.inputs), ("output", plan.outputs)):
+        facts += [
+            f"{word} {binding.path}: {binding_text(binding)}"
+            for binding in bindings
+            if binding.buffer == number
+        ]
+    return "  ".join(facts)
+
+
+def _step(number: int, step: Step) -> Iterator[str]:
+    if isinstance(step, Fill):
+        yield f"{number:>4}: fill {_range(step.buffer, step.offset, step.size)} with {_value(step)}"
+    elif isinstance(step, Copy):
+        source = _range(step.source, step.source_offset, step.size)
+        yield f"{number:>4}: copy {source} to {_place(step.target, step.target_offset)}"
+    else:
+        yield from _launch(number, step)
+
+
+def _launch(number: int, step: Launch) -> Iterator[str]:
+    yield f"{number:>4}: launch {launch_text(step)}"
+    label = f" {step.label}" if step.label else ""
+    yield f"      {step.origin}{label}, cubin {step.cubin[:SHORT_DIGEST]}"
+    for index, parameter in enumerate(step.parameters):
+        yield f"      param {index}: {_parameter(parameter)}"
+        if isinstance(parameter, Bytes):
+            for offset, tensor_map in parameter.tensor_maps:
+                yield f"        at {offset}: {_tensor_map(tensor_map)}"
+    if step.peer_table is not None:
+        yield f"      peers: {_peer_table(step.peer_table)}"
+
+
+def _peer_table(table: PeerTable) -> str:
+    arrays = [_place(buffer, offset) for buffer, offset in table.arrays]
+    facts = [f"{table.words} words for {table.ranks} ranks of {', '.join(arrays)}"]
+    if table.symmetric:
+        facts.append(f"symmetric {', '.join(arrays[number] for number in table.symmetric)}")
+    if table.multicast:
+        facts.append("multicast")
+    return "; ".join(facts if table.barrier else [*facts, "without a barrier before the launch"])
+
+
+def _profile(profile: Profile, plan: LaunchPlan) -> str:
+    launch = plan.launches[profile.launch]
+    return (
+        f"profile of launch {profile.launch}, {launch.kernel}: {_place(profile.buffer, 0)}, "
+        f"{profile.traces} traces of {profile.words} words a block, "
+        f"regions {', '.join(profile.names)}"
+    )
+
+
+def _parameter(parameter: Parameter) -> str:
+    if isinstance(parameter, Peers):
+        return "pointer to the table of peers"
+    if isinstance(parameter, Pointer):
+        return f"pointer to {_place(parameter.buffer, parameter.offset)}"
+    facts = [f"{parameter.size} bytes"]
+    if parameter.tensor_maps:
+        number = len(parameter.tensor_maps)
+        facts.append("1 tensor map" if number == 1 else f"{number} tensor maps")
+    if parameter.data and set(parameter.data) != {"0"}:
+        facts.append(f"data {parameter.data}")
+    return ": ".join([facts[0], ", ".join(facts[1:])]) if facts[1:] else facts[0]
+
+
+def _tensor_map(tensor_map: TensorMap) -> str:
+    facts = [
+        _place(tensor_map.buffer, tensor_map.offset),
+        tensor_map.dtype,
+        f"dims={_dim(tensor_map.dims)}",
+        f"strides_bytes={_dim(tensor_map.strides)}",
+        f"box={_dim(tensor_map.box)}",
+        f"swizzle={tensor_map.swizzle}",
+    ]
+    if set(tensor_map.element_strides) != {1}:
+        facts.append(f"element_strides={_dim(tensor_map.element_strides)}")
+    for name in ("interleave", "l2_promotion"):
+        if value := getattr(tensor_map, name):
+            facts.append(f"{name}={value}")
+    if tensor_map.nan_fill:
+        facts.append("nan_fill")
+    if tensor_map.im2col is not None:
+        facts.append("im2col " + " ".join(f"{k}={v}" for k, v in sorted(tensor_map.im2col.items())))
+    if tensor_map.peers is not None:
+        on = ["multicast" if rank == MULTICAST else str(rank) for rank in tensor_map.peers]
+        facts.append(f"on ranks {','.join(on)}")
+    return " ".join(facts)
+
+
+def _place(buffer: int, offset: int) -> str:
+    return f"buffer {buffer}+{offset}" if offset else f"buffer {buffer}"
+
+
+def _range(buffer: int, offset: int, size: int) -> str:
+    return f"{size} bytes of {_place(buffer, offset)}"
+
+
+def _value(step: Fill) -> str:
+    return f"{step.value:#0{2 + 2 * step.width}x}"
+
+
+def _dim(values: Dim3 | tuple[int, ...]) -> str:
+    return f"({','.join(map(str, values))})"
+
+
+_WIDTH = 80
+_NAME = 14
+_TIMES = (("ns", 1e9, 1e-6), ("µs", 1e6, 1e-3), ("ms", 1e3, 1.0), ("s", 1.0, math.inf))
+_UNITS = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+
+
+def metrics_text(metrics: KernelMetrics) -> str:
+    """Return the numbers of a launch, a name and its values a line, then its loops."""
+    lines = [f"launch {metrics.launch}: {metrics.kernel}"]
+    for name, text in _rows(metrics):
+        indent = " " * (_NAME + 2)
+        lines += textwrap.wrap(
+            text,
+            _WIDTH,
+            initial_indent=f"  {name:<{_NAME}}",
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    if metrics.loops:
+        lines += [f"  {line}" for line in _loops(metrics.loops)]
+    return "\n".join(lines)
+
+
+def _rows(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
+    occupancy = metrics.occupancy
+    yield "grid", _grid(metrics)
+    yield (
+        "occupancy",
+        f"{count(occupancy.blocks_per_sm, 'block')}, {occupancy.warps_per_sm} of "
+        f"{occupancy.most_warps_per_sm} warps an SM; limited by {_and(occupancy.limited_by)}",
+    )
+    yield "waves", f"{occupancy.waves:.3g}"
+    yield from _work(metrics)
+    yield "bound", _bound(metrics)
+    if metrics.instructions is not None:
+        yield "instructions", f"{metrics.instructions:,}: {_mix(metrics.mix or {})}"
+
+
+def _grid(metrics: KernelMetrics) -> str:
+    blocks = count(math.prod(metrics.grid), "block")
+    cluster = f" in clusters of {math.prod(metrics.cluster)}" if metrics.cluster else ""
+    return f"{blocks}{cluster} of {math.prod(metrics.block)} threads"
+
+
+def _work(metrics: KernelMetrics) -> Iterator[tuple[str, str]]:
+    work, reasons = metrics.work, metrics.reasons
+    if work.tensor_flops is None:
+        yield "tensor cores", f"unknown: {reasons['tensor_flops']}"
+    elif work.tensor_flops:
+        each = (f"{amount(n)}FLOP in {kind}" for kind, n in work.tensor_flops.items())
+        yield "tensor cores", ", ".join(each)
+    for name, kind in (("TMA", "tma"), ("global memory", "global")):
+        loads, stores = (getattr(work, f"{kind}_{way}_bytes") for way in ("load", "store"))
+        if loads is None and stores is None:
+            yield name, f"unknown: {reasons[f'{kind}_load_bytes']}"
+        elif loads or stores or None in (loads, stores):
+            texts = ("unknown" if n is None else f"{amount(n)}B" for n in (loads, stores))
+            yield name, "{} loaded, {} stored".format(*texts)
+
+
+def _bound(metrics: KernelMetrics) -> str:
+    roofline = metrics.roofline
+    memory = f"{amount(roofline.least_bytes)}B of arrays take {_time(roofline.seconds_of_bytes)}"
+    if roofline.seconds_of_flops is None:
+        return f"at least {_time(roofline.bound_s)}: {memory} (tensor cores unknown)"
+    tensor = f"tensor cores {_time(roofline.seconds_of_flops)}"
+    both = f"{memory}, {tensor}" if roofline.seconds_of_flops else memory
+    return f"at least {_time(roofline.bound_s)}: {both}"
+
+
+def _loops(loops: tuple[LoopMetrics, ...]) -> list[str]:
+    own = [loop for loop in loops if not loop.is_wait]
+    waits = len(loops) - len(own)
+    rows = [
+        [
+            "  " * (loop.depth - 1) + f"{loop.header:#06x}",
+            str(sum(loop.mix.values())),
+            f"{amount(loop.tensor_flops)}FLOP" if loop.tensor_flops else "",
+            _mix(loop.mix, most=3),
+        ]
+        for loop in own
+    ]
+    head = ("LOOP AT", "INSTRUCTIONS", "ITERATION", "MOST")
+    lines = table(head, rows, right=head[1:3]).split("\n")
+    waiting = [f"and {count(waits, 'loop')} that only {'wait' if waits > 1 else 'waits'}"]
+    return [*(lines if own else []), *(waiting if waits else [])]
+
+
+def _mix(mix: Mapping[Class, int], most: int | None = None) -> str:
+    """Return classes and their counts: tensor cores and copies first, then the most frequent."""
+    first = [name for name in mix if name in ("tensor", "tma", "local")]
+    others = sorted((n for n in mix if n not in first), key=lambda name: -mix[name])
+    return ", ".join(f"{name} {mix[name]:,}" for name in [*first, *others][:most])
+
+
+def amount(number: float) -> str:
+    """Return a number with four digits and the prefix of its unit: `34.36 G`."""
+    letter, unit = next((each for each in _UNITS if number >= each[1]), _UNITS[-1])
+    return f"{number / unit:.4g} {letter}" if letter else f"{number:.4g} "
+
+
+def _time(seconds: float) -> str:
+    unit, factor = next(each for each in _TIMES if seconds < each[2])[:2]
+    return f"{seconds * factor:.4g} {unit}"
+
+
+def _and(names: tuple[str, ...]) -> str:
+    return " and ".join(names)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     BuildOptions,
@@ -22,7 +23,6 @@ from pallasc.cli.arguments.options import (
     store_setting,
     supervision_options,
 )
-from pallasc.cli.arguments.remote import remote_options
 from pallasc.cli.bundle.options import output_option
 from pallasc.cli.terminal.output import echo
 from pallasc.errors import PallascError
@@ -164,7 +164,7 @@ def command(
 
 def _finder(store: Store, options: Options, say: Callable[[str], None]) -> FindLines:
     """Return what finds the source lines of a build, all of them or none."""
-    from pallasc.cli.source.views import found_lines
+    from pallasc.cli.artifacts.source_text import found_lines
     from pallasc.specs.artifacts.source_lines import to_json
 
     def find(results: Sequence[VariantResult]) -> list[bytes]:

@@ -6,11 +6,9 @@ import click
 
 from pallasc.cli.arguments.command import Group
 from pallasc.cli.cache import (
-    export,
     prune,
-    pull,
-    push,
     stats,
+    transfer,
     verify,
 )
 
@@ -42,9 +40,9 @@ for _command in (
     stats.command,
     verify.command,
     prune.command,
-    export.export_command,
-    export.import_command,
-    push.command,
-    pull.command,
+    transfer.export_command,
+    transfer.import_command,
+    transfer.push_command,
+    transfer.pull_command,
 ):
     command.add_command(_command)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from pallasc.cache.format import size
+from pallasc.cli.arguments.build_options import every_option, required_settings
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import json_option, store_option
-from pallasc.cli.arguments.remote import every_option, required_settings
 from pallasc.cli.cache.shared import opened, warn
 from pallasc.cli.terminal.output import echo
 
@@ -94,7 +94,7 @@ def command(
 
 def _show_remote(url: str, store: Store, every: bool, verifies: bool, as_json: bool) -> int:
     from pallasc.cache.remote.remote import survey, verify
-    from pallasc.cli.cache.transferring import namespaces
+    from pallasc.cli.cache.transfer import namespaces
     from pallasc.cli.terminal.output import json_text
     from pallasc.errors import CorruptError
 

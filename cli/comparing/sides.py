@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.cli.arguments.keys import is_key, whole_key
+from pallasc.cli.arguments.selection import is_key, whole_key
 from pallasc.errors import NotCachedError, SpecError
 
 if TYPE_CHECKING:

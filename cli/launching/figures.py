@@ -1,20 +1,99 @@
-"""Figures of a kernel's speed, from the times of its launches, its bytes and its operations."""
+"""Measured times of kernels: what was measured, statistics, and tables."""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pallasc.cli.launching.launching import Limits, device_json, limits_of, model_of, naming
+from pallasc.cli.launching.request import Operands, make_inputs
+from pallasc.cli.terminal.output import table
 from pallasc.errors import SpecError
 from pallasc.specs.templates import Scalar, parse_template
 
 if TYPE_CHECKING:
-    from pallasc.cli.launching.chip import Limits
+    from pallasc.cli.launching.launching import Chosen, Limits
+    from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.signature import Signature
     from pallasc.specs.spec import Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How everything is measured.
+
+    Attributes:
+        device: where.
+        repeats: how many launches are measured.
+        warmup: how many go before them.
+        cold: whether the L2 cache is emptied before each.
+        seed: chooses random inputs.
+        files: those of other inputs, by path of the array.
+        flops: the operations of a launch, as `--flops` has them.
+    """
+
+    device: Device
+    repeats: int
+    warmup: int
+    cold: bool
+    seed: int
+    files: Mapping[str, Path]
+    flops: str | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The times of a variant's launches, in microseconds, in order."""
+
+    chosen: Chosen
+    under: Conditions
+    times_us: list[float]
+
+    @cached_property
+    def figures(self) -> Figures:
+        """How fast the kernel is."""
+        from pallasc.cli.launching.launching import limits_of, model_of
+
+        variant, flops = self.chosen.variant, self.under.flops
+        model = model_of(self.under.device, [variant.target])
+        return Figures.of(
+            self.times_us,
+            moved_bytes=moved_bytes(self.chosen.route.signature),
+            flop=None if flops is None else parse_flop(flops, dict(variant.params)),
+            limits=None if model is None else limits_of(model),
+            cold=self.under.cold,
+        )
+
+
+def measure(chosen: Chosen, under: Conditions) -> Measured:
+    """Launch a variant many times and return what each launch took.
+
+    Raises:
+        ArgumentError: a file does not fit.
+        SpecError: a file cannot be read.
+        DeviceError: a launch fails.
+    """
+    from pallasc.runtime.timing import time_launches
+
+    signature, name = chosen.route.signature, chosen.variant.id
+    inputs = make_inputs(signature, seed=under.seed, files=under.files, name=name)
+    with naming(chosen.variant):
+        operands = Operands(signature, inputs, under.device)
+        times_us = time_launches(
+            chosen.route,
+            under.device,
+            operands.pointers,
+            repeats=under.repeats,
+            warmup=under.warmup,
+            cold=under.cold,
+        )
+    return Measured(chosen, under, times_us)
+
 
 _PERCENTILE = 0.9
 
@@ -113,3 +192,84 @@ def check_flops(text: str | None, variants: Iterable[Variant]) -> None:
     """
     for variant in variants if text is not None else ():
         parse_flop(str(text), dict(variant.params))
+
+
+_COLUMNS = ("VARIANT", "MEDIAN", "MIN", "P90", "GB/S", "OF MEMORY")
+_UNKNOWN = "-"
+
+
+def bench_text(measured: Sequence[Measured], under: Conditions) -> str:
+    """Return how it was measured, a line for each variant, and what the GPU could do."""
+    head = [*_COLUMNS, "TFLOP/S"] if under.flops is not None else [*_COLUMNS]
+    rows = [[row.chosen.variant.id, *_cells(row.figures)][: len(head)] for row in measured]
+    cache = "the L2 cache emptied before each" if under.cold else "the L2 cache warm"
+    driver = device_json(under.device)["driver"]
+    return "\n".join(
+        [
+            f"{under.device}, driver for CUDA {driver}; {under.repeats:,} launches, {cache}",
+            table(head, rows, right=head[1:]),
+            *_remarks(measured, under),
+        ]
+    )
+
+
+def _cells(figures: Figures) -> list[str]:
+    times = (figures.median_us, figures.min_us, figures.p90_us)
+    share = figures.memory_share
+    return [
+        *(f"{time_us:,.2f} µs" for time_us in times),
+        _number(figures.gb_per_s, 0),
+        _UNKNOWN if share is None else f"{100 * share:.0f} %",
+        _number(figures.tflop_per_s, 1),
+    ]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return _UNKNOWN if value is None else f"{value:,.{digits}f}"
+
+
+def _remarks(measured: Sequence[Measured], under: Conditions) -> list[str]:
+    """Return the limits of the model, and why shares of it may be missing."""
+    limits = known_limits(measured, under)
+    if limits is None:
+        return [f"No model is called {under.device.name}, so its limits are not known."]
+    lines = [f"{limits.model}: {limits.memory_gb_per_s:,.0f} GB/s of memory"]
+    if under.flops is not None:
+        lines[0] += f"; {limits.fp32_tflop_per_s:,.1f} TFLOP/s in FP32, tensor cores apart"
+    if any(row.figures.memory_share is None for row in measured):
+        size = f"{limits.l2_bytes / 2**20:.0f} MiB"
+        lines.append(f"Arrays of up to {size} stay in the L2 cache; --cold reads them from memory.")
+    return lines
+
+
+def known_limits(measured: Sequence[Measured], under: Conditions) -> Limits | None:
+    """Return the limits of the GPU's model, None where it is not known."""
+    model = model_of(under.device, [row.chosen.variant.target for row in measured])
+    return None if model is None else limits_of(model)
+
+
+def bench_json(measured: Sequence[Measured], under: Conditions) -> dict[str, object]:
+    """Return what `--json` prints."""
+    limits = known_limits(measured, under)
+    return {
+        "device": device_json(under.device),
+        "limits": None if limits is None else asdict(limits),
+        "cold": under.cold,
+        "repeats": under.repeats,
+        "warmup": under.warmup,
+        "seed": under.seed,
+        "results": [_result_json(row) for row in measured],
+    }
+
+
+def _result_json(measured: Measured) -> dict[str, object]:
+    variant = measured.chosen.variant
+    return {
+        "id": variant.id,
+        "name": variant.name,
+        "params": dict(variant.params),
+        "target": variant.target.name,
+        "digest": measured.chosen.artifact.digest,
+        "times_us": measured.times_us,
+        **asdict(measured.figures),
+    }

@@ -1,4 +1,4 @@
-"""From specs to what is launched on the GPU at hand: one variant of each kernel."""
+"""Launch variants on a GPU, or emulate them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,174 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
 import click
 
-from pallasc.cli.arguments.input_files import input_options
+from pallasc.checks.emulation.emulate import check_installed, emulate, fault_error, subjects_of
 from pallasc.cli.arguments.options import count_option, together
+from pallasc.cli.arguments.selection import input_options
+from pallasc.cli.launching.request import Value, of_devices
+from pallasc.cli.terminal.output import echo
+from pallasc.compiler.builds.options import Options
 from pallasc.errors import DeviceError, SelectionError, SpecError
+from pallasc.specs.gpus import MODELS, device_names
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.cache.store import Store
+    from pallasc.checks.subject import Subject
     from pallasc.cli.launching.request import Request
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
     from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.artifact import Artifact
+    from pallasc.specs.gpus import Target
     from pallasc.specs.spec import Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a model reaches at most.
+
+    Attributes:
+        model: its name.
+        memory_gb_per_s: bandwidth of its memory, in 10^9 bytes a second.
+        fp32_tflop_per_s: its units for single precision, without tensor cores.
+        l2_bytes: its L2 cache.
+    """
+
+    model: str
+    memory_gb_per_s: float
+    fp32_tflop_per_s: float
+    l2_bytes: int
+
+
+def model_of(device: Device, more: Iterable[Target] = ()) -> Target | None:
+    """Return the model that a GPU is, by its name; None where it is not known.
+
+    Args:
+        device: the GPU.
+        more: models that specs add.
+    """
+    for model in (*MODELS.values(), *more):
+        same = (model.major, model.minor) == (device.major, device.minor)
+        if same and device.name in device_names(model.description):
+            return model
+    return None
+
+
+def limits_of(model: Target) -> Limits:
+    """Return the limits of a model, at its boost clock."""
+    # A fused multiply-add counts as two operations.
+    flop_per_s = 2e9 * model.sm_count * model.fpus_per_sm * model.clock_ghz
+    return Limits(
+        model=model.name,
+        memory_gb_per_s=model.memory_bandwidth_bytes_per_s / 1e9,
+        fp32_tflop_per_s=flop_per_s / 1e12,
+        l2_bytes=model.l2_bytes,
+    )
+
+
+class DeviceRow(TypedDict):
+    """A GPU, as `--json` prints it."""
+
+    ordinal: int
+    name: str
+    arch: str
+    driver: str
+
+
+def device_json(device: Device) -> DeviceRow:
+    """Return what `--json` prints of a GPU."""
+    from pallasc.runtime.device.answers import version_text
+
+    return {
+        "ordinal": device.ordinal,
+        "name": device.name,
+        "arch": f"sm_{device.major}{device.minor}",
+        "driver": version_text(device.driver_version),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """Emulates variants.
+
+    Attributes:
+        subjects: what is emulated, by the digest of the artifact and the variant's id.
+        store: that of the build, None where there is no source.
+        limits: time and memory.
+    """
+
+    subjects: Mapping[tuple[str, str], Subject]
+    store: Store | None
+    limits: Options
+
+    def __call__(self, chosen: Chosen, inputs: list[Value]) -> list[Value]:
+        """Run a variant on inputs; what it prints goes to the standard error output.
+
+        Raises:
+            CheckError: a kernel fails: an access out of bounds, a deadlock, an assertion.
+            CompileError: it has an instruction that is not known, or was stopped at a limit.
+        """
+        subject = self.subjects[chosen.artifact.digest, chosen.variant.id]
+        data = [value.data for value in inputs]
+        emulated = emulate(subject, data, store=self.store, limits=self.limits)
+        if emulated.printed:
+            # The standard output belongs to the results, which may be JSON.
+            echo(emulated.printed, err=True, nl=not emulated.printed.endswith("\n"))
+        if emulated.fault is not None:
+            raise fault_error(subject, emulated.fault)
+        count = chosen.artifact.plan.device_count
+        outputs = [of_devices(b, count) for b in chosen.route.signature.outputs]
+        return [Value(b, out) for b, out in zip(outputs, emulated.outputs, strict=True)]
+
+
+def collect_emulated(
+    request: Request, *, every: bool, **options: Unpack[CompileOptions]
+) -> tuple[list[Chosen], Emulation] | int:
+    """Return what is emulated, and what does it; or the exit status where a build failed.
+
+    Of variants that differ in their target only, the first is emulated.
+
+    Raises:
+        PallascError: as compiling does, or something that is needed is missing.
+    """
+    check_installed()
+    first: dict[object, int] = {}
+    for number, variant in enumerate(request.variants):
+        first.setdefault((variant.name, variant.params), number)
+    variants = [request.variants[number] for number in first.values()]
+    _check_points(variants, every=every)
+    limits = Options(**options)
+    if request.store is None:
+        pairs = [(request.variants[n], request.artifacts[n]) for n in first.values()]
+    else:
+        report = build_missing(variants, request.store, limits)
+        if report.exit_code:
+            return report.exit_code
+        pairs = [(r.variant, r.artifact) for r in report.results if r.artifact is not None]
+    subjects = subjects_of(pairs, store=request.store, limits=limits)
+    by_key = {(s.artifact.digest, s.id): s for s in subjects}
+    return [_chosen(*pair) for pair in pairs], Emulation(by_key, request.store, limits)
+
+
+def _check_points(variants: Sequence[Variant], *, every: bool) -> None:
+    """Check that a kernel has one point, unless all are to run."""
+    kernels: dict[str, list[Variant]] = {}
+    for variant in variants:
+        kernels.setdefault(variant.name, []).append(variant)
+    for points in kernels.values():
+        if len(points) > 1 and not every:
+            raise several(points, "emulated")
+
+
+def _chosen(variant: Variant, artifact: Artifact) -> Chosen:
+    from pallasc.runtime.calls.launch import Route
+    from pallasc.runtime.matching.candidates import Candidate
+
+    return Chosen(
+        variant, artifact, Route([Candidate(variant.name, dict(variant.params), artifact)])
+    )
+
 
 _MOST_LISTED = 20
 
@@ -138,7 +292,6 @@ def _fitting_of_kernel(variants: Sequence[Variant], device: Device) -> list[Vari
 
 def _target_hint(device: Device) -> str | None:
     """Return which target to ask for: the GPU's own model, else an architecture that it runs."""
-    from pallasc.cli.launching.chip import model_of
     from pallasc.runtime.matching.selection import arch_refusal
     from pallasc.specs.gpus import DEFAULT_MODELS
 

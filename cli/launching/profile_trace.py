@@ -1,4 +1,4 @@
-"""Traces of profiled kernels, in the format that Perfetto and Chrome open.
+"""Launches on the GPU, and traces of profiled kernels in the format that Perfetto and Chrome open.
 
 One object: `traceEvents`, a list of complete events (`ph` "X": a region, its begin and duration in
 microseconds) and of names (`ph` "M"). A process (`pid`) is a multiprocessor during one launch, a
@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pallasc.cli.launching.launching import naming
+from pallasc.cli.launching.request import Operands, Value
 from pallasc.cli.terminal.output import refusing
 from pallasc.errors import ArgumentError, CorruptError, SpecError
 from pallasc.specs.artifacts.profile import EXIT, HEAD_WORDS, Profile
@@ -221,3 +223,30 @@ class TraceFile:
         text = json.dumps({"displayTimeUnit": "ns", "traceEvents": self.events()})
         with refusing(self.path, hint="Give --profile another path."):
             self.path.write_text(text)
+
+
+@dataclass(frozen=True, slots=True)
+class OnGpu:
+    """Launches variants.
+
+    Attributes:
+        device: where.
+        traces: keeps what profiled kernels write, if that is asked for.
+    """
+
+    device: Device
+    traces: TraceFile | None = None
+
+    def __call__(self, chosen: Chosen, inputs: list[Value]) -> list[Value]:
+        """Launch a variant on inputs, and wait for its outputs.
+
+        Raises:
+            DeviceError: the launch fails.
+        """
+        with naming(chosen.variant):
+            operands = Operands(chosen.route.signature, inputs, self.device)
+            if self.traces is None:
+                chosen.route.enqueue(0, self.device.ordinal, operands.pointers)
+            else:
+                self.traces.enqueue(chosen, self.device, operands.pointers)
+            return operands.read_outputs()

@@ -1,4 +1,4 @@
-"""Failures as workflow commands, which GitHub shows at the lines of a change.
+"""Failures and findings as workflow commands, which GitHub shows at the lines of a change.
 
 A command is `::error file=F,line=N,col=N,title=T::message`, alone on its line. In the message `%`,
 carriage return and line feed are escaped, in the other values `:` and `,` too; nothing else is.
@@ -12,19 +12,27 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from pallasc.checks.merge import distinct_findings
+from pallasc.cli.render.check_text import finding_lines
 from pallasc.cli.render.remarks import holds_no_kernel, names
 from pallasc.cli.render.result_text import output_tail, spill_bytes
-from pallasc.cli.terminal.output import count
-from pallasc.cli.terminal.workspace import relative_file, workspace_root
+from pallasc.cli.terminal.output import count, relative_file, workspace_root
 from pallasc.errors import BudgetError
 from pallasc.specs.plain_text import one_line, printable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pallasc.checks.findings import Finding
+    from pallasc.checks.report import Report as CheckReport
+    from pallasc.checks.report import VariantCheck
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.workers.diagnostics import Diagnostic
     from pallasc.errors import Location, PallascError
+
 
 _SHOWN = 10  # of each kind in a step, by GitHub
 _NAMED = 10
@@ -220,3 +228,52 @@ def at_most(annotations: Sequence[Annotation]) -> list[Annotation]:
     shown, rest = annotations[: _SHOWN - 1], annotations[_SHOWN - 1 :]
     titles = "\n".join(annotation.title for annotation in rest)
     return [*shown, Annotation(rest[0].kind, f"{count(len(rest), f'more {rest[0].kind}')}", titles)]
+
+
+_MOST_NAMED = 10
+_KINDS: Mapping[str, Literal["error", "warning", "notice"]] = MappingProxyType(
+    {"error": "error", "warning": "warning", "note": "notice"}
+)
+"""GitHub's word for each severity, in the order in which they are printed."""
+
+
+def check_commands(report: CheckReport, environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the lines that annotate a check: findings, what did not compile, what was stopped.
+
+    Variants with the same finding at one place share an annotation.
+    """
+    root = workspace_root(environment)
+    shared: dict[object, tuple[Finding, list[VariantCheck]]] = {}
+    for check in report.checks:
+        for finding in distinct_findings(check.results):
+            key = (finding.rule, finding.location, finding.message)
+            shared.setdefault(key, (finding, []))[1].append(check)
+    found = [_annotation(finding, checks, root) for finding, checks in shared.values()]
+    found = [*_failures(report, root), *found]
+    kinds = [[each for each in found if each.kind == kind] for kind in _KINDS.values()]
+    return [each.command() for own in kinds for each in at_most(own)]
+
+
+def _annotation(finding: Finding, checks: list[VariantCheck], root: Path) -> Annotation:
+    names = [check.id for check in checks[:_MOST_NAMED]]
+    more = len(checks) - len(names)
+    named = ", ".join([*names, *([f"and {count(more, 'other')}"] if more else [])])
+    lines = [line.strip() for line in finding_lines(finding, checks[0].place)]
+    return Annotation(
+        _KINDS[finding.severity],
+        f"{finding.rule}: {checks[0].id}",
+        "\n".join([*lines, f"Variants: {named}"]),
+        *place_in([finding.location, checks[0].place], root),
+    )
+
+
+def _failures(report: CheckReport, root: Path) -> list[Annotation]:
+    """Return an annotation for each variant that did not compile, or whose check was stopped."""
+    failures = []
+    for check in report.checks:
+        built = check.built.error if check.built is not None else None
+        named = {"build": built} if built is not None else {}
+        for level, error in {**named, **check.errors}.items():
+            place = place_in([error.location, check.place], root)
+            failures.append(Annotation("error", f"{check.id}: {level}", str(error), *place))
+    return failures

@@ -1,4 +1,4 @@
-"""Where a check's report goes, besides the lines: totals, JSON, JUnit XML, SARIF, annotations."""
+"""Where a check's report goes: lines, totals, JSON, JUnit XML, SARIF, annotations."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pallasc.checks.findings import to_json
+from pallasc.cli.render.check_text import STATUSES
+from pallasc.cli.render.report_rows import error_row, shard_row
 from pallasc.cli.terminal.interrupts import deferred
 from pallasc.cli.terminal.output import (
     STANDARD_OUTPUT,
@@ -20,8 +23,58 @@ from pallasc.errors import PallascError
 
 if TYPE_CHECKING:
     from pallasc.checks.levels import Level
-    from pallasc.checks.report import Report
+    from pallasc.checks.report import Report, VariantCheck
     from pallasc.compiler.builds.shard import Share
+    from pallasc.errors import PallascError
+
+
+def check_json(
+    report: Report, *, error: PallascError | None = None, share: Share | None = None
+) -> dict[str, object]:
+    """Return what `--json` prints of a report, without the schema version."""
+    totals = dict.fromkeys(STATUSES, 0)
+    for check in report.checks:
+        for result in check.results:
+            totals[result.status] += 1
+    return {
+        "seconds": round(report.seconds, 3),
+        "interrupted": report.interrupted,
+        "levels": list(report.levels),
+        "notes": list(report.notes),
+        "totals": totals,
+        "findings": sum(len(r.findings) for check in report.checks for r in check.results),
+        "variants": [
+            {**_row(check), "interrupted": list(report.missing(check))} for check in report.checks
+        ],
+        "errors": [error_row(failed) for failed in report.errors],
+        "error": error_row(error) if error else None,
+        "shard": shard_row(share) if share else None,
+    }
+
+
+def _row(check: VariantCheck) -> dict[str, object]:
+    variant = check.variant
+    failed = check.built.error if check.built is not None else None
+    return {
+        "id": check.id,
+        "name": variant.name if variant else None,
+        "params": dict(variant.params) if variant else {},
+        "target": variant.target.name if variant else None,
+        "action_key": check.action_key,
+        "digest": check.digest,
+        "results": [
+            {
+                **to_json(result),
+                "seconds": round(result.seconds, 3),
+                "from_store": result.level in check.from_store,
+                "error": error_row(check.errors[result.level])
+                if result.level in check.errors
+                else None,
+            }
+            for result in check.results
+        ],
+        "error": error_row(failed) if failed else None,
+    }
 
 
 class Outputs(NamedTuple):
@@ -82,8 +135,7 @@ class Outputs(NamedTuple):
         from pallasc.cli.render.remarks import compiled_wrongly
 
         if self.annotations:
-            from pallasc.cli.render.annotations import github_command
-            from pallasc.cli.render.check_annotations import check_commands
+            from pallasc.cli.render.annotations import check_commands, github_command
 
             ended = [*report.errors, *([report.unchecked] if report.unchecked else [])]
             # GitHub reads commands from either stream; the standard output may hold JSON.
@@ -119,16 +171,15 @@ class Outputs(NamedTuple):
     def _write_files(
         self, report: Report, *, error: PallascError | None = None, share: Share | None = None
     ) -> None:
-        from pallasc.cli.terminal.workspace import workspace_root
+        from pallasc.cli.terminal.output import workspace_root
 
         root = workspace_root(os.environ)
         if self.as_json:
-            from pallasc.cli.render.check_rows import check_json
             from pallasc.cli.terminal.output import json_text
 
             echo(json_text(check_json(report, error=error, share=share)))
         if self.junit is not None:
-            from pallasc.cli.render.check_junit import check_junit
+            from pallasc.cli.render.junit import check_junit
 
             shard = share.shard if share else None
             write_report(check_junit(report, root, error, shard), self.junit, "--junit")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from pallasc.cli.render.result_text import spill_bytes
 from pallasc.cli.terminal.output import count
-from pallasc.cli.terminal.text_width import ELLIPSIS, cut, shorten, width
-from pallasc.cli.terminal.times import duration
+from pallasc.cli.terminal.screen import ELLIPSIS, cut, duration, shorten, width
 from pallasc.specs.plain_text import one_line
 
 if TYPE_CHECKING:

@@ -16,9 +16,15 @@ from typing import TYPE_CHECKING
 from pallasc.cli.render.progress import Progress, ResultLine
 from pallasc.cli.render.result_text import lines_below, result_line
 from pallasc.cli.terminal.interrupts import deferred
-from pallasc.cli.terminal.screen import STATUS_COLOURS, Screen, stderr_screen
-from pallasc.cli.terminal.status import Line, Status, status_lines
-from pallasc.cli.terminal.text_width import width
+from pallasc.cli.terminal.screen import (
+    STATUS_COLOURS,
+    Line,
+    Screen,
+    Status,
+    status_lines,
+    stderr_screen,
+    width,
+)
 from pallasc.compiler.builds.report import Event, Tick, VariantResult
 from pallasc.specs.plain_text import printable
 from pallasc.specs.spec import Variant

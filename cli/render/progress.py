@@ -11,8 +11,14 @@ from types import TracebackType
 
 from pallasc.cli.render.remarks import facts as remark_facts
 from pallasc.cli.render.result_text import counter, lines_below, result_line
-from pallasc.cli.terminal.screen import Screen
-from pallasc.cli.terminal.times import LONGEST_SILENCE_S, Heartbeat, about, elapsed, time_left_s
+from pallasc.cli.terminal.screen import (
+    LONGEST_SILENCE_S,
+    Heartbeat,
+    Screen,
+    about,
+    elapsed,
+    time_left_s,
+)
 from pallasc.compiler.builds.report import Event, Tick, VariantResult
 from pallasc.specs.plain_text import one_line, printable
 

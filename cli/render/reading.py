@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from pallasc.cli.render.failures import error_text
-from pallasc.cli.terminal.times import Heartbeat
+from pallasc.cli.terminal.screen import Heartbeat
 
 if TYPE_CHECKING:
     from pallasc.cli.render.progress import Progress

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pallasc.cli.render.failures import error_text
 from pallasc.cli.render.remarks import facts as remark_facts
 from pallasc.cli.terminal.output import count
-from pallasc.cli.terminal.text_width import cut, shorten, width
+from pallasc.cli.terminal.screen import cut, shorten, width
 from pallasc.compiler.builds.report import NOT_COMPILED
 from pallasc.specs.plain_text import one_line, printable
 

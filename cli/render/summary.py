@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from pallasc.cli.render.remarks import remarks
 from pallasc.cli.terminal.output import count, echo
-from pallasc.cli.terminal.screen import STATUS_COLOURS
-from pallasc.cli.terminal.times import duration
+from pallasc.cli.terminal.screen import STATUS_COLOURS, duration
 from pallasc.specs.plain_text import printable
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What `pallasc build --watch` prints: the first build as any other, then what edits changed."""
+"""What pallasc build --watch prints: the first build as any other, then what edits changed."""
 
 from __future__ import annotations
 
@@ -6,21 +6,165 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.cli.render.edited import Before
 from pallasc.cli.render.failures import error_text
 from pallasc.cli.render.live import store_progress
 from pallasc.cli.render.reading import Reading
+from pallasc.cli.render.remarks import facts as remark_facts
+from pallasc.cli.render.result_text import result_line, spill_bytes
 from pallasc.cli.render.summary import print_notes, summary
 from pallasc.cli.terminal.output import count, echo
+from pallasc.cli.terminal.screen import cut, shorten, width
 from pallasc.errors import PallascError, SpecError
+from pallasc.specs.plain_text import one_line
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.cli.render.progress import Progress
-    from pallasc.compiler.builds.report import Report
+    from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.builds.watch import Watch
+
+
+_SHORTEST_ID = 24
+_ARROW = " → "
+
+
+class Figures(NamedTuple):
+    """The figures of an artifact; each is that of the kernel with the largest value."""
+
+    digest: str
+    seconds: float | None
+    cubin_bytes: int
+    registers: int
+    spilled_bytes: int
+
+
+def figures_of(result: VariantResult) -> Figures | None:
+    """Return the figures of a result, None if it has no artifact."""
+    artifact = result.artifact
+    if artifact is None:
+        return None
+    return Figures(
+        artifact.digest,
+        result.seconds if result.status == "compiled" else None,
+        artifact.cubin_bytes,
+        max((kernel.registers for kernel in artifact.kernels), default=0),
+        spill_bytes(artifact),
+    )
+
+
+class Before:
+    """The figures of all variants as they were before the last edit."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Figures] = {}
+        self._alone: dict[tuple[str, str], str] = {}
+
+    def note(self, report: Report) -> None:
+        """Take in a build; a variant that failed keeps the figures that it had."""
+        for result in report.results:
+            figures = figures_of(result)
+            earlier = self._of(result)
+            if figures is not None:
+                if figures.seconds is None and earlier and earlier.digest == figures.digest:
+                    figures = figures._replace(seconds=earlier.seconds)
+                self._by_id[result.variant.id] = figures
+        kernels: dict[tuple[str, str], list[str]] = {}
+        for result in report.results:
+            kernels.setdefault(_kernel(result), []).append(result.variant.id)
+        self._alone = {kernel: ids[0] for kernel, ids in kernels.items() if len(ids) == 1}
+
+    def is_other(self, result: VariantResult) -> bool:
+        """Tell whether a result has another artifact than before."""
+        now, earlier = figures_of(result), self._of(result)
+        return now is not None and (earlier is None or earlier.digest != now.digest)
+
+    def line(self, result: VariantResult, columns: int | None = None) -> str:
+        """Return the line of a result; without figures from before, that of any build."""
+        now, earlier = figures_of(result), self._of(result)
+        if now is None or earlier is None or result.explanation is not None:
+            return result_line(result, columns)
+        return edited_line(result, earlier, now, columns)
+
+    def _of(self, result: VariantResult) -> Figures | None:
+        """Return the earlier figures; the only variant of a kernel may have got another id."""
+        found = self._by_id.get(result.variant.id)
+        return found or self._by_id.get(self._alone.get(_kernel(result), ""))
+
+
+def _kernel(result: VariantResult) -> tuple[str, str]:
+    return result.variant.name, result.variant.target.name
+
+
+def edited_line(
+    result: VariantResult, before: Figures, now: Figures, columns: int | None = None
+) -> str:
+    """Return `compiled  add@h100-sxm  0.3 s, 24 → 32 registers, 9,512 bytes (worse: registers)`.
+
+    Args:
+        result: the result of a variant.
+        before: its figures before the edit.
+        now: its figures.
+        columns: how much room there is; where it is too little, first figures that are as before
+            are left out, then the time, then the middle of the id, then all figures.
+    """
+    seconds = _seconds(result, before)
+    figures = [
+        _both(before.registers, now.registers, "registers"),
+        *_spills(before, now),
+        _both(before.cubin_bytes, now.cubin_bytes, "bytes"),
+        *map(str, remark_facts(result)),
+    ]
+    head, name, ending = f"{result.status:<8}  ", one_line(result.variant.id), verdict(before, now)
+    changed = [figure for figure in figures if _ARROW in figure]
+    choices = [[seconds, *figures], [seconds, *changed], changed, []]
+    texts = [_words(facts, ending) for facts in choices]
+    if columns is None:
+        return f"{head}{name}{texts[0]}"
+    for least in (width(name), _SHORTEST_ID):
+        for words in texts[: 3 if least > _SHORTEST_ID else 4]:
+            room = columns - len(head) - len(words)
+            if room >= least:
+                return f"{head}{shorten(name, room)}{words}"
+    return cut(f"{head}{shorten(name, _SHORTEST_ID)}{texts[-1]}", columns)
+
+
+def _words(facts: Sequence[str], ending: str) -> str:
+    return "  " + " ".join(filter(None, [", ".join(filter(None, facts)), f"({ending})"]))
+
+
+def verdict(before: Figures, now: Figures) -> str:
+    """Return what an edit did in words: `unchanged`, `better: registers; worse: size`."""
+    if before.digest == now.digest:
+        return "unchanged"
+    signs = {
+        "registers": now.registers - before.registers,
+        "spills": now.spilled_bytes - before.spilled_bytes,
+        "size": now.cubin_bytes - before.cubin_bytes,
+    }
+    better = ", ".join(name for name, by in signs.items() if by < 0)
+    worse = ", ".join(name for name, by in signs.items() if by > 0)
+    told = [f"better: {better}" if better else "", f"worse: {worse}" if worse else ""]
+    return "; ".join(filter(None, told)) or "other code, same figures"
+
+
+def _seconds(result: VariantResult, before: Figures) -> str:
+    """Return the time of this edit; the time before only beside a compilation."""
+    if result.status == "compiled" and before.seconds is not None:
+        return f"{before.seconds:.2f}{_ARROW}{result.seconds:.2f} s"
+    return f"{result.seconds:.2f} s" if result.status in ("compiled", "lowered") else ""
+
+
+def _spills(before: Figures, now: Figures) -> list[str]:
+    if not before.spilled_bytes and not now.spilled_bytes:
+        return []
+    return [f"spills {_both(before.spilled_bytes, now.spilled_bytes, 'bytes')}"]
+
+
+def _both(before: int, now: int, unit: str) -> str:
+    return f"{now:,} {unit}" if before == now else f"{before:,}{_ARROW}{now:,} {unit}"
+
 
 _MOST_NAMED = 3
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
+from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     ProcessLimits,
@@ -21,8 +22,7 @@ from pallasc.cli.arguments.options import (
     supervision_options,
     variant_options,
 )
-from pallasc.cli.arguments.remote import remote_options
-from pallasc.cli.artifacts.metrics_text import amount
+from pallasc.cli.artifacts.artifact_text import amount
 from pallasc.cli.terminal.output import count, echo, json_text
 from pallasc.specs.canonical import plain
 

@@ -16,18 +16,18 @@ from pallasc.checks.candidate import Candidate
 from pallasc.checks.findings import Finding, Place, from_findings, not_checked
 from pallasc.checks.levels import LEVELS, rules_of
 from pallasc.checks.report import Report, VariantCheck
-from pallasc.cli.render.check_annotations import check_commands
-from pallasc.cli.render.check_junit import check_junit
-from pallasc.cli.render.check_progress import events
-from pallasc.cli.render.check_rows import check_json
+from pallasc.cli.render.annotations import check_commands
+from pallasc.cli.render.check_outputs import check_json
 from pallasc.cli.render.check_text import (
     error_lines,
+    events,
     finding_lines,
     interrupted_lines,
     place_texts,
     result_lines,
     summary_line,
 )
+from pallasc.cli.render.junit import check_junit
 from pallasc.cli.render.progress import Progress
 from pallasc.cli.render.sarif import sarif
 from pallasc.cli.terminal.screen import Screen

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pallasc.cli.render.highlights import highlights
-from pallasc.cli.terminal.text_width import width
+from pallasc.cli.terminal.screen import width
 from pallasc.errors import CompileError, Location
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pallasc.cli.render.result_text import artifact_facts, counter, failure_lines, result_line
-from pallasc.cli.terminal.text_width import width
+from pallasc.cli.terminal.screen import width
 from pallasc.errors import CompileError, Location
 
 LONG = {"m": 1024, "n": 4096, "dtype": "bf16"}

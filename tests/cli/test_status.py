@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.terminal.status import Status, status_lines
-from pallasc.cli.terminal.text_width import width
+from pallasc.cli.terminal.screen import Status, status_lines, width
 
 COUNTS = {"hit": 88, "compiled": 23, "failed": 1, "missing": 0, "skipped": 0}
 

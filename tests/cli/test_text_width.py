@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pallasc.cli.terminal.text_width import cut, shorten, width
+from pallasc.cli.terminal.screen import cut, shorten, width
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pallasc.cli.terminal.times import about, duration, elapsed, time_left_s
+from pallasc.cli.terminal.screen import about, duration, elapsed, time_left_s
 
 
 @pytest.mark.parametrize(

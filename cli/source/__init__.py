@@ -1,1 +1,0 @@
-"""Lines of the user's source, shown by `inspect`, found by `build`, shipped by `bundle create`."""
