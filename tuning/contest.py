@@ -116,7 +116,7 @@ def is_surely_within(ratios: Sequence[float], percent: float, *, points: int) ->
 
 
 LEAST_ROUNDS = 5
-"""Rounds of a point before anything is said of it."""
+"""Rounds of a point before it is judged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +124,9 @@ class Rules:
     """When a contest ends.
 
     Attributes:
-        within: points are tied where the leader is slower by no more than this: 0.01 for 1 percent.
-        rounds: two points of which nothing is known after so many rounds are told apart by the
-            median of their ratios.
-        seconds: how long the points of a key are measured; anew after a retry of failed ones.
+        within: points are tied if the leader is slower by no more than this: 0.01 for 1 percent.
+        rounds: after this many rounds, the median of ratios decides between two points.
+        seconds: time for the points of a key; starts again after a retry of failed ones.
         together: how many points take part in a round at most.
         seed: chooses the order of the points in each round.
     """
@@ -155,7 +154,7 @@ class Measure(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The contest ends; `winner` is None where no point is valid."""
+    """The contest ends; `winner` is None if no point is valid."""
 
     winner: str | None
     why: str
@@ -267,7 +266,7 @@ def _slower(leader: str, pairs: dict[str, Pair], rules: Rules) -> Drop | None:
 def _out_of_time(
     contest: Contest, leader: str, pairs: dict[str, Pair], fresh: int, rules: Rules
 ) -> Done:
-    """Return the fastest by the median: of ratios, or of times where two share no round."""
+    """Return the fastest by the median: of ratios, or of times if two share no round."""
     leader_us = contest.points[leader].median_us
     ratios = {
         name: pair.ratio if pair.rounds else contest.points[name].median_us / leader_us
@@ -280,7 +279,7 @@ def _out_of_time(
 
 
 def _why_done(contest: Contest, leader: str, points: int, rules: Rules) -> str:
-    """Return what is known of the winner, beside what was dropped and what was not."""
+    """Return the reason why the winner is the winner."""
     pairs = [
         compare(
             contest.ratios(own.id, own.dropped_by or leader), within=rules.within, points=points

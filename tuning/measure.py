@@ -43,7 +43,7 @@ class Run:
         file: where results go, and what is known already.
         setup: how processes launch and measure.
         rules: when a contest ends.
-        conditions: tells the state of the GPU.
+        conditions: reads the state of the GPU.
         referee: gives inputs of a contest and judges outputs.
         listener: hears how far it is.
         clock: seconds from some moment on.

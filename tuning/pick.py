@@ -441,7 +441,7 @@ def _picked(
 
 
 def _add_rows(picked: Picked, served: Sequence[MeasuredKey], kernel: TunedKernel) -> None:
-    """Set the rows, and the keys with what they use beside the rows of their buckets."""
+    """Set the rows, and the keys with the configurations that they use."""
     tune = kernel.tune
     kept = _kept_rows(picked.gpu, [own.key for own in served], kernel)
     known = {_text(own.key) for own in served} | kept.keys()
@@ -514,7 +514,7 @@ def _changes(picked: Picked, old: Sequence[Row]) -> list[RowChange]:
     """Return the changes of all rows of a kernel, in the order of a table.
 
     Rows of other models stay, and rows of keys and buckets that nothing was decided on. A measured
-    key that uses its bucket's row has no row of its own.
+    key that uses its bucket's row has no other row.
     """
     before = {_row_id(row.gpu, row.key): row for row in old}
     written = {_row_id(row.gpu, row.key): row for row in picked.rows}

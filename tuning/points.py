@@ -153,8 +153,8 @@ class PointError(Exception):
 
     Args:
         why: the reason.
-        code: the driver's number of it, 0 where it is none of the driver's.
-        stuck: why its process cannot be ended, None where it has ended.
+        code: the driver's error code, 0 for other reasons.
+        stuck: why its process cannot be ended, None if it has ended.
     """
 
     def __init__(self, why: str, code: int = 0, stuck: DeviceError | None = None) -> None:
@@ -308,7 +308,7 @@ class Referee(Protocol):
         """Return the bytes of each input of a point."""
 
     def disagreement(self, entry: Entry, signature: Signature, outputs: Sequence[bytes]) -> str:
-        """Return how outputs differ from what is known of them, "" where they do not."""
+        """Return how outputs differ from the reference, "" if they do not."""
 
     def outvoted(self) -> dict[str, str]:
         """Return the points whose outputs are not those of most, of all judged, and why."""
@@ -336,8 +336,8 @@ class Setup:
 class Points:
     """The points of a contest that have processes.
 
-    As many live at a time as the GPU has memory for: where a process cannot be made beside the
-    others, the one that was asked longest ago makes room.
+    As many live at a time as the GPU has memory for: if there is no room for another process, the
+    one that was asked longest ago makes room.
 
     Args:
         match: what competes.

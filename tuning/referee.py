@@ -70,16 +70,16 @@ class OutputReferee:
         return [value.data for value in made]
 
     def disagreement(self, entry: Entry, signature: Signature, outputs: Sequence[bytes]) -> str:
-        """Return how outputs differ from the reference values, "" where they do not."""
+        """Return how outputs differ from the reference values, "" if they do not."""
         reference = self.bundle.reference(entry)
         for number, (binding, data) in enumerate(zip(signature.outputs, outputs, strict=True)):
-            if why := _beside_reference(binding, data, reference, number):
+            if why := _reference_difference(binding, data, reference, number):
                 return f"wrong result: {why}"
         self._join(entry.id, signature, outputs, reference)
         return ""
 
     def outvoted(self) -> dict[str, str]:
-        """Return the points that are not of the largest group, all where two are the largest."""
+        """Return the points that are not of the largest group, all if two are the largest."""
         sizes = [len(group.ids) for group in self.groups]
         most, count = max(sizes, default=0), sum(sizes)
         largest = [group for group in self.groups if len(group.ids) == most]
@@ -127,7 +127,7 @@ def _of_two(reference: Reference) -> tuple[float, float]:
     return rtol, (2 + rtol) * reference.atol
 
 
-def _beside_reference(
+def _reference_difference(
     binding: Binding, data: bytes, reference: Reference | None, number: int
 ) -> str:
     if reference is None or not reference.outputs[number].positions:

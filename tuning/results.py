@@ -18,18 +18,18 @@ to the disk before the next thing is measured:
     subject = {kernel: text, key: [scalar], [at: {parameter: scalar}]}
 
 * `check` is the first 16 hexadecimal digits of the SHA-256 of the line's canonical JSON without it
-* a start stands before the first line and at each resumption: same job, device and schema. The
+* a start is the first line, and the first of each resumption: same job, device and schema. The
   driver and the date of a contest are of the last one before its last round
 * a **contest** is what competes: the points of a key on one GPU. `key` has the values of `tune.by`,
-  exact; `at` those of the matrix's parameters that are not in `by`, where there are any
+  exact; `at` has those of the matrix's other parameters, if there are any
 * of several points with one id the last counts: one that was launched may fail in a later round.
   Then the points that were dropped by comparison with it, `by`, take part again
 * `outvoted` has a point whose results are not those of most points of its key
 * a retry opens a contest again, done or not: its points, all of which failed, are launched
   again, and their earlier times count. Their earlier failures stay in the file
 * rounds of a contest ascend from 1 without a gap; a line has the times of all that were alive
-* `driver` is NVIDIA's version, `580.95.05`, empty where it is not known
-* a last line without a line feed is what a cut left: it does not count, and is said
+* `driver` is NVIDIA's version, `580.95.05`, empty if unknown
+* a last line without a line feed was cut: it does not count, and a warning says so
 
 Schema 1 is the first.
 """
@@ -74,8 +74,8 @@ class PointResults:
         params: its parameters.
         target: what it was compiled for.
         artifact: digest of the artifact that was launched.
-        failed: why it has no valid times, "" where it has; its times before do not count.
-        dropped: why it was not measured to the end, "" where it was.
+        failed: why it has no valid times, "" if it has; its earlier times do not count.
+        dropped: why it was not measured to the end, "" if it was.
         dropped_by: the id of the point that it was compared with.
         times_us: its time in each round that it took part in, in microseconds.
         outvoted: it failed as its results are not those of most points.
@@ -103,7 +103,7 @@ class PointResults:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The conditions of a round: None and () where they are not known; and its line's `check`."""
+    """The conditions of a round: None and () if unknown; and its line's `check`."""
 
     check: str
     clock_mhz: int | None = None
@@ -124,8 +124,8 @@ class Contest:
         rounds: conditions of each round, by its number.
         spent_s: how long it was measured.
         retried_s: how long it had been when failed points were last tried again.
-        winner: the id of the best point; None where none is valid, or it is not done.
-        done: why it ended, "" where it has not.
+        winner: the id of the best point; None if none is valid, or it is not done.
+        done: why it ended, "" if it has not.
         start: of the run that measured its last round, None before there is one.
     """
 
@@ -182,7 +182,7 @@ class Results:
         file: its path, as messages show it.
         start: of the last run.
         contests: in the order of the file.
-        ended: why the last run ended, "" where it was cut.
+        ended: why the last run ended, "" if it was cut.
         torn: what was dropped at the end of the file, "" for nothing.
         whole_bytes: the length of the file without that.
     """

@@ -40,7 +40,7 @@ _INIT = b"mbarrier.init"
 
 
 class Facts(NamedTuple):
-    """The figures of a point; None where one cannot be known, with the reason in the metrics.
+    """The figures of a point; None if unknown, with the reason in the metrics.
 
     Attributes:
         digest: of its artifact.
@@ -112,7 +112,7 @@ def _known(launches: Sequence[KernelMetrics]) -> Sequence[KernelMetrics]:
 
 
 def _tile_flops(launches: Sequence[KernelMetrics]) -> int | None:
-    """Return the operations of the loop that has most of them, None where none has any."""
+    """Return the operations of the loop that has most of them, None if none has any."""
     loops = [loop for launch in launches for loop in launch.loops or ()]
     return max((loop.tensor_flops for loop in loops if loop.tensor_flops), default=None)
 
@@ -126,7 +126,7 @@ def _both(first: int | None, second: int | None) -> int | None:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """Return the sum, None where a part is not known."""
+    """Return the sum, None if a part is unknown."""
     total = 0
     for count in counts:
         if count is None:
@@ -136,7 +136,7 @@ def _sum(counts: Iterable[int | None]) -> int | None:
 
 
 class _Term(NamedTuple):
-    """A weight, and the figure that it is for; None where that is not known."""
+    """A weight, and its figure; None if that is unknown."""
 
     weight: float
     figure: Callable[[Facts], float | None]

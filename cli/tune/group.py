@@ -1,4 +1,4 @@
-"""`pallasc tune`: which variant of a kernel is used where; each command has a file of its own."""
+"""`pallasc tune`: choose among the variants of a kernel; each command has its own file."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pallasc.cli.tune import pick, plan, run, show
 def command() -> None:
     """Choose between the variants of a kernel that differ only in speed.
 
-    What is varied, and by what, stands in the spec as `tune`. The choice is a table: a file to
-    review and to commit, which builds and bundles follow.
+    `tune` in the spec names the parameters that vary. The choice is a table: a file to review and
+    commit, which builds and bundles follow.
 
     Examples:
       pallasc tune plan kernels.yaml -o job.pallasc

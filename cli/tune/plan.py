@@ -101,10 +101,10 @@ def command(
     Dropped are those that do not compile, break their budget, take too much shared memory, give
     the same artifact as another one, or spill much more than the others. The rest are ranked by
     what is known without running them, and the best are kept: --keep and --most say how many. The
-    spec's default, and what its table uses, stay where they compile; one more stays in any case.
+    spec's default, and what its table uses, stay if they compile; one more stays in any case.
 
     The job is a bundle for `pallasc tune run`. With the points go up to 4,096 elements of each
-    result of the spec's reference, where it has one and two minutes suffice. A key of which nothing
+    result of the spec's reference, if it has one and two minutes suffice. A key of which nothing
     is left is an error; the job has all others.
 
     Examples:
@@ -123,7 +123,7 @@ def command(
       dropped   a list; of each: id, kernel, params, target, digest or null, rule (failed, budget,
                 "shared memory", equal, spills, rank), why, facts or null
       facts     spill_bytes, smem_bytes, warps_per_sm, waves, instructions, tile_flops, mbarriers,
-                load_bytes, store_bytes, bound_s; null where one is not known
+                load_bytes, store_bytes, bound_s; null if unknown
       lost      keys of which no point is left, a list; of each: kernel, key (by parameter),
                 target, why
       untuned   names of kernels that have no `tune`, and are left out

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "specs" / "tuned"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tuning"))
 
 from made_results import H100, made_lines, point_id
 
