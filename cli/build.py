@@ -213,7 +213,7 @@ def command(
     outputs = Outputs(as_json=as_json, junit=junit, annotations=annotations)
     opening = partial(open_store, store_root, require_signed=require_signed)
     with outputs.reporting_errors():
-        how = Options(**options, compile=not dry_run, frozen=frozen, hold_rows=True)
+        how = Options(**options, compile=not dry_run, frozen=frozen)
         if watch:
             selection = (targets, expression, baseline, all_points)
             return _watch(specs, *selection, how, opening, warnings=warnings, quiet=quiet)

@@ -21,10 +21,10 @@ from pallasc.analysis.tuning.rules import (
     prune,
 )
 from pallasc.compiler.builds.build import build
+from pallasc.compiler.builds.bundling import JobPoint, WrittenJob, write_job
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.references.comparison import Samples, sample_references
-from pallasc.compiler.tuning.job import JobPoint, WrittenJob, write_job
 from pallasc.errors import (
     BudgetError,
     CompileError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from pallasc.cli.arguments.command import Group
-from pallasc.cli.tune import pick, plan, renew, run, show
+from pallasc.cli.tune import pick, plan, run, show
 
 
 @click.group(
@@ -24,9 +24,8 @@ def command() -> None:
       pallasc tune run job.pallasc -o results.jsonl
       pallasc tune pick results.jsonl --specs kernels.yaml
       pallasc tune show kernels.yaml
-      pallasc tune renew kernels.yaml
     """
 
 
-for _command in (plan.command, run.command, pick.command, show.command, renew.command):
+for _command in (plan.command, run.command, pick.command, show.command):
     command.add_command(_command)

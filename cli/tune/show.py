@@ -46,9 +46,8 @@ def command(
     """Show which variants the tables of SPECS use where, and what was measured of them.
 
     The tables are checked against the specs, and nothing is compiled. FROM is the beginning of the
-    digest of what was measured, or where else the row comes from; a * stands where `pallasc tune
-    renew` has put another digest in its place. A row that a build would refuse, as its variant is
-    compiled to another artifact, has no mark.
+    digest of the artifact that was measured, or the source of the row. A row whose variant is now
+    compiled to another artifact has no mark; a build warns of it.
 
     Examples:
       pallasc tune show kernels.yaml

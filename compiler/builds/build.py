@@ -21,7 +21,6 @@ from pallasc.compiler.builds.report import (
     Report,
     Status,
     VariantResult,
-    hidden_notes,
     stored_diagnostics,
 )
 from pallasc.compiler.builds.state import LastingWorkers, Miss, Run, explanation_of, ticking
@@ -79,19 +78,15 @@ def build(
     started = time.monotonic()
     run = Run(variants, store, options, on_event, warm)
     interrupted = False
-    remote = None
     try:
         _run(run)
     except KeyboardInterrupt:
         interrupted = True
-    finally:
-        remote = run.finish_remote()
-    seconds = time.monotonic() - started
-    lock_notes = run.locked.notes() if run.locked else []
-    lock_notes += options.baseline.notes() if options.baseline else []
-    hidden = hidden_notes((result.variant.name, result.missed) for result in run.results.values())
-    notes = tuple(dict.fromkeys([*store.warnings, *run.notes, *lock_notes, *hidden]))
-    return Report(run.finished(), seconds, notes, interrupted, context=run.context, remote=remote)
+    except BaseException:
+        if run.remote is not None:
+            run.remote.finish()
+        raise
+    return run.report(started, interrupted=interrupted)
 
 
 def _run(run: Run) -> None:

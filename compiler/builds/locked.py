@@ -200,13 +200,16 @@ class LockedLookup:
         clause = self.difference(result)
         if clause is None:
             clause, kind = self._other_table(variant), "not as tuned"
-        elif self._lock is not None and (entry := self._lock.variants.get(variant.id)):
-            if result.action_key == entry.action:
-                is_hit = result.status == "hit"
-                hint, kind = (_STORED, "stored") if is_hit else (_REPRODUCE, "not deterministic")
+        elif self._is_locked_key(result):
+            is_hit = result.status == "hit"
+            hint, kind = (_STORED, "stored") if is_hit else (_REPRODUCE, "not deterministic")
         if clause is None:
             return None
         return NotCachedError(f"{variant.id} is {clause}.", hint=hint, reason=clause, kind=kind)
+
+    def _is_locked_key(self, result: VariantResult) -> bool:
+        entry = self._lock.variants.get(result.variant.id) if self._lock else None
+        return entry is not None and entry.action == result.action_key
 
     def _other_table(self, variant: Variant) -> str | None:
         """Return in words how the tuning of a kernel differs from the lock."""

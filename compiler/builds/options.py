@@ -47,7 +47,6 @@ class Options:
         remote: the remote store, None for none.
         executor: the scheduler of the cluster that compiles misses, as `parse_address` reads it;
             None compiles here.
-        hold_rows: whether a variant fails if a row of its table is of another artifact.
         alone: whether each variant is compiled in a new process.
     """
 
@@ -66,7 +65,6 @@ class Options:
     fail_on_warning: tuple[re.Pattern[str], ...] = ()
     remote: RemoteSettings | None = None
     executor: str | None = None
-    hold_rows: bool = False
     alone: bool = False
 
     @property

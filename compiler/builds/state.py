@@ -8,6 +8,7 @@ variant gets its `VariantResult`.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,23 +16,30 @@ from typing import TYPE_CHECKING, Protocol
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.options import Options
-from pallasc.compiler.builds.report import Event, OnEvent, Tick, VariantResult, diagnostics_of
+from pallasc.compiler.builds.report import (
+    Event,
+    OnEvent,
+    Report,
+    Tick,
+    VariantResult,
+    diagnostics_of,
+    hidden_notes,
+)
 from pallasc.compiler.inputs.lookup import Lookup, LookupResult
 from pallasc.compiler.inputs.request import Request
-from pallasc.errors import PallascError
+from pallasc.errors import PallascError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.budgets import check_budget
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pallasc.cache.remote.settings import RemoteStats
     from pallasc.compiler.builds.locked import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
-    from pallasc.compiler.builds.tuned_rows import RowCheck
     from pallasc.compiler.inputs.manifest import RememberedToolchain
     from pallasc.compiler.inputs.why import Explanation
     from pallasc.compiler.toolchain.setup import Context, Setup
     from pallasc.compiler.workers.pool import Pool
+    from pallasc.specs.tuning import Tuning
 
 
 @dataclass(slots=True)
@@ -90,13 +98,49 @@ def ticking(run: Run, *, tick_s: float = 0.5) -> Iterator[None]:
         thread.join()
 
 
-def _row_check(variants: Iterable[Variant]) -> RowCheck | None:
-    """Return the check of rows of tables; imports nothing if there are none."""
-    if not any(variant.tuning is not None and variant.tuning.stands for variant in variants):
-        return None
-    from pallasc.compiler.builds.tuned_rows import RowCheck
+def _padding_error(result: VariantResult, artifact: Artifact, tuning: Tuning) -> SpecError | None:
+    """Return the error of a variant whose arrays cannot be padded as its spec says, else None."""
+    from pallasc.specs.tuning import check_padding
 
-    return RowCheck()
+    plan = artifact.plan
+    shapes = {array.path: array.shape for array in (*plan.inputs, *plan.outputs)}
+    try:
+        check_padding(tuning.pad, dict(result.variant.params), shapes)
+    except ValueError as error:
+        return SpecError(
+            f"{result.variant.id}: {error}.",
+            location=result.variant.where("tune.pad"),
+            hint="pallasc inspect SPECS --plan shows the arrays of each variant.",
+        )
+    return None
+
+
+def row_notes(results: Iterable[VariantResult]) -> list[str]:
+    """Return a note for each row of a table whose measured artifact is not what was compiled.
+
+    A row may choose several variants, such as those of a bucket, of which one was measured
+    (`Tuning.stands`): there is a note if all of these were built, and none has the digest.
+    """
+    rows: dict[int, list[tuple[VariantResult, Tuning]]] = {}
+    for result in results:
+        tuning = result.variant.tuning
+        if tuning and tuning.stands and tuning.rows and tuning.rows[0].artifact:
+            rows.setdefault(id(tuning.rows[0]), []).append((result, tuning))
+    notes = []
+    for members in rows.values():
+        tuning = members[-1][1]
+        row = tuning.rows[0]
+        made = [result.artifact.digest for result, _ in members if result.artifact]
+        if len(made) == tuning.stands and row.artifact not in made:
+            from pallasc.specs.tuning import key_text
+
+            place = f"{row.place}: " if row.place else ""
+            notes.append(
+                f"{place}{members[-1][0].variant.id} was tuned as another artifact: the row for "
+                f"{row.gpu}, {key_text(tuning.by, row.key)} was measured with {row.artifact}, and "
+                f"the variant is compiled to {made[-1]}. If the times matter, tune it again"
+            )
+    return notes
 
 
 class Run:
@@ -135,7 +179,6 @@ class Run:
         self.has_compiler = True
         self.context: Context | None = None
         self.remote: RemoteTier | None = None
-        self._rows = _row_check(self.variants) if options.hold_rows else None
         self._failed = False
 
     def open_remote(self, setup: Setup | RememberedToolchain) -> None:
@@ -144,14 +187,6 @@ class Run:
             from pallasc.compiler.builds.remote_tier import RemoteTier
 
             self.remote = RemoteTier(self.options.remote, self.store, setup)
-
-    def finish_remote(self) -> RemoteStats | None:
-        """Send the rest to the remote store, and return its statistics."""
-        if self.remote is None:
-            return None
-        stats = self.remote.finish()
-        self.notes += self.remote.notes
-        return stats
 
     def apply_lock(self, lookup: Lookup, setup: Setup | RememberedToolchain) -> None:
         """Check the build against its lock, if it has one.
@@ -173,12 +208,9 @@ class Run:
                 error = self.locked.check(result)
             if error is None and self.options.fail_on_warning:
                 error = self._fatal_warning(result)
-            if error is None and self._rows is not None:
-                error = self._rows.error(result)
-            if error is None and result.variant.tuning and result.variant.tuning.pad:
-                from pallasc.compiler.builds.tuned_rows import padding_error
-
-                error = padding_error(result)
+            tuning = result.variant.tuning
+            if error is None and tuning and tuning.pad:
+                error = _padding_error(result, result.artifact, tuning)
             if error is not None:
                 error.location = error.location or result.variant.location
                 result = replace(result, status="failed", error=error)
@@ -216,9 +248,26 @@ class Run:
         """Return True if a failure ends the build."""
         return self._failed and not self.options.keep_going
 
-    def finished(self) -> tuple[VariantResult, ...]:
-        """Return all results; variants without one are `skipped`."""
-        return tuple(
+    def report(self, started: float, *, interrupted: bool) -> Report:
+        """Send the rest to the remote store, and return the report of the build.
+
+        Variants without a result are `skipped`. `started` is by `time.monotonic`.
+        """
+        results = tuple(
             self.results.get(index) or VariantResult(variant, "skipped")
             for index, variant in enumerate(self.variants)
         )
+        stats = self.remote.finish() if self.remote else None
+        seconds = time.monotonic() - started
+        baseline = self.options.baseline
+        notes = [
+            *self.store.warnings,
+            *self.notes,
+            *(self.remote.notes if self.remote else ()),
+            *(self.locked.notes() if self.locked else ()),
+            *(baseline.notes() if baseline else ()),
+            *hidden_notes((result.variant.name, result.missed) for result in self.results.values()),
+            *row_notes(results),
+        ]
+        unique = tuple(dict.fromkeys(notes))
+        return Report(results, seconds, unique, interrupted, context=self.context, remote=stats)

@@ -25,8 +25,8 @@ Schema 1, UTF-8, YAML; this is what is written, byte for byte, kernels and rows 
   bucket that of one of them; it may be left out where `source` says where the row is from
 * `measured_as` is the digest of what was measured, where another toolchain has made `artifact` of
   the same variant since
-* `check` tells `pallasc tune renew` whether the row was edited (`specs/tuned/row_check.py`); rows
-  that people write need none
+* `check` is a checksum of the row, which no command reads (`specs/tuned/row_check.py`); rows that
+  people write need none
 * the figures are those of `specs/tuning.Measured`; what is not known is left out
 
 One row is one line, so that changes are small and can be reviewed. There is no checksum over the
@@ -71,7 +71,7 @@ from pallasc.specs.user_files import read_regular, replace_file
 TABLE_SCHEMA = 1
 NOTES = (
     "# Which variants of tuned kernels are used where; review and commit it.",
-    "# Written by pallasc tune pick, renew and import; comments are not kept.",
+    "# Written by pallasc tune pick and import; comments are not kept.",
 )
 
 _MOST_BYTES = 64 << 20

@@ -1,9 +1,8 @@
 """The check of a row: whether it was edited since pallasc wrote it.
 
 It is over what the figures of a row are of: the model, the values of its key and of what it uses,
-and the digest of what was measured. Names of parameters may change, as may all else. Only `pallasc
-tune renew` holds rows to it, as nothing else gives a row another digest; who knows better removes
-it.
+and the digest of what was measured. Names of parameters may change, as may all else. No command
+reads it.
 """
 
 from __future__ import annotations
@@ -26,8 +25,3 @@ def row_check(row: Row) -> str:
 def checked(row: Row) -> Row:
     """Return a row with its check."""
     return replace(row, check=row_check(row))
-
-
-def is_edited(row: Row) -> bool:
-    """Tell whether a row is not what it was when it was written, as far as it has a check."""
-    return row.check is not None and row.check != row_check(row)

@@ -1,4 +1,4 @@
-"""Rows of tables are held to what was compiled."""
+"""Rows of tables are compared with what was compiled."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from pallasc.compiler.builds.locked import tables_of
 from pallasc.compiler.builds.report import VariantResult
-from pallasc.compiler.builds.tuned_rows import RowCheck, tables_of
+from pallasc.compiler.builds.state import row_notes
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.tuned_table import Table, write_table
 from pallasc.specs.loading.yaml_loader import load_yaml
@@ -41,35 +42,31 @@ def row(m: int, artifact: str, gpu: str = "h100-sxm") -> Row:
     return Row(gpu, (m,), {"tile": 64}, artifact * 64)
 
 
-def messages(chosen: dict[tuple[object, str], Variant], **digests: str) -> list[str]:
-    """Return the errors of results with these digests, in this order."""
-    check, found = RowCheck(), []
-    for m, artifact in digests.items():
-        variant = chosen[int(m[1:]), "h100-sxm"]
-        made = SimpleNamespace(digest=artifact * 64)
-        error = check.error(VariantResult(variant, "hit", artifact=made))  # type: ignore[arg-type]
-        if error is not None:
-            assert error.exit_code == 3
-            found.append(error.message.partition(":")[0])
-    return found
+def notes(chosen: dict[tuple[object, str], Variant], **digests: str) -> list[str]:
+    """Return the variants that notes on results with these digests name."""
+    results = [
+        VariantResult(chosen[int(m[1:]), "h100-sxm"], "hit", artifact=made)  # type: ignore[arg-type]
+        for m, made in ((m, SimpleNamespace(digest=name * 64)) for m, name in digests.items())
+    ]
+    return [note.split(" was tuned")[0].split(": ")[-1] for note in row_notes(results)]
 
 
 def test_the_point_of_a_rows_own_key_decides(tmp_path: Path) -> None:
     chosen = variants(tmp_path, row(512, "a"))
     assert {m for m, _ in chosen} == {300, 400, 512}
-    assert messages(chosen, m300="b", m400="c", m512="a") == []
-    assert messages(chosen, m512="b", m300="a") == ["k[m=512,tile=64]@h100-sxm"]
-    assert messages(chosen, m300="b") == []
+    assert notes(chosen, m300="b", m400="c", m512="a") == []
+    assert notes(chosen, m512="b", m300="a") == ["k[m=512,tile=64]@h100-sxm"]
+    assert notes(chosen, m300="b") == []
 
 
 def test_any_point_of_a_bucket_without_one_of_its_own_may_be_the_measured_one(
     tmp_path: Path,
 ) -> None:
     chosen = variants(tmp_path, row(1024, "a"))
-    assert messages(chosen, m900="b", m1000="a") == []
-    assert messages(chosen, m900="a", m1000="b") == []
-    assert messages(chosen, m900="b", m1000="c") == ["k[m=1000,tile=64]@h100-sxm"]
-    assert messages(chosen, m900="b") == []  # the other one was not built
+    assert notes(chosen, m900="b", m1000="a") == []
+    assert notes(chosen, m900="a", m1000="b") == []
+    assert notes(chosen, m900="b", m1000="c") == ["k[m=1000,tile=64]@h100-sxm"]
+    assert notes(chosen, m900="b") == []  # the other one was not built
 
 
 def test_padding_that_no_array_can_have_fails_the_variant(make_project: Any) -> None:

@@ -21,7 +21,7 @@ DIGEST, OTHER = "0123456789abcdef" * 4, "f" * 64
 FULL = Measured(12.31, 0.4, 31, "NVIDIA H100 80GB HBM3", "580.95.05", 1755, "2026-11-23")
 TEXT = f"""\
 # Which variants of tuned kernels are used where; review and commit it.
-# Written by pallasc tune pick, renew and import; comments are not kept.
+# Written by pallasc tune pick and import; comments are not kept.
 schema: 1
 kernels:
   matmul:
