@@ -285,7 +285,7 @@ def _watch(
     from pallasc.compiler.builds.watch import Watch
 
     here = replace(options, executor=None)
-    with Watch(specs, here, targets, expression, baseline, all_points) as watch:
+    with Watch(specs, here, targets, expression, baseline=baseline, all_points=all_points) as watch:
         return watch_builds(watch, opening, warnings=warnings, quiet=quiet)
 
 

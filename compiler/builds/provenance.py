@@ -281,7 +281,8 @@ def _by_repository(
         found: Repository | SdistRecord | None = repositories[file.parent]
         if found is None or not found.tracked([file]):
             found = find_recorded(file)
-        groups.setdefault(found and found.root, (found, {}))[1][file] = of_file
+        root = found.root if found else None
+        groups.setdefault(root, (found, {}))[1][file] = of_file
     return groups.values()
 
 
@@ -292,11 +293,12 @@ def _origin(
     read: FilesRead,
     ignore: Sequence[Path],
 ) -> Provenance:
-    dirty, changed = None, ()
+    differences = Differences(None)
     if repository is not None:
         sources = files_named(spec for specs in files.values() for spec in specs)
         sources = sources.union(*(read.files.get(file, ()) for file in files))
-        dirty, changed = repository.differences(sources, ignore=ignore)
+        differences = repository.differences(sources, ignore=ignore)
+    dirty, changed = differences
     if not dirty and not read.unknown.isdisjoint(files):
         dirty = None  # a file that was read may not be in the commit
     return Provenance(

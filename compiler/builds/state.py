@@ -63,11 +63,9 @@ class Miss:
         """The reason of the miss in words."""
         return self.explanation.reason if self.explanation else self.found.reason
 
-
-def explanation_of(miss: Miss | None, variant: Variant) -> Explanation | None:
-    """Return the explanation of a miss for one of its variants."""
-    explained = miss.explanation if miss is not None else None
-    return explained and replace(explained, variant=variant.id)
+    def explanation_of(self, variant: Variant) -> Explanation | None:
+        """Return the explanation for one of the variants."""
+        return self.explanation and replace(self.explanation, variant=variant.id)
 
 
 class LastingWorkers(Protocol):
@@ -203,25 +201,31 @@ class Run:
     def settle(self, index: int, result: VariantResult) -> None:
         """Record a result; an artifact over its budget, or not as locked or tuned, fails."""
         if result.artifact is not None:
-            error: PallascError | None = self._over_budget(result.artifact, result.variant)
+            variant, baseline = result.variant, self.options.baseline
+            error: PallascError | None = (
+                baseline.check(result.artifact, variant)
+                if baseline is not None
+                else check_budget(result.artifact, variant.budget)
+            )
             if error is None and self.locked is not None:
                 error = self.locked.check(result)
             if error is None and self.options.fail_on_warning:
                 error = self._fatal_warning(result)
-            tuning = result.variant.tuning
+            tuning = variant.tuning
             if error is None and tuning and tuning.pad:
                 error = _padding_error(result, result.artifact, tuning)
             if error is not None:
-                error.location = error.location or result.variant.location
+                error.location = error.location or variant.location
                 result = replace(result, status="failed", error=error)
         self._failed = self._failed or result.status == "failed"
         self.results[index] = result
         self.emit(result.status, result.variant, result)
 
-    def _over_budget(self, artifact: Artifact, variant: Variant) -> PallascError | None:
-        if self.options.baseline is not None:
-            return self.options.baseline.check(artifact, variant)
-        return check_budget(artifact, variant.budget)
+    def fail(self, index: int, error: PallascError) -> None:
+        """Record that a variant failed."""
+        variant = self.variants[index]
+        error.location = error.location or variant.location
+        self.settle(index, VariantResult(variant, "failed", error=error))
 
     def _fatal_warning(self, result: VariantResult) -> PallascError | None:
         from pallasc.compiler.workers.diagnostics import NO_KERNEL, check_diagnostics
