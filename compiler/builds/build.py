@@ -311,7 +311,7 @@ def _settle_hit(
             found.artifact,
             saved_s=manifest.cost_s,
             printed=manifest.printed,
-            diagnostics=stored_diagnostics(manifest),
+            diagnostics=stored_diagnostics(manifest) if manifest.diagnostics else (),
             manifest_key=found.manifest_key,
             missed=manifest.missed,
             request=request,

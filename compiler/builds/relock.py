@@ -183,15 +183,19 @@ def update_lock(
             hint=f"Update all of it, without -k and --target: {update_command(file)}",
         )
     report = build(variants, store=store, options=options, on_event=on_event)
-    entries = _entries(report.results, requests)
+    entries = {
+        result.variant.id: Entry(result.action_key, result.artifact.digest, request)
+        for result, request in zip(report.results, requests, strict=True)
+        if result.artifact is not None and result.action_key is not None
+    }
     if len(entries) < len(variants) or report.exit_code:
         return LockUpdate(old, (), tuple(changed_parts), report)
     new = merged(old, _lock_of(report.results, toolchain, entries, variants), whole=whole)
     changes = compare(old.variants, entries, whole=whole)
     reasons = {} if changed_parts else {r.variant.id: r.reason for r in report.results}
     explained = tuple(_with_reason(change, reasons) for change in changes)
-    differing_tables = _tables(variants, old, whole=whole)
-    return LockUpdate(new, explained, tuple(changed_parts), report, differing_tables)
+    tables = _tables(variants, old, whole=whole)
+    return LockUpdate(new, explained, tuple(changed_parts), report, tables)
 
 
 def _lock_of(
@@ -205,14 +209,6 @@ def _lock_of(
     times = {name: seconds for name, seconds in times.items() if seconds}
     resources = {r.variant.id: resources_of(r.artifact) for r in results if r.artifact is not None}
     return Lock(toolchain, entries, times, resources, tables_of(variants))
-
-
-def _entries(results: Sequence[VariantResult], requests: Sequence[str]) -> dict[str, Entry]:
-    return {
-        result.variant.id: Entry(result.action_key, result.artifact.digest, request)
-        for result, request in zip(results, requests, strict=True)
-        if result.artifact is not None and result.action_key is not None
-    }
 
 
 def _with_reason(change: Change, reasons: Mapping[str, str]) -> Change:
