@@ -185,7 +185,7 @@ def command(
     outputs = Outputs(as_json=as_json, junit=junit, annotations=annotations)
     opening = partial(open_store, store_root)
     with outputs.reporting_errors():
-        how = Options(**options, compile=not dry_run, frozen=frozen, hold_rows=True)
+        how = Options(**options, compile=not dry_run, frozen=frozen)
         if watch:
             return _watch(specs, targets, expression, baseline, how, opening, quiet=quiet)
         if frozen or locked or (lock is not None and shard is None):
@@ -251,7 +251,7 @@ def _watch(
     from pallasc.compiler.builds.watch import Watch
 
     here = replace(options, executor=None)
-    with Watch(specs, here, targets, expression, baseline) as watch:
+    with Watch(specs, here, targets, expression, baseline=baseline) as watch:
         return watch_builds(watch, opening, quiet=quiet)
 
 

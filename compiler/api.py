@@ -125,7 +125,7 @@ def _compile_here(call: _Call, ptxas: Path | None, store: Store | None) -> Artif
     # `JAX_PLATFORMS` is not set: the process may use devices of its own.
     name = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
     os.environ[name] = setup.environment[name]
-    digests = _digests(_store_root())
+    digests = _digests()
     record = setup.record(digests)
     digests.save()
     trees = [with_calls_resolved(item, str(Path.cwd())) for item in call.args]
@@ -203,17 +203,12 @@ def _reports(ptxas: Path) -> Reports:
 
 
 @cache
-def _digests(store_root: Path | None) -> FileDigests:
+def _digests() -> FileDigests:
     """Return this process's cache of file digests, revalidated by stat."""
-    return FileDigests(store_root)
-
-
-def _store_root() -> Path | None:
-    """Return the folder that caches digests of files, None if there is none."""
     try:
-        return default_root()
+        return FileDigests(default_root())
     except ToolError:
-        return None
+        return FileDigests(None)
 
 
 def _compile_isolated(call: _Call, ptxas: Path | None, store: Store | None) -> Artifact:
@@ -251,6 +246,7 @@ def _compile_isolated(call: _Call, ptxas: Path | None, store: Store | None) -> A
 
 
 _contexts: dict[tuple[Path, Path], Context] = {}
+"""Toolchains as identified first: later installs do not change what a process has loaded."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _CACHES = ("jax_compilation_cache", "jax_persistent_cache", "jax_enable_compilation_cache")
 
@@ -267,7 +263,11 @@ def _compile_with_store(job: Job, setup: Setup, store: Store, tools: Tools) -> A
     """
     from pallasc.compiler.lowering.compile import action_fields, compile_job, lower_job
 
-    context = _contexts.get((setup.toolchain.ptxas, store.root)) or _identified(setup, store)
+    place = (setup.toolchain.ptxas, store.root)
+    if place not in _contexts:
+        _contexts[place] = setup.context(store)
+        _contexts[place].digests.save()
+    context = _contexts[place]
     tools = replace(tools, identity=context.for_actions(), variables=context.variables)
     lowered = lower_job(job, tools.process)
     key = labelled_key(action_fields(job, lowered, tools) | _settings())
@@ -299,9 +299,9 @@ def _trusted_artifact(store: Store, key: str) -> Artifact | None:
         return stored_artifact(store, key, record=None)
     name = _voucher_key(key)
     manifest = store.find_manifest(name)
-    if manifest is None or not store.trust.vouches(KINDS[MANIFESTS], name, manifest.body):
+    if manifest is None or manifest.action != key:
         return None
-    if manifest.action != key:
+    if not store.trust.vouches(KINDS[MANIFESTS], name, manifest.body):
         return None
     return stored_artifact(store, key, record=manifest.record)
 
@@ -313,14 +313,6 @@ def _voucher_key(key: str) -> str:
     signs entries, or accepts only signed ones.
     """
     return labelled_key({"compiled in the caller's process": key})
-
-
-def _identified(setup: Setup, store: Store) -> Context:
-    """Identify the toolchain once per process: later installs do not change what it has loaded."""
-    context = setup.context(store)
-    context.digests.save()
-    _contexts[setup.toolchain.ptxas, store.root] = context
-    return context
 
 
 def _settings() -> dict[str, str]:
@@ -356,24 +348,27 @@ def array_tree(item: Any, what: str) -> Any:
     if isinstance(item, Call):
         values = item.arguments.items()
         return Call(item.target, **{key: _in_call(v, f"{what}.{key}") for key, v in values})
-    if type(item) in (dict, OrderedDict):
-        return type(item)((key, array_tree(child, f"{what}.{key}")) for key, child in item.items())
-    if type(item) in (list, tuple) or hasattr(item, "_fields"):
-        children = [array_tree(child, f"{what}.{index}") for index, child in enumerate(item)]
-        return type(item)(*children) if hasattr(item, "_fields") else type(item)(children)
+    if type(item) in (dict, OrderedDict, list, tuple) or hasattr(item, "_fields"):
+        return _mapped(item, what, array_tree)
     if "jax" in sys.modules and is_node(item):
         return _node(item, what)
     return _array(item, what)
+
+
+def _mapped(tree: Any, what: str, convert: Callable[[Any, str], Any]) -> Any:
+    """Return a dict, list, tuple or named tuple with each child converted."""
+    if isinstance(tree, dict):
+        return type(tree)((key, convert(child, f"{what}.{key}")) for key, child in tree.items())
+    children = [convert(child, f"{what}.{index}") for index, child in enumerate(tree)]
+    return type(tree)(*children) if hasattr(tree, "_fields") else type(tree)(children)
 
 
 def _in_call(value: Any, what: str) -> Any:
     """Convert an argument of a `Call`; values without arrays are kept."""
     if isinstance(value, str):
         return resolve_array(value) if looks_like_array(value) else value
-    if type(value) in (list, tuple):
-        return type(value)(_in_call(child, f"{what}.{n}") for n, child in enumerate(value))
-    if type(value) is dict:
-        return {key: _in_call(child, f"{what}.{key}") for key, child in value.items()}
+    if type(value) in (list, tuple, dict):
+        return _mapped(value, what, _in_call)
     is_array = hasattr(value, "shape") and hasattr(value, "dtype")
     if isinstance(value, Call) or (is_array and not isinstance(value, type)):
         return array_tree(value, what)
@@ -437,11 +432,8 @@ def with_calls_resolved(tree: Any, base_dir: str) -> Any:
     if isinstance(tree, Node):
         children = [with_calls_resolved(item, base_dir) for item in tree.children]
         return dataclasses.replace(tree, children=children)
-    if isinstance(tree, dict):
-        return type(tree)((key, with_calls_resolved(item, base_dir)) for key, item in tree.items())
-    if isinstance(tree, list | tuple):
-        items = [with_calls_resolved(item, base_dir) for item in tree]
-        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+    if isinstance(tree, dict | list | tuple):
+        return _mapped(tree, "", lambda item, _: with_calls_resolved(item, base_dir))
     return tree
 
 
@@ -467,7 +459,7 @@ def to_notation(tree: Any, what: str) -> Any:
     if isinstance(tree, list):
         return [to_notation(item, what) for item in tree]
     if type(tree) is dict and all(isinstance(key, str) for key in tree):
-        return {key: to_notation(item, f"{what}.{key}") for key, item in tree.items()}
+        return _mapped(tree, what, to_notation)
     if isinstance(tree, Mapping):
         raise _cannot_rebuild(what, tree)
     return tree

@@ -185,7 +185,7 @@ def watch_builds(watch: Watch, open_store: Callable[[], Store], *, quiet: bool) 
     if not quiet:
         echo(f"watching {count(len(watch.files), 'file')}; Ctrl-C ends", err=True)
     while report is None or not report.interrupted:
-        report = _next(watch, watch.wait(), open_store(), before, quiet=quiet)
+        report = _next(watch, watch.files.wait(), open_store(), before, quiet=quiet)
     return report.exit_code
 
 

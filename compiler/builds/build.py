@@ -21,10 +21,9 @@ from pallasc.compiler.builds.report import (
     Report,
     Status,
     VariantResult,
-    hidden_notes,
     stored_diagnostics,
 )
-from pallasc.compiler.builds.state import LastingWorkers, Miss, Run, explanation_of, ticking
+from pallasc.compiler.builds.state import LastingWorkers, Miss, Run, ticking
 from pallasc.compiler.inputs.lookup import Lookup, LookupResult, attempt, untrusted_entry
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.setup import Setup, prepare
@@ -79,21 +78,15 @@ def build(
     started = time.monotonic()
     run = Run(variants, store, options, on_event, warm)
     interrupted = False
-    remote = None
     try:
         _run(run)
     except KeyboardInterrupt:
         interrupted = True
-    finally:
-        remote = run.finish_remote()
-    seconds = time.monotonic() - started
-    lock_notes = run.locked.notes() if run.locked else []
-    lock_notes += options.baseline.notes() if options.baseline else []
-    hidden = hidden_notes((result.variant.name, result.missed) for result in run.results.values())
-    notes = tuple(
-        dict.fromkeys([*store.warnings, *run.notes, *lock_notes, *run.row_notes(), *hidden])
-    )
-    return Report(run.finished(), seconds, notes, interrupted, context=run.context, remote=remote)
+    except BaseException:
+        if run.remote is not None:
+            run.remote.finish()
+        raise
+    return run.report(started, interrupted=interrupted)
 
 
 def _run(run: Run) -> None:
@@ -111,16 +104,13 @@ def _run(run: Run) -> None:
             stack.enter_context(setup)
         workers = Workers(run, setup, stack)
         run.open_remote(setup)
-        is_new = not run.store.folder.exists()
-        if is_new:
-            if run.remote is None:
+        if run.store.folder.exists():
+            context = setup.context(run.store)
+        else:
+            if run.remote is None:  # which may have all
                 workers.start(len(run.variants))  # while the toolchain's files are read
-            else:
-                run.remote.open()  # which may have all
             with ticking(run):
                 context = setup.context(run.store)
-        else:
-            context = setup.context(run.store)
         run.context = context
         stack.callback(context.digests.save)
         lookup = Lookup(context, run.store)
@@ -129,13 +119,13 @@ def _run(run: Run) -> None:
         with collector_paused():
             if run.remote is None and _has_misses(run.variants, lookup):
                 workers.start(1)  # while the others are looked up
-            look_up(run, lookup, session, workers, is_new=is_new)
+            look_up(run, lookup, session, workers)
         if run.misses and options.explain:
             _explain(run, lookup, setup)
         if isinstance(setup, Setup):
             if run.misses and run.may_compile():
                 workers.compile(lookup, session)
-            if any(_adds_manifest(result) for result in run.results.values()):
+            if any(r.remote or r.status in _WRITES_MANIFEST for r in run.results.values()):
                 from pallasc.compiler.inputs.manifest import remember
 
                 remember(run.store, context.identity, setup.versions_now())
@@ -144,10 +134,6 @@ def _run(run: Run) -> None:
         from pallasc.cache.prune import tidy
 
         tidy(run.store, limits=limits or _limits())
-
-
-def _adds_manifest(result: VariantResult) -> bool:
-    return result.remote or result.status in _WRITES_MANIFEST
 
 
 def _prepared(run: Run) -> Setup | RememberedToolchain | None:
@@ -164,10 +150,7 @@ def _prepared(run: Run) -> Setup | RememberedToolchain | None:
         return run.warm.setup()
     if options.ptxas is not None or is_compiler_installed():
         return prepare(options.ptxas)
-    from pallasc.compiler.inputs.manifest import (
-        choose_remembered,
-        remembered_toolchains,
-    )
+    from pallasc.compiler.inputs.manifest import choose_remembered, remembered_toolchains
 
     remembered = remembered_toolchains(run.store)
     if options.compiles and not remembered:
@@ -201,7 +184,8 @@ class Workers:
         if self._pool is None and tasks and run.may_compile() and isinstance(setup, Setup):
             from pallasc.compiler.builds.compile_misses import open_workers
 
-            _check_store(run)
+            if run.options.require_store:
+                _check_store(run.store)
             pool = self._pool = open_workers(run, setup)
             if run.warm is None:
                 self._stack.enter_context(pool)
@@ -220,16 +204,11 @@ class Workers:
             compile_misses(self._run, lookup, self._setup, self._pool, session)
 
 
-def _check_store(run: Run) -> None:
-    """Check that the store can be written, if `require_store` is set.
-
-    Raises:
-        ToolError: it cannot be written.
-    """
-    reason = run.store.why_not_writable() if run.options.require_store else ""
+def _check_store(store: Store) -> None:
+    reason = store.why_not_writable()
     if reason:
         raise ToolError(
-            f"the store {run.store.root} cannot be written: {reason}.",
+            f"the store {store.root} cannot be written: {reason}.",
             hint="Name another folder with --store or PALLASC_CACHE_DIR; PALLASC_REQUIRE_STORE=0 "
             "compiles without storing anything.",
         )
@@ -253,9 +232,7 @@ def _has_misses(variants: Sequence[Variant], lookup: Lookup) -> bool:
     return False
 
 
-def look_up(
-    run: Run, lookup: Lookup, session: Session, workers: Workers, *, is_new: bool = False
-) -> None:
+def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> None:
     """Settle the variants that the stores have; group the misses by request and folder.
 
     Args:
@@ -263,57 +240,45 @@ def look_up(
         lookup: looks up in the local store.
         session: notes the entries that are used.
         workers: are started at the first miss.
-        is_new: whether the local store was made by this build: with a remote store, nothing is
-            looked up before that was asked.
     """
     # The import system caches the listings of folders, and files may have been added since.
     importlib.invalidate_caches()
-    waiting: list[tuple[int, Request, LookupResult | PallascError | None]] = []
-    asks_first = is_new and run.remote is not None
+    waiting: list[tuple[int, Request, LookupResult | PallascError]] = []
     find = run.locked.find if run.locked else lookup.find_variant
     for index, variant in enumerate(run.variants):
         began = time.monotonic()
         try:
             request = lookup.requests.of(variant)
         except PallascError as error:
-            _fail(run, index, error)
+            run.fail(index, error)
             continue
-        cached = None if asks_first else attempt(find, variant, request)
-        if isinstance(cached, LookupResult) and cached.artifact is not None:
-            _settle_hit(run, session, index, request, cached, began)
-        elif run.remote is not None:
+        found = attempt(find, variant, request)
+        if _settle_hit(run, session, index, request, found, began):
+            continue
+        if run.remote is not None:
             run.remote.open()
-            waiting.append((index, request, cached))
-        elif cached is not None:
-            _settle_miss(run, index, request, cached)
+            waiting.append((index, request, found))
+        else:
+            _settle_miss(run, index, request, found)
             workers.start(len(run.misses))
     if run.remote is None or not waiting:
         return
     with ticking(run):
         fetched = run.remote.fetch(lookup, [request for _, request, _ in waiting])
-    for index, request, before in waiting:
-        began, cached = time.monotonic(), before
-        if cached is None or request.key in fetched:
-            cached = attempt(find, run.variants[index], request)
-        if isinstance(cached, LookupResult) and cached.artifact is not None:
-            came = request.key in fetched
-            _settle_hit(run, session, index, request, cached, began, remote=came)
-        else:
-            _settle_miss(run, index, request, cached)
+    for index, request, found in waiting:
+        began, came = time.monotonic(), request.key in fetched
+        if came:
+            found = attempt(find, run.variants[index], request)
+        if not _settle_hit(run, session, index, request, found, began, remote=came):
+            _settle_miss(run, index, request, found)
     workers.start(len(run.misses))
-
-
-def _fail(run: Run, index: int, error: PallascError) -> None:
-    variant = run.variants[index]
-    error.location = error.location or variant.location
-    run.settle(index, VariantResult(variant, "failed", error=error))
 
 
 def _settle_miss(
     run: Run, index: int, request: Request, found: LookupResult | PallascError
 ) -> None:
     if isinstance(found, PallascError):
-        _fail(run, index, found)
+        run.fail(index, found)
         return
     miss = run.misses.setdefault(request, Miss(request, found))
     miss.indices.append(index)
@@ -326,31 +291,34 @@ def _settle_hit(
     session: Session,
     index: int,
     request: Request,
-    cached: LookupResult,
+    found: LookupResult | PallascError,
     began: float,
     *,
     remote: bool = False,
-) -> None:
-    variant, manifest = run.variants[index], cached.manifest
-    session.hit(cached.action_key or "", seconds=manifest.cost_s)
-    seconds = time.monotonic() - began
+) -> bool:
+    """Settle a variant if it was found; return True if it was."""
+    if isinstance(found, PallascError) or found.artifact is None:
+        return False
+    manifest = found.manifest
+    session.hit(found.action_key or "", seconds=manifest.cost_s)
     run.settle(
         index,
         VariantResult(
-            variant,
+            run.variants[index],
             "hit",
-            seconds,
-            cached.action_key,
-            cached.artifact,
+            time.monotonic() - began,
+            found.action_key,
+            found.artifact,
             saved_s=manifest.cost_s,
             printed=manifest.printed,
             diagnostics=stored_diagnostics(manifest) if manifest.diagnostics else (),
-            manifest_key=cached.manifest_key,
+            manifest_key=found.manifest_key,
             missed=manifest.missed,
             request=request,
             remote=remote,
         ),
     )
+    return True
 
 
 def _settle_uncompiled(run: Run, index: int, reason: str, miss: Miss | None = None) -> None:
@@ -375,8 +343,8 @@ def _settle_uncompiled(run: Run, index: int, reason: str, miss: Miss | None = No
             hint=f"Install it with: {INSTALL}",
             reason=reason,
         )
-    explanation = explanation_of(miss, variant)
     status: Status = "missing" if error is None else "failed"
+    explanation = miss.explanation_of(variant) if miss else None
     result = VariantResult(variant, status, error=error, reason=reason, explanation=explanation)
     run.settle(index, result)
 

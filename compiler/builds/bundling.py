@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import DEFAULTS, Options
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.collect import Selection
     from pallasc.specs.bundle.items import Item
     from pallasc.specs.bundle.provenance import Provenance
+    from pallasc.specs.spec import Spec
 
 Source = Literal["compile", "store", "frozen"]
 """Source of artifacts; see `BundleOptions`."""
@@ -139,9 +139,7 @@ def make_bundle(
     report = build(
         selection.variants,
         store=store,
-        options=replace(
-            options.build, frozen=options.source != "compile", locked=constraint, hold_rows=True
-        ),
+        options=replace(options.build, frozen=options.source != "compile", locked=constraint),
         on_event=on_event,
     )
     if report.exit_code:
@@ -149,83 +147,77 @@ def make_bundle(
     groups = _groups(report.results, place, options.split_by)
     provenance = options.provenance
     if provenance is None:
-        from pallasc.compiler.builds.provenance import files_read, origins
-
-        artifacts = [result.artifact for result in report.results if result.artifact is not None]
-        provenance = origins(
-            selection.specs,
-            artifacts,
-            read=files_read(report.results, store),
-            ignore=[group.path for group in groups],
-        )
-    pack = partial(
-        build_bundle,
-        keep_debug=options.keep_debug,
-        keep_ptx=options.keep_ptx,
-        level=options.level,
-        provenance=provenance,
-    )
+        ignored = [path for _, path, _ in groups]
+        provenance = _origins(selection.specs, report.results, store, ignored)
     lines: Mapping[str, bytes] = {}
     if options.lines is not None:
         ids = [result.variant.id for result in report.results]
         lines = dict(zip(ids, options.lines(report.results), strict=True))
-    return BundleResult(report, _write(groups, pack, lines), tuple(provenance))
+    packed = [
+        build_bundle(
+            [
+                _item(result, lines=lines.get(result.variant.id), tuning=result.variant.tuning)
+                for result in results
+            ],
+            keep_debug=options.keep_debug,
+            keep_ptx=options.keep_ptx,
+            level=options.level,
+            provenance=provenance,
+        )
+        for _, _, results in groups
+    ]
+    bundles = tuple(
+        _written(path, data, results, target)
+        for (target, path, results), data in zip(groups, packed, strict=True)
+    )
+    return BundleResult(report, bundles, tuple(provenance))
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """The contents of one bundle."""
-
-    path: Path
-    target: str | None
-    results: list[VariantResult]
+_Group = tuple[str | None, Path, Sequence[VariantResult]]
 
 
 def _groups(
     results: Sequence[VariantResult], place: Path, split_by: SplitBy | None
 ) -> list[_Group]:
     if split_by is None:
-        return [_Group(place, None, list(results))]
+        return [(None, place, results)]
     groups: dict[str, list[VariantResult]] = {}
     for result in results:
         target = result.variant.target
         name = target.name if split_by == "target" else target.arch
         groups.setdefault(name, []).append(result)
     return [
-        _Group(place.with_name(f"{place.stem}-{name}{place.suffix}"), name, groups[name])
+        (name, place.with_name(f"{place.stem}-{name}{place.suffix}"), groups[name])
         for name in sorted(groups)
     ]
 
 
-def _write(
-    groups: Sequence[_Group], pack: Callable[[list[Item]], bytes], lines: Mapping[str, bytes]
-) -> tuple[WrittenBundle, ...]:
-    """Write all bundles, once all of them are packed."""
+def _origins(
+    specs: Sequence[Spec], results: Sequence[VariantResult], store: Store, ignore: Sequence[Path]
+) -> tuple[Provenance, ...]:
+    from pallasc.compiler.builds.provenance import files_read, origins
+
+    artifacts = [result.artifact for result in results if result.artifact is not None]
+    return origins(specs, artifacts, read=files_read(results, store), ignore=ignore)
+
+
+def _written(
+    path: Path, data: bytes, results: Sequence[VariantResult], target: str | None = None
+) -> WrittenBundle:
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.user_files import replace_file
 
-    packed = [pack(_items(group.results, lines)) for group in groups]
-    written = []
-    for group, data in zip(groups, packed, strict=True):
-        replace_file(group.path, data)
-        ids = tuple(result.variant.id for result in group.results)
-        with open_bundle(data) as bundle:
-            written.append(WrittenBundle(group.path, group.target, ids, len(data), bundle.digest))
-    return tuple(written)
+    replace_file(path, data)
+    ids = tuple(result.variant.id for result in results)
+    with open_bundle(data) as bundle:
+        return WrittenBundle(path, target, ids, len(data), bundle.digest)
 
 
-def _items(results: Sequence[VariantResult], lines: Mapping[str, bytes]) -> list[Item]:
+def _item(result: VariantResult, **fields: Any) -> Item:
+    """Return a variant with its artifact; `fields` are further ones of `item_of`."""
     from pallasc.specs.bundle.items import item_of
 
-    return [
-        item_of(
-            result.variant.name,
-            dict(result.variant.params),
-            result.artifact,
-            vmap=result.variant.vmap,
-            lines=lines.get(result.variant.id),
-            tuning=result.variant.tuning,
-        )
-        for result in results
-        if result.artifact is not None
-    ]
+    variant, artifact = result.variant, result.artifact
+    if artifact is None:
+        raise ValueError(f"{variant.id} was not compiled")
+    return item_of(variant.name, dict(variant.params), artifact, vmap=variant.vmap, **fields)

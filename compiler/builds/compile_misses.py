@@ -14,7 +14,7 @@ from pallasc.cache.store import default_root
 from pallasc.cache.uses import Session
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Status, Tick, VariantResult
-from pallasc.compiler.builds.state import Miss, Run, explanation_of
+from pallasc.compiler.builds.state import Miss, Run
 from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
 from pallasc.compiler.inputs.request import data_digests, request_fields
 from pallasc.compiler.toolchain.setup import Setup, counted_values, declared_values
@@ -147,7 +147,7 @@ def _result(
     run: Run, session: Session, miss: Miss, index: int, reply: Reply, *, first: bool
 ) -> VariantResult:
     variant = run.variants[index]
-    explanation = explanation_of(miss, variant)
+    explanation = miss.explanation_of(variant)
     result = VariantResult(variant, "failed", reason=miss.reason, explanation=explanation)
     if first and reply.stray_bytes:
         run.notes.append(
@@ -163,7 +163,10 @@ def _result(
     if first:
         for topic, warning in reply.warnings.items():
             run.store.tell_once(topic, warning)
-        run.notes += _notes(variant, reply)
+        if reply.conflict is not None:
+            run.notes.append(f"{variant.id} is not deterministic: {reply.conflict}")
+        if reply.uncached:
+            run.notes.append(f"{variant.id} will be lowered again: {reply.uncached}")
         _sign(run, miss, reply)
         if run.remote is not None and reply.stored and reply.manifest_key:
             run.remote.offer(reply.manifest_key, variant.id)
@@ -171,7 +174,13 @@ def _result(
     if artifact is None:
         return replace(result, error=CompileError("the store lost the new artifact"))
     if run.options.require_store and reply.not_stored:
-        return replace(result, error=_not_stored(run, reply.not_stored))
+        error = ToolError(
+            f"it was compiled, but the store {run.store.root} could not keep it: "
+            f"{reply.not_stored}.",
+            hint="Make room, or name another folder with --store; PALLASC_REQUIRE_STORE=0 goes "
+            "on without.",
+        )
+        return replace(result, error=error)
     status: Status = "shared"
     if first:
         status = "compiled" if reply.status == "compiled" else "lowered"
@@ -190,28 +199,17 @@ def _result(
 
 def _sign(run: Run, miss: Miss, reply: Compiled) -> None:
     """Sign and publish a worker's manifest; it must name the artifact that the worker reported."""
-    body = reply.manifest
+    body, name = reply.manifest, run.variants[miss.indices[0]].id
     if body is None:
         return
     if (body.get("action"), body.get("record")) != (reply.action, reply.digest):
-        run.notes.append(
-            f"{run.variants[miss.indices[0]].id}: its manifest names another artifact and was "
-            "not stored"
-        )
+        run.notes.append(f"{name}: its manifest names another artifact and was not stored")
         return
     try:
         check_manifest(miss.request.key, body)
         run.store.put_set(miss.request.key, manifest_from_json(body))
     except CorruptError as error:
-        run.notes.append(f"{run.variants[miss.indices[0]].id} was not signed: {error.message}")
-
-
-def _not_stored(run: Run, reason: str) -> ToolError:
-    return ToolError(
-        f"it was compiled, but the store {run.store.root} could not keep it: {reason}.",
-        hint="Make room, or name another folder with --store; PALLASC_REQUIRE_STORE=0 goes on "
-        "without.",
-    )
+        run.notes.append(f"{name} was not signed: {error.message}")
 
 
 def _error(variant: Variant, failed: Failed, run: Run) -> PallascError:
@@ -239,15 +237,6 @@ def reproduction(variant: Variant, run: Run) -> str:
         words += ["--store", str(run.store.root)]
     setting = f"PALLASC_PTXAS={shlex.quote(str(options.ptxas))} " if options.ptxas else ""
     return setting + shlex.join(words)
-
-
-def _notes(variant: Variant, reply: Compiled) -> list[str]:
-    notes = []
-    if reply.conflict is not None:
-        notes.append(f"{variant.id} is not deterministic: {reply.conflict}")
-    if reply.uncached:
-        notes.append(f"{variant.id} will be lowered again: {reply.uncached}")
-    return notes
 
 
 def _artifact(run: Run, reply: Compiled) -> Artifact | None:

@@ -27,7 +27,7 @@ It contains no paths.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,18 +35,17 @@ from typing import TYPE_CHECKING
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.signing import NOT_SIGNED
 from pallasc.cache.store import Store
-from pallasc.compiler.builds.report import NOT_COMPILED, VariantResult
+from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.inputs.lookup import Lookup, LookupResult, artifact_of_action, untrusted_entry
-from pallasc.compiler.inputs.manifest import fields_in
 from pallasc.compiler.inputs.request import Request
-from pallasc.compiler.toolchain.identity import TRACING_PACKAGES, package_components
+from pallasc.compiler.toolchain.identity import TRACING_PACKAGES
 from pallasc.compiler.toolchain.setup import Context
 from pallasc.compiler.workers.diagnostics import stored_for_action
 from pallasc.errors import NotCachedError, SpecError
+from pallasc.specs.canonical import digest
 from pallasc.specs.loading.lock_file import read_lock
 from pallasc.specs.lock import (
     LOCK_FILE,
-    Component,
     Entry,
     Lock,
     differences,
@@ -163,7 +162,6 @@ class LockedLookup:
         self._reasons: dict[str, str] = {}
         self._variants = variants
         self._tables: dict[str, str] | None = None
-        self._manifests: dict[str, list[Manifest]] | None = None
         self.unchecked = 0
         """Variants that were taken by the lock's action key alone."""
 
@@ -182,9 +180,7 @@ class LockedLookup:
             return self._lookup.find(request)
         entry = self._lock.variants.get(variant.id)
         if entry is None:
-            reason = f"is {self._absent}"
-            hint = self._hint("Add it")
-            raise NotCachedError(f"{variant.id} {reason}.", hint=hint, reason=reason)
+            raise _refused(variant, f"is not in {self._file}", self._hint("Add it"))
         cached = self._lookup.find(request)
         if cached.artifact is not None:
             return cached
@@ -200,42 +196,37 @@ class LockedLookup:
 
     def check(self, result: VariantResult) -> NotCachedError | None:
         """Return the error of a result that differs from the lock, None if it matches."""
+        variant, hint, kind = result.variant, self._hint(), ""
         clause = self.difference(result)
         if clause is None:
-            return self._other_table(result.variant)
-        entry = self._lock.variants.get(result.variant.id) if self._lock else None
-        hint, kind = self._hint(), ""
-        if entry is not None and result.action_key == entry.action:
+            clause, kind = self._other_table(variant), "not as tuned"
+        elif self._is_locked_key(result):
             is_hit = result.status == "hit"
             hint, kind = (_STORED, "stored") if is_hit else (_REPRODUCE, "not deterministic")
-        message = f"{result.variant.id} is {clause}."
-        return NotCachedError(message, hint=hint, reason=clause, kind=kind)
+        if clause is None:
+            return None
+        return NotCachedError(f"{variant.id} is {clause}.", hint=hint, reason=clause, kind=kind)
 
-    def _other_table(self, variant: Variant) -> NotCachedError | None:
-        """Return the error of a variant whose kernel is not tuned as in the lock."""
-        if self._lock is None:
-            return None
+    def _is_locked_key(self, result: VariantResult) -> bool:
+        entry = self._lock.variants.get(result.variant.id) if self._lock else None
+        return entry is not None and entry.action == result.action_key
+
+    def _other_table(self, variant: Variant) -> str | None:
+        """Return in words how the tuning of a kernel differs from the lock."""
         name = table_key(variant.name, variant.target.name)
-        locked = self._lock.tables.get(name)
-        if variant.tuning is None and locked is None:
+        locked = self._lock.tables.get(name) if self._lock is not None else None
+        if self._lock is None or (variant.tuning is None and locked is None):
             return None
-        now = self._tuned_now().get(name)
+        if self._tables is None:
+            self._tables = tables_of(self._variants)
+        now = self._tables.get(name)
         # If only some variants of a kernel are tuned, those must match.
         if now == locked or (variant.tuning is None and now is not None):
             return None
-        clause = f"tuned by another table or tune than {self._file} has"
-        if now is None or locked is None:
-            clause = "tuned, and was not" if locked is None else "not tuned, and was"
-            clause = f"{clause} when {self._file} was written"
-        message = f"{variant.id} is {clause}."
-        return NotCachedError(message, hint=self._hint(), reason=clause, kind="not as tuned")
-
-    def _tuned_now(self) -> dict[str, str]:
-        if self._tables is None:
-            from pallasc.compiler.builds.tuned_rows import tables_of
-
-            self._tables = tables_of(self._variants)
-        return self._tables
+        if now is not None and locked is not None:
+            return f"tuned by another table or tune than {self._file} has"
+        change = "tuned, and was not" if locked is None else "not tuned, and was"
+        return f"{change} when {self._file} was written"
 
     def difference(self, result: VariantResult) -> str | None:
         """Return in words how a result differs from the lock, None if it matches."""
@@ -243,19 +234,19 @@ class LockedLookup:
             return None
         entry = self._lock.variants.get(result.variant.id)
         if entry is None:
-            return self._absent
+            return f"not in {self._file}"
         if result.action_key != entry.action:
             return f"not as locked: {self._why(result, entry)}"
-        digest = result.artifact.digest
-        if digest == entry.artifact:
+        made = result.artifact.digest
+        if made == entry.artifact:
             return None
         if result.status == "hit":
             return (
-                f"not the locked artifact: the store has {digest} under action key {entry.action}, "
+                f"not the locked artifact: the store has {made} under action key {entry.action}, "
                 f"and {self._file} has {entry.artifact}"
             )
         return (
-            f"not deterministic: action key {entry.action} gave artifact {digest}, "
+            f"not deterministic: action key {entry.action} gave artifact {made}, "
             f"and {self._file} has {entry.artifact}"
         )
 
@@ -270,10 +261,6 @@ class LockedLookup:
             f"entries of {self._file} were used, and sources may have changed since"
         ]
 
-    @property
-    def _absent(self) -> str:
-        return f"not in {self._file}"
-
     def _hint(self, purpose: str = "If that is intended") -> str:
         return f"{purpose}: {update_command(self._file)}"
 
@@ -286,20 +273,16 @@ class LockedLookup:
         if not reason and request.key != entry.request:
             reason = _SPEC_CHANGED
         if reason:
-            reason = f"would have to be compiled: {reason}"
             hint = f"Build without {self._frozen_by}."
-            raise NotCachedError(f"{variant.id} {reason}.", hint=hint, reason=reason)
+            raise _refused(variant, f"would have to be compiled: {reason}", hint)
         artifact = artifact_of_action(self._store, entry.action)
         if artifact is None:
-            reason = (
+            raise _refused(
+                variant,
                 f"is not in the store: {self._store.root} has no complete record under action key "
-                f"{entry.action}"
-            )
-            raise NotCachedError(
-                f"{variant.id} {reason}.",
-                hint=f"Build without {self._frozen_by}, or restore the store that the lock was "
-                "made with.",
-                reason=reason,
+                f"{entry.action}",
+                f"Build without {self._frozen_by}, or restore the store that the lock was made "
+                "with.",
             )
         self.unchecked += 1
         diagnostics = [each.to_json() for each in stored_for_action(self._store, entry.action)]
@@ -310,52 +293,25 @@ class LockedLookup:
         variant = result.variant
         if variant.id in self._reasons:
             return f"{_SOURCES_CHANGED} ({self._reasons[variant.id]})"
-        request = self.requests.of(variant)
-        now = self._store.get_manifest(result.manifest_key) if result.manifest_key else None
-        for before in self._manifests_of(entry.action):
-            same = before.variant == variant.id
-            changed = _changes(before, now) if same and now is not None else []
-            if changed:
-                return ", ".join(changed)
-        if request.key != entry.request:
+        if self.requests.of(variant).key != entry.request:
             return _SPEC_CHANGED
-        return OTHER_ACTION_KEY if self._is_unexplained(result, entry) else _SOURCES_CHANGED
-
-    def _is_unexplained(self, result: VariantResult, entry: Entry) -> bool:
-        """Return True if there is no sign of changed sources; the lock may have been edited."""
-        if result.artifact is not None and result.artifact.digest == entry.artifact:
-            return True
-        return (
-            result.status in NOT_COMPILED and artifact_of_action(self._store, entry.action) is None
-        )
-
-    def _manifests_of(self, action: str) -> list[Manifest]:
-        """Return the manifests with an action key; all manifests are read, once."""
-        if self._manifests is None:
-            from pallasc.compiler.inputs.why import all_manifests
-
-            self._manifests = {}
-            for manifest in all_manifests(self._store):
-                self._manifests.setdefault(manifest.action, []).append(manifest)
-        return self._manifests.get(action, [])
+        same = result.artifact is not None and result.artifact.digest == entry.artifact
+        return OTHER_ACTION_KEY if same else _SOURCES_CHANGED
 
 
-def _changes(before: Manifest, now: Manifest) -> list[str]:
-    """Return the differences of two manifests of a variant in words."""
-    request = _differing(fields_in(before.request), fields_in(now.request))
-    files = _differing(before.files, now.files)
-    opened = _differing(before.opened, now.opened)
-    changed = [f"its spec differs in {label}" for label in request]
-    changed += [f"{label.partition(':')[2]} has changed" for label in (*files, *opened)]
-    changed += differences(_packages(before), _packages(now))
-    fields = _differing(fields_in(before.fields), fields_in(now.fields))
-    return changed or [f"its key differs in {label}" for label in fields]
+def _refused(variant: Variant, reason: str, hint: str) -> NotCachedError:
+    return NotCachedError(f"{variant.id} {reason}.", hint=hint, reason=reason)
 
 
-def _packages(manifest: Manifest) -> dict[str, Component]:
-    return package_components(manifest.packages, manifest.package_versions)
+def tables_of(variants: Iterable[Variant]) -> dict[str, str]:
+    """Return the digest of how kernels are tuned for their targets, by `table_key`."""
+    from pallasc.specs.tuning import tuned_digest_text
 
-
-def _differing(first: Mapping[str, str | None], second: Mapping[str, str | None]) -> list[str]:
-    """Return the labels whose values differ."""
-    return sorted(x for x in {*first, *second} if first.get(x) != second.get(x))
+    digests: dict[str, str] = {}
+    for variant in variants:
+        tuning, model = variant.tuning, variant.target.name
+        name = table_key(variant.name, model)
+        if tuning is not None and name not in digests:
+            rows = [row for row in tuning.table if row.gpu == model]
+            digests[name] = digest(tuned_digest_text(tuning, rows).encode())
+    return digests

@@ -47,7 +47,6 @@ class Options:
         remote: the remote store, None for none.
         executor: the scheduler of the cluster that compiles misses, as `parse_address` reads it;
             None compiles here.
-        hold_rows: whether a note names rows of tables that were measured as other artifacts.
         alone: whether each variant is compiled in a new process.
     """
 
@@ -66,7 +65,6 @@ class Options:
     fail_on_warning: tuple[re.Pattern[str], ...] = ()
     remote: RemoteSettings | None = None
     executor: str | None = None
-    hold_rows: bool = False
     alone: bool = False
 
     @property
@@ -126,7 +124,6 @@ def remote_settings(
 
 
 _NAMED = 3
-_NOTHING = Resources()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +132,13 @@ class Baseline:
 
     Attributes:
         name: the file, for messages.
-        find: returns the resources of a variant by its id, None if the file lacks it.
-        kernels: returns the resources of each of its kernels; only a bundle has them.
+        find: returns the resources of a variant by its id and those of each of its kernels, which
+            only a bundle has; None if the file lacks the variant.
         absent: ids of variants with rules that `check` did not find.
     """
 
     name: str
-    find: Callable[[str], Resources | None]
-    kernels: Callable[[str], Kernels] = lambda variant: ()
+    find: Callable[[str], tuple[Resources, Kernels] | None]
     absent: list[str] = field(default_factory=list)
 
     def check(self, artifact: Artifact, variant: Variant) -> BudgetError | None:
@@ -150,10 +146,9 @@ class Baseline:
         rules = variant.budget.rules()
         if not rules:
             return check_budget(artifact, variant.budget)
-        before = self.find(variant.id) or _NOTHING
+        before, kernels = self.find(variant.id) or (Resources(), ())
         if any(getattr(before, name) is None for name in rules):
             self.absent.append(variant.id)
-        kernels = self.kernels(variant.id)
         return check_budget(
             artifact, variant.budget, before=before, kernels=kernels, baseline=self.name
         )
@@ -162,13 +157,12 @@ class Baseline:
         """Return a note on the variants whose rules could not be checked."""
         if not self.absent:
             return []
-        shown = ", ".join(self.absent[:_NAMED])
-        more = f" and {len(self.absent) - _NAMED:,} more" if len(self.absent) > _NAMED else ""
         number = len(self.absent)
-        which = f"{number:,} variant{'s' if number > 1 else ''}"
+        shown = ", ".join(self.absent[:_NAMED])
+        more = f" and {number - _NAMED:,} more" if number > _NAMED else ""
         return [
-            f"{self.name} says nothing of {which} whose budget is relative to it, so that "
-            f"nothing was compared: {shown}{more}"
+            f"{self.name} has no resources of {number:,} variant{'s' if number > 1 else ''} whose "
+            f"budget is relative to it; nothing was compared: {shown}{more}"
         ]
 
 
@@ -189,21 +183,15 @@ def load_baseline(path: Path | None, variants: Iterable[Variant]) -> Baseline | 
         return open_baseline(path)
     if first is None:
         return None
-    from pallasc.specs.lock import LOCK_FILE  # most builds have no rule, and need none of it
+    from pallasc.specs.lock import LOCK_FILE, update_command  # most builds need none of it
 
-    if not LOCK_FILE.exists():
-        raise _no_baseline(first)
-    return open_baseline(LOCK_FILE)
-
-
-def _no_baseline(variant: Variant) -> SpecError:
-    from pallasc.specs.lock import LOCK_FILE, update_command
-
-    rule = variant.budget.rules()[0]
-    return SpecError(
-        f"{variant.name}.budget.{rule}: {getattr(variant.budget, rule)!r} is relative to a "
+    if LOCK_FILE.exists():
+        return open_baseline(LOCK_FILE)
+    rule = first.budget.rules()[0]
+    raise SpecError(
+        f"{first.name}.budget.{rule}: {getattr(first.budget, rule)!r} is relative to a "
         f"baseline, and there is no {LOCK_FILE} here.",
-        location=variant.where(f"budget.{rule}"),
+        location=first.where(f"budget.{rule}"),
         hint=f"Make one with: {update_command(LOCK_FILE)}; or name a lock or a bundle with "
         "--baseline.",
     )
@@ -234,7 +222,8 @@ def open_baseline(path: Path) -> Baseline:
             "be compared with it.",
             hint=f"Add them with: {update_command(path)}",
         )
-    return Baseline(str(path), lock.resources.get)
+    known = {name: (resources, ()) for name, resources in lock.resources.items()}
+    return Baseline(str(path), known.get)
 
 
 def _in_bundle(path: Path) -> Baseline:
@@ -246,17 +235,12 @@ def _in_bundle(path: Path) -> Baseline:
     read_policy().check(bundle)
     entries = {entry.id: entry for entry in bundle.entries()}
 
-    def artifact(variant: str) -> Artifact | None:
+    def find(variant: str) -> tuple[Resources, Kernels] | None:
         entry = entries.get(variant)
+        if entry is None:
+            return None
         # As it was compiled: what ships may lack debug sections, and be smaller.
-        return Artifact(bundle.record(entry), lambda key: b"") if entry is not None else None
+        artifact = Artifact(bundle.record(entry), lambda key: b"")
+        return resources_of(artifact), kernels_of(artifact)
 
-    def find(variant: str) -> Resources | None:
-        found = artifact(variant)
-        return None if found is None else resources_of(found)
-
-    def kernels(variant: str) -> Kernels:
-        found = artifact(variant)
-        return () if found is None else kernels_of(found)
-
-    return Baseline(str(path), find, kernels)
+    return Baseline(str(path), find)

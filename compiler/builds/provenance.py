@@ -21,9 +21,9 @@ import os
 import re
 import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import NamedTuple
 
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import file_holding
@@ -43,8 +43,7 @@ from pallasc.version import installed_version
 _OWN = "module:pallasc."
 
 
-@dataclass(frozen=True, slots=True)
-class FilesRead:
+class FilesRead(NamedTuple):
     """Files by the spec file whose variants read them.
 
     Attributes:
@@ -52,36 +51,26 @@ class FilesRead:
         unknown: spec files with a variant that has no manifest.
     """
 
-    files: Mapping[Path, set[Path]] = field(default_factory=dict)
+    files: Mapping[Path, set[Path]]
     unknown: frozenset[Path] = frozenset()
 
-    def by(self, specs: Collection[Path]) -> set[Path]:
-        """Return the files that variants of these spec files read."""
-        return {file for spec in specs for file in self.files.get(spec, ())}
 
-    def is_unknown(self, specs: Collection[Path]) -> bool:
-        """Return True if variants of these spec files may have read other files."""
-        return not self.unknown.isdisjoint(specs)
-
-
-NOTHING_READ = FilesRead()
+NOTHING_READ = FilesRead({})
 
 
 def files_read(results: Iterable[VariantResult], store: Store) -> FilesRead:
     """Return the files that were read to compile results, now or earlier."""
     files: dict[Path, set[Path]] = {}
     unknown = set()
-    seen: set[tuple[str, str]] = set()
+    seen: set[tuple[str, Path]] = set()
     for result in results:
-        spec = Path(result.variant.location.file).resolve()
+        variant = result.variant
+        spec = Path(variant.location.file).resolve()
         manifest = store.get_manifest(result.manifest_key) if result.manifest_key else None
         if manifest is None:
             unknown.add(spec)
-            continue
-        place = (manifest.read, str(spec))
-        if place not in seen:
-            seen.add(place)
-            variant = result.variant
+        elif (manifest.read, spec) not in seen:
+            seen.add((manifest.read, spec))
             read = paths_read(manifest, place_of(variant), variant.base_dir)
             files.setdefault(spec, set()).update(read)
     return FilesRead(files, frozenset(unknown))
@@ -121,7 +110,18 @@ def files_named(specs: Iterable[Spec]) -> set[Path]:
 
 RECORD = "pallasc-origin.json"
 _SCHEMA = 1
-_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+
+
+class Differences(NamedTuple):
+    """Differences of sources from their commit.
+
+    Attributes:
+        dirty: whether they differ, None if unknown.
+        names: differing files, relative to the repository, as far as known.
+    """
+
+    dirty: bool | None
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class SdistRecord:
 
     def tracked(self, files: Collection[Path]) -> set[Path]:
         """Return the files that the record lists."""
-        return {file for file in files if self._name(file) in self.files}
+        return {self.root / name for name in self.files} & set(files)
 
     def differences(self, files: Collection[Path], *, ignore: Collection[Path] = ()) -> Differences:
         """Return the differences from the sources that the sdist was made from.
@@ -157,20 +157,15 @@ class SdistRecord:
             files: inputs of a build; those that the record does not list differ.
             ignore: files to ignore.
         """
-        changed = {self.root / name for name in self.files if not self._is_same(name)}
+        changed = {self.root / n for n, d in self.files.items() if _file_digest(self.root / n) != d}
         changed |= set(files) - self.tracked(files)
-        names = sorted(self._shown(file) for file in changed - set(ignore))
+        names = sorted(
+            self.name_of(file)
+            if file.is_relative_to(self.root)
+            else f"{file.name} (outside of the sdist)"
+            for file in changed - set(ignore)
+        )
         return Differences(True if names else self.dirty, tuple(names))
-
-    def _shown(self, file: Path) -> str:
-        is_inside = file.is_relative_to(self.root)
-        return self.name_of(file) if is_inside else f"{file.name} (outside of the sdist)"
-
-    def _name(self, file: Path) -> str:
-        return file.relative_to(self.root).as_posix() if file.is_relative_to(self.root) else ""
-
-    def _is_same(self, name: str) -> bool:
-        return _file_digest(self.root / name) == self.files[name]
 
 
 def record_text(root: Path, files: Iterable[str]) -> bytes | None:
@@ -186,18 +181,16 @@ def record_text(root: Path, files: Iterable[str]) -> bytes | None:
         SpecError: there is a record already, and it cannot be read.
     """
     root = root.resolve()
-    names = sorted(files)
-    sources = {root / name for name in names}
+    sources = {root / name for name in files}
     repository = find_repository(root)
     if repository is None or not repository.tracked(sources):
-        recorded = _read(root)
-        return None if recorded is None else (root / RECORD).read_bytes()
+        return (root / RECORD).read_bytes() if _read_record(root) else None
     data = {
         "schema": _SCHEMA,
         "commit": repository.commit,
         "dirty": repository.differences(sources).dirty,
         "folder": "" if root == repository.root else repository.name_of(root),
-        "files": {name: _file_digest(root / name) for name in names},
+        "files": {file.relative_to(root).as_posix(): _file_digest(file) for file in sources},
     }
     return json.dumps(data, indent=1, sort_keys=True).encode() + b"\n"
 
@@ -208,39 +201,31 @@ def find_recorded(file: Path) -> SdistRecord | None:
     Raises:
         SpecError: a record cannot be read.
     """
-    for folder in file.parents:
-        recorded = _read(folder)
-        if recorded is not None:
-            return recorded if recorded.tracked([file]) else None
-    return None
+    record = next(filter(None, map(_read_record, file.parents)), None)
+    return record if record and record.tracked([file]) else None
 
 
-def _read(root: Path) -> SdistRecord | None:
+def _read_record(root: Path) -> SdistRecord | None:
     path = root / RECORD
     try:
-        text = path.read_bytes()
+        data = json.loads(path.read_bytes())
+        if data["schema"] != _SCHEMA or not re.fullmatch("[0-9a-f]{7,64}", data["commit"]):
+            raise ValueError("schema or commit")
+        folder = PurePosixPath(data["folder"])
+        if folder.is_absolute() or ".." in folder.parts or data["dirty"] not in (True, False, None):
+            raise ValueError("folder or dirty")
+        files = {str(name): str(digest) for name, digest in data["files"].items()}
+        return SdistRecord(root, data["commit"], data["dirty"], folder, files)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
     except OSError as error:
         raise SpecError(f"it cannot be read: {error}", location=Location(str(path))) from error
-    try:
-        return _parse(root, json.loads(text))
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise SpecError(
             "this is not a record of an sdist's commit.",
             location=Location(str(path)),
             hint="Unpack the sdist again, or remove the file.",
         ) from error
-
-
-def _parse(root: Path, data: Any) -> SdistRecord:
-    folder = PurePosixPath(data["folder"])
-    if data["schema"] != _SCHEMA or folder.is_absolute() or ".." in folder.parts:
-        raise ValueError("schema or folder")
-    if not _COMMIT.fullmatch(data["commit"]) or data["dirty"] not in (True, False, None):
-        raise ValueError("commit")
-    files = {str(name): str(digest) for name, digest in data["files"].items()}
-    return SdistRecord(root, data["commit"], data["dirty"], folder, files)
 
 
 def _file_digest(path: Path) -> str:
@@ -251,26 +236,13 @@ def _file_digest(path: Path) -> str:
         return ""
 
 
-_UNDECIDING = (
-    "base_dir",
-    "budget",
-    "check",
-    "location",
-    "locations",
-    "reference",
-    "table",
-    "tolerance",
-    "vmap",
+_UNDECIDING = frozenset(
+    {"base_dir", "budget", "check", "location", "locations"}
+    | {"reference", "table", "tolerance", "vmap"}
 )
 """Fields of a spec that do not affect compilations."""
 
-
-@dataclass(slots=True)
-class _Group:
-    """Spec files of one repository, or of none."""
-
-    repository: Repository | SdistRecord | None
-    files: dict[Path, list[Spec]] = field(default_factory=dict)
+DeclaredFiles = dict[Path, list[Spec]]
 
 
 def origins(
@@ -288,70 +260,67 @@ def origins(
         read: the files that compiling read.
         ignore: output files, whose changes do not make a tree dirty.
     """
-    toolchains = _toolchains(artifacts)
+    versions = {canonical_json(artifact.versions): artifact.versions for artifact in artifacts}
     outputs = [path.resolve() for path in ignore]
     return tuple(
-        _origin(group, toolchain, read, outputs)
-        for group in _groups(specs)
-        for toolchain in toolchains
+        _origin(repository, files, toolchain, read, outputs)
+        for repository, files in _by_repository(specs)
+        for _, toolchain in sorted(versions.items(), key=lambda item: item[0])
     )
 
 
-def _toolchains(artifacts: Iterable[Artifact]) -> list[dict[str, str]]:
-    """Return the versions of each toolchain; usually all records have the same one."""
-    versions = {canonical_json(artifact.versions): artifact.versions for artifact in artifacts}
-    return [versions[key] for key in sorted(versions)]
-
-
-def _groups(specs: Sequence[Spec]) -> list[_Group]:
-    files: dict[Path, list[Spec]] = {}
+def _by_repository(
+    specs: Sequence[Spec],
+) -> Iterable[tuple[Repository | SdistRecord | None, DeclaredFiles]]:
+    declared: DeclaredFiles = {}
     for spec in specs:
-        files.setdefault(Path(spec.location.file).resolve(), []).append(spec)
-    repositories = {folder: find_repository(folder) for folder in {f.parent for f in files}}
-    groups: dict[Path | None, _Group] = {}
-    for file, declared in files.items():
-        repository: Repository | SdistRecord | None = repositories[file.parent]
-        if repository is None or not repository.tracked([file]):
-            repository = find_recorded(file)
-        root = repository.root if repository else None
-        groups.setdefault(root, _Group(repository)).files[file] = declared
-    return list(groups.values())
+        declared.setdefault(Path(spec.location.file).resolve(), []).append(spec)
+    repositories = {folder: find_repository(folder) for folder in {f.parent for f in declared}}
+    groups: dict[Path | None, tuple[Repository | SdistRecord | None, DeclaredFiles]] = {}
+    for file, of_file in declared.items():
+        found: Repository | SdistRecord | None = repositories[file.parent]
+        if found is None or not found.tracked([file]):
+            found = find_recorded(file)
+        root = found.root if found else None
+        groups.setdefault(root, (found, {}))[1][file] = of_file
+    return groups.values()
 
 
 def _origin(
-    group: _Group, toolchain: Mapping[str, str], read: FilesRead, ignore: Sequence[Path]
+    repository: Repository | SdistRecord | None,
+    files: DeclaredFiles,
+    toolchain: Mapping[str, str],
+    read: FilesRead,
+    ignore: Sequence[Path],
 ) -> Provenance:
-    repository = group.repository
-    names = _names(group)
     differences = Differences(None)
     if repository is not None:
-        declared = (spec for specs in group.files.values() for spec in specs)
-        sources = files_named(declared) | read.by(group.files)
+        sources = files_named(spec for specs in files.values() for spec in specs)
+        sources = sources.union(*(read.files.get(file, ()) for file in files))
         differences = repository.differences(sources, ignore=ignore)
-    # If a variant's reads are unknown, so is whether all of them are in the commit.
-    dirty = differences.dirty or (None if read.is_unknown(group.files) else differences.dirty)
+    dirty, changed = differences
+    if not dirty and not read.unknown.isdisjoint(files):
+        dirty = None  # a file that was read may not be in the commit
     return Provenance(
         builder=f"pallasc {installed_version()}",
         toolchain=toolchain,
-        specs={names[file]: _digest(specs) for file, specs in group.files.items()},
+        specs={
+            repository.name_of(file) if repository else _short_name(file, files): _digest(specs)
+            for file, specs in files.items()
+        },
         commit=repository.commit if repository else None,
         dirty=dirty,
-        changed=differences.names[:MOST_CHANGED],
+        changed=changed[:MOST_CHANGED],
     )
 
 
-def _names(group: _Group) -> dict[Path, str]:
-    """Return the name of each spec file."""
-    if group.repository is not None:
-        return {file: group.repository.name_of(file) for file in group.files}
-    names = {}
-    for file in group.files:
-        others = {other.parts for other in group.files if other != file}
-        length = 1
-        while any(other[-length:] == file.parts[-length:] for other in others):
-            length += 1
-        names[file] = "/".join(file.parts[-length:])
-    return names
+def _short_name(file: Path, files: Iterable[Path]) -> str:
+    """Return the shortest end of a path that no other file has."""
+    others = [other.parts for other in files if other != file]
+    length = 1
+    while any(other[-length:] == file.parts[-length:] for other in others):
+        length += 1
+    return "/".join(file.parts[-length:])
 
 
 def _digest(specs: Iterable[Spec]) -> str:
@@ -382,19 +351,6 @@ def _sorted(values: Iterable[object]) -> list[object]:
 _TIMEOUT_S = 60
 # `core.fsmonitor` is a command from the repository's configuration, which git would run.
 _OPTIONS = ("-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "--literal-pathspecs")
-
-
-@dataclass(frozen=True, slots=True)
-class Differences:
-    """Differences of sources from their commit.
-
-    Attributes:
-        dirty: whether they differ, None if unknown.
-        names: differing files, relative to the repository, as far as known.
-    """
-
-    dirty: bool | None
-    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,12 +435,9 @@ class Repository:
         # Tags: lower case is assume-unchanged, S is skip-worktree.
         flagged = [name for name in _split(answer) if name[0].islower() or name[0] == "S"]
         sparse = {name[2:] for name in flagged if name[0] in "Ss"}
-        edited = {
-            name[2:]
-            for name in flagged
-            if name[2:] not in sparse or os.path.lexists(self.root / name[2:])
-        }
-        return {self.root / name for name in edited if not self._is_committed(name)}
+        names = {name[2:] for name in flagged}
+        names = {n for n in names if n not in sparse or os.path.lexists(self.root / n)}
+        return {self.root / name for name in names if not self._is_committed(name)}
 
     def _is_committed(self, name: str) -> bool:
         """Return True if a file's bytes are as in the commit."""
@@ -547,7 +500,6 @@ def _without_filters(folder: Path) -> list[str] | None:
 
 
 def _run(folder: Path, *arguments: str, index: Path | None = None) -> bytes | None:
-    command: Sequence[str] = ("git", "-C", str(folder), *_OPTIONS, *arguments)
     # If a build runs in a git hook, variables such as GIT_DIR name another repository.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
     environment["GIT_OPTIONAL_LOCKS"] = "0"
@@ -555,10 +507,9 @@ def _run(folder: Path, *arguments: str, index: Path | None = None) -> bytes | No
         environment["GIT_INDEX_FILE"] = str(index)
     try:
         answer = subprocess.run(
-            command,
+            ["git", "-C", str(folder), *_OPTIONS, *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            capture_output=True,
             env=environment,
             timeout=_TIMEOUT_S,
             check=False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,10 +13,10 @@ from pallasc.compiler.builds.locked import (
     Locked,
     LockedLookup,
     require_toolchain,
+    tables_of,
 )
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
-from pallasc.compiler.builds.tuned_rows import tables_of
 from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.manifest import installed_or_remembered
 from pallasc.compiler.inputs.request import Request, Requests
@@ -25,6 +25,7 @@ from pallasc.errors import NotCachedError
 from pallasc.specs.artifacts.resources import resources_of
 from pallasc.specs.lock import (
     Change,
+    Component,
     Entry,
     Lock,
     changed_tables,
@@ -34,7 +35,6 @@ from pallasc.specs.lock import (
     tuned_in,
     update_command,
 )
-from pallasc.specs.resources import Resources
 from pallasc.specs.spec import Variant
 
 _SAME_RESULT = "its spec has changed, with the same result"
@@ -182,44 +182,33 @@ def update_lock(
             "update keeps would not match this one.",
             hint=f"Update all of it, without -k and --target: {update_command(file)}",
         )
-    options = replace(options, hold_rows=True)
     report = build(variants, store=store, options=options, on_event=on_event)
-    entries = _entries(report.results, requests)
+    entries = {
+        result.variant.id: Entry(result.action_key, result.artifact.digest, request)
+        for result, request in zip(report.results, requests, strict=True)
+        if result.artifact is not None and result.action_key is not None
+    }
     if len(entries) < len(variants) or report.exit_code:
         return LockUpdate(old, (), tuple(changed_parts), report)
-    times, resources = compile_times(report.results), _resources(report.results)
-    tables = tables_of(variants)
-    new = merged(old, Lock(toolchain, entries, times, resources, tables), whole=whole)
+    new = merged(old, _lock_of(report.results, toolchain, entries, variants), whole=whole)
     changes = compare(old.variants, entries, whole=whole)
     reasons = {} if changed_parts else {r.variant.id: r.reason for r in report.results}
     explained = tuple(_with_reason(change, reasons) for change in changes)
-    differing_tables = _tables(variants, old, whole=whole)
-    return LockUpdate(new, explained, tuple(changed_parts), report, differing_tables)
+    tables = _tables(variants, old, whole=whole)
+    return LockUpdate(new, explained, tuple(changed_parts), report, tables)
 
 
-def _entries(results: Sequence[VariantResult], requests: Sequence[str]) -> dict[str, Entry]:
-    return {
-        result.variant.id: Entry(result.action_key, result.artifact.digest, request)
-        for result, request in zip(results, requests, strict=True)
-        if result.artifact is not None and result.action_key is not None
-    }
-
-
-def _resources(results: Sequence[VariantResult]) -> dict[str, Resources]:
-    return {
-        result.variant.id: resources_of(result.artifact)
-        for result in results
-        if result.artifact is not None
-    }
-
-
-def compile_times(results: Iterable[VariantResult]) -> dict[str, float]:
-    """Return how long variants took to compile, now or when they were stored, where known."""
-    times = {
-        result.variant.id: result.seconds if result.status == "compiled" else result.saved_s
-        for result in results
-    }
-    return {name: seconds for name, seconds in times.items() if seconds}
+def _lock_of(
+    results: Sequence[VariantResult],
+    toolchain: Mapping[str, Component],
+    entries: dict[str, Entry],
+    variants: Sequence[Variant],
+) -> Lock:
+    # A hit has the time of compiling it from the store, 0 if unknown.
+    times = {r.variant.id: r.seconds if r.status == "compiled" else r.saved_s for r in results}
+    times = {name: seconds for name, seconds in times.items() if seconds}
+    resources = {r.variant.id: resources_of(r.artifact) for r in results if r.artifact is not None}
+    return Lock(toolchain, entries, times, resources, tables_of(variants))
 
 
 def _with_reason(change: Change, reasons: Mapping[str, str]) -> Change:

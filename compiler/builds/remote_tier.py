@@ -27,7 +27,6 @@ from pallasc.specs.spec import Variant
 if TYPE_CHECKING:
     from pallasc.cache.remote.remote import Remote
     from pallasc.cache.remote.settings import RemoteSettings, RemoteStats
-    from pallasc.cache.store import Store
     from pallasc.compiler.inputs.manifest import RememberedToolchain
 
 _NOT_NAMES = ("computed with", "traced with", "ptxas")
@@ -67,21 +66,18 @@ class RemoteTier:
 
     def fetch(self, lookup: Lookup, requests: Iterable[Request]) -> set[str]:
         """Fetch the remote's entries into the local store; return their request keys."""
+        remote = self.open()
         wanted: dict[str, list[Request]] = {}
         for request in requests:
-            wanted.setdefault(request.key, []).append(request)
-
-        remote = self.open()
-
-        by_prefix = {set_prefix(key): key for key in wanted}
+            wanted.setdefault(set_prefix(request.key), []).append(request)
 
         def accept(name: str, manifest: Manifest) -> bool:
             return is_portable(remote.stats, name, manifest) and any(
-                lookup.fits(name, manifest, request)
-                for request in wanted[by_prefix[set_prefix(name)]]
+                lookup.fits(name, manifest, request) for request in wanted[set_prefix(name)]
             )
 
-        return {by_prefix[set_prefix(name)] for name in remote.fetch(list(wanted), accept)}
+        keys = [same[0].key for same in wanted.values()]
+        return {wanted[set_prefix(name)][0].key for name in remote.fetch(keys, accept)}
 
     def offer(self, name: str, variant: str) -> None:
         """Send a variant that was compiled, unless it depends on this machine.

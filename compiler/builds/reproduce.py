@@ -65,20 +65,13 @@ class Reproduction:
     results: tuple[ReproduceResult, ...]
     interrupted: bool = False
 
-    @property
-    def exit_code(self) -> int:
-        """130 if interrupted, 1 if a variant differs or failed, else 0."""
-        if self.interrupted:
-            return 130
-        return 0 if all(result.outcome == "same" for result in self.results) else 1
-
 
 def with_reproduction(report: Report, reproduction: Reproduction) -> Report:
     """Return a build's report in which variants that were not reproduced have failed."""
     wrong = {result.variant: result for result in reproduction.results if result.outcome != "same"}
     results = tuple(
-        replace(result, status="failed", error=_fault(wrong[result.variant.id], result))
-        if result.variant.id in wrong
+        replace(result, status="failed", error=_fault(found, result))
+        if (found := wrong.get(result.variant.id))
         else result
         for result in report.results
     )

@@ -8,6 +8,7 @@ variant gets its `VariantResult`.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,16 +16,22 @@ from typing import TYPE_CHECKING, Protocol
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.options import Options
-from pallasc.compiler.builds.report import Event, OnEvent, Tick, VariantResult, diagnostics_of
+from pallasc.compiler.builds.report import (
+    Event,
+    OnEvent,
+    Report,
+    Tick,
+    VariantResult,
+    diagnostics_of,
+    hidden_notes,
+)
 from pallasc.compiler.inputs.lookup import Lookup, LookupResult
 from pallasc.compiler.inputs.request import Request
 from pallasc.errors import PallascError
-from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.budgets import check_budget
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
-    from pallasc.cache.remote.settings import RemoteStats
     from pallasc.compiler.builds.locked import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
     from pallasc.compiler.inputs.manifest import RememberedToolchain
@@ -54,11 +61,9 @@ class Miss:
         """The reason of the miss in words."""
         return self.explanation.reason if self.explanation else self.found.reason
 
-
-def explanation_of(miss: Miss | None, variant: Variant) -> Explanation | None:
-    """Return the explanation of a miss for one of its variants."""
-    explained = miss.explanation if miss is not None else None
-    return explained and replace(explained, variant=variant.id)
+    def explanation_of(self, variant: Variant) -> Explanation | None:
+        """Return the explanation for one of the variants."""
+        return self.explanation and replace(self.explanation, variant=variant.id)
 
 
 class LastingWorkers(Protocol):
@@ -134,14 +139,6 @@ class Run:
 
             self.remote = RemoteTier(self.options.remote, self.store, setup)
 
-    def finish_remote(self) -> RemoteStats | None:
-        """Send the rest to the remote store, and return its statistics."""
-        if self.remote is None:
-            return None
-        stats = self.remote.finish()
-        self.notes += self.remote.notes
-        return stats
-
     def apply_lock(self, lookup: Lookup, setup: Setup | RememberedToolchain) -> None:
         """Check the build against its lock, if it has one.
 
@@ -157,7 +154,12 @@ class Run:
     def settle(self, index: int, result: VariantResult) -> None:
         """Record a result; an artifact over its budget, or not as locked, fails."""
         if result.artifact is not None:
-            error: PallascError | None = self._over_budget(result.artifact, result.variant)
+            variant, baseline = result.variant, self.options.baseline
+            error: PallascError | None = (
+                baseline.check(result.artifact, variant)
+                if baseline is not None
+                else check_budget(result.artifact, variant.budget)
+            )
             if error is None and self.locked is not None:
                 error = self.locked.check(result)
             if error is None and self.options.fail_on_warning:
@@ -167,16 +169,17 @@ class Run:
 
                 error = padding_error(result)
             if error is not None:
-                error.location = error.location or result.variant.location
+                error.location = error.location or variant.location
                 result = replace(result, status="failed", error=error)
         self._failed = self._failed or result.status == "failed"
         self.results[index] = result
         self.emit(result.status, result.variant, result)
 
-    def _over_budget(self, artifact: Artifact, variant: Variant) -> PallascError | None:
-        if self.options.baseline is not None:
-            return self.options.baseline.check(artifact, variant)
-        return check_budget(artifact, variant.budget)
+    def fail(self, index: int, error: PallascError) -> None:
+        """Record that a variant failed."""
+        variant = self.variants[index]
+        error.location = error.location or variant.location
+        self.settle(index, VariantResult(variant, "failed", error=error))
 
     def _fatal_warning(self, result: VariantResult) -> PallascError | None:
         from pallasc.compiler.workers.diagnostics import NO_KERNEL, check_diagnostics
@@ -203,17 +206,33 @@ class Run:
         """Return True if a failure ends the build."""
         return self._failed and not self.options.keep_going
 
-    def row_notes(self) -> list[str]:
+    def _row_notes(self) -> list[str]:
         """Return notes on rows of tables that were measured as other artifacts."""
-        if not self.options.hold_rows or not any(own.tuning for own in self.variants):
+        if not any(own.tuning for own in self.variants):
             return []
         from pallasc.compiler.builds.tuned_rows import stale_row_notes
 
         return stale_row_notes(self.results.values())
 
-    def finished(self) -> tuple[VariantResult, ...]:
-        """Return all results; variants without one are `skipped`."""
-        return tuple(
+    def report(self, started: float, *, interrupted: bool) -> Report:
+        """Send the rest to the remote store, and return the report of the build.
+
+        Variants without a result are `skipped`. `started` is by `time.monotonic`.
+        """
+        results = tuple(
             self.results.get(index) or VariantResult(variant, "skipped")
             for index, variant in enumerate(self.variants)
         )
+        stats = self.remote.finish() if self.remote else None
+        seconds = time.monotonic() - started
+        baseline = self.options.baseline
+        notes = [
+            *self.store.warnings,
+            *self.notes,
+            *(self.locked.notes() if self.locked else ()),
+            *(baseline.notes() if baseline else ()),
+            *hidden_notes((result.variant.name, result.missed) for result in self.results.values()),
+            *self._row_notes(),
+        ]
+        unique = tuple(dict.fromkeys(notes))
+        return Report(results, seconds, unique, interrupted, context=self.context, remote=stats)

@@ -17,9 +17,10 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from types import TracebackType
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
@@ -34,7 +35,7 @@ from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.compiler.workers.messages import Introduction
 from pallasc.compiler.workers.pool import Pool, find_capacity
 from pallasc.errors import PallascError, SpecError
-from pallasc.specs.spec import Spec, Variant
+from pallasc.specs.spec import Variant
 
 _INTERVAL_S = 0.05
 _GONE_S = 0.5
@@ -81,7 +82,8 @@ class WatchedFiles:
         for path in paths:
             if path not in self._states:
                 state = _state(path)
-                is_new = _written_ns(path) >= read_ns - _GRAIN_NS
+                times_ns = [field for field in (state or ())[2:] if isinstance(field, int)]
+                is_new = max(times_ns, default=0) >= read_ns - _GRAIN_NS
                 self._states[path] = _UNKNOWN if is_new else state
 
     def wait(self) -> list[Path]:
@@ -111,23 +113,11 @@ def _state(path: Path) -> State:
     try:
         status = os.stat(path)
         if stat.S_ISDIR(status.st_mode):
-            return tuple(sorted(filter(_may_be_source, os.listdir(path))))
+            names = (name for name in os.listdir(path) if name.endswith(_SOURCES))
+            return tuple(sorted(name for name in names if not name.startswith(".")))
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _may_be_source(name: str) -> bool:
-    return name.endswith(_SOURCES) and not name.startswith(".")
-
-
-def _written_ns(path: Path) -> int:
-    """Return when a file was written or replaced last, 0 for a folder and for nothing."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return 0
-    return 0 if stat.S_ISDIR(status.st_mode) else max(status.st_mtime_ns, status.st_ctime_ns)
 
 
 _PROJECT = "pyproject.toml"
@@ -146,39 +136,9 @@ def files_of_paths(paths: Sequence[str]) -> set[Path]:
     return files
 
 
-def files_of_specs(specs: Sequence[Spec], remembered: Iterable[str], store: Store) -> set[Path]:
-    """Return the files that specs name, and those that executing Python specs read.
-
-    Args:
-        specs: the specs.
-        remembered: keys of the manifests of Python specs.
-        store: has these manifests.
-    """
-    files = files_named(specs)
-    folders = {spec.base_dir for spec in specs}
-    for key in remembered:
-        manifest = store.get_manifest(key)
-        if manifest is not None:
-            for folder in folders:
-                files.update(paths_read(manifest, Place(folder, (folder,)), folder))
-    return files
-
-
-def files_of_report(report: Report, store: Store) -> set[Path]:
-    """Return the files that compiling read.
-
-    If they are unknown, as after a failure, all Python files around the spec count.
-    """
-    read = files_read(report.results, store)
-    files = set().union(*read.files.values())
-    for spec in read.unknown:
-        files |= python_files(spec.parent)
-    return files
-
-
 def python_files(folder: Path) -> set[Path]:
     """Return the Python files in a folder and below it, without environments and hidden folders."""
-    return {path for path, _ in zip(_python_files(folder), range(_MOST), strict=False)}
+    return set(islice(_python_files(folder), _MOST))
 
 
 def _python_files(folder: Path) -> Iterator[Path]:
@@ -190,7 +150,7 @@ def _python_files(folder: Path) -> Iterator[Path]:
         yield from (Path(top, name) for name in sorted(names) if name.endswith(".py"))
 
 
-class WarmWorkers:
+class WarmWorkers(ExitStack):
     """The toolchain and the workers of several builds with the same options; a context manager.
 
     Args:
@@ -198,22 +158,12 @@ class WarmWorkers:
     """
 
     def __init__(self, options: Options) -> None:
+        super().__init__()
         self._options = options
         self._setup: Setup | None = None
         self._pool: Pool | None = None
         self._most = 0
-        self._of_setup, self._of_pool = ExitStack(), ExitStack()
-
-    def __enter__(self) -> WarmWorkers:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._close()
+        self._of_pool = ExitStack()
 
     def setup(self) -> Setup:
         """Return the installed toolchain; one that has changed gets other workers.
@@ -223,8 +173,10 @@ class WarmWorkers:
         """
         ptxas = self._options.ptxas
         if self._setup is None or self._setup.toolchain != find_toolchain(ptxas):
-            self._close()
-            self._setup = self._of_setup.enter_context(prepare(ptxas))
+            self.close()
+            self._pool = None
+            self._setup = self.enter_context(prepare(ptxas))
+            self._of_pool = self.enter_context(ExitStack())
         return self._setup
 
     def pool(self, tasks: int) -> Pool:
@@ -265,54 +217,48 @@ class WarmWorkers:
                 contexts[variant.target.arch] = replace(plain, rehearsal=variant.target)
         pool.keep_ready(contexts)
 
-    def _close(self) -> None:
-        self._of_pool.close()
-        self._of_setup.close()
-        self._setup = self._pool = None
 
-
-@dataclass(slots=True)
-class Watch:
+class Watch(ExitStack):
     """Builds specs again and again, with workers that stay; use it as a context manager.
 
-    Each build is an ordinary one, with a store that is opened for it. After the first, nothing is
-    asked of a remote store and nothing is sent there: edits are nobody else's.
+    Each build is an ordinary one, with a store that is opened for it. Only the first uses the
+    remote store: edits are nobody else's.
 
     Args:
         paths: spec files and folders.
+        options: options of the builds.
         targets: see `SpecReader.select`.
         expression: see `SpecReader.select`.
-        options: of the builds.
         baseline: see `load_baseline`, which reads it before each build.
         all_points: see `SpecReader.select`.
-        files: what is watched.
+
+    Attributes:
+        files: the watched files.
     """
 
-    paths: Sequence[str]
-    options: Options
-    targets: Sequence[str] = ()
-    expression: str | None = None
-    baseline: Path | None = None
-    all_points: bool = False
-    files: WatchedFiles = field(default_factory=WatchedFiles)
-    _stack: ExitStack = field(default_factory=ExitStack, init=False)
-    _warm: WarmWorkers = field(init=False)
-    _reading: Pool | None = field(default=None, init=False)
-    _executes: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        self._warm = self._stack.enter_context(WarmWorkers(self.options))
-
-    def __enter__(self) -> Watch:
-        return self
-
-    def __exit__(
+    def __init__(
         self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        paths: Sequence[str],
+        options: Options,
+        targets: Sequence[str] = (),
+        expression: str | None = None,
+        *,
+        baseline: Path | None = None,
+        all_points: bool = False,
     ) -> None:
-        self._stack.close()
+        super().__init__()
+        self.paths, self.options, self.files = paths, options, WatchedFiles()
+        self._select = partial(
+            SpecReader.select,
+            paths=paths,
+            targets=targets,
+            expression=expression,
+            all_points=all_points,
+        )
+        self._baseline = baseline
+        self._warm = self.enter_context(WarmWorkers(options))
+        self._reading: Pool | None = None
+        self._executes = False
 
     def build(
         self,
@@ -337,24 +283,30 @@ class Watch:
         self.files.follow(files_of_paths(self.paths), read_ns=began_ns)
         reader = self._reader(store, on_tick, broken)
         try:
-            selection = reader.select(
-                self.paths, self.targets, self.expression, all_points=self.all_points
-            )
-            self._executes = any(_is_python(spec) for spec in selection.specs)
-            named = files_of_specs(selection.specs, reader.remembered, store)
-            self.files.follow(named, read_ns=began_ns)
-            baseline = load_baseline(self.baseline, selection.variants)
+            selection = self._select(reader)
+            specs = selection.specs
+            self._executes = any(spec.location.file.endswith(".py") for spec in specs)
+            self.files.follow(files_named(specs), read_ns=began_ns)
+            folders = {spec.base_dir for spec in specs}
+            for manifest in filter(None, map(store.get_manifest, reader.remembered)):
+                for folder in folders:
+                    executed = paths_read(manifest, Place(folder, (folder,)), folder)
+                    self.files.follow(executed, read_ns=began_ns)
+            baseline = load_baseline(self._baseline, selection.variants)
+            options = replace(self.options, baseline=baseline)
             report = build(
-                selection.variants,
-                store=store,
-                options=replace(self.options, baseline=baseline),
-                on_event=on_event,
-                warm=self._warm,
+                selection.variants, store=store, options=options, on_event=on_event, warm=self._warm
             )
         except PallascError:
-            self.files.follow(self._around(), read_ns=began_ns)
+            # Any Python file around the specs may be why they cannot be read.
+            places = (Path(path).resolve() for path in self.paths)
+            for around in {place if place.is_dir() else place.parent for place in places}:
+                self.files.follow(python_files(around), read_ns=began_ns)
             raise
-        self.files.follow(files_of_report(report, store), read_ns=began_ns)
+        read = files_read(report.results, store)
+        # Where the files are unknown, as after a failure, all files around the spec count.
+        near = (python_files(spec.parent) for spec in read.unknown)
+        self.files.follow(set().union(*read.files.values(), *near), read_ns=began_ns)
         self.options = replace(self.options, remote=None)
         return report
 
@@ -370,10 +322,6 @@ class Watch:
         if self._reading is not None and self._executes:
             self._reading.warm(1)
 
-    def wait(self) -> list[Path]:
-        """Wait for a change; return the files that have changed."""
-        return self.files.wait()
-
     def _reader(
         self, store: Store, on_tick: OnTick | None, broken: Callable[[SpecError], None] | None
     ) -> SpecReader:
@@ -385,15 +333,5 @@ class Watch:
             broken=broken,
         )
         if self._reading is None:
-            self._reading = self._stack.enter_context(reader.open_workers())
+            self._reading = self.enter_context(reader.open_workers())
         return replace(reader, workers=self._reading)
-
-    def _around(self) -> set[Path]:
-        """Return the Python files around the specs: any of them may be why they cannot be read."""
-        places = (Path(path).resolve() for path in self.paths)
-        folders = {place if place.is_dir() else place.parent for place in places}
-        return set().union(*map(python_files, folders))
-
-
-def _is_python(spec: Spec | Variant) -> bool:
-    return spec.location.file.endswith(".py")

@@ -124,7 +124,7 @@ def test_a_branch_does_not_match_the_lock_of_another(branches: Branches, frozen:
     other = Locked("pallasc.lock", branches.locks[4], frozen=frozen)
     (result,) = branches.project.build(locked=other, frozen=frozen).results
     assert result.status == "failed"
-    assert "is not as locked: kernel.py has changed." in str(result.error)
+    assert "is not as locked: its sources have changed since it was locked." in str(result.error)
 
 
 def test_an_explanation_compares_with_the_set_of_sources_with_the_fewest_changes(

@@ -148,7 +148,7 @@ def test_a_variant_that_the_baseline_lacks_is_told_and_passes(gated: Gated) -> N
     built = gated.build()
     assert built.code == 0
     assert (
-        "warning: pallasc.lock says nothing of 1 variant whose budget is relative to it, so that "
+        "warning: pallasc.lock has no resources of 1 variant whose budget is relative to it; "
         f"nothing was compared: {FIRST}"
     ) in built.err.splitlines()
 
