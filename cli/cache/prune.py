@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallasc.cache.evict import read_limits
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     dry_run_option,
@@ -101,6 +100,7 @@ def command(
         if keep:
             raise click.UsageError("--keep is for a local store: leave it or --remote out.")
         return _prune_remote(remote, dry_run, as_json, size=size, age=age)
+    from pallasc.cache.evict import read_limits
     from pallasc.cache.prune import clear, prune
 
     if everything:

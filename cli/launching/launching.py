@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
 
 import click
 
-from pallasc.checks.emulation.emulate import check_installed, emulate, fault_error, subjects_of
 from pallasc.cli.arguments.options import count_option, together
 from pallasc.cli.arguments.selection import input_options
 from pallasc.cli.launching.request import Value, of_devices
 from pallasc.cli.terminal.output import echo
-from pallasc.compiler.builds.options import Options
 from pallasc.errors import DeviceError, SelectionError, SpecError
 from pallasc.specs.gpus import MODELS, device_names
 
@@ -118,6 +116,8 @@ class Emulation:
             CheckError: a kernel fails: an access out of bounds, a deadlock, an assertion.
             CompileError: it has an instruction that is not known, or was stopped at a limit.
         """
+        from pallasc.checks.emulation.emulate import emulate, fault_error
+
         subject = self.subjects[chosen.artifact.digest, chosen.variant.id]
         data = [value.data for value in inputs]
         emulated = emulate(subject, data, store=self.store, limits=self.limits)
@@ -141,6 +141,9 @@ def collect_emulated(
     Raises:
         PallascError: as compiling does, or something that is needed is missing.
     """
+    from pallasc.checks.emulation.emulate import check_installed, subjects_of
+    from pallasc.compiler.builds.options import Options
+
     check_installed()
     first: dict[object, int] = {}
     for number, variant in enumerate(request.variants):

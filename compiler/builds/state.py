@@ -229,6 +229,7 @@ class Run:
         notes = [
             *self.store.warnings,
             *self.notes,
+            *(self.remote.notes if self.remote else ()),
             *(self.locked.notes() if self.locked else ()),
             *(baseline.notes() if baseline else ()),
             *hidden_notes((result.variant.name, result.missed) for result in self.results.values()),
