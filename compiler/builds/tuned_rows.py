@@ -1,4 +1,4 @@
-"""What a build says of tuned kernels: rows of other artifacts, digests for the lock, padding."""
+"""What a build says of tuned kernels: rows measured as other artifacts, and padding."""
 
 from __future__ import annotations
 
@@ -6,23 +6,7 @@ from collections.abc import Iterable
 
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.errors import SpecError
-from pallasc.specs.canonical import digest
-from pallasc.specs.lock import table_key
-from pallasc.specs.spec import Variant
-from pallasc.specs.tuning import Row, check_padding, tuned_digest_text
-
-
-def tables_of(variants: Iterable[Variant]) -> dict[str, str]:
-    """Return the digest of how kernels are tuned for their targets, by `table_key`."""
-    digests: dict[str, str] = {}
-    for variant in variants:
-        tuning, model = variant.tuning, variant.target.name
-        if tuning is None or table_key(variant.name, model) in digests:
-            continue
-        rows = [row for row in tuning.table if row.gpu == model]
-        text = tuned_digest_text(tuning, rows)
-        digests[table_key(variant.name, model)] = digest(text.encode())
-    return digests
+from pallasc.specs.tuning import Row, check_padding
 
 
 def padding_error(result: VariantResult) -> SpecError | None:
