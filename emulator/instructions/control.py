@@ -230,16 +230,19 @@ def shfl(instruction: Instruction, builder: Builder) -> Step:
 def _source_lanes(mode: str, distance, limits):  # type: ignore[no-untyped-def]
     b = (distance & 31).astype(np.int64)
     segment = ((limits >> 8) & 31).astype(np.int64)
-    clamp = (limits & 31).astype(np.int64)
-    most = (_LANE_NUMBERS & segment) | (clamp & ~segment)
     least = _LANE_NUMBERS & segment
-    lane = {
-        "up": _LANE_NUMBERS - b,
-        "down": _LANE_NUMBERS + b,
-        "bfly": _LANE_NUMBERS ^ b,
-        "idx": least | (b & ~segment),
-    }[mode]
-    inside = lane >= most if mode == "up" else lane <= most
+    most = least | ((limits & 31).astype(np.int64) & ~segment)
+    if mode == "up":
+        lane = _LANE_NUMBERS - b
+        inside = lane >= most
+    else:
+        if mode == "down":
+            lane = _LANE_NUMBERS + b
+        elif mode == "bfly":
+            lane = _LANE_NUMBERS ^ b
+        else:
+            lane = least | (b & ~segment)
+        inside = lane <= most
     return np.where(inside, lane, _LANE_NUMBERS), inside
 
 

@@ -245,7 +245,7 @@ class Warp:
 
         Only those are waited for that a mask has `named`, where there is one.
         """
-        if np.count_nonzero(self.mask) == LANES:  # faster than all()
+        if self.full:
             return True
         missing = self.live & ~self.mask
         if not (missing if named is None else missing & named).any():
