@@ -26,6 +26,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, BinaryIO, TextIO
 
+from msgspec import structs
+
 from pallasc.cache.manifests import About, set_name
 from pallasc.cache.signing import Trust
 from pallasc.cache.stat_digest import FileDigests
@@ -614,7 +616,7 @@ class _Compilation:
             return replace(made, uncached="a data file of its spec changed during compilation")
         if uncached := why_uncached(read):
             return replace(made, uncached=uncached)
-        manifest = replace(
+        manifest = structs.replace(
             make_manifest(made.action, read, session.digests),
             name=variant.name,
             variant=variant.id,
