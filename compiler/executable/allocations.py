@@ -17,6 +17,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pallasc.compiler.executable.serialized import submessages
 from pallasc.errors import CompileError
 from pallasc.specs.artifacts.plan import Buffer, Role
 
@@ -89,10 +90,8 @@ def _slices(message: Any) -> Iterator[int]:
     if name == "Slice":
         yield message.buffer_allocation_index
         return
-    for descriptor, value in message.ListFields():
-        if descriptor.message_type is None or descriptor.name in _OWN_NUMBERS.get(name, ()):
-            continue
-        for inner in value if hasattr(value, "add") else [value]:
+    for field, inner in submessages(message):
+        if field not in _OWN_NUMBERS.get(name, ()):
             yield from _slices(inner)
 
 

@@ -113,6 +113,8 @@ def translate(executable: Any, *, ranks: int = 1, regions: Sequence[Regions] = (
 
 @dataclass(slots=True)
 class _Translator:
+    """Translates thunks; each method named `*_thunk` translates the thunks of that field."""
+
     executable: Any
     result: Translation
     ranks: int
@@ -128,11 +130,11 @@ class _Translator:
             if len(kinds) != 1:
                 raise CompileError(f"a thunk has {len(kinds)} kinds instead of one")
             kind, body = kinds[0]
-            handler = _HANDLERS.get(kind)
-            if handler is None:
+            translate_kind = getattr(self, kind, None)
+            if translate_kind is None:
                 self._refuse(thunk, describe_thunk(kind))
             refuse_unknown_fields(body)
-            handler(self, thunk, body, places)
+            translate_kind(thunk, body, places)
 
     def _refuse(self, thunk: Any, what: str, hint: str = UNSUPPORTED_HINT) -> NoReturn:
         error = UnsupportedStepError(
@@ -142,13 +144,13 @@ class _Translator:
         error.frames = source_frames(module, thunk.thunk_info.profile_annotation)
         raise error
 
-    def sequential(self, _: Any, body: Any, places: Places) -> None:
+    def sequential_thunk(self, _: Any, body: Any, places: Places) -> None:
         self.run(body.thunks, places)
 
-    def async_start(self, _: Any, body: Any, places: Places) -> None:
+    def async_start_thunk(self, _: Any, body: Any, places: Places) -> None:
         self.run(body.thunks.thunks, places)
 
-    def loop(self, thunk: Any, body: Any, places: Places) -> None:
+    def while_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         """Unroll a loop whose trip count XLA has found.
 
         XLA itself runs the body of such a loop that often and does not evaluate the condition.
@@ -165,22 +167,22 @@ class _Translator:
         if rounds < 0 or rounds > MOST_STEPS or len(self.result.steps) > MOST_STEPS:
             self._refuse(thunk, f"a loop of {rounds} rounds (more than {MOST_STEPS} steps)")
 
-    def nothing(self, _: Any, __: Any, ___: Places) -> None:
+    def async_done_thunk(self, _: Any, __: Any, ___: Places) -> None:
         """Do nothing: on one stream, what was started has finished before the next step."""
 
-    def copy(self, _: Any, body: Any, places: Places) -> None:
-        copy = body.copy_thunk if hasattr(body, "copy_thunk") else body
-        source, source_offset = place(copy.source_buffer.slice, places)
-        target, target_offset = place(copy.destination_buffer.slice, places)
-        if copy.mem_size and (source, source_offset) != (target, target_offset):
-            self.result.steps.append(
-                Copy(source, source_offset, target, target_offset, copy.mem_size)
-            )
+    def device_to_device_copy_thunk(self, thunk: Any, body: Any, places: Places) -> None:
+        self.copy_thunk(thunk, body.copy_thunk, places)
 
-    def memzero(self, _: Any, body: Any, places: Places) -> None:
+    def copy_thunk(self, _: Any, body: Any, places: Places) -> None:
+        source = place(body.source_buffer.slice, places)
+        target = place(body.destination_buffer.slice, places)
+        if body.mem_size and source != target:
+            self.result.steps.append(Copy(*source, *target, body.mem_size))
+
+    def memzero_thunk(self, _: Any, body: Any, places: Places) -> None:
         self._fill(body.dest_buffer.slice, places, 0, 1)
 
-    def memset32(self, _: Any, body: Any, places: Places) -> None:
+    def memset32bit_value_thunk(self, _: Any, body: Any, places: Places) -> None:
         self._fill(body.dest_buffer, places, body.value, 4)
 
     def _fill(self, where: Any, places: Places, value: int, width: Literal[1, 4]) -> None:
@@ -188,7 +190,7 @@ class _Translator:
             buffer, offset = place(where, places)
             self.result.steps.append(Fill(buffer, offset, where.size, value, width))
 
-    def kernel(self, thunk: Any, body: Any, places: Places) -> None:
+    def kernel_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         """Launch a kernel of XLA's in the cubin of the module."""
         dims = body.launch_dimensions
         self._launch(
@@ -204,7 +206,7 @@ class _Translator:
             origin="xla",
         )
 
-    def custom_kernel(self, thunk: Any, body: Any, places: Places) -> None:
+    def custom_kernel_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         """Launch a kernel of XLA's that brings its own cubin."""
         kernel = body.custom_kernel
         spec = kernel.kernel_spec
@@ -244,7 +246,7 @@ class _Translator:
                 parameters.append(Pointer(buffer, offset, size))
         return tuple(parameters)
 
-    def custom_call(self, thunk: Any, body: Any, places: Places) -> None:
+    def custom_call_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         if body.target_name != MOSAIC_TARGET:
             self._refuse(thunk, describe_call(body.target_name))
         if self.ranks == 1 and uses_peers(body):
@@ -337,10 +339,10 @@ class _Translator:
         )
         return number, 0
 
-    def dynamic_slice(self, thunk: Any, body: Any, places: Places) -> None:
+    def dynamic_slice_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         self._run_on_slices(thunk, body.embedded_thunk, constant_places(body, places))
 
-    def dynamic_slice_fusion(self, thunk: Any, body: Any, places: Places) -> None:
+    def dynamic_slice_fusion_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         inner = fusion_places(body, places, self._rounds)
         self._run_on_slices(thunk, body.embedded_thunks, inner)
 
@@ -360,23 +362,6 @@ class _Translator:
         self.result.steps.append(launch)
 
 
-_HANDLERS = {
-    "sequential_thunk": _Translator.sequential,
-    "copy_thunk": _Translator.copy,
-    "device_to_device_copy_thunk": _Translator.copy,
-    "kernel_thunk": _Translator.kernel,
-    "dynamic_slice_thunk": _Translator.dynamic_slice,
-    "memzero_thunk": _Translator.memzero,
-    "memset32bit_value_thunk": _Translator.memset32,
-    "custom_call_thunk": _Translator.custom_call,
-    "custom_kernel_thunk": _Translator.custom_kernel,
-    "while_thunk": _Translator.loop,
-    "async_start_thunk": _Translator.async_start,
-    "async_done_thunk": _Translator.nothing,
-    "dynamic_slice_fusion_thunk": _Translator.dynamic_slice_fusion,
-}
-
-
 def _dim3(message: Any) -> Dim3:
     point = message.coordinates
     return (max(1, point.x), max(1, point.y), max(1, point.z))
@@ -388,18 +373,24 @@ def _cluster(message: Any) -> Dim3 | None:
 
 
 _XLA_DTYPES = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
-_XLA_SWIZZLES = (0, 32, 64, 128)
-_XLA_PROMOTIONS = (0, 64, 128, 256)
-_XLA_INTERLEAVES = (0, 16, 32)
+_XLA_CODES = {
+    "swizzle": (0, 32, 64, 128),
+    "interleave": (0, 16, 32),
+    "l2_promotion": (0, 64, 128, 256),
+}
+"""Bytes by the numbers in a `TmaDescriptorProto`."""
 
 
 def from_xla(descriptor: Any, *, buffer: int, offset: int) -> TensorMap:
     """Return the tensor map for a `TmaDescriptorProto`, whose dimensions are minor first."""
     if descriptor.element_size not in _XLA_DTYPES:
         raise CompileError(f"tensor map with elements of {descriptor.element_size} bytes")
-    for name, count in (("swizzle", 4), ("interleave", 3), ("l2_promotion", 4)):
-        if not 0 <= getattr(descriptor, name) < count:
-            raise CompileError(f"tensor map with {name} {getattr(descriptor, name)}")
+    modes = {}
+    for name, sizes in _XLA_CODES.items():
+        code = getattr(descriptor, name)
+        if not 0 <= code < len(sizes):
+            raise CompileError(f"tensor map with {name} {code}")
+        modes[name] = sizes[code]
     result = TensorMap(
         buffer=buffer,
         offset=offset,
@@ -408,10 +399,8 @@ def from_xla(descriptor: Any, *, buffer: int, offset: int) -> TensorMap:
         strides=tuple(descriptor.global_strides),
         box=tuple(descriptor.box_dims),
         element_strides=tuple(descriptor.element_strides),
-        swizzle=_XLA_SWIZZLES[descriptor.swizzle],
-        interleave=_XLA_INTERLEAVES[descriptor.interleave],
-        l2_promotion=_XLA_PROMOTIONS[descriptor.l2_promotion],
         nan_fill=bool(descriptor.float_oob_fill),
+        **modes,
     )
     check_tensor_map(result)
     return result
@@ -483,25 +472,25 @@ def source_frames(module: Any, instruction: str) -> list[tuple[str, int]]:
 
     `module` is the executable's `HloModule`; the list is empty if it has no locations.
     """
-    instructions = [
-        each for computation in module.computations for each in computation.instructions
-    ]
-    for candidate in instructions:
-        if candidate.name == instruction:
-            return list(_frames(module.stack_frame_index, _metadata(module, candidate)))
+    for computation in module.computations:
+        for candidate in computation.instructions:
+            if candidate.name == instruction:
+                return list(_frames(module.stack_frame_index, _metadata(module, candidate)))
     return []
 
 
 def _metadata(module: Any, instruction: Any) -> Any:
     """Return an instruction's metadata, or that of the root of what it calls if it has none."""
     called = instruction.called_computation_ids[:1]
-    if not instruction.metadata.op_name:
-        for computation in module.computations:
-            if computation.id in called:
-                for inner in computation.instructions:
-                    if inner.id == computation.root_id:
-                        return inner.metadata
-    return instruction.metadata
+    roots = (
+        inner.metadata
+        for computation in module.computations
+        if computation.id in called
+        for inner in computation.instructions
+        if inner.id == computation.root_id
+    )
+    own = instruction.metadata
+    return own if own.op_name else next(roots, own)
 
 
 def _frames(index: Any, metadata: Any) -> Iterator[tuple[str, int]]:
