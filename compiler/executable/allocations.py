@@ -130,11 +130,11 @@ def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> di
     for constant in executable.constants:
         if constant.allocation_index in places:
             number, _ = places[constant.allocation_index]
+            contents[number] = bytes(constant.content.data)
             # XLA leaves the content out where the literal in the HLO module has it.
-            name = constant.symbol_name.removeprefix("buffer_for_")
-            data = bytes(constant.content.data)
-            has_literal = not data and name in literals
-            contents[number] = literal_bytes(literals[name]) if has_literal else data
+            literal = literals.get(constant.symbol_name.removeprefix("buffer_for_"))
+            if literal is not None and not contents[number]:
+                contents[number] = literal_bytes(literal)
     for number, buffer in enumerate(buffers):
         if buffer.role != "constant":
             continue

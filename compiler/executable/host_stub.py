@@ -117,7 +117,7 @@ class HostObject:
         self._maps: list[TiledMap] = []
         self._launches: list[Recorded] = []
         self._cubins: list[bytes] = []
-        self._functions: list[tuple[str, int, int]] = []
+        self._functions: list[tuple[str, int]] = []
         self._errors: list[BaseException] = []
 
     def __enter__(self) -> HostObject:
@@ -134,11 +134,11 @@ class HostObject:
         del self._engine, self._callbacks
         _LOCK.release()
 
-    def init(self, name: str) -> tuple[str, bytes, int, int]:
+    def init(self, name: str) -> tuple[str, bytes, int]:
         """Run the init function `(module**, function**)` of a version 1 kernel.
 
         Returns:
-            The kernel's name, its cubin, the bytes of dynamic shared memory, the cluster size.
+            The kernel's name, its cubin, and the bytes of dynamic shared memory.
         """
         slots = [(ctypes.c_void_p * 1)() for _ in range(2)]
         self._call(name, [ctypes.addressof(slot) for slot in slots])
@@ -146,8 +146,8 @@ class HostObject:
             raise CompileError(
                 f"{name} loads {len(self._cubins)} modules and {len(self._functions)} functions"
             )
-        kernel, smem_bytes, cluster_size = self._functions[0]
-        return kernel, self._cubins[0], smem_bytes, cluster_size
+        kernel, smem_bytes = self._functions[0]
+        return kernel, self._cubins[0], smem_bytes
 
     def launch(
         self,
@@ -310,8 +310,8 @@ class HostObject:
         self._cubins.append(embedded[: parse_elf(embedded).size])
         return 1
 
-    def _get_function(self, _module: int, name: int, smem: int, cluster: int) -> int:
-        self._functions.append((ctypes.string_at(name).decode(), smem, cluster))
+    def _get_function(self, _module: int, name: int, smem_bytes: int, _cluster: int) -> int:
+        self._functions.append((ctypes.string_at(name).decode(), smem_bytes))
         return 2
 
 
