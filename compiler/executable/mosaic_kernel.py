@@ -1,7 +1,7 @@
 """A Mosaic kernel in an executable: its cubin, its name, and the launch that its host code makes.
 
 `MosaicGpuKernelProto` (jaxlib/mosaic/gpu/mosaic_gpu.proto) has a version. Each tested version has
-an adapter, and any other is refused:
+an adapter, and any other is rejected:
 
 ======= ============ ========================================================================
 version JAX          where things are

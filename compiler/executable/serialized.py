@@ -42,7 +42,7 @@ def parse_executable(data: bytes) -> Any:
     """Return the `GpuExecutableProto` inside the serialized executable `data`.
 
     Raises:
-        CompileError: the bytes are not laid out as those of the supported JAX versions.
+        CompileError: the supported JAX versions do not lay out bytes like this.
     """
     from google.protobuf.message import DecodeError
 
@@ -325,7 +325,7 @@ Field numbers as in the OpenXLA repository: `xla/service/gpu/gpu_executable.prot
 `dynamic_slice_thunk.proto`, `xla/service/{hlo,buffer_assignment,shaped_slice}.proto`,
 `xla/xla_data.proto`, `xla/stream_executor/{kernel_spec,launch_dim}.proto`,
 `xla/util/split_proto/split_proto.proto`, and `jaxlib/mosaic/gpu/mosaic_gpu.proto` in JAX's.
-Where two XLA versions give one number two meanings, the message is declared once for each.
+If two XLA versions give one number two meanings, the message is declared once for each.
 
 One line per message: `Name: field number type, ...`; `*` marks a repeated field. A field that is
 never read has type `bytes`, and floats are read as their bits. A test compares every line with the

@@ -1,8 +1,8 @@
 """Translate an XLA executable's thunks into a launch plan.
 
 Buffers come from the executable's allocations, steps from its thunks, cubins from the thunks and
-from the module. What each thunk means: `xla/backends/gpu/runtime/` in the OpenXLA repository, one
-file for each. Asynchronous thunks run where they start: a plan has one stream.
+from the module. The OpenXLA repository defines thunks in `xla/backends/gpu/runtime/`, in one file
+each. Asynchronous thunks run where they start: a plan has one stream.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _STATEFUL = "rng_get_and_update_state"
 
 
 class UnsupportedStepError(UnsupportedError):
-    """A step that cannot be launched; `frames` are its Python frames, where they are known."""
+    """A step that cannot be launched; `frames` are its Python frames, if they are known."""
 
     frames: list[tuple[str, int]]
 
@@ -91,8 +91,8 @@ def translate(executable: Any, *, ranks: int = 1, regions: Sequence[Regions] = (
         regions: how to read what profiled kernels measure.
 
     Raises:
-        UnsupportedStepError: the function contains what cannot be launched from a cubin.
-        CompileError: the executable is not made as those of the supported JAX versions.
+        UnsupportedStepError: the function contains a step that cannot be launched from a cubin.
+        CompileError: the supported JAX versions do not make executables like this.
         CorruptError: a cubin in it is damaged.
     """
     try:
@@ -167,7 +167,7 @@ class _Translator:
             self._refuse(thunk, f"a loop of {rounds} rounds (more than {MOST_STEPS} steps)")
 
     def async_done_thunk(self, _: Any, __: Any, ___: Places) -> None:
-        """Do nothing: on one stream, what was started has finished before the next step."""
+        """Do nothing: on one stream, a step has finished before the next one starts."""
 
     def device_to_device_copy_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         self.copy_thunk(thunk, body.copy_thunk, places)
@@ -299,10 +299,10 @@ class _Translator:
     def _aligned(
         self, positions: list[tuple[int, int]], sizes: Sequence[int], operands: int
     ) -> tuple[list[Step], list[Step]]:
-        """Give arrays that are not aligned as Mosaic assumes buffers of their own.
+        """Give arrays that do not have the alignment that Mosaic assumes separate buffers.
 
         Args:
-            positions: where operands and then results lie; changed in place.
+            positions: buffer and offset of operands, then of results; changed in place.
             sizes: their bytes.
             operands: how many of them are operands.
 
@@ -350,7 +350,7 @@ class _Translator:
         self.run(sequence.thunks, places)
 
     def _launch(self, thunk: Any, cubin: bytes, **fields: Any) -> None:
-        """Append a launch of a kernel in a cubin; `fields` are those of `Launch`."""
+        """Append a launch of a kernel in a cubin; `fields` are further fields of `Launch`."""
         key = digest(cubin)
         self.result.blobs[key] = cubin
         if key not in self._kernels:
@@ -405,7 +405,7 @@ def from_xla(descriptor: Any, *, buffer: int, offset: int) -> TensorMap:
 
 
 def check_signature(launch: Launch, kernels: Mapping[str, Kernel]) -> None:
-    """Check a launch's parameters against what the cubin says of its kernel.
+    """Check a launch's parameters against the signature in the cubin.
 
     Raises:
         CompileError: the kernel is not in the cubin, or count or sizes differ.
@@ -478,7 +478,7 @@ def source_frames(module: Any, instruction: str) -> list[tuple[str, int]]:
 
 
 def _metadata(module: Any, instruction: Any) -> Any:
-    """Return an instruction's metadata, or that of the root of what it calls if it has none."""
+    """Return an instruction's metadata, else the metadata of the root of its first callee."""
     called = instruction.called_computation_ids[:1]
     roots = (
         inner.metadata

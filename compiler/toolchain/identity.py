@@ -1,17 +1,16 @@
-"""The identity of what compiles: digests of the contents that decide the result, by label.
+"""The identity of the compiler: digests of the contents that decide the result, by label.
 
 Content counts, not version strings: every installed file of jax, jaxlib and the CUDA plugin, the
 assembler, the linker and the device library, pallasc's own modules that compile (`own_digest`),
-and the packages that JAX and pallasc compute with: those that only tracing uses apart, since what
-they do to a module is in the module. Python counts by its implementation, version and ABI, and by
-what it runs before any program: `sitecustomize`, `usercustomize`, and the lines of code in `.pth`
-files with the modules that they import. Lines of editable installs do not count, which only say
-where a package lies (its sources count where it is imported), nor do those of setuptools and
-virtualenv, which change how packages are installed. Nothing is imported for it.
+and the packages that JAX and pallasc compute with. Packages that only tracing uses have a separate
+label, since a module shows their effects. Python counts by its implementation, version and ABI, and
+by the code that it runs before any program: `sitecustomize`, `usercustomize`, and the lines of code
+in `.pth` files with the modules that they import. Lines of editable installs do not count, which
+only name a package's folder (its sources count if it is imported), and neither do the lines of
+setuptools and virtualenv, which change how packages are installed. Nothing is imported.
 
-A lock file and every manifest hold the parts with their versions (`components`). So a single
-function (`specs/lock.differences`) names the package and both versions wherever something was
-compiled with another toolchain.
+A lock file and every manifest contain the parts with their versions (`components`), so a single
+function (`specs/lock.differences`) names the packages and versions that differ.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ COMPILING = ("compiler.lowering", "compiler.executable")
 """From a callable to a checked artifact."""
 
 COLLECTING = ("specs.loading.decorator", "specs.wire")
-"""From a Python spec to what the store keeps of it."""
+"""From a Python spec to its specs in the store."""
 
 _IMPORT = re.compile(
     r"^[ \t]*from pallasc\.([\w.]+) import (\([^)]*\)|[^\n]+)|^[ \t]*import pallasc\.([\w.]+)",

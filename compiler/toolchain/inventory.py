@@ -41,7 +41,7 @@ _OPTIONAL = {
     "Jinja2": ("only report needs it", "report"),
     "pygal": ("only report needs it", "report"),
 }
-"""What they are for, and the extra of pallasc that brings them; "" for the compiler's."""
+"""Purpose, and the extra of pallasc that installs it; "" for the compiler's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _jax_items(cuda: int) -> Iterator[Item]:
 
 
 def jax_problem(name: str, versions: dict[str, str]) -> str:
-    """Return what is wrong with JAX, or with a part of it: missing, untested, another version."""
+    """Return the problem of JAX or of a part: missing, untested, another version; "" for none."""
     if not versions[name]:
         return "missing"
     jax = versions["jax"]
@@ -195,7 +195,7 @@ def _tool(missing: Item, path: Path | None, *, runs: bool = True) -> Item:
 
 
 def _other_assemblers(cuda: int) -> Iterator[Item]:
-    """Yield what XLA would assemble with instead of ptxas, if anything."""
+    """Yield other assemblers that XLA would use instead of ptxas."""
     plugin = find_package(f"jax-cuda{cuda}-pjrt")
     library = find_nvjitlink(cuda, plugin.root) if plugin else None
     if library is not None:

@@ -29,7 +29,7 @@ def module_of(globals: Mapping[str, object]) -> str:
 
 
 def namespace_of(module: object) -> Mapping[str, object]:
-    """Return what a module has, without running code of its own."""
+    """Return a module's namespace without running its `__getattr__`."""
     try:
         namespace = object.__getattribute__(module, "__dict__")
     except AttributeError:
@@ -43,11 +43,11 @@ def is_located(spec: Any) -> TypeGuard[ModuleSpec]:
 
 
 class Place(NamedTuple):
-    """Where a compilation finds its files and modules.
+    """The folders in which a compilation finds its files and modules.
 
     Attributes:
-        base_dir: the spec's folder, which labels of files are relative to.
-        folders: where modules are looked for before the usual places.
+        base_dir: the spec's folder; labels of files are relative to it.
+        folders: searched for modules before the usual places.
     """
 
     base_dir: str
@@ -71,7 +71,7 @@ class Place(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Where the sources of a manifest are now.
+    """The current paths of the sources of a manifest.
 
     Attributes:
         files: path of each of its files, None for a module that is gone.
@@ -153,7 +153,7 @@ def _names_in(folder: str) -> frozenset[str]:
 
 @lru_cache(maxsize=64)
 def _listed(folder: str, changed_ns: int) -> frozenset[str]:
-    """Return what could be modules in a folder, as it was when it changed last."""
+    """Return the names of possible modules in a folder, as of its last change."""
     return frozenset(name.partition(".")[0] for name in os.listdir(folder))
 
 

@@ -4,8 +4,8 @@
 CUDA plugin register without a driver, and `PATH` decides which `ptxas` XLA runs: it searches `PATH`
 first, then the usual folders, then the wheels.
 
-Workers have an environment of their own: the same on every machine, except for what reaches the
-compiler and what a spec declares. Every variable belongs to one of these groups:
+Workers have a separate environment: the same on every machine, except for variables that reach the
+compiler or that a spec declares. Every variable belongs to one of these groups:
 
 * **counted**: it reaches the compiler, and a user may want it to. Its value is in every key, and so
   are the contents of the files that it names: `XLA_FLAGS` may be the name of a file of flags, and
@@ -190,7 +190,7 @@ def declared_values(names: Iterable[str]) -> dict[str, str | None]:
 def declared_fields(names: Iterable[str]) -> dict[str, str]:
     """Return labelled fields of a key for the values of variables that a spec declares.
 
-    They are digests: a value may be a secret, and what is in a key is written down.
+    They are digests: a value may be a secret, and keys are written to disk.
     """
     return {
         f"env {name}": "unset" if value is None else digest(os.fsencode(value))
@@ -218,7 +218,7 @@ def _is_counted(name: str) -> bool:
 
 
 def _as_text(name: str, value: str) -> tuple[str, str]:
-    """Return name and value as text; what is not UTF-8 as hexadecimal digits."""
+    """Return name and value as text; as hexadecimal digits if they are not UTF-8."""
     try:
         (name + value).encode()
     except UnicodeEncodeError:
@@ -268,9 +268,9 @@ def _folder_digest(folder: Path) -> str:
         return digest("\n".join([*tools, library]).encode())
     if has_more_files(str(folder), _MOST_FILES):
         raise ToolError(
-            f"A flag in the environment names {folder}, which holds too many files to tell "
-            "whether they are still the same.",
-            hint="Name a folder of its own, or a file.",
+            f"A flag in the environment names {folder}, which holds too many files to check "
+            "for changes.",
+            hint="Name a file, or a smaller folder.",
         )
     return tree_digest([folder], _file_digest)
 
@@ -371,7 +371,7 @@ class Setup(NamedTuple):
         return versions_of(self.toolchain)
 
     def notes(self, context: Context) -> list[str]:
-        """Return notes on what was not checked, as `RememberedToolchain` does: none."""
+        """Return notes on unchecked parts, as `RememberedToolchain` does: none."""
         return []
 
     def record(self, digests: FileDigests) -> dict[str, object]:

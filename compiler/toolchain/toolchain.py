@@ -2,7 +2,7 @@
 
 The assembler is the one in NVIDIA's wheel, or the one the user names; never one on `PATH`.
 Distributions are found by the names of their `.dist-info` folders, which hold name and version
-(PEP 376, PEP 427). `importlib.metadata` is imported only for what was installed in another way.
+(PEP 376, PEP 427). `importlib.metadata` is imported only for other kinds of installs.
 """
 
 from __future__ import annotations
@@ -300,7 +300,7 @@ def sass(cubin: bytes, *, kernel: str | None = None) -> str:
 
 
 def disassembly(cubin: bytes, *options: str) -> str:
-    """Return what nvdisasm writes about `cubin` with these options.
+    """Return the output of nvdisasm for `cubin` with these options.
 
     Raises:
         ToolError: nvdisasm is not installed, cannot be run, or does not end.

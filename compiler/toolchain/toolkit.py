@@ -1,6 +1,6 @@
 """Make XLA and Mosaic GPU take the toolchain's assembler and device library, and no others.
 
-Where libnvJitLink can be loaded, newer versions of XLA assemble inside the process and do not start
+If libnvJitLink can be loaded, newer versions of XLA assemble inside the process and do not start
 ptxas. XLA has an option against that (`compile_module`); the pass of Mosaic GPU that assembles has
 none: it asks the library for its version, and uses it from 12.5 on. NVIDIA's mathematical libraries
 link against it, so it must stay loadable: `import torch` in a kernel's module needs it. So a
@@ -64,7 +64,7 @@ def hide_nvjitlink() -> str:
         return before
     real = find_nvjitlink(cuda, package.root)
     if real is not None and platform.machine() in _CODE:
-        # Its name in the loader's list is that of the descriptor, so this stays open for good.
+        # The loader knows it by the name of the descriptor, so this stays open for good.
         descriptor = os.memfd_create(_name(cuda))
         os.write(descriptor, stand_in(_name(cuda), str(real)))
         with contextlib.suppress(OSError):
