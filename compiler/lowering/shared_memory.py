@@ -2,7 +2,7 @@
 
 Mosaic lays out dynamic shared memory by the traced kernel alone, before it lowers it
 (`_estimate_resources` in `jax/_src/pallas/mosaic_gpu/lowering.py`): arrays of nested `run_scoped`s
-follow each other, each aligned to 1024 bytes; those of branches that follow each other share
+follow each other, each aligned to 1024 bytes; arrays of branches that follow each other share
 memory; then come barriers of 8 bytes and the address of tensor memory. This walks the same
 equations.
 
@@ -15,6 +15,7 @@ place; the equation's line is shown instead.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import itertools
 import math
@@ -24,9 +25,10 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from pallasc.compiler.lowering.diagnose import user_stack
+from pallasc.compiler.lowering.constructs import jaxprs_of
+from pallasc.compiler.lowering.diagnose import frames_of, user_stack
 from pallasc.compiler.lowering.jax_versions import patched
 from pallasc.errors import Location
 
@@ -58,66 +60,50 @@ class KernelMemory:
 
 _DECLARATIONS = ("GPUMemoryRef", "RefUnion", "Barrier", "ClusterBarrier")
 _TO_CALLER = 2
-"""Frames from a method that replaces another one to what calls it: its own and `patched`'s."""
+"""Frames from a method that replaces another one to its caller: its own and `patched`'s."""
 _uses = itertools.count()
-Stack = tuple[Location, ...]
-
-
-class Declarations:
-    """The user's frames that declared memory, the innermost first."""
-
-    def __init__(self) -> None:
-        # With the object itself, whose number would else be another one's later.
-        self._stacks: dict[int, tuple[object, Stack]] = {}
-
-    def add(self, declared: object, stack: Stack) -> None:
-        """Remember where something was declared."""
-        self._stacks[id(declared)] = declared, stack
-
-    def stack(self, declared: object) -> Stack:
-        """Return where a declaration, or a type made of it, was declared; () if not known."""
-        return self._stacks.get(id(declared), (None, ()))[1]
+Stacks = dict[int, tuple[object, tuple[Location, ...]]]
+"""The user's frames that declared memory, the innermost first, by the `id` of a declaration or of
+the type made of it; with the object itself, so that no other object gets its `id`."""
 
 
 @contextlib.contextmanager
-def recorded_declarations() -> Iterator[Declarations]:
+def _recorded_declarations() -> Iterator[Stacks]:
     """Record what is declared meanwhile. Functions that JAX has traced before are traced again."""
     from jax._src import config
 
     core: Any = importlib.import_module("jax._src.pallas.mosaic_gpu.core")
-    found = Declarations()
-    with contextlib.ExitStack() as stack:
+    stacks: Stacks = {}
+    with contextlib.ExitStack() as exits:
         # Part of the key of what was traced. It shortens names of files; this one matches none.
         setting = getattr(config, "hlo_source_file_canonicalization_regex", None)
         if setting is not None:
-            stack.enter_context(setting(f"(?!){next(_uses)}"))
+            exits.enter_context(setting(f"(?!){next(_uses)}"))
         for kind in filter(None, (getattr(core, name, None) for name in _DECLARATIONS)):
-            methods = {
-                "__init__": _remembering(kind.__init__, found),
-                "get_ref_aval": _handing_on(kind.get_ref_aval, found),
+            methods = {"__init__": _recorded_init, "get_ref_aval": _recorded_type}
+            own = {
+                name: functools.partial(record, vars(kind)[name], stacks)
+                for name, record in methods.items()
+                if name in vars(kind)
             }
-            own = {method: each for method, each in methods.items() if method in vars(kind)}
-            stack.enter_context(patched(kind, own))
-        yield found
+            exits.enter_context(patched(kind, own))
+        yield stacks
 
 
-def _remembering(init: Callable[..., None], found: Declarations) -> Callable[..., None]:
-    def remembered(self: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, *args, **kwargs)
-        walked = traceback.walk_stack(sys._getframe(_TO_CALLER))
-        found.add(self, user_stack([(f.f_code.co_filename, line, 0) for f, line in walked]))
+def _recorded_init(
+    init: Callable[..., None], stacks: Stacks, self: Any, *args: Any, **kwargs: Any
+) -> None:
+    init(self, *args, **kwargs)
+    walked = traceback.walk_stack(sys._getframe(_TO_CALLER))
+    frames = [(frame.f_code.co_filename, line, 0) for frame, line in walked]
+    stacks[id(self)] = self, user_stack(frames)
 
-    return remembered
 
-
-def _handing_on(get_type: Callable[[Any], Any], found: Declarations) -> Callable[[Any], Any]:
-    def handed_on(self: Any) -> Any:
-        made = get_type(self)
-        # Transforms, as of a swizzle, lie around the type that is allocated.
-        found.add(getattr(made, "ref", made), found.stack(self))
-        return made
-
-    return handed_on
+def _recorded_type(get_type: Callable[[Any], Any], stacks: Stacks, self: Any) -> Any:
+    made = get_type(self)
+    allocated = getattr(made, "ref", made)  # transforms, as of a swizzle, are around it
+    stacks[id(allocated)] = allocated, stacks.get(id(self), (self, ()))[1]
+    return made
 
 
 _ALIGNMENT = 1024
@@ -127,33 +113,29 @@ _MOST_SHOWN = 8
 _TOO_MUCH = re.compile(r"exceeds available shared memory|bytes of shared memory, and")
 _NOT_IN_NAMES = re.compile(r"[^\w.-]")
 _KERNEL = "_mosaic_gpu_kernel"
-"""Behind the function's name in that of its kernel."""
+"""Follows the function's name in the name of its kernel."""
+_ARRAYS, _ADDRESSES = "arrays", "addresses"
+Needs = Mapping[str, tuple[Part, ...]]
+"""What equations need at the same time: arrays, addresses of tensor memory, barriers by type."""
 
 
-class _Needs(NamedTuple):
-    """What equations need at the same time: arrays in order, barriers by kind, tensor memory."""
+def _either(one: Needs, other: Needs) -> Needs:
+    """Return the needs of two that follow each other: of each kind the larger."""
+    kinds = {**one, **other}
+    return {k: max(one.get(k, ()), other.get(k, ()), key=_aligned_bytes) for k in kinds}
 
-    arrays: tuple[Part, ...] = ()
-    barriers: Mapping[str, tuple[Part, ...]] = {}
-    addresses: tuple[Part, ...] = ()
 
-    def either(self, other: _Needs) -> _Needs:
-        """Return what both need that follow each other."""
-        kinds = {**self.barriers, **other.barriers}
-        return _Needs(
-            max(self.arrays, other.arrays, key=_aligned),
-            {k: max(self.barriers.get(k, ()), other.barriers.get(k, ()), key=len) for k in kinds},
-            max(self.addresses, other.addresses, key=len),
-        )
+def _both(outer: Needs, inner: Needs) -> Needs:
+    """Return the needs of two of which one is inside the other."""
+    return {k: outer.get(k, ()) + inner.get(k, ()) for k in {**outer, **inner}}
 
-    def both(self, inner: _Needs) -> _Needs:
-        """Return what both need, one inside of the other."""
-        kinds = {**self.barriers, **inner.barriers}
-        return _Needs(
-            self.arrays + inner.arrays,
-            {k: self.barriers.get(k, ()) + inner.barriers.get(k, ()) for k in kinds},
-            self.addresses + inner.addresses,
-        )
+
+def _aligned_bytes(parts: Iterable[Part]) -> int:
+    return sum(_up(part.bytes) for part in parts)
+
+
+def _up(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 @contextlib.contextmanager
@@ -166,39 +148,41 @@ def recorded_memory() -> Iterator[list[KernelMemory]]:
     mosaic: Any = importlib.import_module("jax._src.pallas.mosaic_gpu.lowering")
     estimate = mosaic._estimate_resources
     recorded: list[KernelMemory] = []
-    inside = [False]
+    inside = False
 
     def estimated(context: Any, jaxpr: Any) -> Any:
-        if inside[0]:
+        nonlocal inside
+        if inside:
             return estimate(context, jaxpr)
-        inside[0] = True
+        inside = True
         try:
             resources = estimate(context, jaxpr)
         finally:
-            inside[0] = False
+            inside = False
         # What is only shown must not fail a compilation.
         with contextlib.suppress(Exception):
-            needs = _Walk(mosaic, context, declarations).needs(jaxpr)
+            needs = _Walk(mosaic, context, stacks).needs(jaxpr)
             recorded.append(_laid_out(jaxpr, needs, resources.smem_scratch_bytes))
         return resources
 
     with (
-        recorded_declarations() as declarations,
+        _recorded_declarations() as stacks,
         patched(mosaic, {"_estimate_resources": estimated}),
     ):
         yield recorded
 
 
-def _laid_out(jaxpr: Any, needs: _Needs, scratch_bytes: int) -> KernelMemory:
+def _laid_out(jaxpr: Any, needs: Needs, scratch_bytes: int) -> KernelMemory:
     """Return the parts with their offsets."""
+    arrays, addresses = needs.get(_ARRAYS, ()), needs.get(_ADDRESSES, ())
+    barriers = [parts for kind, parts in needs.items() if kind not in (_ARRAYS, _ADDRESSES)]
     parts, offset = [], 0
-    for array in needs.arrays:
+    for array in arrays:
         parts.append(replace(array, offset=offset))
-        offset = _up(offset + array.bytes)
-    padding = sum(_up(array.bytes) - array.bytes for array in needs.arrays)
-    other = scratch_bytes - offset
+        offset += _up(array.bytes)
+    other, padding = scratch_bytes - offset, offset - sum(array.bytes for array in arrays)
     offset = scratch_bytes
-    for part in (*(p for parts in needs.barriers.values() for p in parts), *needs.addresses[:1]):
+    for part in (*itertools.chain(*barriers), *addresses[:1]):
         parts.append(replace(part, offset=offset))
         offset += part.bytes
     parts += [Part("alignment", "", "", padding)] if padding else []
@@ -213,72 +197,47 @@ class _Walk:
     Args:
         mosaic: JAX's module that lowers kernels.
         context: what it estimates resources with.
-        declarations: where its memory is declared.
+        stacks: where memory is declared.
     """
 
-    def __init__(self, mosaic: Any, context: Any, declarations: Declarations) -> None:
-        self._mosaic, self._context, self._declarations = mosaic, context, declarations
+    def __init__(self, mosaic: Any, context: Any, stacks: Stacks) -> None:
+        self._mosaic, self._context, self._stacks = mosaic, context, stacks
         reduces = getattr(mosaic, "_reduce_resource_estimator", None)
         rules = mosaic._resource_estimators
         self._reductions = {kind for kind, rule in rules.items() if rule is reduces}
 
-    def needs(self, jaxpr: Any) -> _Needs:
-        """Return what a jaxpr needs at most."""
-        found = _Needs()
-        for equation in jaxpr.eqns:
-            found = found.either(self._needs_of(equation))
-        return found
+    def needs(self, jaxpr: Any) -> Needs:
+        """Return the most that the equations of a jaxpr need."""
+        return functools.reduce(_either, map(self._needs_of, jaxpr.eqns), {})
 
-    def _needs_of(self, equation: Any) -> _Needs:
-        stack = _stack(equation)
+    def _needs_of(self, equation: Any) -> Needs:
+        stack = user_stack(frames_of(equation))
         if equation.primitive in self._reductions:
             scratch = self._context.reduction_scratch_bytes
-            return _Needs((Part("reduction", "", "", scratch, None, stack),))
-        inner = _Needs()
-        for jaxpr in _jaxprs(equation.params.values()):
-            inner = inner.either(self.needs(jaxpr))
+            return {_ARRAYS: (Part("reduction", "", "", scratch, None, stack),)}
+        inner = functools.reduce(_either, map(self.needs, jaxprs_of(equation)), {})
         if equation.primitive.name != "run_scoped":
             return inner
         body = equation.params["jaxpr"]
-        own = _Needs()
-        for name, variable in zip(_names(body), body.invars, strict=True):
-            own = own.both(self._allocation(name, variable.aval, stack))
-        return own.both(inner)
+        pairs = zip(_names(body), body.invars, strict=True)
+        own = (self._allocation(name, variable.aval, stack) for name, variable in pairs)
+        return _both(functools.reduce(_both, own, {}), inner)
 
-    def _allocation(self, name: str, aval: Any, stack: tuple[Location, ...]) -> _Needs:
+    def _allocation(self, name: str, aval: Any, stack: tuple[Location, ...]) -> Needs:
         core = self._mosaic.gpu_core
-        stack = self._declarations.stack(aval) or stack
+        stack = self._stacks.get(id(aval), (aval, ()))[1] or stack
         if isinstance(aval.dtype, core.BarrierType | core.ClusterBarrierType):
             count = math.prod(aval.shape)
             size = count * _BARRIER_BYTES
             part = Part("barrier", name, f"[{count}]", size, None, stack)
-            return _Needs(barriers={f"{aval.dtype!r}{aval.shape}": (part,)})
+            return {f"{aval.dtype!r}{aval.shape}": (part,)}
         if aval.memory_space == core.TMEM:
             part = Part("tensor memory address", name, "", _ADDRESS_BYTES, None, stack)
-            return _Needs(addresses=(part,))
+            return {_ADDRESSES: (part,)}
         if aval.memory_space == core.SMEM:
             size = aval.size * self._mosaic.dtypes.itemsize_bits(aval.dtype) // 8
-            return _Needs((Part("scratch", name, _type(aval), size, None, stack),))
-        return _Needs()
-
-
-def _up(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
-
-
-def _aligned(arrays: tuple[Part, ...]) -> int:
-    return sum(_up(array.bytes) for array in arrays)
-
-
-def _jaxprs(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield the jaxprs among the parameters of an equation."""
-    for value in values:
-        if isinstance(value, tuple | list):
-            yield from _jaxprs(value)
-        elif hasattr(value, "eqns"):
-            yield value
-        elif hasattr(value, "jaxpr"):
-            yield value.jaxpr
+            return {_ARRAYS: (Part("scratch", name, _type(aval), size, None, stack),)}
+        return {}
 
 
 def _names(jaxpr: Any) -> list[str]:
@@ -295,23 +254,16 @@ def _type(aval: Any) -> str:
     return str(array.str_short(short_dtypes=True)).replace(",", ", ")
 
 
-def _stack(equation: Any) -> tuple[Location, ...]:
-    """Return the user's frames that made an equation, the innermost first."""
-    traceback = getattr(equation.source_info, "traceback", None)
-    frames = getattr(traceback, "frames", ())
-    return user_stack([(each.file_name, each.line_num, 0) for each in frames])
-
-
 def who_takes_memory(lower: Callable[[], object], message: str) -> str:
-    """Return who takes how many bytes of shared memory, as lines behind a message.
+    """Return who takes how many bytes of shared memory, as lines to append to a message.
 
     Args:
         lower: lowers a function that has a kernel which takes too much.
-        message: what JAX, or the check of launches, says of it; "" is returned for other messages.
+        message: from JAX, or from the check of launches; "" is returned for other messages.
     """
     if not _TOO_MUCH.search(message):
         return ""
-    # Whatever fails here must not take the place of the message.
+    # Whatever fails here must not replace the message.
     with contextlib.suppress(Exception):
         with recorded_memory() as recorded, contextlib.suppress(Exception):
             lower()
@@ -322,14 +274,11 @@ def who_takes_memory(lower: Callable[[], object], message: str) -> str:
 
 def _listed(memory: KernelMemory) -> Iterator[str]:
     shown = sorted(memory.parts, key=lambda part: -part.bytes)
-    width = max(len(f"{part.bytes:,}") for part in shown) if shown else 0
+    width = max((len(f"{part.bytes:,}") for part in shown), default=0)
     for part in shown[:_MOST_SHOWN]:
+        what = "" if part.what == "scratch" else part.what
+        words = " ".join(filter(None, (what, part.name, part.type)))
         place = f" ({Path(part.stack[0].file).name}:{part.stack[0].line})" if part.stack else ""
-        yield f"{part.bytes:>{width},} bytes  {_words(part)}{place}"
+        yield f"{part.bytes:>{width},} bytes  {words}{place}"
     if rest := shown[_MOST_SHOWN:]:
         yield f"{sum(part.bytes for part in rest):>{width},} bytes  {len(rest)} smaller ones"
-
-
-def _words(part: Part) -> str:
-    what = "" if part.what == "scratch" else part.what
-    return " ".join(filter(None, (what, part.name, part.type)))

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from pallasc.compiler.lowering.diagnose import (
-    captured_output,
     control_flow_calls,
     definition,
     explain,
@@ -26,6 +25,7 @@ from pallasc.compiler.lowering.diagnose import (
     user_place,
 )
 from pallasc.compiler.lowering.hints import hint
+from pallasc.compiler.lowering.kernel_output import captured_output
 from pallasc.errors import CompileError, Location, SpecError, UnsupportedError
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
