@@ -21,7 +21,14 @@ from typing import Any
 
 from pallasc.compiler.executable.mosaic_kernel import Regions
 from pallasc.compiler.lowering.constructs import check_instructions, warn_of_wrong_constructs
-from pallasc.compiler.lowering.entry import abstract, arrays_tell_order, bind, leaves
+from pallasc.compiler.lowering.entry import (
+    abstract,
+    arrays_tell_order,
+    bind,
+    leaves,
+    parameters_of,
+    takes,
+)
 from pallasc.compiler.lowering.jax_versions import (
     adapt,
     devices_for,
@@ -185,7 +192,7 @@ def _ordered(job: Job) -> tuple[list[str] | None, list[Any]]:
     to write a call give the same artifact. The names are None if there are none: after `*args`,
     for positional-only parameters, or where the function has no signature.
     """
-    args, parameters = job.args, _parameters(job.function)
+    args, parameters = job.args, parameters_of(job.function)
     if isinstance(args, list):
         names = _names_by_position(job, parameters)
         if names is None:
@@ -195,14 +202,6 @@ def _ordered(job: Job) -> tuple[list[str] | None, list[Any]]:
     order = {name: index for index, name in enumerate(parameters)}
     names = sorted(args, key=lambda name: (order.get(name, len(order)), name))
     return names, [args[name] for name in names]
-
-
-def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
-    """Return the parameters of a function; one without a signature takes anything."""
-    try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return inspect.signature(lambda *_, **__: None).parameters
 
 
 def _names_by_position(job: Job, parameters: Mapping[str, Parameter]) -> list[str] | None:
@@ -232,8 +231,8 @@ def _name(function: Callable[..., Any]) -> str:
 
 def _check_names(job: Job, args: Mapping[str, object], parameters: Mapping[str, Parameter]) -> None:
     name, passed = _name(job.function), [*args, *job.static]
-    unknown = next((key for key in passed if key not in parameters), None)
-    if unknown and Parameter.VAR_KEYWORD not in {p.kind for p in parameters.values()}:
+    unknown = next((key for key in passed if not takes(job.function, key)), None)
+    if unknown is not None:
         error = SpecError(
             f"{name} has no parameter {unknown!r}.", hint=suggestion(unknown, parameters)
         )

@@ -32,6 +32,9 @@ from pallasc.compiler.lowering.diagnose import frames_of, user_stack
 from pallasc.compiler.lowering.jax_versions import patched
 from pallasc.errors import Location
 
+Stack = tuple[Location, ...]
+"""The user's frames, the innermost first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -42,7 +45,7 @@ class Part:
     type: str
     bytes: int
     offset: int | None = None
-    stack: tuple[Location, ...] = ()
+    stack: Stack = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +65,12 @@ _DECLARATIONS = ("GPUMemoryRef", "RefUnion", "Barrier", "ClusterBarrier")
 _TO_CALLER = 2
 """Frames from a method that replaces another one to its caller: its own and `patched`'s."""
 _uses = itertools.count()
-Stacks = dict[int, tuple[object, tuple[Location, ...]]]
-"""The user's frames that declared memory, the innermost first, by the `id` of a declaration or of
-the type made of it; with the object itself, so that no other object gets its `id`."""
+Stacks = dict[int, tuple[object, Stack]]
+"""The stacks that declared memory by the `id` of a declaration, or of the type made of it; with the
+object itself, so that no other object gets its `id`."""
+Needs = Mapping[str, tuple[Part, ...]]
+"""What equations need at the same time: arrays, addresses of tensor memory, barriers by type."""
+_NOTHING: Needs = {}
 
 
 @contextlib.contextmanager
@@ -80,12 +86,11 @@ def _recorded_declarations() -> Iterator[Stacks]:
         if setting is not None:
             exits.enter_context(setting(f"(?!){next(_uses)}"))
         for kind in filter(None, (getattr(core, name, None) for name in _DECLARATIONS)):
-            methods = {"__init__": _recorded_init, "get_ref_aval": _recorded_type}
-            own = {
-                name: functools.partial(record, vars(kind)[name], stacks)
-                for name, record in methods.items()
-                if name in vars(kind)
-            }
+            own = {}
+            if (init := vars(kind).get("__init__")) is not None:
+                own["__init__"] = functools.partial(_recorded_init, init, stacks)
+            if (get_type := vars(kind).get("get_ref_aval")) is not None:
+                own["get_ref_aval"] = functools.partial(_recorded_type, get_type, stacks)
             exits.enter_context(patched(kind, own))
         yield stacks
 
@@ -115,8 +120,6 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]")
 _KERNEL = "_mosaic_gpu_kernel"
 """Follows the function's name in the name of its kernel."""
 _ARRAYS, _ADDRESSES = "arrays", "addresses"
-Needs = Mapping[str, tuple[Part, ...]]
-"""What equations need at the same time: arrays, addresses of tensor memory, barriers by type."""
 
 
 def _either(one: Needs, other: Needs) -> Needs:
@@ -208,22 +211,22 @@ class _Walk:
 
     def needs(self, jaxpr: Any) -> Needs:
         """Return the most that the equations of a jaxpr need."""
-        return functools.reduce(_either, map(self._needs_of, jaxpr.eqns), {})
+        return functools.reduce(_either, map(self._needs_of, jaxpr.eqns), _NOTHING)
 
     def _needs_of(self, equation: Any) -> Needs:
         stack = user_stack(frames_of(equation))
         if equation.primitive in self._reductions:
             scratch = self._context.reduction_scratch_bytes
             return {_ARRAYS: (Part("reduction", "", "", scratch, None, stack),)}
-        inner = functools.reduce(_either, map(self.needs, jaxprs_of(equation)), {})
+        inner = functools.reduce(_either, map(self.needs, jaxprs_of(equation)), _NOTHING)
         if equation.primitive.name != "run_scoped":
             return inner
         body = equation.params["jaxpr"]
         pairs = zip(_names(body), body.invars, strict=True)
         own = (self._allocation(name, variable.aval, stack) for name, variable in pairs)
-        return _both(functools.reduce(_both, own, {}), inner)
+        return _both(functools.reduce(_both, own, _NOTHING), inner)
 
-    def _allocation(self, name: str, aval: Any, stack: tuple[Location, ...]) -> Needs:
+    def _allocation(self, name: str, aval: Any, stack: Stack) -> Needs:
         core = self._mosaic.gpu_core
         stack = self._stacks.get(id(aval), (aval, ()))[1] or stack
         if isinstance(aval.dtype, core.BarrierType | core.ClusterBarrierType):
