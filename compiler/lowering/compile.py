@@ -182,7 +182,7 @@ def _explain_again(job: Job, tools: Tools, error: Exception) -> Exception:
         try:
             compile_lowered(lower(job, locations=True), job, tools)
         except UnsupportedStepError as again:
-            place = user_place(again.frames) or place
+            place = user_place([Location(*frame) for frame in again.frames]) or place
         except Exception as again:  # noqa: BLE001 - it becomes the error that is raised
             written = output() + str(getattr(again, "output", ""))
             return explain_compilation(again, job.function, written)

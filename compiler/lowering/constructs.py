@@ -21,7 +21,7 @@ from pallasc.specs.gpus import ARCHITECTURES, DEFAULT_MODELS, Feature, Target, c
 
 
 class Need(NamedTuple):
-    """What a primitive of Pallas needs: a feature, and its name in messages."""
+    """The feature that a primitive of Pallas needs, and the primitive's name in messages."""
 
     what: str
     feature: Feature
@@ -52,7 +52,7 @@ _NEEDS: tuple[tuple[str, str, Feature], ...] = (
 
 
 def need_of(primitive: str, *, copies_use_tma: bool) -> Need | None:
-    """Return what the Pallas primitive of this name needs.
+    """Return the need of the Pallas primitive of this name, None if it needs no feature.
 
     Args:
         primitive: its name, without a suffix `_p`.

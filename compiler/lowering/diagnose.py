@@ -19,7 +19,7 @@ import shutil
 import sysconfig
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -86,7 +86,7 @@ def explain(error: BaseException, function: Callable[..., Any]) -> PallascError:
 
 
 def _unsupported(error: BaseException) -> str | None:
-    """Return what JAX could not lower because it needs more than a GPU's compiler.
+    """Name the operation that JAX could not lower because it needs more than a GPU's compiler.
 
     JAX raises plain `RuntimeError` and `ValueError` for these: only their text tells them apart.
     """
@@ -179,12 +179,12 @@ def is_mosaic(error: BaseException) -> bool:
     return bool(trace) and _MOSAIC in trace[-1].filename
 
 
-def _places(text: str) -> list[tuple[str, int]]:
-    return [(m["file"], int(m["line"])) for m in _MLIR_PLACE.finditer(text)]
+def _places(text: str) -> list[Location]:
+    return [Location(m["file"], int(m["line"])) for m in _MLIR_PLACE.finditer(text)]
 
 
-def frames(error: BaseException) -> list[tuple[str, int]]:
-    """Return (file, line) of the Python frames that led to `error`, innermost first.
+def frames(error: BaseException) -> list[Location]:
+    """Return the Python frames that led to `error`, innermost first.
 
     The frames that called the compiler, such as those of `pallasc.compile`, are left out.
     """
@@ -193,55 +193,52 @@ def frames(error: BaseException) -> list[tuple[str, int]]:
         chain.append(cause)
     result = []
     for link in reversed(chain):
-        trace = traceback.extract_tb(link.__traceback__)
-        result += _inside([(frame.filename, frame.lineno or 0) for frame in reversed(trace)])
+        trace = reversed(traceback.extract_tb(link.__traceback__))
+        result += _inside([Location(frame.filename, frame.lineno or 0) for frame in trace])
     return result
 
 
-def frames_of(equation: Any) -> list[tuple[str, int, int]]:
-    """Return (file, line, 0) of the Python frames that made an equation, innermost first."""
+def frames_of(equation: Any) -> list[Location]:
+    """Return the Python frames that made an equation, innermost first."""
     stack = getattr(getattr(equation, "source_info", None), "traceback", None)
-    return [(frame.file_name, frame.line_num, 0) for frame in getattr(stack, "frames", ())]
+    return [Location(frame.file_name, frame.line_num) for frame in getattr(stack, "frames", ())]
 
 
 def place_of(equation: Any) -> Location | None:
     """Return the user's line that made an equation."""
-    return user_place([(file, line) for file, line, _ in frames_of(equation)])
+    return user_place(frames_of(equation))
 
 
-def user_place(places: list[tuple[str, int]]) -> Location | None:
+def user_place(places: Sequence[Location]) -> Location | None:
     """Return the first of `places`, innermost first, that is neither JAX's nor ours nor Python's.
 
     A kernel that ships with JAX or with pallasc is named if no other code called it.
     """
+    stack = user_stack(places)
+    users = (place for place in stack if _origin(place.file) == "user")
+    return next(users, stack[0] if stack else None)
+
+
+def user_stack(places: Sequence[Location]) -> tuple[Location, ...]:
+    """Return those of `places`, innermost first, that `user_place` could name."""
     inside = _inside(places) or places
-    for origin in ("user", "shipped"):
-        for file, line in inside:
-            if _origin(file) == origin:
-                return Location(file, line)
-    return None
+    return tuple(place for place in inside if _origin(place.file) in ("user", "shipped"))
 
 
-def user_stack(stack: list[tuple[str, int, int]]) -> tuple[Location, ...]:
-    """Return those of (file, line, column), innermost first, that `user_place` could name."""
-    inside = stack[: len(_inside([(file, line) for file, line, _ in stack]))] or stack
-    return tuple(Location(*frame) for frame in inside if _origin(frame[0]) in ("user", "shipped"))
-
-
-def control_flow_calls(stack: list[tuple[str, int, int]]) -> Iterator[Location]:
+def control_flow_calls(stack: Sequence[Location]) -> Iterator[Location]:
     """Yield the frames of a stack, innermost first, that call `pl.when`, a loop, or `cond`."""
     inner = ""
-    for file, line, column in stack:
-        if file.endswith("traceback_util.py"):  # JAX wraps its functions there
+    for place in stack:
+        if place.file.endswith("traceback_util.py"):  # JAX wraps its functions there
             continue
         if _CONTROL_FLOW.search(inner):
-            yield Location(file, line, column)
-        inner = file
+            yield place
+        inner = place.file
 
 
-def _inside(places: list[tuple[str, int]]) -> list[tuple[str, int]]:
+def _inside(places: Sequence[Location]) -> list[Location]:
     """Return the frames, innermost first, that are below the compiler's own."""
-    return [*itertools.takewhile(lambda place: _origin(place[0]) != "compiler", places)]
+    return [*itertools.takewhile(lambda place: _origin(place.file) != "compiler", places)]
 
 
 @cache

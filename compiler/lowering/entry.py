@@ -321,7 +321,7 @@ def _laid_out(struct: Any, layout: tuple[int, ...] | None) -> Any:
 
 
 def _built(node: BuiltNode, sharding: Any) -> Any:
-    """Return what a call returns; it is traced, so it may look at its arrays and compute."""
+    """Return the result of a call; it is traced, so it may look at its arrays and compute."""
     import jax
 
     arrays = list(leaves(node))
@@ -365,7 +365,7 @@ def _call(node: BuiltNode, arrays: Iterator[Any]) -> Any:
 
 
 def is_node(value: Any) -> bool:
-    """Tell whether JAX takes a value apart, None included."""
+    """Return True if JAX takes a value apart, None included."""
     import jax
 
     return not jax.tree_util.all_leaves([value])
@@ -416,7 +416,7 @@ def _layout(struct: Any) -> tuple[int, ...] | None:
 
 
 def arrays_tell_order(trees: Mapping[str, object]) -> bool:
-    """Tell whether all trees that hold arrays come before those that hold none."""
+    """Return True if all trees that hold arrays come before those that hold none."""
     holds = [any(True for _ in tree_leaves(tree)) for tree in trees.values()]
     return holds == sorted(holds, reverse=True)
 
@@ -449,7 +449,7 @@ def _bind_node(tree: Any, bound: Callable[[Any, Any], Any], is_input: bool) -> A
 
 
 def _key(entry: Any) -> str:
-    """Return what JAX calls a child: the name of an attribute, a key, or a number."""
+    """Return JAX's name of a child: the name of an attribute, a key, or a number."""
     for name in ("name", "key", "idx"):
         if hasattr(entry, name):
             return str(getattr(entry, name))

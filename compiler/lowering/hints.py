@@ -1,4 +1,4 @@
-"""What to do about errors of JAX and Mosaic that do not say so themselves.
+"""Hints for errors of JAX and Mosaic that do not say what to do.
 
 Only where the message leaves one cause. JAX has no codes for its errors, so they are known by their
 words; `tests/wrong/` has a kernel for each, which shows that these are the words.
@@ -38,7 +38,7 @@ _SWIZZLES = (32, 64, 128)
 
 
 def hint(error: BaseException, mesh: object) -> str | None:
-    """Return what to do about an error of JAX that does not say so itself, None for others."""
+    """Return the hint for an error of JAX that does not say what to do, None for others."""
     text = message_of(error)
     if isinstance(error, AssertionError):
         return _of_text(f"{text}\n{failed_line(error)}")
@@ -134,7 +134,7 @@ def _of_text(text: str) -> str | None:
 
 
 def _swizzle(match: re.Match[str]) -> str:
-    """Return what fits a swizzle of some bytes to rows of other ones."""
+    """Return how to make a swizzle fit rows of another size."""
     swizzle, elements = int(match["swizzle"]), int(match["elements"])
     shape = _sizes(match["shape"])
     row_bytes = shape[-1] * swizzle // elements

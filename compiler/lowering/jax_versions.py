@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from pallasc.errors import CompileError, ToolError
+from pallasc.errors import CompileError, Location, ToolError
 from pallasc.specs.gpus import Target
 from pallasc.specs.meshes import Mesh
 
@@ -63,12 +63,10 @@ _MOST_COLUMNS = 1 << 16
 _uses = itertools.count(1)
 _STACKS = "stacks"
 _NUMBER = re.compile(rf'"{_STACKS}":(\d+)')
-PythonStack = list[tuple[str, int, int]]
-"""(file, line, column) of frames, the innermost first."""
 _TO_TRANSPOSE = 3
 """The frames from `user_context`, replaced, to the function that transposes."""
 _WITH_RULES = ("custom_lin", "custom_transpose_call", "linear_call")
-"""Equations whose transposition calls a function of the user's."""
+"""Equations whose transposition calls the user's code."""
 _ATTRIBUTE = "mosaic_gpu.dump_basename"
 
 
@@ -111,7 +109,7 @@ def lines_of_rules() -> Iterator[None]:
 
     While JAX transposes an equation, all that it traces has the stack of that equation
     (`jax/_src/interpreters/ad.py`), which is right for its own operations. For an equation that
-    calls a rule of the user's, the stack is left out, so that each operation takes its own.
+    calls the user's rule, the stack is left out, so that each operation takes its own.
     """
     from jax._src import source_info_util
 
@@ -150,7 +148,7 @@ def _calls_rule(frame: Any) -> bool:
 
 
 @contextlib.contextmanager
-def numbered_stacks(number: Callable[[PythonStack, int], int]) -> Iterator[None]:
+def numbered_stacks(number: Callable[[list[Location], int], int]) -> Iterator[None]:
     """Make the line of each source location the number of its Python stack.
 
     Mosaic hands a single frame to LLVM (`mosaic-gpu-resolve-trivial-locations`), and JAX leaves out
@@ -179,7 +177,7 @@ def numbered_stacks(number: Callable[[PythonStack, int], int]) -> Iterator[None]
             return None
         frames = list(map(info.raw_frame_to_frame, *traceback.raw_frames()))
         # Python counts columns from 0.
-        stack = [(frame.file_name, frame.start_line, frame.start_column + 1) for frame in frames]
+        stack = [Location(f.file_name, f.start_line, f.start_column + 1) for f in frames]
         return info.Frame(_STACKS, "", number(stack, outer), use, 0, 0)
 
     def location(context: Any, *arguments: Any) -> Any:
@@ -233,7 +231,7 @@ def jax_mesh(mesh: Mesh, devices: Sequence[Any]) -> Any:
 def on_one_device(
     function: Callable[..., Any], mesh: Any, *, split: bool = False
 ) -> Callable[..., Any]:
-    """Return `function` as each device of a mesh runs it, on arrays of its own.
+    """Return `function` as each device of a mesh runs it, on its own arrays.
 
     The axes of the mesh have names inside it, and the executable is one device's.
 

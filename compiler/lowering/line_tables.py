@@ -24,7 +24,6 @@ from pallasc.specs.canonical import digest
 if TYPE_CHECKING:
     from pallasc.compiler.executable.translate import Translation
     from pallasc.compiler.lowering.compile import Tools
-    from pallasc.compiler.lowering.jax_versions import PythonStack
     from pallasc.compiler.lowering.lower import Job
 
 
@@ -71,7 +70,7 @@ class LineTable:
 def line_tables(
     job: Job, tools: Tools, ptx: Mapping[str, str], code: Mapping[str, str] | None = None
 ) -> dict[str, LineTable]:
-    """Return the tables of a job's kernels by the keys of `ptx`, by compiling it once more.
+    """Return the tables of a job's kernels by the keys of `ptx`, by compiling it again.
 
     Args:
         job: what the kernels were compiled from.
@@ -93,7 +92,7 @@ def line_tables(
     stacks: list[Stack] = []
     noise: set[Location] = set()
 
-    def number(frames: PythonStack, outer: int) -> int:
+    def number(frames: list[Location], outer: int) -> int:
         noise.update(control_flow_calls(frames))
         return _number(user_stack(frames), outer, stacks)
 

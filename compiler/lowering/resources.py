@@ -78,7 +78,7 @@ def check_makers(translation: Translation, ptxas: Path, record: Mapping[str, obj
 
 @dataclass(frozen=True, slots=True)
 class Spills:
-    """What `ptxas -v` prints about a function, in bytes per thread."""
+    """Stack and spills of a function as `ptxas -v` prints them, in bytes per thread."""
 
     stack_bytes: int
     store_bytes: int

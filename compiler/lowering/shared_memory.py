@@ -69,7 +69,7 @@ Stacks = dict[int, tuple[object, Stack]]
 """The stacks that declared memory by the `id` of a declaration, or of the type made of it; with the
 object itself, so that no other object gets its `id`."""
 Needs = Mapping[str, tuple[Part, ...]]
-"""What equations need at the same time: arrays, addresses of tensor memory, barriers by type."""
+"""Memory for equations at the same time: arrays, addresses of tensor memory, barriers by type."""
 _NOTHING: Needs = {}
 
 
@@ -100,7 +100,7 @@ def _recorded_init(
 ) -> None:
     init(self, *args, **kwargs)
     walked = traceback.walk_stack(sys._getframe(_TO_CALLER))
-    frames = [(frame.f_code.co_filename, line, 0) for frame, line in walked]
+    frames = [Location(frame.f_code.co_filename, line) for frame, line in walked]
     stacks[id(self)] = self, user_stack(frames)
 
 
@@ -245,8 +245,8 @@ class _Walk:
 
 def _names(jaxpr: Any) -> list[str]:
     """Return the names of a jaxpr's parameters, "" where they have none."""
-    told = getattr(jaxpr.debug_info, "arg_names", None) or ()
-    names = [str(name or "")[:_LONGEST_NAME] for name in told]
+    known = getattr(jaxpr.debug_info, "arg_names", None) or ()
+    names = [str(name or "")[:_LONGEST_NAME] for name in known]
     return names if len(names) == len(jaxpr.invars) else [""] * len(jaxpr.invars)
 
 

@@ -33,7 +33,7 @@ from pallasc.specs.dtypes import parse_dtype
 _LONGEST_HEAD_BYTES = 1 << 14
 """More than the headers that numpy accepts."""
 _OWN = re.compile(r"bool|[iu](8|16|32|64)|f(16|32|64)|c(64|128)")
-"""What numpy has a type for."""
+"""Types that numpy has."""
 _EIGHT_BIT_FLOAT = re.compile(rb"'[<|]f1'")
 """ml_dtypes saves 8-bit floats as this, which numpy does not read."""
 
@@ -154,8 +154,7 @@ def _checked_head(
     """
     with needing_numpy(f"{shown} cannot be read"):
         import numpy as np
-    start = _EIGHT_BIT_FLOAT.sub(b"'|u1'", file.read(_LONGEST_HEAD_BYTES), count=1)
-    head = io.BytesIO(start)
+    head = io.BytesIO(_EIGHT_BIT_FLOAT.sub(b"'|u1'", file.read(_LONGEST_HEAD_BYTES), count=1))
     try:
         version = np.lib.format.read_magic(head)
     except ValueError as error:
@@ -210,7 +209,7 @@ def _saved_dtype(dtype: str) -> Any:
 
 
 def npy_bytes(dtype: str, shape: tuple[int, ...], data: bytes) -> bytes:
-    """Return the .npy file of an array, whose bytes are given as they lie in device memory.
+    """Return the .npy file of an array, whose bytes are given as in device memory.
 
     Raises:
         ArgumentError: files have no type for it.
@@ -228,7 +227,7 @@ def npy_bytes(dtype: str, shape: tuple[int, ...], data: bytes) -> bytes:
 
 
 def _packed(data: bytes, bits: int, kind: str) -> bytes | None:
-    """Return elements of a byte each as they lie in device memory, None if one has more bits."""
+    """Return elements of a byte each as in device memory, None if one has more bits."""
     import numpy as np
 
     elements = np.frombuffer(data, np.uint8)
@@ -316,7 +315,7 @@ _EXPONENT_AND_MANTISSA_BITS = {"f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "
 
 
 def random_bytes(dtype: str, size: int, *, seed: int, name: str) -> bytes:
-    """Return the bytes of an array as they lie in device memory.
+    """Return the bytes of an array as in device memory.
 
     Args:
         dtype: short name of the element type.
@@ -328,7 +327,7 @@ def random_bytes(dtype: str, size: int, *, seed: int, name: str) -> bytes:
 
 
 def names_by_device(name: str, count: int) -> list[str]:
-    """Return what `random_bytes` is given as the name of an array on each of several devices."""
+    """Return the names for `random_bytes` of an array on each of several devices."""
     return [name, *(f"{name} of device {device}" for device in range(1, count))]
 
 

@@ -75,7 +75,7 @@ class Comparison:
     first: Mismatch | None
 
     def to_json(self) -> dict[str, object]:
-        """Return what `--json` prints."""
+        """Return the fields that `--json` prints."""
         return asdict(self)
 
 
@@ -377,7 +377,10 @@ def sample_references(
 
 
 def _same(variant: Variant) -> object:
-    """Return what is equal for variants with one reference: all but target and tuned parameters."""
+    """Return a key that is equal for variants with one reference.
+
+    It leaves out the target and tuned parameters.
+    """
     over = variant.tuning.over if variant.tuning else ()
     params = tuple((name, value) for name, value in variant.params if name not in over)
     return variant.name, variant.base_dir, params
