@@ -34,8 +34,12 @@ from pallasc.compiler.lowering.hints import hint, message
 from pallasc.compiler.lowering.jax_versions import patched, target_config
 from pallasc.compiler.lowering.kernel_output import captured_output
 from pallasc.compiler.lowering.lower import Job, Lowered, Signature, lower
-from pallasc.compiler.lowering.resources import check_launches, check_makers, kernel_resources
-from pallasc.compiler.lowering.shared_memory import who_takes_memory
+from pallasc.compiler.lowering.resources import (
+    check_launches,
+    check_makers,
+    kernel_resources,
+    who_takes_memory,
+)
 from pallasc.compiler.toolchain.toolchain import check_folder
 from pallasc.errors import CompileError, Location, summary_of
 from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, KernelResources, kernel_to_json

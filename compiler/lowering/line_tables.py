@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pallasc.compiler.lowering.shared_memory import KernelMemory, Part, Stack, recorded_memory
+from pallasc.compiler.lowering.resources import KernelMemory, Part, Stack, recorded_memory
 from pallasc.errors import CompileError, Location, summary_of
 from pallasc.specs.artifacts.elf import parse_elf
 from pallasc.specs.canonical import digest
