@@ -43,11 +43,10 @@ from pallasc.compiler.inputs.request import (
     named_entries,
     place_of,
 )
-from pallasc.compiler.lowering.compile import Job, Tools, action_fields, compile_job, lower_job
+from pallasc.compiler.lowering.compile import Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
 from pallasc.compiler.lowering.kernel_output import pack, printed_text
-from pallasc.compiler.lowering.lower import Lowered
-from pallasc.compiler.lowering.resources import Reports
+from pallasc.compiler.lowering.lower import Job, Lowered
 from pallasc.compiler.toolchain.modules import module_of
 from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, offer_library
 from pallasc.compiler.workers.channel import Channel, decode
@@ -147,7 +146,6 @@ def _session(request: Introduction) -> Session:
         identity=request.identity,
         variables=request.variables,
         toolkit=request.toolkit,
-        reports=_reports(request.ptxas),
     )
     offer_library(request.toolkit, Path(tempfile.gettempdir()))
     _import_compiler()
@@ -159,14 +157,6 @@ def _session(request: Introduction) -> Session:
     return Session(
         tools, store, digests, before, shared, request.signing, versions=request.versions
     )
-
-
-def _reports(ptxas: Path) -> Reports:
-    """Put the script that saves the assembler's reports first on PATH, for XLA and Mosaic."""
-    reports = Reports(ptxas, Path(tempfile.mkdtemp(prefix="ptxas-")))
-    # Not in `os.environ`, which the user's code sees: `putenv` reaches C++ alone.
-    os.putenv("PATH", os.pathsep.join([str(reports.folder), os.environ["PATH"]]))
-    return reports
 
 
 def _reply(request: Request, session: Session | None) -> Reply:

@@ -28,9 +28,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from pallasc.compiler.lowering.diagnose import captured_output
 from pallasc.compiler.lowering.jax_versions import patched
-from pallasc.compiler.lowering.resources import Reports
+from pallasc.compiler.lowering.kernel_output import captured_output
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.toolchain.toolkit import TOOLKIT, hide_nvjitlink, offer_library
 from pallasc.compiler.workers.worker_process import exit_in_words, temporary_folder
@@ -144,21 +143,16 @@ class XlaProcess:
 
     def __init__(self, setup: Setup) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="pallasc-xla-", dir=temporary_folder()))
-        script = self._folder / "reports"
-        script.mkdir()
-        self.reports = Reports(setup.toolchain.ptxas, script)
-        path = os.pathsep.join([str(script), setup.environment["PATH"]])
         self._lock = threading.Lock()
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-X", str(self._folder / TOOLKIT), "-P", "-m",
                  "pallasc.compiler.workers.xla_process", str(setup.toolkit), str(self._folder)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                env={**setup.environment, "PATH": path}, start_new_session=True,
+                env=setup.environment, start_new_session=True,
             )  # fmt: skip
         except OSError as error:
             raise ToolError(f"a compiling process cannot be started: {error}") from error
-        self.reports.process = self._process.pid
 
     @property
     def alive(self) -> bool:
