@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+
+_COLLECT_AFTER = 200_000
+"""New objects after which the garbage collector runs: nearly all last until a command ends."""
 
 
 def main() -> int:
     """Run the command line and return its exit code; Ctrl-C gives no traceback from the start."""
     try:
+        gc.set_threshold(_COLLECT_AFTER)
         from pallasc.cli.main import main
 
         return main()

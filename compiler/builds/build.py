@@ -29,7 +29,6 @@ from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
 from pallasc.errors import NotCachedError, PallascError, ToolError
-from pallasc.specs.garbage import collector_paused
 from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
@@ -116,10 +115,9 @@ def _run(run: Run) -> None:
         lookup = Lookup(context, run.store)
         run.apply_lock(lookup, setup)
         session = stack.enter_context(Session(run.store))
-        with collector_paused():
-            if run.remote is None and _has_misses(run.variants, lookup):
-                workers.start(1)  # while the others are looked up
-            look_up(run, lookup, session, workers)
+        if run.remote is None and _has_misses(run.variants, lookup):
+            workers.start(1)  # while the others are looked up
+        look_up(run, lookup, session, workers)
         if run.misses and options.explain:
             _explain(run, lookup, setup)
         if isinstance(setup, Setup):

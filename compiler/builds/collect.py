@@ -43,7 +43,6 @@ from pallasc.compiler.toolchain.setup import (
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed
 from pallasc.errors import Location, NotCachedError, PallascError, SpecError
 from pallasc.specs.canonical import canonical_text, labelled_key
-from pallasc.specs.garbage import collector_paused
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.project import project_env
 from pallasc.specs.loading.yaml_loader import load_specs
@@ -148,8 +147,7 @@ class SpecReader(Struct, frozen=True, kw_only=True):
             from pallasc.specs.loading.select import retarget
 
             requested = retarget(specs, targets)
-        with collector_paused():
-            variants = expand(requested, all_points=all_points, tell=self.store.tell)
+        variants = expand(requested, all_points=all_points, tell=self.store.tell)
         if expression is not None:
             from pallasc.specs.loading.select import select
 

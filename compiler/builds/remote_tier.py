@@ -20,7 +20,6 @@ from pallasc.compiler.inputs.manifest import installed_or_remembered, why_not_po
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.identity import python_name
 from pallasc.compiler.toolchain.setup import Setup
-from pallasc.specs.garbage import collector_paused
 from pallasc.specs.settings.build_settings import SALT, cache_salt
 from pallasc.specs.spec import Variant
 
@@ -170,7 +169,7 @@ def sendable(variants: Sequence[Variant], store: Store) -> Sendable:
     keys: dict[str, None] = {}
     bound: dict[str, str] = {}
     absent = 0
-    with installed_or_remembered(store) as setup, collector_paused():
+    with installed_or_remembered(store) as setup:
         context = setup.context(store)
         lookup = Lookup(context, store)
         for variant in variants:
