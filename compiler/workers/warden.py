@@ -35,7 +35,6 @@ from pallasc.compiler.workers.channel import Channel, read_key
 _HELD = re.compile(rb"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+)", re.MULTILINE)
 _RESIDENT = re.compile(rb"^VmRSS:\s+(\d+)", re.MULTILINE)
 _PROPORTIONAL = re.compile(rb"^(?:Pss_Anon|Pss_Shmem|SwapPss):\s+(\d+)", re.MULTILINE)
-_recent: tuple[float, Mapping[int, int]] = (float("-inf"), {})
 
 
 def parents() -> dict[int, int]:
@@ -48,15 +47,6 @@ def parents() -> dict[int, int]:
             if len(fields) > 1:
                 table[int(name)] = int(fields[1])
     return table
-
-
-def recent_parents(age_s: float) -> Mapping[int, int]:
-    """Return `parents`, at most `age_s` old: the pools of one process share the list."""
-    global _recent
-    now_s = time.monotonic()
-    if now_s > _recent[0] + age_s:
-        _recent = (now_s, parents())
-    return _recent[1]
 
 
 def descendants(process: int, parents: Mapping[int, int]) -> list[int]:
