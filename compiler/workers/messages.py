@@ -501,23 +501,6 @@ class FindPtx(Request):
     env: Mapping[str, str | None]
 
 
-_REQUESTS: Mapping[object, type[Request]] = {
-    kind.op: kind for kind in (Warm, Listen, Introduction, Collect, Compile, FindLines, FindPtx)
-}
-
-
-def read_request(data: Mapping[str, object]) -> Request:
-    """Return the request that a worker was sent.
-
-    Raises:
-        ValueError: it is malformed.
-    """
-    kind = _REQUESTS.get(data.get("op"))
-    if kind is None:
-        raise ValueError(f"there is no request {data.get('op')!r}")
-    return kind.from_json(data)
-
-
 Group = tuple[str, str, tuple[tuple[str, str | None], ...]]
 """Architecture, the folders of the spec, as in `PATH`, and the variables that it declares."""
 
@@ -547,18 +530,24 @@ class Task:
         return self.request() if callable(self.request) else self.request
 
 
+READY: Mapping[str, object] = {"ready": True}
+"""Sent when a worker can begin with its first task."""
+
+
 def serve(
-    descriptor: str, channel: Channel, answers: Mapping[type[Request], Callable[[Any], Reply]]
+    descriptor: str,
+    channel: Channel,
+    answers: Mapping[type[Request], Callable[[Any], Reply | None]],
+    is_tainted: Callable[[], bool] = lambda: False,
 ) -> int:
     """Answer requests until there are no more, and return the exit status.
-
-    Nothing is kept from one request to the next.
 
     Args:
         descriptor: where the requests come from, in decimal.
         channel: takes the answers.
-        answers: for each class of requests, a function that returns the answer or raises a
-            `PallascError`.
+        answers: for each class of requests, a function that returns the answer, or None to send
+            nothing, or raises a `PallascError`.
+        is_tainted: is called after each request that is answered; see `Reply`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     kinds = {kind.op: kind for kind in answers}
@@ -571,5 +560,7 @@ def serve(
                 reply = answers[kind](request)
             except PallascError as error:
                 reply = Failed.because_of(error)
-            channel.send(replace(reply, task=request.task).to_json())
+            if reply is not None:
+                reply = replace(reply, task=request.task, tainted=is_tainted())
+                channel.send(reply.to_json())
     return 0

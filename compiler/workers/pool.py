@@ -173,8 +173,8 @@ class Pool:
             contexts: what a worker is sent in place of the pool's context, by architecture.
         """
         for worker in list(self._workers):
-            is_ready = worker.arch in contexts and contexts[worker.arch] == worker.context
-            if not is_ready or not worker.is_fit():
+            context = worker.context
+            if context is None or contexts.get(worker.arch or "") != context or not worker.is_fit():
                 self._end(worker)
         for arch in contexts.keys() - {worker.arch for worker in self._workers}:
             worker = self._new_worker()

@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import resource
+import secrets
 import shutil
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from typing import IO
 
 from pallasc.cache.format import size
 from pallasc.compiler.toolchain.toolkit import TOOLKIT
-from pallasc.compiler.workers.channel import Frames, encode, key_line, make_key
+from pallasc.compiler.workers.channel import Messages, encode
 from pallasc.compiler.workers.messages import Failed, Group, Reply, Request, Task
 from pallasc.compiler.workers.warden import SHOW_STACK, descendants, parents
 from pallasc.errors import CompileError, Location, ToolError
@@ -164,8 +165,8 @@ class Worker:
         self.gone_s: float | None = None
         self.ready_s: float | None = None
         self.began_s = time.monotonic()
-        key = make_key()
-        self._unsent, self._frames = bytearray(key_line(key)), Frames(key)
+        token = secrets.token_hex(16).encode()
+        self._unsent, self._messages = bytearray(token + b"\n"), Messages(token)
         self._replies: deque[Mapping[str, object]] = deque()
         with ExitStack() as opened, ExitStack() as lent:
             opened.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -223,7 +224,7 @@ class Worker:
         task, request = self.task, self.request
         if task is None or request is None:
             return None
-        if self._replies or self._frames.stray_bytes > _MOST_STRAY_BYTES:
+        if self._replies or self._messages.stray_bytes > _MOST_STRAY_BYTES:
             try:
                 reply = request.read_reply(self._replies.popleft() if self._replies else {})
             except ValueError:
@@ -232,7 +233,7 @@ class Worker:
                     "descriptors that it did not open"
                 )
                 return self.failure(CompileError(text, kind="garbled"))
-            stray_bytes, self._frames.stray_bytes = self._frames.stray_bytes, 0
+            stray_bytes, self._messages.stray_bytes = self._messages.stray_bytes, 0
             return replace(reply, output=self._written(TAIL_BYTES), stray_bytes=stray_bytes)
         if self.gone_s is None or not self.is_over():
             return None
@@ -271,7 +272,7 @@ class Worker:
         with contextlib.suppress(BlockingIOError):
             for _ in range(_MOST_READS):
                 data = os.read(self.answers, 1 << 20)
-                for message in self._frames.feed(data):
+                for message in self._messages.feed(data):
                     self._note(message or {})
                 if not data:
                     gone = True

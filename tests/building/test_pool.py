@@ -256,8 +256,7 @@ def test_what_a_worker_says_unasked_is_no_answer_to_the_next_task() -> None:
 
 def test_a_worker_that_signs_malformed_messages_fails_its_task_alone() -> None:
     signed = """
-from pallasc.compiler.workers import channel as module
-frame = module._frame(channel._number, b"[" * 200_000, channel._key)
+frame = b"\\n%s 200000 %s\\n" % (channel._token, b"[" * 200_000)
 while frame:
     frame = frame[os.write(answers, frame):]
 signal.pause()
