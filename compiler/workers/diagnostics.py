@@ -16,8 +16,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Literal, cast
 
 from pallasc.cache.manifests import Manifest
 from pallasc.errors import CheckError, Location
@@ -101,31 +101,21 @@ class Diagnostic:
 
     def to_json(self) -> DiagnosticJson:
         """Return it as manifests and reports hold it."""
-        return {
-            "stage": self.stage,
-            "kind": self.kind,
-            "source": self.source,
-            "text": self.text,
-            "count": self.count,
-        }
+        return cast("DiagnosticJson", asdict(self))
 
 
-def from_json(value: object) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of a manifest; anything else in it is left out."""
-    if not isinstance(value, list):
-        return ()
-    return tuple(filter(None, map(_diagnostic, value[: MOST + 1])))
-
-
-def _diagnostic(value: object) -> Diagnostic | None:
-    if not isinstance(value, Mapping):
-        return None
-    texts = [value.get(name) for name in ("kind", "source", "text")]
-    stage, count = value.get("stage"), value.get("count")
-    if not all(isinstance(text, str) for text in texts) or type(count) is not int or count < 1:
-        return None
-    kind, source, text = (str(text)[: LONGEST_TEXT + 1] for text in texts)
-    return Diagnostic("compile" if stage == "compile" else "lower", kind, source, text, count)
+def from_json(diagnostics: Sequence[DiagnosticJson]) -> tuple[Diagnostic, ...]:
+    """Return the diagnostics of a manifest, of bounded number and length."""
+    return tuple(
+        Diagnostic(
+            "compile" if each["stage"] == "compile" else "lower",
+            each["kind"][:LONGEST_TEXT],
+            each["source"][:LONGEST_TEXT],
+            each["text"][: LONGEST_TEXT + 1],
+            each["count"],
+        )
+        for each in diagnostics[: MOST + 1]
+    )
 
 
 def stable(text: str, folders: Mapping[str, str]) -> str:
