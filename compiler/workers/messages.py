@@ -18,15 +18,9 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Literal,
-    Self,
-    TypeVar,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_type_hints
+
+import msgspec
 
 from pallasc import errors
 from pallasc.compiler.inputs.manifest import Sources
@@ -86,8 +80,6 @@ _READERS: Mapping[object, Callable[[Any], object]] = {
 
 def plain(value: object) -> object:
     """Return a value as plain JSON data."""
-    import msgspec
-
     if isinstance(value, Variant):
         return variant_to_json(value)
     if isinstance(value, tuple) and value and isinstance(value[0], Spec):
@@ -101,8 +93,6 @@ def read_dataclass(kind: Any, data: object) -> Any:
     Raises:
         ValueError: a field is missing or has another type.
     """
-    import msgspec
-
     if not isinstance(data, Mapping):
         raise ValueError(f"{kind.__name__}: not an object")
     values = {}

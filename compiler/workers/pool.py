@@ -102,9 +102,11 @@ def next_group(
     for group in idle:
         if group is not None and group in waiting:
             return group
-    busy_s = {group: [s for other, s in serving if other == group] for group in waiting}
-    for group in sorted(waiting, key=lambda g: -waiting[g] / (1 + len(busy_s[g]))):
-        if None in idle or pays(waiting[group], busy_s[group], task_s):
+    busy_s: dict[Group | None, list[float]] = {}
+    for serves, seconds in serving:
+        busy_s.setdefault(serves, []).append(seconds)
+    for group in sorted(waiting, key=lambda g: -waiting[g] / (1 + len(busy_s.get(g, ())))):
+        if None in idle or pays(waiting[group], busy_s.get(group, ()), task_s):
             return group
     return None
 
@@ -140,7 +142,8 @@ class Pool:
     _ending: list[Worker] = field(default_factory=list, init=False)
     _waiting: dict[Group, deque[Task]] = field(default_factory=dict, init=False)
     _repeated: set[int] = field(default_factory=set, init=False)
-    _task_times_s: list[float] = field(default_factory=list, init=False)
+    _tasks: int = field(default=0, init=False)
+    _tasks_s: float = field(default=0.0, init=False)
     _next_check_s: float = field(default_factory=time.monotonic, init=False)
 
     def __enter__(self) -> Pool:
@@ -225,12 +228,12 @@ class Pool:
     def _begin(self) -> Iterator[Event]:
         """Give tasks to workers as long as fewer than `jobs` are busy."""
         while self._waiting and len(self._busy) < self.jobs:
-            now_s, times_s = time.monotonic(), self._task_times_s
+            now_s = time.monotonic()
             group = next_group(
                 {group: len(tasks) for group, tasks in self._waiting.items()},
                 [w.group for w in self._workers if w.task is None and w.arch is None],
                 [(worker.group, now_s - worker.began_s) for worker in self._busy],
-                sum(times_s) / len(times_s) if times_s else None,
+                self._tasks_s / self._tasks if self._tasks else None,
             )
             if group is None:
                 return
@@ -348,7 +351,8 @@ class Pool:
         task, seconds = worker.task, worker.seconds()
         if task is None:
             return
-        self._task_times_s.append(time.monotonic() - worker.began_s if seconds is None else seconds)
+        self._tasks += 1
+        self._tasks_s += time.monotonic() - worker.began_s if seconds is None else seconds
         worker.task, worker.served = None, worker.served + 1
         if not self._is_kept(worker, reply):
             self._end(worker)
