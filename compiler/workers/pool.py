@@ -179,7 +179,8 @@ class Pool:
             context = worker.context
             if context is None or contexts.get(worker.arch or "") != context or not worker.is_fit():
                 self._end(worker)
-        for arch in contexts.keys() - {worker.arch for worker in self._workers}:
+        ready = {worker.arch for worker in self._workers}
+        for arch in [arch for arch in contexts if arch not in ready]:
             worker = self._new_worker()
             worker.arch = arch
             worker.introduce(contexts[arch])
