@@ -12,10 +12,11 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from msgspec.structs import replace
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from filled_store import fill, without_sync, write_spec
 from harness import Figure, run_benchmark, timed_process
+from msgspec import structs
 
 from pallasc.cache.store import Store
 from pallasc.checks.findings import result_from_json
@@ -74,7 +75,7 @@ def _check_first(spec: Path, store: Store) -> None:
         for manifest in map(store.find_manifest, _manifests(store))
         if manifest is not None and manifest.check
     )
-    sources = replace(made, action="", check="").to_json()
+    sources = structs.replace(made, action="", check="").to_json()
     with without_sync():
         for row in results:
             level = LEVELS[row["level"]]

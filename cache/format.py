@@ -74,9 +74,11 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from typing import TypedDict, cast
+from typing import Annotated, Any, TypedDict
 
-from pallasc.cache.manifests import check_manifest
+import msgspec
+
+from pallasc.cache.manifests import Digest, Manifest, check_text
 from pallasc.errors import CorruptError
 from pallasc.specs.canonical import canonical_text
 
@@ -99,8 +101,8 @@ MAX_BLOB_BYTES = 2**40
 class StoredBlob(TypedDict):
     """A blob in a record; `size` in bytes."""
 
-    digest: str
-    size: int
+    digest: Digest
+    size: Annotated[int, msgspec.Meta(ge=0, le=MAX_BLOB_BYTES)]
 
 
 class StoredRecord(TypedDict):
@@ -110,6 +112,8 @@ class StoredRecord(TypedDict):
     blobs: dict[str, StoredBlob]
 
 
+_FORMS: Mapping[str, type] = {KINDS[ARTIFACTS]: StoredRecord, KINDS[MANIFESTS]: Manifest}
+_LONGEST_ERROR = 200
 _NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _DECIMAL_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
@@ -159,8 +163,10 @@ def encode(kind: str, name: str, body: Mapping[str, object]) -> tuple[bytes, str
     return _header(kind, name, digest) + data, digest
 
 
-def decode(kind: str, name: str, data: bytes) -> tuple[dict[str, object], str]:
+def decode(kind: str, name: str, data: bytes) -> tuple[Any, str]:
     """Return a record's body and its digest.
+
+    The body is a `StoredRecord`, a `Manifest`, or a dict, by the kind.
 
     Raises:
         CorruptError: if `data` is not byte for byte the record `name` of this kind and version.
@@ -171,16 +177,21 @@ def decode(kind: str, name: str, data: bytes) -> tuple[dict[str, object], str]:
     if data[:start] != _header(kind, name, digest):
         raise CorruptError(f"{kind} {name}: {_fault(kind, name, data, digest)}")
     try:
-        body = json.loads(text.decode("ascii"))  # faster than bytes, whose encoding is guessed
+        return _parsed(text, _FORMS.get(kind, dict)), digest
     except (ValueError, RecursionError) as error:
-        raise CorruptError(f"{kind} {name}: its body is not JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise CorruptError(f"{kind} {name}: its body is not a JSON object")
-    if kind == KINDS[ARTIFACTS]:
-        _check_artifact(name, body)
-    elif kind == KINDS[MANIFESTS]:
-        check_manifest(name, body)
-    return body, digest
+        fault = str(error)[:_LONGEST_ERROR]
+        raise CorruptError(f"{kind} {name}: its body is not valid: {fault}") from error
+
+
+def _parsed(text: bytes, form: type) -> Any:
+    try:
+        return msgspec.json.decode(text, type=form)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:  # also of Python's surrogates for bytes of paths
+        body = json.loads(text.decode("ascii"))
+        check_text(body)
+        return msgspec.convert(body, form)
 
 
 def decode_artifact(key: str, data: bytes) -> tuple[StoredRecord, str]:
@@ -189,8 +200,16 @@ def decode_artifact(key: str, data: bytes) -> tuple[StoredRecord, str]:
     Raises:
         CorruptError: as of `decode`.
     """
-    body, digest = decode(KINDS[ARTIFACTS], key, data)
-    return cast(StoredRecord, body), digest
+    return decode(KINDS[ARTIFACTS], key, data)
+
+
+def decode_manifest(key: str, data: bytes) -> tuple[Manifest, str]:
+    """Return a manifest and the digest of its record.
+
+    Raises:
+        CorruptError: as of `decode`.
+    """
+    return decode(KINDS[MANIFESTS], key, data)
 
 
 def artifact_digest(data: bytes, body: StoredRecord) -> str:
@@ -216,26 +235,6 @@ def _fault(kind: str, name: str, data: bytes, digest: str) -> str:
     if header.rpartition(b" ")[0] == expected.rpartition(b" ")[0]:
         return f"the SHA-256 of its body is {digest}, which is not the one in its header"
     return f"its header is {header[:200]!r} instead of {expected[:-1]!r}"
-
-
-def _check_artifact(name: str, body: dict[str, object]) -> None:
-    """Check that a body is a `StoredRecord`; `artifact` may hold anything."""
-    blobs = body.get("blobs")
-    if body.keys() != {"artifact", "blobs"} or not isinstance(body["artifact"], dict):
-        raise CorruptError(f"artifact {name}: not an object of `artifact` and `blobs`")
-    if not isinstance(blobs, dict):
-        raise CorruptError(f"artifact {name}: `blobs` is not an object")
-    for label, blob in blobs.items():
-        if not _is_blob(blob):
-            text = f"artifact {name}: blob {label!r} is not a digest and a size"
-            raise CorruptError(f"{text}: {str(blob)[:200]}")
-
-
-def _is_blob(blob: object) -> bool:
-    if not isinstance(blob, dict) or blob.keys() != {"digest", "size"}:
-        return False
-    size = blob["size"]
-    return type(size) is int and 0 <= size <= MAX_BLOB_BYTES and is_name(blob["digest"])
 
 
 def size(count: int, limit: int | None = None) -> str:

@@ -18,7 +18,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -230,14 +230,12 @@ def decode_index(data: bytes) -> dict[str, list[Any]]:
     return facts_by_place
 
 
-def facts_of(area: str, body: Mapping[str, Any]) -> dict[str, Any]:
+def facts_of(area: str, body: Any) -> dict[str, Any]:
     """Return the facts about a record or a manifest."""
     if area == ARTIFACTS:
         return {"blobs": sorted({blob["digest"] for blob in body["blobs"].values()})}
-    about = body.get("about")
-    if len(json.dumps(about)) > _LONGEST_ABOUT:
-        about = None
-    return {"action": body.get("action", ""), "about": about, "lines": bool(body.get("lines"))}
+    about = body.about if len(json.dumps(body.about)) <= _LONGEST_ABOUT else None
+    return {"action": body.action, "about": about, "lines": bool(body.lines)}
 
 
 def _check_facts(area: str, facts: dict[str, Any]) -> None:

@@ -33,9 +33,10 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from pallasc.errors import SpecError
 from pallasc.specs.canonical import canonical_json
@@ -55,8 +56,7 @@ Sign = Callable[[bytes], bytes]
 Check = Callable[[bytes, bytes], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Trust:
+class Trust(Struct, frozen=True):
     """Keys that sign a store's manifests, and keys that must have signed them.
 
     Attributes:

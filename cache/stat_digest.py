@@ -20,9 +20,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import convert
+
 from pallasc.cache import files, format
 from pallasc.cache.folders import Folders
-from pallasc.cache.manifests import is_signed_by
+from pallasc.cache.manifests import Signatures
 from pallasc.errors import CorruptError, ToolError
 
 if TYPE_CHECKING:
@@ -259,8 +261,9 @@ def decode(data: bytes, trust: Trust | None = None) -> dict[str, tuple[Signature
     entries: dict[str, tuple[Signature, str]] = {}
     listed = body.get("files")
     try:
-        if not body.keys() <= {"files", "signed"} or not is_signed_by(body.get("signed", [])):
+        if not body.keys() <= {"files", "signed"}:
             raise ValueError("unknown fields")
+        convert(body.get("signed", []), Signatures)
         if not isinstance(listed, dict):
             raise ValueError("no files")
         for place, (size, mtime_ns, ctime_ns, inode, digest) in listed.items():

@@ -12,9 +12,10 @@ import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from pallasc.cache import files, format
 from pallasc.cache.folders import Folders, is_shard
@@ -22,7 +23,6 @@ from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, StoredRecor
 from pallasc.cache.manifests import (
     MAX_SETS,
     Manifest,
-    check_manifest,
     manifest_from_json,
     set_name,
     set_prefix,
@@ -94,8 +94,7 @@ class PutResult(NamedTuple):
         return bool(self.stored_digest)
 
 
-@dataclass(slots=True)
-class StoredArtifact:
+class StoredArtifact(Struct, eq=False):
     """A record and its blobs.
 
     Attributes:
@@ -107,9 +106,9 @@ class StoredArtifact:
     key: str
     record: StoredRecord
     digest: str
-    _store: Store = field(repr=False, compare=False)
-    _data: bytes = field(repr=False, compare=False)
-    _held: Mapping[str, bytes] = field(repr=False, compare=False)
+    _store: Store
+    _data: bytes
+    _held: Mapping[str, bytes]
 
     @property
     def artifact_digest(self) -> str:
@@ -247,7 +246,8 @@ class Store:
 
     def believes(self, request_key: str, manifest: Manifest) -> bool:
         """Return True if a trusted key signed a manifest, or none has to."""
-        if self.trust.believes(KINDS[MANIFESTS], request_key, manifest.body):
+        trust = self.trust
+        if not trust.required or trust.vouches(KINDS[MANIFESTS], request_key, manifest.to_json()):
             return True
         text = "what is not signed by a trusted key counts as missing"
         self._warn_once(
@@ -262,7 +262,7 @@ class Store:
             CorruptError: if the key is not one.
         """
         record = self._unless_unreadable(lambda: self._read_record(MANIFESTS, request_key))
-        return None if record is None else manifest_from_json(record[0])
+        return None if record is None else record[0]
 
     def sets(self, request_key: str) -> Iterator[tuple[str, Manifest]]:
         """Yield name and manifest of each set of sources of a request, signed or not.
@@ -316,7 +316,7 @@ class Store:
             with contextlib.suppress(OSError):
                 read = self._read_record(MANIFESTS, name)
                 if read is not None:
-                    action = str(read[0].get("action", ""))
+                    action = read[0].action
                     used_ns = self._used_ns(ARTIFACTS, action) if action else 0
                     seen = read[2].identity
                     ages.append((used_ns, self._used_ns(MANIFESTS, name), name, seen))
@@ -463,7 +463,7 @@ class Store:
         """
         format.check_name(request_key)
         body = manifest.to_json()
-        check_manifest(request_key, body)
+        manifest_from_json(request_key, body)
         signed = self.trust.signed(KINDS[MANIFESTS], request_key, body)
         data, digest = format.encode(KINDS[MANIFESTS], request_key, signed)
         try:
@@ -546,9 +546,7 @@ class Store:
         self.put_away(BLOBS, digest, fault, file.identity)
         return None
 
-    def _read_record(
-        self, area: str, key: str
-    ) -> tuple[dict[str, object], str, files.Content] | None:
+    def _read_record(self, area: str, key: str) -> tuple[Any, str, files.Content] | None:
         file = self._file(area, format.check_name(key), format.MAX_RECORD_BYTES)
         if file is None:
             return None
@@ -564,7 +562,7 @@ class Store:
         read = self._read_record(ARTIFACTS, key)
         if read is None:
             return None
-        record, digest, file = cast(StoredRecord, read[0]), *read[1:]
+        record, digest, file = read
         held: dict[str, bytes] = {}
         for name, blob in record["blobs"].items() if verify else ():
             data = self._read_blob(blob["digest"])

@@ -15,7 +15,6 @@ from typing import BinaryIO, NamedTuple
 
 from pallasc.cache import files, format
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
-from pallasc.cache.manifests import manifest_from_json
 from pallasc.cache.pack_writer import PackWriter
 from pallasc.cache.packs import MAX_FILE_BYTES, Entry, Pack, PackFault, open_pack, packed_name
 from pallasc.cache.store import Store
@@ -286,7 +285,7 @@ class _Contents:
             names = (packed_name(area, name), *sorted(blobs))
             self.artifacts[name] = _Artifact(digest, names)
         else:
-            format.decode(KINDS[MANIFESTS], name, data)
+            format.decode_manifest(name, data)
             self.manifests.append(name)
 
 
@@ -301,16 +300,16 @@ def _publish(store: Store, pack: Pack, contents: _Contents, imported: Imported) 
     manifests: list[tuple[Entry, str]] = []
     for name in contents.manifests:
         entry = Entry(MANIFESTS, name, pack.read(MANIFESTS, name) or b"")
-        body, _ = format.decode(KINDS[MANIFESTS], name, entry.data)
-        if not store.trust.believes(KINDS[MANIFESTS], name, body):
+        manifest, _ = format.decode_manifest(name, entry.data)
+        if required and not store.trust.vouches(KINDS[MANIFESTS], name, manifest.to_json()):
             imported.unsigned += 1
             continue
-        action = manifest_from_json(body).action
+        action = manifest.action
         artifact = contents.artifacts.get(action)
         if artifact is None and action:
             continue
         if artifact is not None:
-            if required and body.get("record") != artifact.digest:
+            if required and manifest.record != artifact.digest:
                 continue
             wanted[action] = artifact
         if _is_missing(store, entry, imported):

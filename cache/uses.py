@@ -16,27 +16,27 @@ moment in which the file is shortened: they are for statistics alone.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Struct
 
 from pallasc.cache import files, format
 from pallasc.cache.folders import Folders
-from pallasc.cache.manifests import is_seconds
+from pallasc.cache.manifests import Seconds
 from pallasc.cache.store import Store
 
 LEASES, USES = "leases", "stat/uses"
 _APPEND = os.O_WRONLY | os.O_APPEND
-_MOST = 2**62
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 _SHORTEN_BYTES = 2**17
 """A longer list of counts is replaced by its sums: about a thousand builds."""
 
 
-@dataclass(slots=True)
-class Totals:
+class Totals(Struct, array_like=True, forbid_unknown_fields=True):
     """Counts of the uses of a store.
 
     Attributes:
@@ -46,12 +46,12 @@ class Totals:
         spent_s: what compiling took.
     """
 
-    since: float = 0.0
-    hits: int = 0
-    misses: int = 0
-    made: int = 0
-    saved_s: float = 0.0
-    spent_s: float = 0.0
+    since: Seconds = 0.0
+    hits: _Count = 0
+    misses: _Count = 0
+    made: _Count = 0
+    saved_s: Seconds = 0.0
+    spent_s: Seconds = 0.0
 
     def add(self, other: Totals) -> None:
         """Add other counts."""
@@ -182,8 +182,8 @@ def read_totals(store: Store) -> Totals:
     with contextlib.suppress(OSError):
         file = files.read(store.folders, USES, limit_bytes=format.MAX_RECORD_BYTES)
         for line in (b"" if file is None else file.data).splitlines():
-            with contextlib.suppress(ValueError, TypeError, RecursionError):
-                totals.add(_counts(*json.loads(line)))
+            with contextlib.suppress(msgspec.DecodeError, ValueError):
+                totals.add(msgspec.json.decode(line, type=Totals))
     return totals
 
 
@@ -201,19 +201,4 @@ def shorten(store: Store) -> None:
 
 
 def _line(totals: Totals) -> str:
-    return f"{json.dumps(astuple(totals))}\n"
-
-
-def _counts(
-    since: object, hits: object, misses: object, made: object, saved_s: object, spent_s: object
-) -> Totals:
-    """Return the counts of a line.
-
-    Raises:
-        ValueError: they are not counts.
-    """
-    if not all(map(is_seconds, (since, saved_s, spent_s))) or not all(
-        type(count) is int and 0 <= count < _MOST for count in (hits, misses, made)
-    ):
-        raise ValueError("not the counts of a build")
-    return Totals(since, hits, misses, made, saved_s, spent_s)  # type: ignore[arg-type]
+    return f"{msgspec.json.encode(totals).decode()}\n"

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import structs
+
 from pallasc.checks.candidate import Candidate, Events
 from pallasc.checks.check import Checking
 from pallasc.checks.levels import Level
@@ -172,7 +174,7 @@ def _built(demand: Demand, report: BuildReport) -> VariantResult:
     built = report.results[demand.number]
     if built.error is None or demand.variant.check is None:
         return built
-    return replace(built, error=with_sizes(built.error, demand.variant))
+    return structs.replace(built, error=with_sizes(built.error, demand.variant))
 
 
 def _report(

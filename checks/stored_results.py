@@ -22,10 +22,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pallasc.cache.manifests import Manifest, check_manifest, manifest_from_json
+from msgspec.structs import replace
+
+from pallasc.cache.manifests import Manifest, manifest_from_json
 from pallasc.compiler.inputs.lookup import CurrentSources
 from pallasc.compiler.inputs.manifest import joined
 from pallasc.compiler.inputs.request import Request, Requests
@@ -179,9 +180,8 @@ class StoredResults:
         """
         from pallasc.checks.findings import moved_from, to_json
 
-        check_manifest(subject.key, sources)
         before = self._manifest(subject) or Manifest()
-        read = manifest_from_json(sources) if sources else before
+        read = manifest_from_json(subject.key, sources) if sources else before
         rows = _rows(before)
         if rows.keys() & _with_source() and read.read != before.read:
             both = None if self._has_changed(before, subject) else joined(before, read)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import click
+from msgspec.structs import replace
 
 from pallasc.cli.arguments.build_options import (
     refuse_unwatchable,

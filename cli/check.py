@@ -247,7 +247,7 @@ def _read_compiled(
 def _check_specs(
     specs: Sequence[str], store: Store, asked: _Request, options: _CheckOptions
 ) -> tuple[Report, Share | None]:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from pallasc.checks.inputs import check_variants
     from pallasc.checks.run import check_built, demands

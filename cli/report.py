@@ -173,7 +173,7 @@ def _found(compiled: Sequence[Compiled], store: Store, how: Options) -> tuple[Re
 
 def _stored_checks(report: Report, store: Store, how: Options) -> CheckReport:
     """Return the results of checks in the store; nothing is compiled or run for it."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from pallasc.checks.levels import LEVELS
     from pallasc.checks.run import check_built, demands

@@ -18,6 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from msgspec import structs
+
 from pallasc.cache.format import KINDS, MANIFESTS
 from pallasc.cache.manifests import About, Manifest
 from pallasc.cache.stat_digest import FileDigests
@@ -218,7 +220,7 @@ def _compile_isolated(call: _Call, ptxas: Path | None, store: Store | None) -> A
     args = [to_notation(item, f"array {index}") for index, item in enumerate(call.args)]
     function, _, static, target, mesh = call
     spec = spec_of(function, args=args, static=static, target=target.name, mesh=dict(mesh))
-    variant = replace(expand([spec])[0], target=target)
+    variant = structs.replace(expand([spec])[0], target=target)
     used = store or Store()
     report = build([variant], store=used, options=Options(jobs=1, ptxas=ptxas))
     if report.interrupted:
@@ -301,7 +303,7 @@ def _trusted_artifact(store: Store, key: str) -> Artifact | None:
     manifest = store.find_manifest(name)
     if manifest is None or manifest.action != key:
         return None
-    if not store.trust.vouches(KINDS[MANIFESTS], name, manifest.body):
+    if not store.trust.vouches(KINDS[MANIFESTS], name, manifest.to_json()):
         return None
     return stored_artifact(store, key, record=manifest.record)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 KEY_SCHEMA = b"pallasc key 1\n"
@@ -38,6 +38,12 @@ def plain(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
+
+
+def variant_id(name: str, params: Iterable[tuple[str, object]], target: str) -> str:
+    """Return the id of a variant: `matmul[m=1024,n=4096]@h100-sxm`."""
+    text = ",".join(f"{key}={plain(value)}" for key, value in params)
+    return f"{name}[{text}]@{target}" if text else f"{name}@{target}"
 
 
 def digest(data: bytes) -> str:

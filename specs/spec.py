@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from pallasc.errors import Location
 from pallasc.specs.arrays import ArraySpec
-from pallasc.specs.canonical import plain
+from pallasc.specs.canonical import variant_id
 from pallasc.specs.gpus import Target
 from pallasc.specs.meshes import Mesh
 from pallasc.specs.templates import Scalar, Value
@@ -27,16 +29,14 @@ Args = dict[str, ArgTree] | list[ArgTree]
 """All arguments: by name, or by position."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerance:
+class Tolerance(Struct, frozen=True):
     """How far a kernel may be from its reference: `|a - b| <= atol + rtol * |b|`."""
 
     rtol: float | None = None
     atol: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """What a variant may use: numbers, rules relative to a baseline, or None for no limit.
 
     A rule is text as `budget_rules` normalises it: `+8`, `+10 %`, `<= baseline`.
@@ -59,7 +59,7 @@ class Budget:
 
     def rules(self) -> list[str]:
         """Return the fields that are relative to a baseline."""
-        return [field for field in self.__slots__ if isinstance(getattr(self, field), str)]
+        return [field for field in self.__struct_fields__ if isinstance(getattr(self, field), str)]
 
 
 class Row(NamedTuple):
@@ -74,8 +74,7 @@ class Row(NamedTuple):
     location: Location
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """What `pallasc check` runs in place of a variant: its spec's small sizes, filled in.
 
     Attributes:
@@ -93,8 +92,7 @@ class Check:
     names_args: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(Struct, frozen=True, eq=False):
     """A kernel as its author declares it; templates in it are checked but not filled.
 
     Attributes:
@@ -146,7 +144,10 @@ class Spec:
     check: dict[str, Value] = field(default_factory=dict)
     vmap: str | None = None
     tune: Tune | None = None
-    locations: Mapping[str, Location] = field(default_factory=dict, compare=False)
+    locations: Mapping[str, Location] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Spec) and _without_places(self) == _without_places(other)
 
     @property
     def axes(self) -> dict[str, tuple[Value, ...]]:
@@ -162,8 +163,7 @@ class Spec:
         return self.location
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(Struct, frozen=True, eq=False):
     """One point of a spec's matrix on one target: everything filled in.
 
     Attributes:
@@ -205,7 +205,10 @@ class Variant:
     check: Check | None = None
     vmap: str | None = None
     tuning: Tuning | None = None
-    locations: Mapping[str, Location] = field(default_factory=dict, compare=False, repr=False)
+    locations: Mapping[str, Location] = field(default_factory=dict)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Variant) and _without_places(self) == _without_places(other)
 
     def where(self, path: str) -> Location:
         """Return the place of a field, `static.tile`, or of the nearest thing around it."""
@@ -255,10 +258,8 @@ class Variant:
         yield from _leaves(self.args, ())
 
 
-def variant_id(name: str, params: Iterable[tuple[str, Scalar]], target: str) -> str:
-    """Return the id of a variant: `matmul[m=1024,n=4096]@h100-sxm`."""
-    text = ",".join(f"{key}={plain(value)}" for key, value in params)
-    return f"{name}[{text}]@{target}" if text else f"{name}@{target}"
+def _without_places(item: Spec | Variant) -> dict[str, object]:
+    return {**asdict(item), "locations": None}
 
 
 def plain_args(tree: Args | ArgTree, *, in_order: bool = False) -> Value:

@@ -6,8 +6,10 @@ Mappings keep their order, so do not sort the keys of the text. Nothing of this 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
 
 from pallasc.errors import Location
 from pallasc.specs.arrays import looks_like_array, resolve_array
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 def spec_to_json(spec: Spec) -> dict[str, object]:
     """Return a spec as plain data."""
     return {
-        **_fields(spec),
+        **structs.asdict(spec),
         "matrix": [[name, list(values)] for name, values in spec.matrix.items()],
         "rows": [[list(row.values.items()), location_to_json(row.location)] for row in spec.rows],
         "include": [list(point.items()) for point in spec.include],
@@ -32,11 +34,6 @@ def spec_to_json(spec: Spec) -> dict[str, object]:
         "location": location_to_json(spec.location),
         "locations": {path: location_to_json(place) for path, place in spec.locations.items()},
     }
-
-
-def _fields(item: Spec | Variant) -> dict[str, object]:
-    """Return all fields by name."""
-    return {field.name: getattr(item, field.name) for field in fields(item)}
 
 
 def spec_from_json(data: Mapping[str, Any]) -> Spec:
@@ -77,11 +74,11 @@ def _tune_from_json(data: Mapping[str, Any]) -> Tune:
 def variant_to_json(variant: Variant) -> dict[str, object]:
     """Return a variant as plain data; what tables say of it stays behind."""
     return {
-        **_fields(variant),
+        **structs.asdict(variant),
         "target": asdict(variant.target),
         "args": plain_args(variant.args, in_order=True),
-        "tolerance": asdict(variant.tolerance) if variant.tolerance else None,
-        "budget": asdict(variant.budget),
+        "tolerance": structs.asdict(variant.tolerance) if variant.tolerance else None,
+        "budget": structs.asdict(variant.budget),
         "check": _check_to_json(variant.check) if variant.check else None,
         "tuning": None,
         "location": location_to_json(variant.location),
@@ -113,7 +110,7 @@ def _check_to_json(check: Check) -> dict[str, object]:
         "args": plain_args(check.args, in_order=True),
         "static": check.static,
         "mesh": [list(axis) for axis in check.mesh],
-        "tolerance": asdict(check.tolerance) if check.tolerance else None,
+        "tolerance": structs.asdict(check.tolerance) if check.tolerance else None,
         "seed": check.seed,
         "names_args": check.names_args,
     }

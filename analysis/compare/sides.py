@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from pallasc.errors import NotCachedError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.resources import resources_of
-from pallasc.specs.canonical import plain
+from pallasc.specs.canonical import plain, variant_id
 from pallasc.specs.resources import Resources
-from pallasc.specs.spec import variant_id
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store

@@ -45,7 +45,7 @@ from typing import NamedTuple
 
 from pallasc.cache import files, format, packs
 from pallasc.cache.folders import Folders
-from pallasc.cache.manifests import MAX_SETS, Manifest, manifest_from_json, set_prefix
+from pallasc.cache.manifests import MAX_SETS, Manifest, set_prefix
 from pallasc.cache.pack_writer import PackWriter
 from pallasc.cache.packs import Entry, Pack, open_pack, packed_name
 from pallasc.cache.remote.session import Failure, RemoteError, Session
@@ -287,7 +287,7 @@ class PackedVariant(NamedTuple):
         data = pack.read(format.MANIFESTS, name)
         if data is None:
             raise CorruptError(f"manifest {name}: the pack lacks it")
-        manifest = manifest_from_json(format.decode(format.KINDS[format.MANIFESTS], name, data)[0])
+        manifest, _ = format.decode_manifest(name, data)
         action = manifest.action
         if manifest.specs or manifest.check or manifest.toolchains or not manifest.record:
             # Entries that a store keeps for itself, which nobody may send.
@@ -446,7 +446,7 @@ class Fetch:
             found = PackedVariant.read(pack, name)
         manifest = found.manifest
         kind = format.KINDS[format.MANIFESTS]
-        if self._trust is not None and not self._trust.vouches(kind, name, manifest.body):
+        if self._trust is not None and not self._trust.vouches(kind, name, manifest.to_json()):
             self._session.stats.refuse(f"manifest {name}: no trusted key signed it")
             return None
         if not self._accept(name, manifest):

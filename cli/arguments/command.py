@@ -10,17 +10,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import click
 
 
-@dataclass(slots=True)
 class ErrorOptions:
     """How this run of the command line reports an error."""
 
-    traceback: bool = False
+    def __init__(self) -> None:
+        self.traceback = False
 
 
 _JSON = "\n\n--json "

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import structs
+
 from pallasc.cli.arguments.selection import is_key, whole_key
 from pallasc.errors import NotCachedError, SpecError
 
@@ -155,7 +157,7 @@ class Opener:
                 on_tick=Reading(progress, keep_going=False).tick,
             )
             selected = reader.select(paths, self.targets, expression).variants
-            variants = [replace(variant, budget=Budget()) for variant in selected]
+            variants = [structs.replace(variant, budget=Budget()) for variant in selected]
             report = build(variants, store=self.store, options=self.options, on_event=progress)
             if self.lines:
                 progress.mention("finding source lines")

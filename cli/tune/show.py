@@ -17,8 +17,8 @@ from pallasc.cli.arguments.options import (
     store_option,
 )
 from pallasc.cli.terminal.output import echo
+from pallasc.specs.canonical import variant_id
 from pallasc.specs.gpus import MODELS
-from pallasc.specs.spec import variant_id
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Row, key_text, use_text
 

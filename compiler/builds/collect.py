@@ -20,9 +20,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from pallasc.cache.format import MANIFESTS
 from pallasc.cache.manifests import Manifest
@@ -79,8 +81,7 @@ class _ProcessError(SpecError):
     """The process that executed a spec file ended or was stopped before it could answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecReader:
+class SpecReader(Struct, frozen=True, kw_only=True):
     """Reads spec files; each Python file is executed in a separate process.
 
     Attributes:

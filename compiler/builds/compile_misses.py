@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pallasc.cache.manifests import check_manifest, manifest_from_json
+from msgspec.structs import replace
+
+from pallasc.cache.manifests import manifest_from_json
 from pallasc.cache.store import default_root
 from pallasc.cache.uses import Session
 from pallasc.compiler.builds.options import Options
@@ -206,8 +207,7 @@ def _sign(run: Run, miss: Miss, reply: Compiled) -> None:
         run.notes.append(f"{name}: its manifest names another artifact and was not stored")
         return
     try:
-        check_manifest(miss.request.key, body)
-        run.store.put_set(miss.request.key, manifest_from_json(body))
+        run.store.put_set(miss.request.key, manifest_from_json(miss.request.key, body))
     except CorruptError as error:
         run.notes.append(f"{name} was not signed: {error.message}")
 

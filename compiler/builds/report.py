@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from msgspec import Struct, field
 
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -29,8 +30,7 @@ Status = Literal["hit", "lowered", "shared", "compiled", "failed", "skipped", "m
 NOT_COMPILED = ("hit", "lowered", "shared")
 
 
-@dataclass(frozen=True, slots=True)
-class VariantResult:
+class VariantResult(Struct, frozen=True):
     """The result of one variant.
 
     Attributes:
@@ -107,8 +107,7 @@ class Tick(NamedTuple):
 OnEvent = Callable[[Event | Tick], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """The results of a build.
 
     Attributes:

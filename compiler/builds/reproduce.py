@@ -10,10 +10,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from pallasc.cache import files, format, stat_digest
 from pallasc.cache.store import Store

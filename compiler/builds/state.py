@@ -11,8 +11,9 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct, field, structs
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.options import Options
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.workers.pool import Pool
 
 
-@dataclass(slots=True)
-class Miss:
+class Miss(Struct):
     """Variants of one request that the store lacks.
 
     Attributes:
@@ -63,6 +63,8 @@ class Miss:
 
     def explanation_of(self, variant: Variant) -> Explanation | None:
         """Return the explanation for one of the variants."""
+        from dataclasses import replace
+
         return self.explanation and replace(self.explanation, variant=variant.id)
 
 
@@ -170,7 +172,7 @@ class Run:
                 error = padding_error(result)
             if error is not None:
                 error.location = error.location or variant.location
-                result = replace(result, status="failed", error=error)
+                result = structs.replace(result, status="failed", error=error)
         self._failed = self._failed or result.status == "failed"
         self.results[index] = result
         self.emit(result.status, result.variant, result)

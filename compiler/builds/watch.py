@@ -22,6 +22,8 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from msgspec import structs
+
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.collect import OnTick, SpecReader
@@ -293,7 +295,7 @@ class Watch(ExitStack):
                     executed = paths_read(manifest, Place(folder, (folder,)), folder)
                     self.files.follow(executed, read_ns=began_ns)
             baseline = load_baseline(self._baseline, selection.variants)
-            options = replace(self.options, baseline=baseline)
+            options = structs.replace(self.options, baseline=baseline)
             report = build(
                 selection.variants, store=store, options=options, on_event=on_event, warm=self._warm
             )
@@ -307,7 +309,7 @@ class Watch(ExitStack):
         # Where the files are unknown, as after a failure, all files around the spec count.
         near = (python_files(spec.parent) for spec in read.unknown)
         self.files.follow(set().union(*read.files.values(), *near), read_ns=began_ns)
-        self.options = replace(self.options, remote=None)
+        self.options = structs.replace(self.options, remote=None)
         return report
 
     def get_ready(self, report: Report, store: Store) -> None:
@@ -334,4 +336,4 @@ class Watch(ExitStack):
         )
         if self._reading is None:
             self._reading = self.enter_context(reader.open_workers())
-        return replace(reader, workers=self._reading)
+        return structs.replace(reader, workers=self._reading)

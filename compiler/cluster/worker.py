@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from distributed import WorkerPlugin, get_worker
+from msgspec import structs
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store, default_root
@@ -192,7 +193,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
         asked, (arch, folders, declared) = Compile.from_json(request), group
         base_dir = self._below(asked.variant.base_dir)
         here = os.pathsep.join(map(self._below, folders.split(os.pathsep)))
-        asked = replace(asked, variant=replace(asked.variant, base_dir=base_dir))
+        asked = replace(asked, variant=structs.replace(asked.variant, base_dir=base_dir))
         return Task(0, (arch, here, declared), asked)
 
     def _reply(self, task: Task, is_wanted: Callable[[], bool]) -> Reply:

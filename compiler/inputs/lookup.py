@@ -247,7 +247,9 @@ class Lookup:
         records: dict[str, str] = {}
         for name, manifest in self._store.sets(request.key):
             is_complete = manifest.action and manifest.record
-            if is_complete and self._store.trust.vouches(KINDS[MANIFESTS], name, manifest.body):
+            if is_complete and self._store.trust.vouches(
+                KINDS[MANIFESTS], name, manifest.to_json()
+            ):
                 records.setdefault(manifest.action, manifest.record)
         return records
 

@@ -44,9 +44,11 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import structs
 
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests, file_holding
@@ -167,7 +169,7 @@ def joined(first: Manifest, second: Manifest) -> Manifest | None:
 
 def _sealed(sources: Manifest, action: str, package_versions: dict[str, str]) -> Manifest:
     """Return a manifest with the digest over its sources, and the schema."""
-    return replace(
+    return structs.replace(
         sources,
         schema=MANIFEST_SCHEMA,
         read=digest(canonical_json(sources.to_json())),

@@ -18,6 +18,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from pallasc.cache.manifests import About, set_name
 from pallasc.cache.signing import Trust
 from pallasc.cache.stat_digest import FileDigests
@@ -360,7 +362,7 @@ class Session:
             return replace(made, uncached="a data file of its spec changed during compilation")
         if uncached := why_uncached(read):
             return replace(made, uncached=uncached)
-        manifest = replace(
+        manifest = structs.replace(
             make_manifest(made.action, read, self.digests),
             name=variant.name,
             variant=variant.id,

@@ -31,9 +31,8 @@ from pallasc.specs.bundle.signature import (
     parse_signatures,
 )
 from pallasc.specs.bundle.source import Source, open_source
-from pallasc.specs.canonical import canonical_json
+from pallasc.specs.canonical import canonical_json, variant_id
 from pallasc.specs.gpus import DEFAULT_MODELS
-from pallasc.specs.spec import variant_id
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar
 

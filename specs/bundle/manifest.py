@@ -43,8 +43,7 @@ from typing import NamedTuple
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import array_text
 from pallasc.specs.bundle.format import CONTENT_SCHEMA, MAX_COUNT
-from pallasc.specs.canonical import canonical_json
-from pallasc.specs.spec import variant_id
+from pallasc.specs.canonical import canonical_json, variant_id
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Tuning, check_padding
 from pallasc.specs.untrusted_json import as_list, as_object, as_text, as_whole, fault, parse_json

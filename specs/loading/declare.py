@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from pallasc.errors import Location
 from pallasc.specs.entries import check_data_file, check_entry, parse_entry
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from pallasc.specs.tuning import Tune
 
 
-@dataclass(frozen=True, slots=True)
-class SpecFile:
+class SpecFile(Struct, frozen=True):
     """What a spec file gives to each of its kernels.
 
     Attributes:

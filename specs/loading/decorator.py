@@ -11,10 +11,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, FunctionType, MethodType
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import FixedLocator, Place

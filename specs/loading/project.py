@@ -11,8 +11,9 @@ own upwards.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import FixedLocator, Place

@@ -7,8 +7,9 @@ do, and build everything before anybody can count. Source of the events: YAML 1.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from pallasc.errors import Location, SpecError
 
@@ -29,8 +30,7 @@ _UNTAGGED = (None, "!")
 _CONTROL = ("StreamStartEvent", "StreamEndEvent", "DocumentEndEvent")
 
 
-@dataclass(slots=True, eq=False)
-class Node:
+class Node(Struct, eq=False):
     """A scalar, a list, or a mapping.
 
     Attributes:

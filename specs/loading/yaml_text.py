@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from pallasc.errors import Location, SpecError
 from pallasc.specs.fields import PathParts
@@ -60,8 +61,7 @@ _AMBIGUOUS = (
 )
 
 
-@dataclass(slots=True)
-class Document:
+class Document(Struct):
     """Plain data and the place of each value and each key in it.
 
     Attributes:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from pallasc.errors import Location
 from pallasc.specs.fields import PathParts
 
 
-@dataclass(frozen=True, slots=True)
-class TomlLines:
+class TomlLines(Struct, frozen=True):
     """Finds the lines of keys in a TOML file.
 
     Attributes:

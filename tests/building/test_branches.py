@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec import structs
 
 from pallasc.cache.format import ARTIFACTS, sha256
 from pallasc.cache.manifests import set_name
@@ -83,7 +84,7 @@ def first_round(make_project: Callable[[], Any]) -> Branches:
         before, after = (sha256(source(each).encode()) for each in (branch % 2, branch))
         assert before in manifest.files.values()
         files = {k: after if v == before else v for k, v in manifest.files.items()}
-        project.store.put_set(request, replace(manifest, files=files, read=after))
+        project.store.put_set(request, structs.replace(manifest, files=files, read=after))
     first = variants[:1]
     lock = update_lock(first, None, file=Path("l"), whole=True, store=project.store).lock
     ((name, entry),) = lock.variants.items()

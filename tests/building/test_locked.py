@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from pallasc.cache import format
 from pallasc.cache.inventory import Scan
@@ -278,7 +279,7 @@ def test_a_record_other_than_the_locked_one_is_refused(project: Any, lock: Lock)
             "with pallasc cache prune --all, or name another with --store or PALLASC_CACHE_DIR, "
             "and build again.",
         )
-        compiled = replace(result_of(lookup, variant), status="compiled")
+        compiled = structs.replace(result_of(lookup, variant), status="compiled")
         assert f"{name} is not deterministic: action key" in str(lookup.check(compiled))
         if manifests:
             remove(project.store, format.MANIFESTS)
@@ -303,7 +304,7 @@ def test_what_a_fresh_store_compiled_to_something_else_has_changed_sources(
     name, entry = next(iter(lock.variants.items()))
     old = replace(lock, variants={name: Entry("1" * 64, "0" * 64, entry.request)})
     lookup, variant = held_to(old, project, frozen=False)
-    compiled = replace(result_of(lookup, variant), status="compiled")
+    compiled = structs.replace(result_of(lookup, variant), status="compiled")
     assert "its sources have changed since it was locked." in str(lookup.check(compiled))
 
 

@@ -156,7 +156,7 @@ def test_what_a_kernel_sees_of_a_machine_is_no_reason_to_stay(
     ]
     assert len(manifests) == 2
     assert {why_not_portable(manifest) for manifest in manifests} == {""}
-    assert not any(str(tmp_path) in repr(manifest.body) for manifest in manifests)
+    assert not any(str(tmp_path) in repr(manifest.to_json()) for manifest in manifests)
 
 
 @pytest.mark.parametrize(

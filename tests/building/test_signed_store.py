@@ -195,7 +195,7 @@ def test_a_signed_manifest_leads_no_other_request_anywhere(kernels: Any) -> None
     double, triple = (request_key(variant, context) for variant in kernels.variants())
     ((_, manifest),) = kernels.store.sets(triple)
     target = set_name(double, manifest.read)
-    data, _ = format.encode("manifest", target, manifest.body)
+    data, _ = format.encode("manifest", target, manifest.to_json())
     kernels.store.path("man", target).write_bytes(data)
     wrong = kernels.build()
     assert wrong.results[0].action_key == wrong.results[1].action_key
@@ -313,7 +313,7 @@ def test_a_forged_manifest_is_a_miss_or_the_truth(
 ) -> None:
     project, action = doubling[0].copy(tmp_path), doubling[1]
     for path in (project.store.folder / "man").glob("*/*"):
-        body = {**project.store.find_manifest(path.name).body, **change}
+        body = {**project.store.find_manifest(path.name).to_json(), **change}
         path.write_bytes(format.encode("manifest", path.name, body)[0])
     report = project.build(compile=False, explain=True)
     assert statuses(report) in (["missing"], ["hit"])

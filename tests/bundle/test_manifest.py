@@ -19,7 +19,7 @@ from pallasc.specs.bundle.manifest import (
     entry_key,
     pack_entries,
 )
-from pallasc.specs.spec import variant_id
+from pallasc.specs.canonical import variant_id
 from pallasc.specs.templates import Scalar
 
 NAMES = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=6)

@@ -191,10 +191,10 @@ def test_a_store_takes_only_signed_manifests_where_that_is_required(tmp_path: Pa
     store.put_manifest(NAME, Manifest(**BODY))
     found = store.get_manifest(NAME)
     assert found is not None
-    assert {**BODY, "signed": found.signed} == found.body
+    assert {**BODY, "signed": found.signed} == found.to_json()
     assert Store(tmp_path / "store").get_manifest(NAME) == found
     signed = store.path("man", NAME).read_bytes()
-    assert format.decode("manifest", NAME, signed)[0] == found.body
+    assert format.decode("manifest", NAME, signed)[0] == found
 
 
 def test_a_manifest_that_was_signed_for_another_request_is_not_believed(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_manifest_that_was_signed_for_another_request_is_not_believed(tmp_path
     place = store.path("man", OTHER)
     place.parent.mkdir(parents=True)
     assert found is not None
-    place.write_bytes(format.encode("manifest", OTHER, found.body)[0])
+    place.write_bytes(format.encode("manifest", OTHER, found.to_json())[0])
     assert store.find_manifest(OTHER) == found
     assert store.get_manifest(OTHER) is None
 

@@ -82,7 +82,7 @@ GOOD = "[1.0, 1, 1, 1, 1.0, 1.0]"
 
 @pytest.mark.parametrize(
     "line",
-    ["", "[", "7", "null", "[1, 2]", GOOD.replace("1.0", "1e300"), GOOD.replace(" 1,", " -1,"),
+    ["", "[", "7", "null", GOOD.replace("1.0", "1e300"), GOOD.replace(" 1,", " -1,"),
      GOOD.replace(" 1,", " true,"), GOOD.replace(" 1,", f" {2**63},"), GOOD.replace("1.0", "NaN"),
      GOOD.replace("1.0", '"5"'), GOOD.replace("1.0", "-1"), f"[{GOOD}]", "[" * 9000],
 )  # fmt: skip

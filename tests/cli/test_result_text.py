@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pallasc.cli.render.result_text import artifact_facts, counter, failure_lines, result_line
 from pallasc.cli.terminal.screen import width

@@ -139,7 +139,7 @@ def of_manifest(**values: Any) -> Callable[[Compiled], Compiled]:
 
 def resealed(reply: Compiled, **values: Any) -> Compiled:
     """Return a reply whose manifest has other sources, and the digest of these."""
-    manifest = manifest_from_json({**(reply.manifest or {}), **values})
+    manifest = manifest_from_json("0" * 64, {**(reply.manifest or {}), **values})
     sealed = joined(manifest, manifest)
     assert sealed is not None
     return replace(reply, manifest={**(reply.manifest or {}), **values, "read": sealed.read})

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles, compare
 from pallasc.compiler.references.reference_worker import kernel_call, run_reference

@@ -14,7 +14,7 @@ import site
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -271,7 +271,7 @@ class World:
             variant, digests = self.variant(), DIGESTS
             identity = toolchain_identity(self.toolchain(), digests.digest)
             context = Context(identity, key_variables(environment), digests)
-            known = {name for field in fields(Manifest) if (name := field.name) != "body"}
+            known = {*Manifest.__struct_fields__}
             held = {name: value for name, value in (manifest or {}).items() if name in known}
             changes = CurrentSources(place_of(variant), digests).changes(Manifest(**held))
             answers = Answers(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from pallasc.errors import Location
 from pallasc.specs.arrays import ArraySpec
@@ -64,18 +65,21 @@ def text(variant: Variant) -> str:
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_request_changes_with(change: dict[str, Any]) -> None:
-    assert text(replace(BASE, **change)) != text(BASE)
+    assert text(structs.replace(BASE, **change)) != text(BASE)
 
 
 @pytest.mark.parametrize("change", KEEPS.values(), ids=KEEPS)
 def test_request_does_not_change_with(change: dict[str, Any]) -> None:
-    assert text(replace(BASE, **change)) == text(BASE)
+    assert text(structs.replace(BASE, **change)) == text(BASE)
 
 
 def test_id_names_kernel_parameters_and_model() -> None:
     assert BASE.id == "double[m=8,kind=fast]@h100-sxm"
-    assert replace(BASE, params=()).id == "double@h100-sxm"
-    assert replace(BASE, params=(("a", None), ("b", True))).id == "double[a=null,b=true]@h100-sxm"
+    assert structs.replace(BASE, params=()).id == "double@h100-sxm"
+    assert (
+        structs.replace(BASE, params=(("a", None), ("b", True))).id
+        == "double[a=null,b=true]@h100-sxm"
+    )
 
 
 def test_arrays_are_listed_with_their_paths() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Mapping
 
-from pallasc.specs.canonical import canonical_text
-from pallasc.specs.spec import variant_id
+from pallasc.specs.canonical import canonical_text, variant_id
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Tune
 from pallasc.tuning.results import Results, Start, line_of, parse_results

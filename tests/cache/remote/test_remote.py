@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import variants
+from msgspec import structs
 from variants import (
     NAMESPACE,
     accept_all,
@@ -68,7 +69,7 @@ def test_only_accepted_manifests_arrive_and_the_newest_that_fits_counts(
     def put_set(version: int) -> str:
         manifest = store.get_manifest(put(store, 7, version))
         assert manifest is not None
-        return store.put_set(request_key(7), replace(manifest, read=f"{version:064x}"))
+        return store.put_set(request_key(7), structs.replace(manifest, read=f"{version:064x}"))
 
     names = [put_set(version) for version in range(5)]
     for name in names:

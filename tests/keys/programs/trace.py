@@ -11,7 +11,8 @@ import os
 import site
 import sys
 import tempfile
-from dataclasses import asdict
+
+from msgspec import structs
 
 from pallasc.compiler.inputs import imports, isolation
 from pallasc.compiler.toolchain import modules
@@ -46,5 +47,5 @@ for variant in variants:
     read = entry_sources(variant, named_entries(variant))
     manifest = make_manifest("0" * 64, read, FileDigests())
     unsaid = {name: sorted(getattr(read, name)) for name in ("unknown", "unseen", "altered")}
-    found[variant.name] = {**asdict(manifest), **unsaid}
+    found[variant.name] = {**structs.asdict(manifest), **unsaid}
 print(json.dumps(found))
