@@ -163,10 +163,10 @@ def encode(kind: str, name: str, body: Mapping[str, object]) -> tuple[bytes, str
     return _header(kind, name, digest) + data, digest
 
 
-def decode(kind: str, name: str, data: bytes) -> tuple[Any, str]:
+def decode(kind: str, name: str, data: bytes, form: Any = None) -> tuple[Any, str]:
     """Return a record's body and its digest.
 
-    The body is a `StoredRecord`, a `Manifest`, or a dict, by the kind.
+    The body is of the type `form`, by default a `StoredRecord` or a `Manifest`, by the kind.
 
     Raises:
         CorruptError: if `data` is not byte for byte the record `name` of this kind and version.
@@ -177,7 +177,7 @@ def decode(kind: str, name: str, data: bytes) -> tuple[Any, str]:
     if data[:start] != _header(kind, name, digest):
         raise CorruptError(f"{kind} {name}: {_fault(kind, name, data, digest)}")
     try:
-        return _parsed(text, _FORMS.get(kind, dict)), digest
+        return _parsed(text, form or _FORMS[kind]), digest
     except (ValueError, RecursionError) as error:
         fault = str(error)[:_LONGEST_ERROR]
         raise CorruptError(f"{kind} {name}: its body is not valid: {fault}") from error

@@ -4,7 +4,7 @@ The facts about each record and manifest are kept in the index, so that thousand
 read and parsed for each command. The index is never the truth: a row counts only while its file has
 the same inode, time, and size, and an index that is damaged or missing is made again.
 
-    index = { "facts": { pack SP area SP name: [stamp, facts] } }   a record of kind `index`
+    index = { "facts": { pack SP area SP name: stamp, facts } }   a record of kind `index`
     stamp = inode SP mtime_ns SP bytes          "" in a pack, whose name decides
     facts = { "blobs": [digest] } | { "action", "about", "lines": bool }
 
@@ -23,11 +23,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec import Struct, to_builtins
+
 from pallasc.cache import files, format
 from pallasc.cache.files import Identity
 from pallasc.cache.folders import Folders, RefusedError, is_shard
 from pallasc.cache.format import ARTIFACTS, BLOBS, GONE, KINDS, MANIFESTS, PACKS
-from pallasc.cache.manifests import About
+from pallasc.cache.manifests import About, AboutJson, Digest, DigestOrNone
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
 
@@ -177,15 +179,28 @@ class Scan:
             return None
 
 
+class Facts(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """Facts about a record, its blobs, or about a manifest."""
+
+    blobs: tuple[Digest, ...] = ()
+    action: DigestOrNone = ""
+    about: AboutJson | None = None
+    lines: bool = False
+
+
+class _StoredIndex(Struct, forbid_unknown_fields=True):
+    facts: dict[str, tuple[str, Facts]]
+
+
 class _Index:
     """Facts about records and manifests that were read before, by `pack area name`."""
 
     def __init__(self, folders: Folders) -> None:
         self._folders = folders
         self._known = _load(folders)
-        self._used: dict[str, list[Any]] = {}
+        self._used: dict[str, tuple[str, Facts]] = {}
 
-    def get(self, pack: str, area: str, name: str, stamp: str) -> Any:
+    def get(self, pack: str, area: str, name: str, stamp: str) -> Facts | None:
         """Return the facts about a file, None if they are unknown or from another file."""
         place = f"{pack} {area} {name}"
         row = self._known.get(place)
@@ -194,19 +209,19 @@ class _Index:
         self._used[place] = row
         return row[1]
 
-    def add(self, pack: str, area: str, name: str, stamp: str, facts: Any) -> None:
+    def add(self, pack: str, area: str, name: str, stamp: str, facts: Facts) -> None:
         """Remember the facts about a file."""
-        self._used[f"{pack} {area} {name}"] = [stamp, facts]
+        self._used[f"{pack} {area} {name}"] = stamp, facts
 
     def save(self) -> None:
         """Write the facts that were asked for or added, if they differ from those on disk."""
         if self._used != self._known:
-            data, _ = format.encode(format.INDEX, _NAME, {"facts": self._used})
+            data, _ = format.encode(format.INDEX, _NAME, to_builtins(_StoredIndex(self._used)))
             with contextlib.suppress(OSError), files.temporary(self._folders, data) as place:
                 self._folders.rename(place, INDEX)
 
 
-def _load(folders: Folders) -> dict[str, list[Any]]:
+def _load(folders: Folders) -> dict[str, tuple[str, Facts]]:
     with contextlib.suppress(OSError, CorruptError):
         file = files.read(folders, INDEX, limit_bytes=format.MAX_RECORD_BYTES)
         if file is not None and not file.fault:
@@ -214,43 +229,22 @@ def _load(folders: Folders) -> dict[str, list[Any]]:
     return {}
 
 
-def decode_index(data: bytes) -> dict[str, list[Any]]:
+def decode_index(data: bytes) -> dict[str, tuple[str, Facts]]:
     """Return stamp and facts of each file in the bytes of the index.
 
     Raises:
         CorruptError: they are not an index.
     """
-    body: dict[str, Any] = format.decode(format.INDEX, _NAME, data)[0]
-    try:
-        for place, (_, facts) in body["facts"].items():
-            _check_facts(place.split(" ")[1], facts)
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise CorruptError("not an index of a store") from error
-    facts_by_place: dict[str, list[Any]] = body["facts"]
-    return facts_by_place
+    body: _StoredIndex = format.decode(format.INDEX, _NAME, data, _StoredIndex)[0]
+    return body.facts
 
 
-def facts_of(area: str, body: Any) -> dict[str, Any]:
+def facts_of(area: str, body: Any) -> Facts:
     """Return the facts about a record or a manifest."""
     if area == ARTIFACTS:
-        return {"blobs": sorted({blob["digest"] for blob in body["blobs"].values()})}
+        return Facts(blobs=tuple(sorted({blob["digest"] for blob in body["blobs"].values()})))
     about = body.about if len(json.dumps(body.about)) <= _LONGEST_ABOUT else None
-    return {"action": body.action, "about": about, "lines": bool(body.lines)}
-
-
-def _check_facts(area: str, facts: dict[str, Any]) -> None:
-    """Check the form of facts.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is wrong.
-    """
-    if area == ARTIFACTS:
-        sound = all(map(format.is_name, facts["blobs"]))
-    else:
-        action, has_lines, _ = facts["action"], facts["lines"], facts["about"]
-        sound = type(has_lines) is bool and (action == "" or format.is_name(action))
-    if not sound:
-        raise ValueError("not facts of a store")
+    return Facts(action=body.action, about=about, lines=bool(body.lines))
 
 
 def take_inventory(store: Store, *, repair: bool = False) -> Inventory:
@@ -312,13 +306,14 @@ class _Reader:
             if packed is None or opened is None:  # it may hold anything
                 raise OSError("it is damaged")
             for area in (ARTIFACTS, MANIFESTS):
-                known = {n: self._index.get(digest, area, n, "") for n in opened.names(area)}
-                if None in known.values():
+                names = opened.names(area)
+                known = [f for n in names if (f := self._index.get(digest, area, n, ""))]
+                if len(known) < len(names):
                     for name, data in packed.read_all(opened, area):
                         with contextlib.suppress(CorruptError):  # it is a miss when it is used
                             self._learn(digest, area, name, identity, data)
                 else:
-                    for name, facts in known.items():
+                    for name, facts in zip(names, known, strict=True):
                         self._add(area, name, identity, facts, digest)
             keys = frozenset(opened.names(ARTIFACTS))
             self._found.packs.append(PackFile(digest, identity, keys))
@@ -337,13 +332,13 @@ class _Reader:
         self._index.add(pack, area, name, "" if pack else " ".join(map(str, identity)), facts)
         self._add(area, name, identity, facts, pack)
 
-    def _add(self, area: str, name: str, identity: Identity, facts: Any, pack: str = "") -> None:
+    def _add(self, area: str, name: str, identity: Identity, facts: Facts, pack: str = "") -> None:
         if area == ARTIFACTS:
-            record = RecordFile(name, identity, tuple(facts["blobs"]), pack)
+            record = RecordFile(name, identity, facts.blobs, pack)
             self._found.records.setdefault(name, record)
         else:
-            about = About.from_json(facts["about"])
-            manifest = ManifestFile(name, identity, facts["action"], about, facts["lines"], pack)
+            about = About.from_json(facts.about)
+            manifest = ManifestFile(name, identity, facts.action, about, facts.lines, pack)
             self._found.manifests.setdefault(name, manifest)
 
 

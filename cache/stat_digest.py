@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import convert
+from msgspec import Struct, to_builtins
 
 from pallasc.cache import files, format
 from pallasc.cache.folders import Folders
-from pallasc.cache.manifests import Signatures
+from pallasc.cache.manifests import Digest, Signatures
 from pallasc.errors import CorruptError, ToolError
 
 if TYPE_CHECKING:
@@ -41,6 +41,14 @@ _NAME = format.sha256(b"pallasc file digests")
 
 Signature = tuple[int, int, int, int]
 """Size in bytes, modification time and change time in ns, inode."""
+
+Hashed = tuple[int, int, int, int, Digest]
+"""The signature of a file, and its SHA-256."""
+
+
+class _StoredDigests(Struct, forbid_unknown_fields=True):
+    files: dict[str, Hashed]
+    signed: Signatures = ()
 
 
 class FileDigests:
@@ -64,9 +72,9 @@ class FileDigests:
             self._folders = Folders(Path(store_root).absolute() / format.FOLDER)
         self._now_ns = now_ns
         self._trust = trust
-        self._hashed: dict[str, tuple[Signature, str]] = {}
+        self._hashed: dict[str, Hashed] = {}
         self._lasting: set[str] = set()
-        self._remembered: dict[str, tuple[Signature, str]] | None = None
+        self._remembered: dict[str, Hashed] | None = None
         self._changed = False
         self._lock = threading.Lock()
         self.hashed = 0
@@ -83,9 +91,9 @@ class FileDigests:
         try:
             signature = _signature(_stat(place))
             held = self._hashed.get(place) or self._recall(place)
-            if held is not None and held[0] == signature:
+            if held is not None and held[:4] == signature:
                 self._hashed[place] = held
-                return held[1]
+                return held[4]
             return self._hash(place)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
@@ -136,8 +144,7 @@ class FileDigests:
         entries = _load(self._folders, self._trust) | own
         if len(entries) > MAX_FILES:
             entries = own
-        listed = {place: [*signature, digest] for place, (signature, digest) in entries.items()}
-        body: dict[str, object] = {"files": listed}
+        body: dict[str, object] = {"files": entries}
         if self._trust is not None:
             body = self._trust.signed(format.STAT, _NAME, body)
         data, _ = format.encode(format.STAT, _NAME, body)
@@ -149,7 +156,7 @@ class FileDigests:
         self._changed = False
         return True
 
-    def _recall(self, place: str) -> tuple[Signature, str] | None:
+    def _recall(self, place: str) -> Hashed | None:
         if self._remembered is None:
             self._remembered = {} if self._folders is None else _load(self._folders, self._trust)
         held = self._remembered.get(place)
@@ -170,7 +177,7 @@ class FileDigests:
         raise OSError(f"it changed {_ATTEMPTS} times while it was read")
 
     def _learn(self, place: str, signature: Signature, digest: str, began_ns: int) -> None:
-        self._hashed[place] = (signature, digest)
+        self._hashed[place] = (*signature, digest)
         self._lasting.discard(place)
         if max(signature[1], signature[2]) + YOUNG_NS < began_ns:
             self._lasting.add(place)
@@ -242,7 +249,7 @@ def _hash_file(place: str) -> tuple[Signature, str, Signature]:
         return _signature(status), digest, _signature(os.fstat(descriptor))
 
 
-def _load(folders: Folders, trust: Trust | None) -> dict[str, tuple[Signature, str]]:
+def _load(folders: Folders, trust: Trust | None) -> dict[str, Hashed]:
     """Return the remembered digests; none if the file is missing or not signed by a trusted key."""
     with contextlib.suppress(OSError, CorruptError):
         file = files.read(folders, PLACE, limit_bytes=format.MAX_RECORD_BYTES)
@@ -251,28 +258,13 @@ def _load(folders: Folders, trust: Trust | None) -> dict[str, tuple[Signature, s
     return {}
 
 
-def decode(data: bytes, trust: Trust | None = None) -> dict[str, tuple[Signature, str]]:
+def decode(data: bytes, trust: Trust | None = None) -> dict[str, Hashed]:
     """Return the digests in the bytes of `stat/digests`.
 
     Raises:
         CorruptError: if they are not such a record, or one that is not to be believed.
     """
-    body, _ = format.decode(format.STAT, _NAME, data)
-    entries: dict[str, tuple[Signature, str]] = {}
-    listed = body.get("files")
-    try:
-        if not body.keys() <= {"files", "signed"}:
-            raise ValueError("unknown fields")
-        convert(body.get("signed", []), Signatures)
-        if not isinstance(listed, dict):
-            raise ValueError("no files")
-        for place, (size, mtime_ns, ctime_ns, inode, digest) in listed.items():
-            signature = (size, mtime_ns, ctime_ns, inode)
-            if not type(size) is type(mtime_ns) is type(ctime_ns) is type(inode) is int:
-                raise ValueError(f"{place[:200]!r} has no size and times")
-            entries[place] = (signature, format.check_name(digest))
-    except (TypeError, ValueError) as error:
-        raise CorruptError(f"{format.STAT}: not a list of files and digests: {error}") from error
-    if trust is not None and trust.strict and not trust.vouches(format.STAT, _NAME, body):
-        raise CorruptError(f"{format.STAT}: not signed by a trusted key")
-    return entries
+    body: _StoredDigests = format.decode(format.STAT, _NAME, data, _StoredDigests)[0]
+    if trust is None or not trust.strict or trust.vouches(format.STAT, _NAME, to_builtins(body)):
+        return body.files
+    raise CorruptError(f"{format.STAT}: not signed by a trusted key")

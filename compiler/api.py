@@ -7,7 +7,6 @@ import dataclasses
 import os
 import re
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -27,7 +26,6 @@ from pallasc.cache.store import Store, default_root
 from pallasc.cache.uses import Session
 from pallasc.compiler.inputs.lookup import stored_artifact
 from pallasc.compiler.lowering.entry import BuiltNode, Node, import_entry, import_function, is_node
-from pallasc.compiler.lowering.resources import Reports
 from pallasc.compiler.toolchain.setup import Context, Setup, prepare
 from pallasc.errors import PallascError, SpecError, ToolError
 from pallasc.specs.arrays import ArraySpec, check_size, looks_like_array, resolve_array
@@ -42,8 +40,8 @@ from pallasc.specs.spelling import an, show
 from pallasc.specs.targets import resolve_target
 
 if TYPE_CHECKING:
-    from pallasc.compiler.lowering.compile import Job, Tools
-    from pallasc.compiler.lowering.resources import Reports
+    from pallasc.compiler.lowering.compile import Tools
+    from pallasc.compiler.lowering.lower import Job
     from pallasc.compiler.workers.xla_process import XlaProcess
 
 
@@ -121,7 +119,8 @@ def _setup(ptxas: Path | None) -> Setup:
 
 
 def _compile_here(call: _Call, ptxas: Path | None, store: Store | None) -> Artifact:
-    from pallasc.compiler.lowering.compile import Job, Tools, compile_job, lower_job
+    from pallasc.compiler.lowering.compile import Tools, compile_job, lower_job
+    from pallasc.compiler.lowering.lower import Job
 
     setup = _setup(ptxas)
     # `JAX_PLATFORMS` is not set: the process may use devices of its own.
@@ -164,14 +163,12 @@ def _with_xla(action: Callable[[Tools], T], tools: Tools, setup: Setup, target: 
 
     ptxas = setup.toolchain.ptxas
     if ptxas not in _other_assemblers and not (hide_nvjitlink() or other_library(setup.toolkit)):
-        reports = _reports(ptxas)
         try:
-            with first_on_path(reports.folder, setup.toolkit / "bin"):
-                return action(replace(tools, reports=reports))
+            with first_on_path(setup.toolkit / "bin"):
+                return action(tools)
         except OtherAssemblerError:
             _other_assemblers.add(ptxas)
-    process = _process(setup, target)
-    return action(replace(tools, reports=process.reports, process=process))
+    return action(replace(tools, process=_process(setup, target)))
 
 
 _other_assemblers: set[Path] = set()
@@ -192,16 +189,6 @@ def _process(setup: Setup, target: Target) -> XlaProcess:
             process = _processes[key] = XlaProcess(setup)
             atexit.register(process.close)
     return process
-
-
-@cache
-def _reports(ptxas: Path) -> Reports:
-    """Return the collector of the assembler's reports in this process."""
-    from pallasc.compiler.lowering.resources import Reports
-
-    folder = tempfile.TemporaryDirectory(prefix="pallasc-ptxas-")
-    atexit.register(folder.cleanup)
-    return Reports(ptxas, Path(folder.name))
 
 
 @cache

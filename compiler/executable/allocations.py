@@ -1,13 +1,13 @@
 """The buffers of a plan and places in them, from the allocations of an XLA executable.
 
 `BufferAllocationProto` (`xla/service/buffer_assignment.proto`): parameters, outputs, constants and
-temporaries. Dropped are thread-local allocations (scalars inside reductions) and whatever no step
-refers to, such as the tables of addresses of tuples and constants that were folded into kernels.
+temporaries. Thread-local allocations (scalars inside reductions) are dropped, and so are those that
+no step uses, such as address tables of tuples and constants that were folded into kernels.
 
-A constant's bytes come from a `LiteralProto` (`xla/xla_data.proto`), which holds its elements in
-the order of its shape's layout, each element type in a field of its own: numbers for 32 and 64
+A constant's bytes come from a `LiteralProto` (`xla/xla_data.proto`), which has its elements in the
+order of its shape's layout, with a separate field for each element type: numbers for 32 and 64
 bits, bytes for the rest. Elements of one, two and four bits take a byte each there; in device
-memory a byte holds several, the first in its lowest bits (`PackIntN` in `xla/util.h`).
+memory a byte contains several, the first in its lowest bits (`PackIntN` in `xla/util.h`).
 """
 
 from __future__ import annotations
@@ -17,22 +17,23 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pallasc.compiler.executable.serialized import submessages
 from pallasc.errors import CompileError
 from pallasc.specs.artifacts.plan import Buffer, Role
 
 _TUPLE = 13
-_SHARED_COLOURS = (1, 7)
+_SHARED_COLORS = (1, 7)
 """`MemorySpaceColor` of symmetric memory (JAX 0.10) and of adjacent memory (JAX 0.12)."""
 _ROLES: tuple[Role, ...] = ("input", "output", "constant", "temporary")
 
-# Where a thunk carries other thunks whose allocations have numbers of their own.
+# Fields of thunks with inner thunks, whose allocations are numbered separately.
 _OWN_NUMBERS = {
     "DynamicSlice": ("embedded_thunk", "fake_allocations"),
     "DynamicSliceFusion": ("embedded_thunks", "slice_allocations"),
 }
 
 Places = Mapping[int, tuple[int, int]]
-"""Where slices point: allocation index -> (buffer, byte offset of the allocation in it)."""
+"""Positions of allocations: allocation index -> (buffer, byte offset in it)."""
 
 
 def number_buffers(
@@ -40,8 +41,8 @@ def number_buffers(
 ) -> tuple[list[Buffer], dict[int, tuple[int, int]]]:
     """Number the allocations: parameters in order, then outputs, constants, temporaries.
 
-    Over several devices, memory that peers can reach has a colour of its own; which arrays need it
-    is told again with each kernel.
+    Over several devices, memory that peers can access has a separate color; each kernel lists the
+    arrays that need it.
 
     Raises:
         CompileError: the allocations contradict each other.
@@ -64,19 +65,19 @@ def number_buffers(
         key=order,
     )
     for allocation in ordered:
-        _check(allocation, colours=_SHARED_COLOURS if ranks > 1 else ())
+        _check(allocation, colors=_SHARED_COLORS if ranks > 1 else ())
     buffers = [Buffer(_ROLES[order(item)[0]], item.size) for item in ordered]
     return buffers, {item.index: (number, 0) for number, item in enumerate(ordered)}
 
 
-def _check(allocation: Any, colours: Sequence[int]) -> None:
+def _check(allocation: Any, colors: Sequence[int]) -> None:
     if allocation.size < 0:
         raise CompileError(f"allocation {allocation.index} has {allocation.size} bytes")
     if allocation.is_thread_local:
         raise CompileError(f"a step uses allocation {allocation.index}, which is thread-local")
     if allocation.parameter_shape_index:
         raise CompileError(f"parameter {allocation.parameter_number} of the executable is a tuple")
-    if allocation.color and allocation.color not in colours:
+    if allocation.color and allocation.color not in colors:
         raise CompileError(
             f"allocation {allocation.index} lies in memory space {allocation.color}, "
             "not in the device's own memory"
@@ -89,10 +90,8 @@ def _slices(message: Any) -> Iterator[int]:
     if name == "Slice":
         yield message.buffer_allocation_index
         return
-    for descriptor, value in message.ListFields():
-        if descriptor.message_type is None or descriptor.name in _OWN_NUMBERS.get(name, ()):
-            continue
-        for inner in value if hasattr(value, "add") else [value]:
+    for field, inner in submessages(message):
+        if field not in _OWN_NUMBERS.get(name, ()):
             yield from _slices(inner)
 
 
@@ -100,7 +99,7 @@ def output_allocations(executable: Any) -> list[int]:
     """Return the allocation of each output leaf.
 
     Raises:
-        CompileError: the executable does not say where an output lies.
+        CompileError: the executable has no place for an output.
     """
     places = {
         tuple(entry.shape_index.indexes): entry.output_info.allocation_index
@@ -131,11 +130,11 @@ def constant_bytes(executable: Any, places: Places, buffers: list[Buffer]) -> di
     for constant in executable.constants:
         if constant.allocation_index in places:
             number, _ = places[constant.allocation_index]
+            contents[number] = bytes(constant.content.data)
             # XLA leaves the content out where the literal in the HLO module has it.
-            name = constant.symbol_name.removeprefix("buffer_for_")
-            data = bytes(constant.content.data)
-            has_literal = not data and name in literals
-            contents[number] = literal_bytes(literals[name]) if has_literal else data
+            literal = literals.get(constant.symbol_name.removeprefix("buffer_for_"))
+            if literal is not None and not contents[number]:
+                contents[number] = literal_bytes(literal)
     for number, buffer in enumerate(buffers):
         if buffer.role != "constant":
             continue
@@ -244,12 +243,12 @@ def _constant_start(shape: Any, size: int, offsets: Sequence[Any]) -> int:
 def fusion_places(body: Any, places: Places, rounds: Sequence[int]) -> Places | None:
     """Return the places of the slices that a `DynamicSliceFusionThunk` (from JAX 0.11 on) runs on.
 
-    Inner allocation i is slice i, first those of parameters, then those of results; several slices
-    may be of one buffer.
+    Inner allocation i is slice i: slices of parameters first, then slices of results. Several may
+    be of one buffer.
 
     Args:
         body: the thunk.
-        places: those of the allocations around it.
+        places: the places of the allocations around it.
         rounds: the numbers of the rounds of the loops around it, the innermost last.
 
     Returns:

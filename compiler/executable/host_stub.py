@@ -3,8 +3,8 @@
 XLA launches a Mosaic kernel by calling straight-line host code that builds tensor maps and calls a
 few symbols of Mosaic's runtime (`jaxlib/mosaic/gpu/runtime.cc`, `launch_lowering.cc`,
 `launch_context.py` in JAX's sources). Here that code is loaded with LLVM's MCJIT, the symbols are
-bound to Python functions, and the buffers are sentinel addresses that lie 2^40 bytes apart, so that
-every pointer that comes back says which buffer it points into and where.
+bound to Python functions, and the buffers are sentinel addresses 2^40 bytes apart, so every pointer
+that comes back shows its buffer and offset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pallasc.errors import CompileError
 from pallasc.specs.artifacts.elf import parse_elf
 
 MOST_SENTINELS = 4095
-"""The most that `_refuse_addresses` can tell from other data."""
+"""The most that `_refuse_addresses` can distinguish from other data."""
 
 _SPACING = 1 << 40
 _MAP_BYTES = 128
@@ -69,7 +69,7 @@ class Recorded:
 
 
 class Launcher(Enum):
-    """How the host function launches, which is what tells Mosaic's versions apart.
+    """How the host function launches, which differs between Mosaic's versions.
 
     `SPEC`: `(spec, buffers)` calls `mosaic_gpu_build_kernel_spec` (version 4). `PDL` and `PLAIN`:
     `(function, stream, buffers)` calls `mosaic_gpu_launch_kernel` with (version 3) and without
@@ -117,7 +117,7 @@ class HostObject:
         self._maps: list[TiledMap] = []
         self._launches: list[Recorded] = []
         self._cubins: list[bytes] = []
-        self._functions: list[tuple[str, int, int]] = []
+        self._functions: list[tuple[str, int]] = []
         self._errors: list[BaseException] = []
 
     def __enter__(self) -> HostObject:
@@ -134,11 +134,11 @@ class HostObject:
         del self._engine, self._callbacks
         _LOCK.release()
 
-    def init(self, name: str) -> tuple[str, bytes, int, int]:
+    def init(self, name: str) -> tuple[str, bytes, int]:
         """Run the init function `(module**, function**)` of a version 1 kernel.
 
         Returns:
-            The kernel's name, its cubin, the bytes of dynamic shared memory, the cluster size.
+            The kernel's name, its cubin, and the bytes of dynamic shared memory.
         """
         slots = [(ctypes.c_void_p * 1)() for _ in range(2)]
         self._call(name, [ctypes.addressof(slot) for slot in slots])
@@ -146,8 +146,8 @@ class HostObject:
             raise CompileError(
                 f"{name} loads {len(self._cubins)} modules and {len(self._functions)} functions"
             )
-        kernel, smem_bytes, cluster_size = self._functions[0]
-        return kernel, self._cubins[0], smem_bytes, cluster_size
+        kernel, smem_bytes = self._functions[0]
+        return kernel, self._cubins[0], smem_bytes
 
     def launch(
         self,
@@ -167,10 +167,10 @@ class HostObject:
                 on the device is sentinel number `buffers`.
 
         Raises:
-            CompileError: it does not launch exactly once, or passes what is not understood.
+            CompileError: it does not launch exactly once, or passes an unknown kind of argument.
         """
         self._parameter_sizes = parameter_sizes
-        # Behind the buffers come the table of peers on the device and the one on the host.
+        # After the buffers: the table of peers on the device, and the table on the host.
         table = (ctypes.c_uint64 * len(peer_table))(*peer_table)
         tables = [sentinel(buffers), ctypes.addressof(table)] if peer_table else [None, None]
         pointers = (_PTR * (buffers + 2))(*[sentinel(i) for i in range(buffers)], *tables)
@@ -302,7 +302,7 @@ class HostObject:
         return Argument(data=data, maps=tuple(maps))
 
     def _module_load(self, cubin: int) -> int:
-        # Only the address is passed; the cubin lies in the object's read-only data.
+        # Only the address is passed; the cubin is in the object's read-only data.
         start = self._object_file.find(ctypes.string_at(cubin, 64))
         if start < 0:
             raise CompileError("the host object loads a cubin that it does not contain")
@@ -310,8 +310,8 @@ class HostObject:
         self._cubins.append(embedded[: parse_elf(embedded).size])
         return 1
 
-    def _get_function(self, _module: int, name: int, smem: int, cluster: int) -> int:
-        self._functions.append((ctypes.string_at(name).decode(), smem, cluster))
+    def _get_function(self, _module: int, name: int, smem_bytes: int, _cluster: int) -> int:
+        self._functions.append((ctypes.string_at(name).decode(), smem_bytes))
         return 2
 
 

@@ -1,7 +1,7 @@
 """A Mosaic kernel in an executable: its cubin, its name, and the launch that its host code makes.
 
 `MosaicGpuKernelProto` (jaxlib/mosaic/gpu/mosaic_gpu.proto) has a version. Each tested version has
-an adapter, and any other is refused:
+an adapter, and any other is rejected:
 
 ======= ============ ========================================================================
 version JAX          where things are
@@ -84,7 +84,6 @@ class MosaicKernel:
     name: str
     cubin: bytes
     launch: Recorded
-    cluster_size: int
     uses_nvshmem: bool
     uses_multimem: bool
 
@@ -114,10 +113,9 @@ def read_mosaic_kernel(state: bytes, *, buffers: int, ranks: int = 1) -> MosaicK
         )
     with HostObject(proto.object_file, launcher) as host:
         if proto.version == 1:
-            name, cubin, smem, cluster = host.init(proto.init_func_name)
+            name, cubin, smem = host.init(proto.init_func_name)
         else:
-            name, cubin = proto.kernel_name, proto.gpu_binary
-            smem, cluster = proto.smem_bytes, proto.cluster_size
+            name, cubin, smem = proto.kernel_name, proto.gpu_binary, proto.smem_bytes
         kernels = parse_cubin(cubin).kernels
         if name not in kernels:
             names = ", ".join(kernels) or "none"
@@ -134,7 +132,6 @@ def read_mosaic_kernel(state: bytes, *, buffers: int, ranks: int = 1) -> MosaicK
         name=name,
         cubin=cubin,
         launch=launch,
-        cluster_size=max(1, cluster),
         uses_nvshmem=proto.is_nvshmem_used,
         uses_multimem=proto.is_multimem_used,
     )

@@ -21,6 +21,7 @@ not checked: the bytes come from the same process, and the protobufs are checked
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -41,7 +42,7 @@ def parse_executable(data: bytes) -> Any:
     """Return the `GpuExecutableProto` inside the serialized executable `data`.
 
     Raises:
-        CompileError: the bytes are not laid out as those of the supported JAX versions.
+        CompileError: the supported JAX versions do not lay out bytes like this.
     """
     from google.protobuf.message import DecodeError
 
@@ -82,8 +83,6 @@ def _read_split(data: bytes, name: str) -> Any:
 
 def _override(message: Any, path: Any, value: bytes) -> None:
     """Set the field that `path` leads to, adding the messages on the way."""
-    if not path:
-        raise CompileError("the serialized executable overrides a field without saying which")
     *inner, last = path
     for part in inner:
         child = getattr(message, _name(message, part.field_number))
@@ -326,7 +325,7 @@ Field numbers as in the OpenXLA repository: `xla/service/gpu/gpu_executable.prot
 `dynamic_slice_thunk.proto`, `xla/service/{hlo,buffer_assignment,shaped_slice}.proto`,
 `xla/xla_data.proto`, `xla/stream_executor/{kernel_spec,launch_dim}.proto`,
 `xla/util/split_proto/split_proto.proto`, and `jaxlib/mosaic/gpu/mosaic_gpu.proto` in JAX's.
-Where two XLA versions give one number two meanings, the message is declared once for each.
+If two XLA versions give one number two meanings, the message is declared once for each.
 
 One line per message: `Name: field number type, ...`; `*` marks a repeated field. A field that is
 never read has type `bytes`, and floats are read as their bits. A test compares every line with the
@@ -345,17 +344,14 @@ _PACKAGE = "pallasc.xla"
 
 def fields() -> dict[str, list[tuple[str, int, str, bool]]]:
     """Return the schema as message name -> [(field name, number, type, repeated)]."""
-    result: dict[str, list[tuple[str, int, str, bool]]] = {}
-    for line in SCHEMA.replace("\\\n", "").strip().splitlines():
-        name, _, rest = line.partition(":")
-        if rest:
-            result[name] = [_field(text) for text in rest.split(",")]
-    return result
-
-
-def _field(text: str) -> tuple[str, int, str, bool]:
-    name, number, kind = text.split()
-    return name, int(number), kind.removeprefix("*"), kind.startswith("*")
+    lines = (line.partition(":") for line in SCHEMA.replace("\\\n", "").splitlines() if line)
+    return {
+        message: [
+            (name, int(number), kind, star == "*")
+            for name, number, star, kind in re.findall(r"(\w+) (\d+) (\*?)(\w+)", rest)
+        ]
+        for message, _, rest in lines
+    }
 
 
 @cache
@@ -400,17 +396,18 @@ def refuse_unknown_fields(message: Any, *, deep: bool = True) -> None:
             f"{message.DESCRIPTOR.name}",
             hint="Install a supported JAX version (`pallasc doctor` lists them).",
         )
-    if deep:
-        for inner in _submessages(message):
+    for _, inner in submessages(message) if deep else ():
+        if inner.DESCRIPTOR.name not in _UNREAD:
             refuse_unknown_fields(inner)
 
 
-def _submessages(message: Any) -> Iterator[Any]:
+def submessages(message: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the messages that are set in a message, with the names of their fields."""
     for descriptor, value in message.ListFields():
-        if descriptor.message_type is None or descriptor.message_type.name in _UNREAD:
-            continue
-        yield from value if hasattr(value, "add") else [value]
+        if descriptor.message_type is not None:
+            for inner in value if hasattr(value, "add") else [value]:
+                yield descriptor.name, inner
 
 
 _UNREAD = frozenset({"Shape", "AttributesMap", "Allocation", "Thunk"})
-"""Messages that carry more than is read here, or that are checked on their own."""
+"""Messages that carry more than is read here, or that are checked separately."""

@@ -1,8 +1,8 @@
 """Translate an XLA executable's thunks into a launch plan.
 
 Buffers come from the executable's allocations, steps from its thunks, cubins from the thunks and
-from the module. What each thunk means: `xla/backends/gpu/runtime/` in the OpenXLA repository, one
-file for each. Asynchronous thunks run where they start: a plan has one stream.
+from the module. The OpenXLA repository defines thunks in `xla/backends/gpu/runtime/`, in one file
+each. Asynchronous thunks run where they start: a plan has one stream.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _STATEFUL = "rng_get_and_update_state"
 
 
 class UnsupportedStepError(UnsupportedError):
-    """A step that cannot be launched; `frames` are its Python frames, where they are known."""
+    """A step that cannot be launched; `frames` are its Python frames, if they are known."""
 
     frames: list[tuple[str, int]]
 
@@ -79,7 +79,6 @@ class Translation:
     output_buffers: list[int]
     steps: list[Step] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
-    mosaic: list[MosaicKernel] = field(default_factory=list)
     profiles: list[Profile] = field(default_factory=list)
 
 
@@ -92,8 +91,8 @@ def translate(executable: Any, *, ranks: int = 1, regions: Sequence[Regions] = (
         regions: how to read what profiled kernels measure.
 
     Raises:
-        UnsupportedStepError: the function contains what cannot be launched from a cubin.
-        CompileError: the executable is not made as those of the supported JAX versions.
+        UnsupportedStepError: the function contains a step that cannot be launched from a cubin.
+        CompileError: the supported JAX versions do not make executables like this.
         CorruptError: a cubin in it is damaged.
     """
     try:
@@ -113,6 +112,8 @@ def translate(executable: Any, *, ranks: int = 1, regions: Sequence[Regions] = (
 
 @dataclass(slots=True)
 class _Translator:
+    """Translates thunks; each method named `*_thunk` translates the thunks of that field."""
+
     executable: Any
     result: Translation
     ranks: int
@@ -128,11 +129,11 @@ class _Translator:
             if len(kinds) != 1:
                 raise CompileError(f"a thunk has {len(kinds)} kinds instead of one")
             kind, body = kinds[0]
-            handler = _HANDLERS.get(kind)
-            if handler is None:
+            translate_kind = getattr(self, kind, None)
+            if translate_kind is None:
                 self._refuse(thunk, describe_thunk(kind))
             refuse_unknown_fields(body)
-            handler(self, thunk, body, places)
+            translate_kind(thunk, body, places)
 
     def _refuse(self, thunk: Any, what: str, hint: str = UNSUPPORTED_HINT) -> NoReturn:
         error = UnsupportedStepError(
@@ -142,13 +143,13 @@ class _Translator:
         error.frames = source_frames(module, thunk.thunk_info.profile_annotation)
         raise error
 
-    def sequential(self, _: Any, body: Any, places: Places) -> None:
+    def sequential_thunk(self, _: Any, body: Any, places: Places) -> None:
         self.run(body.thunks, places)
 
-    def async_start(self, _: Any, body: Any, places: Places) -> None:
+    def async_start_thunk(self, _: Any, body: Any, places: Places) -> None:
         self.run(body.thunks.thunks, places)
 
-    def loop(self, thunk: Any, body: Any, places: Places) -> None:
+    def while_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         """Unroll a loop whose trip count XLA has found.
 
         XLA itself runs the body of such a loop that often and does not evaluate the condition.
@@ -165,22 +166,22 @@ class _Translator:
         if rounds < 0 or rounds > MOST_STEPS or len(self.result.steps) > MOST_STEPS:
             self._refuse(thunk, f"a loop of {rounds} rounds (more than {MOST_STEPS} steps)")
 
-    def nothing(self, _: Any, __: Any, ___: Places) -> None:
-        """Do nothing: on one stream, what was started has finished before the next step."""
+    def async_done_thunk(self, _: Any, __: Any, ___: Places) -> None:
+        """Do nothing: on one stream, a step has finished before the next one starts."""
 
-    def copy(self, _: Any, body: Any, places: Places) -> None:
-        copy = body.copy_thunk if hasattr(body, "copy_thunk") else body
-        source, source_offset = place(copy.source_buffer.slice, places)
-        target, target_offset = place(copy.destination_buffer.slice, places)
-        if copy.mem_size and (source, source_offset) != (target, target_offset):
-            self.result.steps.append(
-                Copy(source, source_offset, target, target_offset, copy.mem_size)
-            )
+    def device_to_device_copy_thunk(self, thunk: Any, body: Any, places: Places) -> None:
+        self.copy_thunk(thunk, body.copy_thunk, places)
 
-    def memzero(self, _: Any, body: Any, places: Places) -> None:
+    def copy_thunk(self, _: Any, body: Any, places: Places) -> None:
+        source = place(body.source_buffer.slice, places)
+        target = place(body.destination_buffer.slice, places)
+        if body.mem_size and source != target:
+            self.result.steps.append(Copy(*source, *target, body.mem_size))
+
+    def memzero_thunk(self, _: Any, body: Any, places: Places) -> None:
         self._fill(body.dest_buffer.slice, places, 0, 1)
 
-    def memset32(self, _: Any, body: Any, places: Places) -> None:
+    def memset32bit_value_thunk(self, _: Any, body: Any, places: Places) -> None:
         self._fill(body.dest_buffer, places, body.value, 4)
 
     def _fill(self, where: Any, places: Places, value: int, width: Literal[1, 4]) -> None:
@@ -188,7 +189,7 @@ class _Translator:
             buffer, offset = place(where, places)
             self.result.steps.append(Fill(buffer, offset, where.size, value, width))
 
-    def kernel(self, thunk: Any, body: Any, places: Places) -> None:
+    def kernel_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         """Launch a kernel of XLA's in the cubin of the module."""
         dims = body.launch_dimensions
         self._launch(
@@ -204,7 +205,7 @@ class _Translator:
             origin="xla",
         )
 
-    def custom_kernel(self, thunk: Any, body: Any, places: Places) -> None:
+    def custom_kernel_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         """Launch a kernel of XLA's that brings its own cubin."""
         kernel = body.custom_kernel
         spec = kernel.kernel_spec
@@ -244,7 +245,7 @@ class _Translator:
                 parameters.append(Pointer(buffer, offset, size))
         return tuple(parameters)
 
-    def custom_call(self, thunk: Any, body: Any, places: Places) -> None:
+    def custom_call_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         if body.target_name != MOSAIC_TARGET:
             self._refuse(thunk, describe_call(body.target_name))
         if self.ranks == 1 and uses_peers(body):
@@ -293,16 +294,15 @@ class _Translator:
         """Return the kernel of a call, which is read once for all rounds of a loop."""
         if state not in self._mosaics:
             self._mosaics[state] = read_mosaic_kernel(state, buffers=buffers, ranks=self.ranks)
-            self.result.mosaic.append(self._mosaics[state])
         return self._mosaics[state]
 
     def _aligned(
         self, positions: list[tuple[int, int]], sizes: Sequence[int], operands: int
     ) -> tuple[list[Step], list[Step]]:
-        """Give arrays that are not aligned as Mosaic assumes buffers of their own.
+        """Give arrays that do not have the alignment that Mosaic assumes separate buffers.
 
         Args:
-            positions: where operands and then results lie; changed in place.
+            positions: buffer and offset of operands, then of results; changed in place.
             sizes: their bytes.
             operands: how many of them are operands.
 
@@ -337,10 +337,10 @@ class _Translator:
         )
         return number, 0
 
-    def dynamic_slice(self, thunk: Any, body: Any, places: Places) -> None:
+    def dynamic_slice_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         self._run_on_slices(thunk, body.embedded_thunk, constant_places(body, places))
 
-    def dynamic_slice_fusion(self, thunk: Any, body: Any, places: Places) -> None:
+    def dynamic_slice_fusion_thunk(self, thunk: Any, body: Any, places: Places) -> None:
         inner = fusion_places(body, places, self._rounds)
         self._run_on_slices(thunk, body.embedded_thunks, inner)
 
@@ -350,7 +350,7 @@ class _Translator:
         self.run(sequence.thunks, places)
 
     def _launch(self, thunk: Any, cubin: bytes, **fields: Any) -> None:
-        """Append a launch of a kernel in a cubin; `fields` are those of `Launch`."""
+        """Append a launch of a kernel in a cubin; `fields` are further fields of `Launch`."""
         key = digest(cubin)
         self.result.blobs[key] = cubin
         if key not in self._kernels:
@@ -358,23 +358,6 @@ class _Translator:
         launch = Launch(cubin=key, label=thunk.thunk_info.profile_annotation, **fields)
         check_signature(launch, self._kernels[key])
         self.result.steps.append(launch)
-
-
-_HANDLERS = {
-    "sequential_thunk": _Translator.sequential,
-    "copy_thunk": _Translator.copy,
-    "device_to_device_copy_thunk": _Translator.copy,
-    "kernel_thunk": _Translator.kernel,
-    "dynamic_slice_thunk": _Translator.dynamic_slice,
-    "memzero_thunk": _Translator.memzero,
-    "memset32bit_value_thunk": _Translator.memset32,
-    "custom_call_thunk": _Translator.custom_call,
-    "custom_kernel_thunk": _Translator.custom_kernel,
-    "while_thunk": _Translator.loop,
-    "async_start_thunk": _Translator.async_start,
-    "async_done_thunk": _Translator.nothing,
-    "dynamic_slice_fusion_thunk": _Translator.dynamic_slice_fusion,
-}
 
 
 def _dim3(message: Any) -> Dim3:
@@ -388,18 +371,24 @@ def _cluster(message: Any) -> Dim3 | None:
 
 
 _XLA_DTYPES = {1: "uint8", 2: "uint16", 4: "uint32", 8: "uint64"}
-_XLA_SWIZZLES = (0, 32, 64, 128)
-_XLA_PROMOTIONS = (0, 64, 128, 256)
-_XLA_INTERLEAVES = (0, 16, 32)
+_XLA_CODES = {
+    "swizzle": (0, 32, 64, 128),
+    "interleave": (0, 16, 32),
+    "l2_promotion": (0, 64, 128, 256),
+}
+"""Bytes by the numbers in a `TmaDescriptorProto`."""
 
 
 def from_xla(descriptor: Any, *, buffer: int, offset: int) -> TensorMap:
     """Return the tensor map for a `TmaDescriptorProto`, whose dimensions are minor first."""
     if descriptor.element_size not in _XLA_DTYPES:
         raise CompileError(f"tensor map with elements of {descriptor.element_size} bytes")
-    for name, count in (("swizzle", 4), ("interleave", 3), ("l2_promotion", 4)):
-        if not 0 <= getattr(descriptor, name) < count:
-            raise CompileError(f"tensor map with {name} {getattr(descriptor, name)}")
+    modes = {}
+    for name, sizes in _XLA_CODES.items():
+        code = getattr(descriptor, name)
+        if not 0 <= code < len(sizes):
+            raise CompileError(f"tensor map with {name} {code}")
+        modes[name] = sizes[code]
     result = TensorMap(
         buffer=buffer,
         offset=offset,
@@ -408,17 +397,15 @@ def from_xla(descriptor: Any, *, buffer: int, offset: int) -> TensorMap:
         strides=tuple(descriptor.global_strides),
         box=tuple(descriptor.box_dims),
         element_strides=tuple(descriptor.element_strides),
-        swizzle=_XLA_SWIZZLES[descriptor.swizzle],
-        interleave=_XLA_INTERLEAVES[descriptor.interleave],
-        l2_promotion=_XLA_PROMOTIONS[descriptor.l2_promotion],
         nan_fill=bool(descriptor.float_oob_fill),
+        **modes,
     )
     check_tensor_map(result)
     return result
 
 
 def check_signature(launch: Launch, kernels: Mapping[str, Kernel]) -> None:
-    """Check a launch's parameters against what the cubin says of its kernel.
+    """Check a launch's parameters against the signature in the cubin.
 
     Raises:
         CompileError: the kernel is not in the cubin, or count or sizes differ.
@@ -483,25 +470,25 @@ def source_frames(module: Any, instruction: str) -> list[tuple[str, int]]:
 
     `module` is the executable's `HloModule`; the list is empty if it has no locations.
     """
-    instructions = [
-        each for computation in module.computations for each in computation.instructions
-    ]
-    for candidate in instructions:
-        if candidate.name == instruction:
-            return list(_frames(module.stack_frame_index, _metadata(module, candidate)))
+    for computation in module.computations:
+        for candidate in computation.instructions:
+            if candidate.name == instruction:
+                return list(_frames(module.stack_frame_index, _metadata(module, candidate)))
     return []
 
 
 def _metadata(module: Any, instruction: Any) -> Any:
-    """Return an instruction's metadata, or that of the root of what it calls if it has none."""
+    """Return an instruction's metadata, else the metadata of the root of its first callee."""
     called = instruction.called_computation_ids[:1]
-    if not instruction.metadata.op_name:
-        for computation in module.computations:
-            if computation.id in called:
-                for inner in computation.instructions:
-                    if inner.id == computation.root_id:
-                        return inner.metadata
-    return instruction.metadata
+    roots = (
+        inner.metadata
+        for computation in module.computations
+        if computation.id in called
+        for inner in computation.instructions
+        if inner.id == computation.root_id
+    )
+    own = instruction.metadata
+    return own if own.op_name else next(roots, own)
 
 
 def _frames(index: Any, metadata: Any) -> Iterator[tuple[str, int]]:

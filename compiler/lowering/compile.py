@@ -13,8 +13,8 @@ import contextlib
 import math
 import re
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from typing import Any, NamedTuple, Protocol
 from pallasc.compiler.executable.serialized import parse_executable
 from pallasc.compiler.executable.translate import Translation, UnsupportedStepError, translate
 from pallasc.compiler.lowering.diagnose import (
-    captured_output,
     definition,
     explain,
     explain_compilation,
@@ -33,14 +32,14 @@ from pallasc.compiler.lowering.diagnose import (
 )
 from pallasc.compiler.lowering.hints import hint, message
 from pallasc.compiler.lowering.jax_versions import patched, target_config
-from pallasc.compiler.lowering.lower import Lowered, Signature, lower
+from pallasc.compiler.lowering.kernel_output import captured_output
+from pallasc.compiler.lowering.lower import Job, Lowered, Signature, lower
 from pallasc.compiler.lowering.resources import (
-    Reports,
     check_launches,
     check_makers,
     kernel_resources,
+    who_takes_memory,
 )
-from pallasc.compiler.lowering.shared_memory import who_takes_memory
 from pallasc.compiler.toolchain.toolchain import check_folder
 from pallasc.errors import CompileError, Location, summary_of
 from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, KernelResources, kernel_to_json
@@ -49,46 +48,18 @@ from pallasc.specs.artifacts.drivers import minimum_driver
 from pallasc.specs.artifacts.plan import Binding, Launch, LaunchPlan
 from pallasc.specs.artifacts.plan_json import plan_to_json
 from pallasc.specs.artifacts.plan_rules import check_ranges
-from pallasc.specs.canonical import canonical_json, labelled_key
+from pallasc.specs.canonical import canonical_json
 from pallasc.specs.gpus import Target
 from pallasc.specs.meshes import Mesh
-from pallasc.specs.spec import Args
 
-_PTX_TARGET = re.compile(r"^\.target\s+(\S+)", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A function, its arrays and static arguments, and the target to compile it for.
-
-    `mesh` holds the devices that run it together. It is traced inside the context of `within`.
-    """
-
-    function: Callable[..., Any]
-    args: Args
-    static: Mapping[str, object]
-    target: Target
-    mesh: Mesh = ()
-    within: Callable[[], AbstractContextManager[None]] = nullcontext
-
-    def lower(self, *, locations: bool = False) -> Lowered:
-        """Trace and lower it."""
-        with self.within():
-            return lower(
-                self.function,
-                self.args,
-                self.static,
-                self.target,
-                mesh=self.mesh,
-                locations=locations,
-            )
+_PTX_TARGET = re.compile(r"^\.target\s+([^\s,]+)", re.MULTILINE)
 
 
 class ModuleCompiler(Protocol):
     """Another process, in which XLA compiles instead of this one (`xla_process`)."""
 
     def compile(self, call: Any, target: Target, count: int) -> bytes:
-        """Compile a prepared call for `count` devices; return the serialised executable."""
+        """Compile a prepared call for `count` devices; return the serialized executable."""
 
     def isa_version(self) -> AbstractContextManager[None]:
         """Have Mosaic ask that process for the newest PTX that its assembler reads."""
@@ -100,9 +71,8 @@ class Tools:
 
     `identity` holds the digests of everything installed that decides the result, by label;
     `variables` the environment variables that reach the compiler. `toolkit` is the folder that XLA
-    takes assembler and device library from, and `reports` has the assembler's warnings; without
-    them JAX chooses, and kernels that may spill are assembled once more. `process` compiles instead
-    of this process, unless it is None.
+    takes assembler and device library from; without it JAX chooses. `process` compiles instead of
+    this process, unless it is None.
     """
 
     record: Mapping[str, object]
@@ -110,7 +80,6 @@ class Tools:
     identity: Mapping[str, str]
     variables: Mapping[str, str]
     toolkit: Path | None = None
-    reports: Reports | None = None
     process: ModuleCompiler | None = None
 
 
@@ -124,24 +93,28 @@ def lower_job(job: Job, process: ModuleCompiler | None = None) -> Lowered:
     check_folder()
     try:
         with process.isa_version() if process else contextlib.nullcontext():
-            return job.lower()
+            return lower(job)
     except (Exception, SystemExit) as error:
         explained = explain(error, job.function)
         if is_mosaic(error):
             explained.location = _place_in_kernel(job) or explained.location
         explained.message = message(error) or explained.message
         explained.hint = explained.hint or hint(error, job.mesh)
-        explained.message += who_takes_memory(partial(job.lower, locations=True), explained.message)
+        explained.message += _memory_users(job, explained.message)
         raise explained from error
 
 
 def _place_in_kernel(job: Job) -> Location | None:
-    """Lower once more with locations on, for the line that one of Mosaic's passes failed at."""
+    """Lower again with locations on, for the line that one of Mosaic's passes failed at."""
     try:
-        job.lower(locations=True)
-    except Exception as again:  # noqa: BLE001 - whatever failed before, or something else
+        lower(job, locations=True)
+    except Exception as again:  # noqa: BLE001 - the same error as before, or another one
         return operation_place(again)
     return None
+
+
+def _memory_users(job: Job, text: str) -> str:
+    return who_takes_memory(partial(lower, job, locations=True), text)
 
 
 def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
@@ -165,11 +138,6 @@ def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
     }
 
 
-def action_key(job: Job, lowered: Lowered, tools: Tools) -> str:
-    """Return the key of a compilation."""
-    return labelled_key(action_fields(job, lowered, tools))
-
-
 def compile_job(
     job: Job, lowered: Lowered, tools: Tools
 ) -> tuple[dict[str, object], dict[str, bytes]]:
@@ -184,7 +152,7 @@ def compile_job(
     except Exception as error:
         raise _explain_again(job, tools, error) from error
     check_makers(translation, tools.ptxas, tools.record)
-    kernels = kernel_resources(translation, tools.ptxas, job.target.arch, tools.reports)
+    kernels = kernel_resources(translation, tools.ptxas, job.target.arch)
     check_architecture(translation, kernels, job.target.arch)
     plan = build_plan(translation, lowered.signature, job.mesh)
     if not plan.outputs and not plan.steps:
@@ -197,7 +165,7 @@ def compile_job(
         check_launches(plan, kernels, job.target)
     except CompileError as error:
         error.location = definition(job.function)
-        error.message += who_takes_memory(partial(job.lower, locations=True), error.message)
+        error.message += _memory_users(job, error.message)
         raise
     record = {
         "schema": ARTIFACT_SCHEMA,
@@ -211,35 +179,14 @@ def compile_job(
     return record, translation.blobs
 
 
-def compile_lowered(
-    lowered: Lowered, job: Job, tools: Tools, *, ptx_folder: Path | None = None
-) -> Translation:
-    """Compile a lowered job; return its steps, buffers and cubins.
-
-    Args:
-        lowered: what `lower_job` returned.
-        job: what was lowered.
-        tools: the compiler.
-        ptx_folder: see `compile_module`.
-
-    Raises:
-        Exception: whatever XLA raises, or the executable has what no plan can have.
-    """
-    ranks = math.prod(size for _, size in job.mesh)
-    process = tools.process
-    elsewhere = partial(process.compile, target=job.target, count=ranks) if process else None
-    serialized = compile_module(lowered.stage, tools.toolkit, elsewhere, ptx_folder=ptx_folder)
-    return translate(parse_executable(serialized), ranks=ranks, regions=lowered.regions)
-
-
 def _explain_again(job: Job, tools: Tools, error: Exception) -> Exception:
-    """Compile once more with locations on, for the error message only."""
+    """Compile again with locations on, for the error message only."""
     place = definition(job.function)
     with captured_output() as output:
         try:
-            compile_lowered(job.lower(locations=True), job, tools)
+            compile_lowered(lower(job, locations=True), job, tools)
         except UnsupportedStepError as again:
-            place = user_place(again.frames) or place
+            place = user_place([Location(*frame) for frame in again.frames]) or place
         except Exception as again:  # noqa: BLE001 - it becomes the error that is raised
             written = output() + str(getattr(again, "output", ""))
             return explain_compilation(again, job.function, written)
@@ -250,25 +197,16 @@ def _explain_again(job: Job, tools: Tools, error: Exception) -> Exception:
 
 
 def build_plan(translation: Translation, signature: Signature, mesh: Mesh = ()) -> LaunchPlan:
-    """Join the translation with the signature: which array lies in which buffer.
+    """Join the translation with the signature: which array is in which buffer.
 
     Raises:
         CompileError: the executable has other inputs or outputs than the function.
     """
     inputs = [i for i, buffer in enumerate(translation.buffers) if buffer.role == "input"]
-    if len(inputs) != len(signature.inputs):
-        raise CompileError(
-            f"the executable has {len(inputs)} inputs, the function {len(signature.inputs)}"
-        )
-    if len(translation.output_buffers) != len(signature.outputs):
-        raise CompileError(
-            f"the executable has {len(translation.output_buffers)} outputs, "
-            f"the function {len(signature.outputs)}"
-        )
     plan = LaunchPlan(
         buffers=tuple(translation.buffers),
-        inputs=_bound(signature.inputs, inputs),
-        outputs=_bound(signature.outputs, translation.output_buffers),
+        inputs=_bound("inputs", signature.inputs, inputs),
+        outputs=_bound("outputs", signature.outputs, translation.output_buffers),
         steps=tuple(translation.steps),
         input_tree=signature.input_tree,
         output_tree=signature.output_tree,
@@ -280,10 +218,13 @@ def build_plan(translation: Translation, signature: Signature, mesh: Mesh = ()) 
     return plan
 
 
-def _bound(bindings: tuple[Binding, ...], buffers: list[int]) -> tuple[Binding, ...]:
-    return tuple(
-        replace(binding, buffer=buffer) for binding, buffer in zip(bindings, buffers, strict=True)
-    )
+def _bound(what: str, bindings: Sequence[Binding], buffers: Sequence[int]) -> tuple[Binding, ...]:
+    if len(bindings) != len(buffers):
+        raise CompileError(
+            f"the executable has {len(buffers)} {what}, the function {len(bindings)}"
+        )
+    pairs = zip(bindings, buffers, strict=True)
+    return tuple(replace(binding, buffer=buffer) for binding, buffer in pairs)
 
 
 def check_architecture(translation: Translation, kernels: list[KernelResources], arch: str) -> None:
@@ -300,7 +241,7 @@ def check_architecture(translation: Translation, kernels: list[KernelResources],
         if kernel.ptx is None:
             continue
         directive = _PTX_TARGET.search(translation.blobs[kernel.ptx].decode())
-        target = directive.group(1).rstrip(",") if directive else "nothing"
+        target = directive[1] if directive else "nothing"
         if target != arch:
             raise CompileError(f"asked for {arch}, the PTX of {kernel.name} is for {target}")
 
@@ -310,9 +251,8 @@ def minimum_driver_of(
 ) -> dict[str, str]:
     """Return the newest of the drivers that the cubins need.
 
-    Where a cubin does not say which toolkit it is from, as those of CUDA 12 before sm_100, it is
-    from that of the assembler in `record`, the toolchain's record: `check_makers` lets it pass for
-    no other.
+    A cubin that does not name its toolkit, as those of CUDA 12 before sm_100, is from the toolkit
+    of the assembler in `record`, the toolchain's record: `check_makers` accepts it from no other.
     """
     assembler = ".".join(str(record.get("ptxas", "")).split(".")[:2])
     needs = [{"cuda": "12.0", "linux": "525.60.13"}]
@@ -320,10 +260,6 @@ def minimum_driver_of(
         cubin = parse_cubin(translation.blobs[key])
         needs.append(minimum_driver(toolkit=cubin.toolkit or assembler, sm=cubin.sm))
     return max(needs, key=lambda need: [int(part) for part in need["cuda"].split(".")])
-
-
-_NO_LIBRARY = {"xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED"}
-"""XLA assembles with a library inside the process wherever it can load one; JAX 0.10 does not."""
 
 
 class _Call(NamedTuple):
@@ -338,82 +274,76 @@ class _Call(NamedTuple):
     profiler: Any = None
 
 
-class _Prepared(BaseException):
-    """Carries the call out of JAX; a `BaseException`, so that JAX does not handle it."""
-
-    def __init__(self, call: _Call) -> None:
-        super().__init__()
-        self.call = call
+class _Stopped(BaseException):
+    """Stops JAX before its last step; a `BaseException`, so that JAX does not handle it."""
 
 
-def compile_module(
-    stage: Any,
-    toolkit: Path | None,
-    elsewhere: Callable[[Any], bytes] | None = None,
-    *,
-    ptx_folder: Path | None = None,
-) -> bytes:
-    """Compile what `jax.jit(…).trace(…).lower(…)` returned; return the serialised executable.
+def compile_lowered(
+    lowered: Lowered, job: Job, tools: Tools, *, ptx_folder: Path | None = None
+) -> Translation:
+    """Compile a lowered job; return its steps, buffers and cubins.
 
     Args:
-        stage: the lowered function.
-        toolkit: the CUDA toolkit whose assembler and device library XLA takes; None for JAX's.
-        elsewhere: compiles a prepared call; by default this process does.
+        lowered: what `lower_job` returned.
+        job: what was lowered.
+        tools: the compiler.
         ptx_folder: where XLA writes the PTX of its own kernels, None for nowhere.
 
     Raises:
-        Exception: whatever XLA raises.
+        Exception: whatever XLA raises, or the executable has what no plan can have.
     """
-    options: dict[str, str] = dict(_NO_LIBRARY)
-    if toolkit is not None:
-        options["xla_gpu_cuda_data_dir"] = str(toolkit)
+    # XLA assembles with a library inside the process where it can load one; JAX 0.10 does not.
+    options = {"xla_gpu_libnvjitlink_mode": "LIB_NV_JIT_LINK_MODE_DISABLED"}
+    if tools.toolkit is not None:
+        options["xla_gpu_cuda_data_dir"] = str(tools.toolkit)
     if ptx_folder is not None:
         options |= {"xla_dump_to": str(ptx_folder), "xla_dump_emitter_re": "ptx"}
-    call = _prepare(stage, options)
-    if elsewhere is not None:
-        return elsewhere(call)
-    callbacks = {"host_callbacks": call.host_callbacks} if call.host_callbacks else {}
-    executable = call.backend.compile(
-        call.module,
-        executable_devices=call.executable_devices,
-        compile_options=call.options,
-        **callbacks,
-    )
-    serialized: bytes = executable.serialize()
-    return serialized
+    call = _prepare(lowered.stage, options)
+    ranks = math.prod(size for _, size in job.mesh)
+    if tools.process is not None:
+        serialized = tools.process.compile(call, job.target, ranks)
+    else:
+        callbacks = {"host_callbacks": call.host_callbacks} if call.host_callbacks else {}
+        serialized = call.backend.compile(
+            call.module,
+            executable_devices=call.executable_devices,
+            compile_options=call.options,
+            **callbacks,
+        ).serialize()
+    return translate(parse_executable(serialized), ranks=ranks, regions=lowered.regions)
 
 
 def _prepare(stage: Any, options: dict[str, str]) -> _Call:
+    """Return XLA's call for what `jax.jit(…).trace(…).lower(…)` returned."""
     from jax._src import compiler
 
+    calls: list[_Call] = []
+
     def stop(*arguments: Any) -> Any:
-        raise _Prepared(_Call(*arguments))
+        calls.append(_Call(*arguments))
+        raise _Stopped
 
-    try:
-        with patched(compiler, {"compile_or_get_cached": stop}):
-            stage.compile(compiler_options=options)
-    except _Prepared as prepared:
-        return prepared.call
-    raise RuntimeError("JAX compiled a module by itself")
-
-
-_ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
+    with contextlib.suppress(_Stopped), patched(compiler, {"compile_or_get_cached": stop}):
+        stage.compile(compiler_options=options)
+    if not calls:
+        raise RuntimeError("JAX compiled a module by itself")
+    return calls[0]
 
 
 def xla_ptx(job: Job, tools: Tools, cubins: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the PTX of XLA's kernels by the digest of their cubin, by compiling a job once more.
+    """Return the PTX of XLA's kernels by the digest of their cubin, by compiling a job again.
 
     Args:
         job: what the kernels were compiled from.
         tools: as it was compiled with; XLA has to compile in this process.
-        cubins: the names of the kernels, by the digest of the cubin that they lie in.
+        cubins: the names of the kernels, by the digest of their cubin.
 
     Raises:
         CompileError: it is compiled to another cubin now, or not at all, or XLA wrote no PTX.
     """
     with tempfile.TemporaryDirectory(prefix="pallasc-ptx-") as folder:
         try:
-            translation = compile_lowered(job.lower(), job, tools, ptx_folder=Path(folder))
+            translation = compile_lowered(lower(job), job, tools, ptx_folder=Path(folder))
         except Exception as error:
             raise _not_found(job, f"recompiling it failed: {summary_of(error)}") from error
         texts = written_kernels(Path(folder))
@@ -428,6 +358,9 @@ def xla_ptx(job: Job, tools: Tools, cubins: Mapping[str, Sequence[str]]) -> dict
             raise _not_found(job, f"XLA wrote {len(written)} texts for {', '.join(names)}")
         (found[cubin],) = written
     return found
+
+
+_ENTRY = re.compile(r"^\s*(?:\.visible\s+)?\.entry\s+([\w$]+)", re.MULTILINE)
 
 
 def written_kernels(folder: Path) -> dict[str, set[str]]:

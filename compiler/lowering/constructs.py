@@ -13,17 +13,15 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pallasc.compiler.lowering.diagnose import user_place
-from pallasc.errors import CompileError
+from pallasc.compiler.lowering.diagnose import place_of
+from pallasc.errors import CompileError, Location
 from pallasc.specs.gpus import ARCHITECTURES, DEFAULT_MODELS, Feature, Target, capability
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What a primitive of Pallas needs: a feature, and what messages call it."""
+class Need(NamedTuple):
+    """The feature that a primitive of Pallas needs, and the primitive's name in messages."""
 
     what: str
     feature: Feature
@@ -34,34 +32,37 @@ class Need:
             return None
         rows = [ARCHITECTURES[capability(arch)] for arch in DEFAULT_MODELS]
         having = [row for row in rows if self.feature in row.features]
-        first = having[0]
-        if having == rows[rows.index(first) :]:
-            major, minor = first.capability
+        if having == rows[rows.index(having[0]) :]:
+            major, minor = having[0].capability
             return f"{self.what}, which GPUs before sm_{major}{minor} do not have ({target.arch})"
         verb = "has" if len(having) == 1 else "have"
         names = ", ".join(row.name for row in having)
         return f"{self.what}, which only {names} {verb}, not {target.arch}"
 
 
+_COPIES = ("copy_gmem_to_smem", "copy_smem_to_gmem")
+_NEEDS: tuple[tuple[str, str, Feature], ...] = (
+    (r".*(tcgen05|tmem).*", "tensor memory ({})", "tcgen05"),
+    (r"wgmma.*", "warpgroup matrix instructions ({})", "wgmma"),
+    (r"set_max_registers", "{}", "setmaxnreg"),
+    (r"griddepcontrol_(wait|launch_dependents)", "{}", "griddepcontrol"),
+    (r"(try|query)_cluster_cancel", "{}", "cluster_cancel"),
+)
+"""By a regular expression for the name of a primitive, its name in messages, and the feature."""
+
+
 def need_of(primitive: str, *, copies_use_tma: bool) -> Need | None:
-    """Return what the Pallas primitive of this name needs.
+    """Return the need of the Pallas primitive of this name, None if it needs no feature.
 
     Args:
         primitive: its name, without a suffix `_p`.
         copies_use_tma: whether asynchronous copies are always by TMA (before JAX 0.12).
     """
     name = primitive.removesuffix("_p")
-    if "tcgen05" in name or "tmem" in name:
-        return Need(f"tensor memory ({name})", "tcgen05")
-    if name.startswith("wgmma"):
-        return Need(f"warpgroup matrix instructions ({name})", "wgmma")
-    if name == "set_max_registers":
-        return Need(name, "setmaxnreg")
-    if name in ("griddepcontrol_wait", "griddepcontrol_launch_dependents"):
-        return Need(name, "griddepcontrol")
-    if name in ("try_cluster_cancel", "query_cluster_cancel"):
-        return Need(name, "cluster_cancel")
-    if copies_use_tma and name in ("copy_gmem_to_smem", "copy_smem_to_gmem", "async_prefetch"):
+    for pattern, what, feature in _NEEDS:
+        if re.fullmatch(pattern, name):
+            return Need(what.format(name), feature)
+    if copies_use_tma and name in (*_COPIES, "async_prefetch"):
         return Need(f"asynchronous copies by TMA ({name})", "tma")
     return None
 
@@ -72,41 +73,41 @@ def check_instructions(jaxpr: Any, target: Target) -> None:
     Raises:
         CompileError: it does not; with the user's line.
     """
-    if "tma" in target.features:
-        copies_use_tma = False
-    else:
-        from jax.experimental.pallas import mosaic_gpu
+    from jax.experimental.pallas import mosaic_gpu
 
-        copies_use_tma = not hasattr(mosaic_gpu, "wait_gmem_to_smem")
+    copies_use_tma = "tma" not in target.features and not hasattr(mosaic_gpu, "wait_gmem_to_smem")
     for equation in equations(jaxpr):
         need = need_of(equation.primitive.name, copies_use_tma=copies_use_tma)
         if need is None and _has_cluster(equation):
             need = Need("a cluster of blocks", "clusters")
-        refusal = need.refusal(target) if need else None
-        if refusal:
-            stack = getattr(equation.source_info.traceback, "frames", ())
-            place = user_place([(frame.file_name, frame.line_num) for frame in stack])
-            raise CompileError(f"the kernel uses {refusal}", location=place)
+        if need and (refusal := need.refusal(target)):
+            raise CompileError(f"the kernel uses {refusal}", location=place_of(equation))
 
 
 def _has_cluster(equation: Any) -> bool:
-    """Return whether an equation launches a kernel on a mesh with a cluster."""
+    """Return True if an equation launches a kernel on a mesh with a cluster."""
     meshes = [equation.params.get("mesh"), *(equation.params.get("meshes") or ())]
     return any(getattr(mesh, "cluster", ()) for mesh in meshes)
 
 
-def equations(value: Any) -> Iterator[Any]:
-    """Yield the equations of a jaxpr and of those inside its parameters."""
-    jaxpr = getattr(value, "jaxpr", value)
-    for equation in getattr(jaxpr, "eqns", ()):
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Yield the equations of a jaxpr and of those inside their parameters."""
+    for equation in jaxpr.eqns:
         yield equation
-        for parameter in equation.params.values():
-            for inner in parameter if isinstance(parameter, list | tuple) else (parameter,):
-                yield from equations(inner)
+        for inner in jaxprs_of(equation):
+            yield from equations(inner)
+
+
+def jaxprs_of(equation: Any) -> Iterator[Any]:
+    """Yield the jaxprs among the parameters of an equation."""
+    for parameter in equation.params.values():
+        for value in parameter if isinstance(parameter, list | tuple) else (parameter,):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield inner
 
 
 _KERNELS = ("mpmd_map", "core_map", "pallas_call")
-_COPIES = ("copy_gmem_to_smem", "copy_smem_to_gmem")
 _STRIDED = re.compile(r"Slice\[\([^()]*, (?!1\))\d+\)")
 
 
@@ -206,16 +207,13 @@ def _kernel_equations(jaxpr: Any) -> Iterator[tuple[Any, bool]]:
             parameters = kernel.params.get("compiler_params")
             semantics = getattr(parameters, "lowering_semantics", default)
             is_warpgroup = semantics == mosaic_gpu.LoweringSemantics.Warpgroup
-            for parameter in kernel.params.values():
-                for inner in parameter if isinstance(parameter, list | tuple) else (parameter,):
-                    yield from ((equation, is_warpgroup) for equation in equations(inner))
+            for inner in jaxprs_of(kernel):
+                yield from ((equation, is_warpgroup) for equation in equations(inner))
 
 
 def _warn(row: WrongConstruct, equation: Any) -> None:
-    stack = getattr(equation.source_info.traceback, "frames", ())
-    place = user_place([(frame.file_name, frame.line_num) for frame in stack])
-    file, line = (place.file, place.line) if place else ("<kernel>", 0)
+    place = place_of(equation) or Location("<kernel>")
     with warnings.catch_warnings():
         warnings.simplefilter("always", CompiledWrongly)  # also where the kernel's code ignores all
         text = f"in this version of JAX, {row.does}. {row.instead}"
-        warnings.warn_explicit(text, CompiledWrongly, file, line)
+        warnings.warn_explicit(text, CompiledWrongly, place.file, place.line)

@@ -10,21 +10,21 @@ from __future__ import annotations
 import ast
 import contextlib
 import errno
+import functools
 import inspect
 import itertools
 import os
 import re
 import shutil
-import sys
 import sysconfig
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from pallasc.compiler.executable.translate import UNSUPPORTED_HINT
 from pallasc.errors import (
@@ -86,7 +86,7 @@ def explain(error: BaseException, function: Callable[..., Any]) -> PallascError:
 
 
 def _unsupported(error: BaseException) -> str | None:
-    """Return what JAX could not lower because it needs more than a GPU's compiler.
+    """Name the operation that JAX could not lower because it needs more than a GPU's compiler.
 
     JAX raises plain `RuntimeError` and `ValueError` for these: only their text tells them apart.
     """
@@ -139,7 +139,7 @@ def _raised_place(error: BaseException) -> Location | None:
     For an operation that MLIR refuses, JAX adds its line as a frame if there are locations.
     """
     trace = traceback.extract_tb(error.__traceback__)
-    if not trace or not _is_users(trace[-1].filename):
+    if not trace or _origin(trace[-1].filename) != "user":
         return None
     return Location(trace[-1].filename, trace[-1].lineno or 0)
 
@@ -149,12 +149,9 @@ def equation_place(error: BaseException) -> Location | None:
 
     JAX lowers a function equation by equation; each remembers the Python stack that made it.
     """
-    trace, place = error.__traceback__, None
-    while trace is not None:
-        source = getattr(trace.tb_frame.f_locals.get("eqn"), "source_info", None)
-        stack = getattr(getattr(source, "traceback", None), "frames", ())
-        place = user_place([(frame.file_name, frame.line_num) for frame in stack]) or place
-        trace = trace.tb_next
+    place = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        place = place_of(frame.f_locals.get("eqn")) or place
     return place
 
 
@@ -166,13 +163,11 @@ def operation_place(error: BaseException) -> Location | None:
     """
     if (raised := _raised_place(error)) is not None:
         return raised
-    trace, place = error.__traceback__, None
-    while trace is not None:
-        if _MOSAIC in trace.tb_frame.f_code.co_filename:
-            operation = trace.tb_frame.f_locals.get("op")
-            places = _places(str(getattr(operation, "location", "")))
-            place = user_place(places) or place
-        trace = trace.tb_next
+    place = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if _MOSAIC in frame.f_code.co_filename:
+            operation = frame.f_locals.get("op")
+            place = user_place(_places(str(getattr(operation, "location", "")))) or place
     return place or user_place(_places(message_of(error)))
 
 
@@ -184,107 +179,97 @@ def is_mosaic(error: BaseException) -> bool:
     return bool(trace) and _MOSAIC in trace[-1].filename
 
 
-def _places(text: str) -> list[tuple[str, int]]:
-    return [(m["file"], int(m["line"])) for m in _MLIR_PLACE.finditer(text)]
+def _places(text: str) -> list[Location]:
+    return [Location(m["file"], int(m["line"])) for m in _MLIR_PLACE.finditer(text)]
 
 
-def frames(error: BaseException) -> list[tuple[str, int]]:
-    """Return (file, line) of the Python frames that led to `error`, innermost first.
+def frames(error: BaseException) -> list[Location]:
+    """Return the Python frames that led to `error`, innermost first.
 
     The frames that called the compiler, such as those of `pallasc.compile`, are left out.
     """
-    chain: list[BaseException] = []
-    current: BaseException | None = error
-    while current is not None and current not in chain:
-        chain.append(current)
-        current = current.__cause__
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
     result = []
     for link in reversed(chain):
-        trace = traceback.extract_tb(link.__traceback__)
-        result += _inside([(frame.filename, frame.lineno or 0) for frame in reversed(trace)])
+        trace = reversed(traceback.extract_tb(link.__traceback__))
+        result += _inside([Location(frame.filename, frame.lineno or 0) for frame in trace])
     return result
 
 
-def user_place(places: list[tuple[str, int]]) -> Location | None:
+def frames_of(equation: Any) -> list[Location]:
+    """Return the Python frames that made an equation, innermost first."""
+    stack = getattr(getattr(equation, "source_info", None), "traceback", None)
+    return [Location(frame.file_name, frame.line_num) for frame in getattr(stack, "frames", ())]
+
+
+def place_of(equation: Any) -> Location | None:
+    """Return the user's line that made an equation."""
+    return user_place(frames_of(equation))
+
+
+def user_place(places: Sequence[Location]) -> Location | None:
     """Return the first of `places`, innermost first, that is neither JAX's nor ours nor Python's.
 
     A kernel that ships with JAX or with pallasc is named if no other code called it.
     """
+    stack = user_stack(places)
+    users = (place for place in stack if _origin(place.file) == "user")
+    return next(users, stack[0] if stack else None)
+
+
+def user_stack(places: Sequence[Location]) -> tuple[Location, ...]:
+    """Return those of `places`, innermost first, that `user_place` could name."""
     inside = _inside(places) or places
-    for belongs in (_is_users, _is_shipped):
-        for file, line in inside:
-            if belongs(file):
-                return Location(file, line)
-    return None
+    return tuple(place for place in inside if _origin(place.file) in ("user", "shipped"))
 
 
-def user_stack(stack: list[tuple[str, int, int]]) -> tuple[Location, ...]:
-    """Return those of (file, line, column), innermost first, that `user_place` could name."""
-    inside = stack[: len(_inside([(file, line) for file, line, _ in stack]))] or stack
-    return tuple(
-        Location(*frame) for frame in inside if _is_users(frame[0]) or _is_shipped(frame[0])
-    )
-
-
-def control_flow_calls(stack: list[tuple[str, int, int]]) -> Iterator[Location]:
+def control_flow_calls(stack: Sequence[Location]) -> Iterator[Location]:
     """Yield the frames of a stack, innermost first, that call `pl.when`, a loop, or `cond`."""
     inner = ""
-    for file, line, column in stack:
-        if file.endswith("traceback_util.py"):  # JAX wraps its functions there
+    for place in stack:
+        if place.file.endswith("traceback_util.py"):  # JAX wraps its functions there
             continue
         if _CONTROL_FLOW.search(inner):
-            yield Location(file, line, column)
-        inner = file
+            yield place
+        inner = place.file
 
 
-def _inside(places: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return the frames, innermost first, that lie below the compiler's own."""
-    own = _compiler_folder()
-    return [*itertools.takewhile(lambda p: not os.path.realpath(p[0]).startswith(own), places)]
+def _inside(places: Sequence[Location]) -> list[Location]:
+    """Return the frames, innermost first, that are below the compiler's own."""
+    return [*itertools.takewhile(lambda place: _origin(place.file) != "compiler", places)]
 
 
-def _is_users(file: str) -> bool:
+@cache
+def _origin(file: str) -> Literal["user", "shipped", "compiler", "other"]:
+    """Return whose code a file has; kernels of JAX and of pallasc are "shipped"."""
+    path, (shipped, hidden) = os.path.realpath(file), _folders()
     if file.startswith("<"):
-        return False
-    path = os.path.realpath(file)
-    if path.startswith((*_package_folders(), *_kernel_folders())):
-        return False
-    return "site-packages" in path or not path.startswith(_python_folder())
-
-
-def _is_shipped(file: str) -> bool:
-    return os.path.realpath(file).startswith(_kernel_folders())
-
-
-@cache
-def _python_folder() -> str:
-    return os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep
+        return "other"
+    if path.startswith(shipped):
+        return "shipped"
+    if path.startswith(hidden):
+        return "compiler" if path.startswith(hidden[0]) else "other"
+    is_python = path.startswith(os.path.realpath(sysconfig.get_paths()["stdlib"]) + os.sep)
+    return "other" if is_python and "site-packages" not in path else "user"
 
 
 @cache
-def _compiler_folder() -> str:
-    return str(Path(__file__).resolve().parents[1]) + os.sep
+def _folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the folders of kernels that ship with JAX and with pallasc, and of hidden frames.
 
-
-@cache
-def _package_folders() -> tuple[str, ...]:
-    """Return the folders of the packages whose frames are not shown."""
-    own = Path(_compiler_folder())
-    folders = [str(own), str(own.parent / "cli")]
+    Frames of the second ones are not shown; the first of these is the compiler's.
+    """
+    own = Path(__file__).resolve().parents[2]
+    shipped, hidden = [own / "specs" / "library"], [own / "compiler", own / "cli"]
     for name in ("jax", "jaxlib", "numpy"):
         with contextlib.suppress(metadata.PackageNotFoundError):
-            folders.append(str(metadata.distribution(name).locate_file(name)))
-    return tuple(os.path.realpath(folder) + os.sep for folder in folders)
-
-
-@cache
-def _kernel_folders() -> tuple[str, ...]:
-    """Return the folders that hold the kernels which ship with JAX and with pallasc."""
-    folders = [str(Path(_compiler_folder()).parent / "specs" / "library")]
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        jax = metadata.distribution("jax")
-        folders.append(str(jax.locate_file("jax/experimental/pallas/ops")))
-    return tuple(os.path.realpath(folder) + os.sep for folder in folders)
+            hidden.append(Path(str(metadata.distribution(name).locate_file(name))))
+            if name == "jax":
+                shipped.append(hidden[-1] / "experimental" / "pallas" / "ops")
+    real = [tuple(os.path.realpath(each) + os.sep for each in each) for each in (shipped, hidden)]
+    return real[0], real[1]
 
 
 def definition(function: Callable[..., Any]) -> Location | None:
@@ -336,79 +321,42 @@ def _compiler_message(output: str) -> str | None:
     return shorten(f"ptxas refuses the PTX of this kernel: {lines.strip()}")
 
 
-@contextlib.contextmanager
-def captured_output() -> Iterator[Callable[[], str]]:
-    """Collect what is written to file descriptors 1 and 2, also by C++ code.
-
-    Yields a function that returns the text so far.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as file:
-        saved = [os.dup(1), os.dup(2)]
-        try:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-
-            def text() -> str:
-                return os.pread(file.fileno(), 1 << 24, 0).decode("utf-8", "replace")
-
-            yield text
-        finally:
-            for target, descriptor in enumerate(saved, start=1):
-                os.dup2(descriptor, target)
-                os.close(descriptor)
-
-
 _LONGEST_TEXT = 60
 
 
 def failed_line(error: BaseException) -> str:
     """Return the source line that raised an error, with the values of its names."""
-    trace = error.__traceback__
-    if trace is None:
-        return "no message"
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    line = traceback.extract_tb(trace)[-1].line
+    trace = traceback.extract_tb(error.__traceback__)
+    line = trace[-1].line if trace else None
     if not line:
         return "no message"
-    values = [*dict.fromkeys(_values(line, trace.tb_frame.f_locals))]
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    values = [*dict.fromkeys(_values(line, frame.f_locals))]
     return f"{line}, where {', '.join(values)}" if values else line
 
 
 def _values(line: str, variables: Mapping[str, object]) -> Iterator[str]:
-    """Yield `name = value` for each local variable of an assertion, or attribute of such."""
+    """Yield `name = value` for each local variable of an assertion, or attribute of one."""
     try:
         (statement,) = ast.parse(line).body
     except (SyntaxError, ValueError):  # a part of a longer statement, or of several
         return
     if not isinstance(statement, ast.Assert):
         return
-    below = {id(node.value) for node in ast.walk(statement) if isinstance(node, ast.Attribute)}
-    for node in ast.walk(statement.test):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            value = _attribute(variables.get(node.value.id), node.attr)
-        elif isinstance(node, ast.Name) and id(node) not in below:
-            value = variables.get(node.id)
-        else:
-            continue
-        text = _shown(value)
-        if text:
-            yield f"{ast.unparse(node)} = {text}"
-
-
-def _attribute(value: Any, name: str) -> Any:
-    with contextlib.suppress(Exception):  # properties may raise anything
-        return getattr(value, name)
-    return None
+    nodes = [*ast.walk(statement.test)]
+    owners = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
+        if isinstance(node, ast.Name | ast.Attribute) and id(node) not in owners:
+            name, *attributes = ast.unparse(node).split(".")
+            with contextlib.suppress(Exception):  # properties may raise anything
+                value = functools.reduce(getattr, attributes, variables[name])
+                if text := _shown(value):
+                    yield f"{ast.unparse(node)} = {text}"
 
 
 def _shown(value: Any) -> str:
-    """Return a value's text, "" where it tells nothing: None, functions, addresses."""
+    """Return a value's text, "" where it says nothing: None, functions, addresses."""
     if value is None or callable(value) or isinstance(value, ModuleType):
         return ""
-    text = ""
-    with contextlib.suppress(Exception):
-        text = repr(value)
+    text = repr(value)
     return "" if " at 0x" in text or "\n" in text or len(text) > _LONGEST_TEXT else text

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 from pallasc.errors import Location, SpecError, summary_of
@@ -54,28 +55,22 @@ def _import_module(name: str, base_dir: str, shown: str) -> Any:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        install = f"Install the package that contains {missing}, or correct the entry."
         raise SpecError(
             f"{shown} cannot be imported: {summary_of(error)}",
             location=_last_place(error),
-            hint=_import_hint(error),
+            hint=install if missing else None,
         ) from error
 
 
 def _last_place(error: BaseException) -> Location | None:
-    trace = error.__traceback__
     place = None
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
+    for frame, line in walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
         if not file.startswith("<") and Path(file).parent.name not in ("compiler", "importlib"):
-            place = Location(file, trace.tb_lineno)
-        trace = trace.tb_next
+            place = Location(file, line)
     return place
-
-
-def _import_hint(error: BaseException) -> str | None:
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"Install the package that contains {error.name}, or correct the entry."
-    return None
 
 
 def _attribute(module: Any, dotted: str, shown: str) -> Any:
@@ -133,22 +128,29 @@ def _inside(key: str | int) -> Iterator[None]:
         raise
 
 
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function; one without a signature takes anything."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return inspect.signature(lambda *_, **__: None).parameters
+
+
+def takes(function: Callable[..., Any], name: str) -> bool:
+    """Return True if a function has a parameter of a name, or takes any keywords."""
+    parameters = parameters_of(function)
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
 def _check_keywords(called: str, function: Callable[..., Any], keys: Iterable[str]) -> None:
     """Refuse an argument of a `$call` that its function does not take, at its own place."""
     if isinstance(function, type) and type(function).__call__ is not type.__call__:
-        return  # an enumeration: its signature is that of its members; calling it tells
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a builtin without a signature: calling it tells
-        return
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
+        return  # an enumeration: its signature is that of its members, so it is just called
     for key in keys:
-        if key not in parameters:
+        if not takes(function, key):
+            hint = suggestion(key, parameters_of(function))
             with _inside(key):
-                raise SpecError(
-                    f"$call {called!r} has no parameter {key!r}.", hint=suggestion(key, parameters)
-                )
+                raise SpecError(f"$call {called!r} has no parameter {key!r}.", hint=hint)
 
 
 def static_value(value: Any, base_dir: str) -> Any:
@@ -257,10 +259,8 @@ def leaves(tree: Any) -> Iterator[ArraySpec]:
     items: Any = ()
     if isinstance(tree, Node):
         items = tree.children
-    elif isinstance(tree, BuiltNode):
-        items = tree.arguments.values()
-    elif isinstance(tree, Mapping):
-        items = tree.values()
+    elif isinstance(tree, BuiltNode | Mapping):
+        items = (tree.arguments if isinstance(tree, BuiltNode) else tree).values()
     elif isinstance(tree, list | tuple):
         items = tree
     for item in items:
@@ -273,26 +273,28 @@ def abstract(tree: Any, sharding: Any) -> Any:
     Raises:
         SpecError: this JAX has no such dtype, or a node cannot be made.
     """
+    return _made(tree, lambda array: _struct(array, sharding), lambda node: _built(node, sharding))
+
+
+def _made(tree: Any, array: Callable[[ArraySpec], Any], built: Callable[[BuiltNode], Any]) -> Any:
+    """Return a tree with its arrays and built nodes replaced; containers keep their types."""
+
+    def made(item: Any) -> Any:
+        return _made(item, array, built)
+
     if isinstance(tree, ArraySpec):
-        return _struct(tree, sharding)
+        return array(tree)
     if isinstance(tree, BuiltNode):
-        return _built(tree, sharding)
+        return built(tree)
     if isinstance(tree, Node):
-        return tree.structure.unflatten([abstract(item, sharding) for item in tree.children])
-    return _mapped(tree, lambda item: abstract(item, sharding))
-
-
-def _mapped(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a container of the same type with what is in it changed; anything else as it is."""
-    if isinstance(tree, OrderedDict):
-        return OrderedDict((key, change(item)) for key, item in tree.items())
+        return tree.structure.unflatten([*map(made, tree.children)])
     if isinstance(tree, Mapping):
-        return {key: change(item) for key, item in tree.items()}
+        kind = OrderedDict if isinstance(tree, OrderedDict) else dict
+        return kind((key, made(item)) for key, item in tree.items())
     if isinstance(tree, list):
-        return [change(item) for item in tree]
+        return [*map(made, tree)]
     if isinstance(tree, tuple):
-        made = [change(item) for item in tree]
-        return type(tree)(*made) if hasattr(tree, "_fields") else tuple(made)
+        return type(tree)(*map(made, tree)) if hasattr(tree, "_fields") else (*map(made, tree),)
     return tree
 
 
@@ -319,7 +321,7 @@ def _laid_out(struct: Any, layout: tuple[int, ...] | None) -> Any:
 
 
 def _built(node: BuiltNode, sharding: Any) -> Any:
-    """Return what a call returns; it is traced, so it may look at its arrays and compute."""
+    """Return the result of a call; it is traced, so it may look at its arrays and compute."""
     import jax
 
     arrays = list(leaves(node))
@@ -327,10 +329,9 @@ def _built(node: BuiltNode, sharding: Any) -> Any:
 
     def make(*traced: Any) -> Any:
         made = _call(node, iter(traced))
-        own = [array.layout for array in arrays]
-        for leaf in jax.tree_util.tree_leaves(made):
-            layouts.append(next((o for o, t in zip(own, traced, strict=True) if t is leaf), None))
+        given = {id(each): array.layout for each, array in zip(traced, arrays, strict=True)}
         for path, leaf in jax.tree_util.tree_leaves_with_path(made):
+            layouts.append(given.get(id(leaf)))
             if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
                 where = jax.tree_util.keystr(path)
                 raise SpecError(
@@ -350,16 +351,11 @@ def _built(node: BuiltNode, sharding: Any) -> Any:
 
 
 def _call(node: BuiltNode, arrays: Iterator[Any]) -> Any:
-    def filled(value: Any) -> Any:
-        if isinstance(value, ArraySpec):
-            return next(arrays)
-        if isinstance(value, BuiltNode):
-            return _call(value, arrays)
-        if isinstance(value, Node):
-            return value.structure.unflatten([filled(item) for item in value.children])
-        return _mapped(value, filled)
-
-    arguments = {name: filled(value) for name, value in node.arguments.items()}
+    """Call a node's function with the next ones of `arrays` in its arguments."""
+    arguments = {
+        name: _made(value, lambda _: next(arrays), lambda inner: _call(inner, arrays))
+        for name, value in node.arguments.items()
+    }
     try:
         return node.function(**arguments)
     except SpecError:
@@ -369,7 +365,7 @@ def _call(node: BuiltNode, arrays: Iterator[Any]) -> Any:
 
 
 def is_node(value: Any) -> bool:
-    """Tell whether JAX takes a value apart, None included."""
+    """Return True if JAX takes a value apart, None included."""
     import jax
 
     return not jax.tree_util.all_leaves([value])
@@ -420,7 +416,7 @@ def _layout(struct: Any) -> tuple[int, ...] | None:
 
 
 def arrays_tell_order(trees: Mapping[str, object]) -> bool:
-    """Tell whether all trees that hold arrays come before those that hold none."""
+    """Return True if all trees that hold arrays come before those that hold none."""
     holds = [any(True for _ in tree_leaves(tree)) for tree in trees.values()]
     return holds == sorted(holds, reverse=True)
 
@@ -453,7 +449,7 @@ def _bind_node(tree: Any, bound: Callable[[Any, Any], Any], is_input: bool) -> A
 
 
 def _key(entry: Any) -> str:
-    """Return what JAX calls a child: the name of an attribute, a key, or a number."""
+    """Return JAX's name of a child: the name of an attribute, a key, or a number."""
     for name in ("name", "key", "idx"):
         if hasattr(entry, name):
             return str(getattr(entry, name))

@@ -1,4 +1,4 @@
-"""What to do about errors of JAX and Mosaic that do not say so themselves.
+"""Hints for errors of JAX and Mosaic that do not say what to do.
 
 Only where the message leaves one cause. JAX has no codes for its errors, so they are known by their
 words; `tests/wrong/` has a kernel for each, which shows that these are the words.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from traceback import walk_tb
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,6 @@ _UNKNOWN_VALUE = "ValueSite("
 that it handles. Its message is the key, with an address."""
 _NO_CALL = "JAX 0.11 and newer do not compile pl.pallas_call with Mosaic GPU"
 _NO_CALL_HINT = "Use plgpu.kernel or pl.kernel, and plgpu.emit_pipeline for blocks."
-_NO_DERIVATIVE_HINT = "JAX cannot differentiate a kernel: write its derivative with jax.custom_vjp."
 _SLICE_HINT = (
     "The bounds of a Python slice must be numbers known while tracing: use pl.ds(start, size)."
 )
@@ -38,36 +38,30 @@ _SWIZZLES = (32, 64, 128)
 
 
 def hint(error: BaseException, mesh: object) -> str | None:
-    """Return what to do about an error of JAX that does not say so itself, None for others."""
+    """Return the hint for an error of JAX that does not say what to do, None for others."""
+    text = message_of(error)
     if isinstance(error, AssertionError):
-        return _of_assertion(error)
-    if isinstance(error, TypeError) and (argument := _ARGUMENT.search(message_of(error))):
-        is_call = argument["function"] == "pallas_call"
-        name = (_RENAMED_IN_CALLS if is_call else _RENAMED).get(argument["name"])
-        if is_call and _jax_is_0_11():
-            return _NO_CALL_HINT
-        owner = argument["function"] if is_call else "This version of JAX"
-        return f"{owner} calls it {name}." if name else None
+        return _of_text(f"{text}\n{failed_line(error)}")
+    if isinstance(error, TypeError) and (argument := _ARGUMENT.search(text)):
+        return _of_argument(argument["function"], argument["name"])
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType | type):
         return _of_attribute(error.name or "", error.obj)
-    if isinstance(error, NameError) and (unbound := _AXIS.search(message_of(error))):
-        return _of_axis(unbound["axis"], mesh)
-    functions = [frame.f_code.co_name for frame in _frames(error)]
+    if isinstance(error, NameError) and (unbound := _AXIS.search(text)):
+        name = unbound["axis"]
+        devices = "" if mesh else f"; devices are declared in the spec: mesh: {{{name}: 4}}"
+        return (
+            f"The axes of a kernel are named in grid_names, cluster_names and thread_name{devices}."
+        )
+    functions = [frame.f_code.co_name for frame, _ in walk_tb(error.__traceback__)]
     if type(error).__name__ == "TracerBoolConversionError" and "from_slice" in functions:
         return _SLICE_HINT
-    if "safe_map() argument" in message_of(error) and "compute_gmem_slice" in functions:
+    if "safe_map() argument" in text and "compute_gmem_slice" in functions:
         return _INDEX_MAP_HINT
-    if "Failed to infer a possible set of layouts" in message_of(error):
+    if "Failed to infer a possible set of layouts" in text:
         return _of_layouts(error)
     if _is_unknown_value(error):
         return _GLOBAL_OPERAND_HINT if _has_global_operand(error) else None
-    return _of_text(message_of(error))
-
-
-def _jax_is_0_11() -> bool:
-    import jax
-
-    return bool(jax.__version_info__ >= (0, 11))
+    return _of_text(text)
 
 
 def message(error: BaseException) -> str | None:
@@ -93,14 +87,21 @@ def _has_global_operand(error: BaseException) -> bool:
     )
 
 
-def _of_assertion(error: AssertionError) -> str | None:
-    line = failed_line(error)
-    if line == _NO_RULE:
+def _lowered_equations(error: BaseException) -> Iterator[Any]:
+    """Yield the equations inside the innermost one that JAX was lowering."""
+    frames = walk_tb(error.__traceback__)
+    found = [frame.f_locals["eqn"] for frame, _ in frames if "eqn" in frame.f_locals]
+    yield from equations(SimpleNamespace(eqns=found[-1:]))
+
+
+def _of_argument(function: str, name: str) -> str | None:
+    import jax
+
+    is_call = function == "pallas_call"
+    if is_call and jax.__version_info__ >= (0, 11):
         return _NO_CALL_HINT
-    # JAX 0.10 ends this way where a derivative meets the primitive of a kernel.
-    if message_of(error) == "must override":
-        return _NO_DERIVATIVE_HINT
-    return _of_text(line)
+    other = (_RENAMED_IN_CALLS if is_call else _RENAMED).get(name)
+    return f"{function if is_call else 'This version of JAX'} calls it {other}." if other else None
 
 
 def _of_attribute(name: str, owner: ModuleType | type) -> str | None:
@@ -125,37 +126,15 @@ def _of_layouts(error: BaseException) -> str:
     return _CASTS_HINT
 
 
-def _lowered_equations(error: BaseException) -> Iterator[Any]:
-    """Yield the equations inside the innermost one that JAX was lowering."""
-    lowered = None
-    for frame in _frames(error):
-        lowered = frame.f_locals.get("eqn", lowered)
-    if lowered is not None:
-        yield from equations(SimpleNamespace(eqns=[lowered]))
-
-
-def _frames(error: BaseException) -> Iterator[Any]:
-    """Yield the frames that an error was raised through, the innermost last."""
-    trace = error.__traceback__
-    while trace is not None:
-        yield trace.tb_frame
-        trace = trace.tb_next
-
-
-def _of_axis(name: str, mesh: object) -> str:
-    devices = "" if mesh else f"; devices are declared in the spec: mesh: {{{name}: 4}}"
-    return f"The axes of a kernel are named in grid_names, cluster_names and thread_name{devices}."
-
-
 def _of_text(text: str) -> str | None:
     for pattern, known in _KNOWN.items():
         if (match := re.search(pattern, text)) is not None:
-            return known if isinstance(known, str) else known(match)
+            return known.format(**match.groupdict()) if isinstance(known, str) else known(match)
     return None
 
 
 def _swizzle(match: re.Match[str]) -> str:
-    """Return what fits a swizzle of some bytes to rows of other ones."""
+    """Return how to make a swizzle fit rows of another size."""
     swizzle, elements = int(match["swizzle"]), int(match["elements"])
     shape = _sizes(match["shape"])
     row_bytes = shape[-1] * swizzle // elements
@@ -176,10 +155,9 @@ def _tiling(match: re.Match[str]) -> str | None:
     pairs = zip(_sizes(match["dims"]), _sizes(match["tiling"]), strict=False)
     for size, tile in pairs:
         if tile and size % tile:
-            padded = -(-size // tile) * tile
             return (
                 f"{size} is not a multiple of the tile, {tile}: choose tiles that divide the "
-                f"shape, or pad it to {padded}."
+                f"shape, or pad it to {_padded(size, tile)}."
             )
     return None
 
@@ -190,24 +168,18 @@ def _threads(match: re.Match[str]) -> str | None:
 
 
 def _uneven(number: int) -> str:
-    padded = -(-number // 128) * 128
     return (
-        f"The 128 threads of a warpgroup share the elements evenly: pad the {number} to {padded}."
+        "The 128 threads of a warpgroup share the elements evenly: "
+        f"pad the {number} to {_padded(number, 128)}."
     )
+
+
+def _padded(size: int, tile: int) -> int:
+    return -(-size // tile) * tile
 
 
 def _sizes(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
-
-
-def _primitive(match: re.Match[str]) -> str:
-    name = match["primitive"]
-    if name == "dot_general":
-        return (
-            "Multiply with plgpu.wgmma (Hopper) or plgpu.tcgen05_mma (Blackwell), from shared "
-            "memory; or outside of the kernel."
-        )
-    return f"Mosaic GPU has no {name} in kernels: do it before or after the kernel."
 
 
 _REDUCTION_HINT = (
@@ -224,6 +196,11 @@ _CASTS_HINT = (
 )
 
 _KNOWN: dict[str, str | Callable[[re.Match[str]], str | None]] = {
+    _NO_RULE: _NO_CALL_HINT,
+    # JAX 0.10 ends this way where a derivative meets the primitive of a kernel.
+    r"(?m)^must override$|Differentiation rule for '\w+' not implemented": (
+        "JAX cannot differentiate a kernel: write its derivative with jax.custom_vjp."
+    ),
     r"Swizzle (?P<swizzle>\d+) requires the trailing dimension to be of size (?P<elements>\d+), "
     r"but got shape: \((?P<shape>[\d, ]+)\)": _swizzle,
     r"d % t == 0 .*tiled_dims = \((?P<dims>[\d, ]+)\), "
@@ -250,7 +227,7 @@ _KNOWN: dict[str, str | Callable[[re.Match[str]], str | None]] = {
     ),
     r"No support for axes yet": _REDUCTION_HINT,
     r"Required reduction scratch size \((?P<bytes>\d+) bytes\)": (
-        lambda match: f"Use plgpu.CompilerParams(reduction_scratch_bytes={match['bytes']}) or more."
+        "Use plgpu.CompilerParams(reduction_scratch_bytes={bytes}) or more."
     ),
     r"scratch must be provided when cross-warp reduction is required": (
         "Use plgpu.CompilerParams(reduction_scratch_bytes=2048), or more."
@@ -266,7 +243,6 @@ _KNOWN: dict[str, str | Callable[[re.Match[str]], str | None]] = {
     r"Cannot convert from WGStridedFragLayout": (
         "Name the layout where the value is read: plgpu.load(..., layout=...)."
     ),
-    r"Differentiation rule for '\w+' not implemented": _NO_DERIVATIVE_HINT,
     r"\bload\(\) takes 1 positional argument but": (
         "This version of JAX takes no index: plgpu.load(ref.at[index], layout=...)."
     ),
@@ -290,8 +266,15 @@ _KNOWN: dict[str, str | Callable[[re.Match[str]], str | None]] = {
         "x_gmem[...]."
     ),
     r"Invalid dtype for `swap`\. Ref dtype: (?P<dtype>\w+)\.": (
-        lambda match: f"Convert the value first: value.astype(jnp.{match['dtype']})."
+        "Convert the value first: value.astype(jnp.{dtype})."
     ),
-    r"Unimplemented primitive in Pallas Mosaic GPU lowering: (?P<primitive>\w+)": _primitive,
+    r"Unimplemented primitive in Pallas Mosaic GPU lowering: dot_general": (
+        "Multiply with plgpu.wgmma (Hopper) or plgpu.tcgen05_mma (Blackwell), from shared "
+        "memory; or outside of the kernel."
+    ),
+    r"Unimplemented primitive in Pallas Mosaic GPU lowering: (?P<name>\w+)": (
+        "Mosaic GPU has no {name} in kernels: do it before or after the kernel."
+    ),
 }
-"""By a regular expression for the message: the hint, or what makes it of the match."""
+"""By a regular expression for the message: the hint, in which `{name}` stands for a group, or a
+function that makes it of the match. The first that matches is used."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from pallasc.errors import CompileError, ToolError
+from pallasc.errors import CompileError, Location, ToolError
 from pallasc.specs.gpus import Target
 from pallasc.specs.meshes import Mesh
 
@@ -63,12 +63,10 @@ _MOST_COLUMNS = 1 << 16
 _uses = itertools.count(1)
 _STACKS = "stacks"
 _NUMBER = re.compile(rf'"{_STACKS}":(\d+)')
-PythonStack = list[tuple[str, int, int]]
-"""(file, line, column) of frames, the innermost first."""
 _TO_TRANSPOSE = 3
 """The frames from `user_context`, replaced, to the function that transposes."""
 _WITH_RULES = ("custom_lin", "custom_transpose_call", "linear_call")
-"""Equations whose transposition calls a function of the user's."""
+"""Equations whose transposition calls the user's code."""
 _ATTRIBUTE = "mosaic_gpu.dump_basename"
 
 
@@ -81,28 +79,16 @@ def source_locations(*, enabled: bool) -> Iterator[None]:
     Mosaic's up to JAX 0.10; from 0.11 on, Mosaic asks for the user's innermost frame in any case
     (`jax/_src/pallas/mosaic_gpu/lowering.py`), so that function is made to return none.
     """
-    import jax
-    from jax._src import source_info_util
+    from jax._src import config, source_info_util
 
-    config: Any = jax.config
-    frames: Any = source_info_util
-    settings = {
-        "jax_traceback_in_locations_limit": _MOST_FRAMES if enabled else 0,
+    hidden = {} if enabled else {"user_frame": lambda _: None}
+    with (
+        config.traceback_in_locations_limit(_MOST_FRAMES if enabled else 0),
         # Otherwise JAX reads the names of files, and fails at one that is not UTF-8.
-        "jax_include_full_tracebacks_in_locations": enabled,
-    }
-    before = {name: getattr(config, name) for name in settings}
-    user_frame = frames.user_frame
-    for name, value in settings.items():
-        config.update(name, value)
-    if not enabled:
-        frames.user_frame = lambda _: None
-    try:
+        config.include_full_tracebacks_in_locations(enabled),
+        patched(source_info_util, hidden),
+    ):
         yield
-    finally:
-        frames.user_frame = user_frame
-        for name, value in before.items():
-            config.update(name, value)
 
 
 def without_locations() -> contextlib.AbstractContextManager[None]:
@@ -123,7 +109,7 @@ def lines_of_rules() -> Iterator[None]:
 
     While JAX transposes an equation, all that it traces has the stack of that equation
     (`jax/_src/interpreters/ad.py`), which is right for its own operations. For an equation that
-    calls a rule of the user's, the stack is left out, so that each operation takes its own.
+    calls the user's rule, the stack is left out, so that each operation takes its own.
     """
     from jax._src import source_info_util
 
@@ -162,7 +148,7 @@ def _calls_rule(frame: Any) -> bool:
 
 
 @contextlib.contextmanager
-def numbered_stacks(number: Callable[[PythonStack, int], int]) -> Iterator[None]:
+def numbered_stacks(number: Callable[[list[Location], int], int]) -> Iterator[None]:
     """Make the line of each source location the number of its Python stack.
 
     Mosaic hands a single frame to LLVM (`mosaic-gpu-resolve-trivial-locations`), and JAX leaves out
@@ -191,7 +177,7 @@ def numbered_stacks(number: Callable[[PythonStack, int], int]) -> Iterator[None]
             return None
         frames = list(map(info.raw_frame_to_frame, *traceback.raw_frames()))
         # Python counts columns from 0.
-        stack = [(frame.file_name, frame.start_line, frame.start_column + 1) for frame in frames]
+        stack = [Location(f.file_name, f.start_line, f.start_column + 1) for f in frames]
         return info.Frame(_STACKS, "", number(stack, outer), use, 0, 0)
 
     def location(context: Any, *arguments: Any) -> Any:
@@ -245,7 +231,7 @@ def jax_mesh(mesh: Mesh, devices: Sequence[Any]) -> Any:
 def on_one_device(
     function: Callable[..., Any], mesh: Any, *, split: bool = False
 ) -> Callable[..., Any]:
-    """Return `function` as each device of a mesh runs it, on arrays of its own.
+    """Return `function` as each device of a mesh runs it, on its own arrays.
 
     The axes of the mesh have names inside it, and the executable is one device's.
 
@@ -258,22 +244,19 @@ def on_one_device(
     import jax
 
     own = jax.sharding.PartitionSpec(*([mesh.axis_names] if split else []))
-    jax_module: Any = jax
-    wrapped: Callable[..., Any] = jax_module.shard_map(
+    mapped: Callable[..., Any] = jax.shard_map(
         function, mesh=mesh, in_specs=own, out_specs=own, check_vma=False
     )
-    return wrapped
+    return mapped
 
 
-def inferred_architecture() -> tuple[int, int] | None:
-    """Return the compute capability that Mosaic lowers for, None if this JAX does not tell."""
+def inferred_architecture() -> tuple[int, int]:
+    """Return the compute capability that Mosaic lowers for."""
     from jax.experimental.mosaic.gpu import core, utils
 
     # It moved from `core` to `utils` between JAX 0.10 and 0.12.
-    infer = getattr(utils, "_infer_arch", None) or getattr(core, "_infer_arch", None)
-    if infer is None:
-        return None
-    major, minor = infer()
+    module: Any = utils if hasattr(utils, "_infer_arch") else core
+    major, minor = module._infer_arch()
     return major, minor
 
 
@@ -283,10 +266,8 @@ def keep_64_bits() -> Any:
     from jax import experimental
 
     # Older versions have it in `experimental` alone.
-    switch: Any = getattr(jax, "enable_x64", None)
-    if switch is None:
-        switch = getattr(experimental, "enable_x64", None)
-    return switch(True)
+    module: Any = jax if hasattr(jax, "enable_x64") else experimental
+    return module.enable_x64(True)
 
 
 def adapt(*, has_clusters: bool) -> None:
@@ -421,8 +402,9 @@ def devices_for(target: Target, count: int = 1) -> tuple[Any, ...]:
             "pallasc", "cuda", target_config=target_config(target), topology=f"1x1x{count}"
         )
     except (RuntimeError, NotImplementedError, ValueError) as error:
+        summary = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ToolError(
-            f"JAX cannot compile for a GPU in this process: {_first_line(error)}",
+            f"JAX cannot compile for a GPU in this process: {summary}",
             hint="Call pallasc.compile before JAX has looked for devices, or with isolated=True.",
         ) from error
     devices: Any = topology.devices
@@ -443,12 +425,13 @@ def devices_present(devices: Sequence[Any]) -> Iterator[None]:
     """
     import jax
 
+    count, own = len(devices), list(devices)
     answers: dict[str, object] = {
         "default_backend": "gpu",
-        "device_count": len(devices),
-        "devices": list(devices),
-        "local_device_count": len(devices),
-        "local_devices": list(devices),
+        "device_count": count,
+        "devices": own,
+        "local_device_count": count,
+        "local_devices": own,
     }
     asked = {name: _answering(answer, getattr(jax, name)) for name, answer in answers.items()}
     with patched(jax, asked):
@@ -463,7 +446,3 @@ def _answering(answer: object, otherwise: Callable[..., Any]) -> Callable[..., A
         return otherwise(*args, **kwargs)
 
     return ask
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

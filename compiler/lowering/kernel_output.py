@@ -1,9 +1,10 @@
-"""A kernel's output for `pallasc inspect`: while it is traced and lowered, and when it runs.
+"""Output of a compilation, and of the kernels that it makes.
 
-`debug=True` makes Pallas print the traced kernel and its MLIR module. Paths and lines of source are
-in there, so it is not part of an artifact, which is the same everywhere; a manifest carries it,
-compressed. What `pl.debug_print` prints at each launch is in the PTX: calls of `vprintf` with
-formats in memory (CUDA C++ Programming Guide, "Formatted Output").
+The compiler, which is C++, writes to file descriptors (`captured_output`). `debug=True` makes
+Pallas print the traced kernel and its MLIR module, for `pallasc inspect` (`printed_text`). Paths
+and lines of source are in there, so it is not part of an artifact, which is the same everywhere; a
+manifest carries it, compressed. What `pl.debug_print` prints at each launch is in the PTX: calls of
+`vprintf` with formats in memory (CUDA C++ Programming Guide, "Formatted Output").
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
+import os
 import re
 import sys
+import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 LONGEST_TEXT = 1 << 20
@@ -27,19 +30,36 @@ _FORMAT = re.compile(
 _LEFT_OUT = "[first {} characters omitted]\n"
 
 
-class _Tee(io.TextIOBase):
-    """Passes text on and copies it."""
+@contextlib.contextmanager
+def captured_output() -> Iterator[Callable[[], str]]:
+    """Collect what is written to file descriptors 1 and 2, also by C++ code.
+
+    Yields a function that returns the text so far.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as file:
+        saved = [os.dup(1), os.dup(2)]
+        try:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+            yield lambda: os.pread(file.fileno(), 1 << 24, 0).decode("utf-8", "replace")
+        finally:
+            for target, descriptor in enumerate(saved, start=1):
+                os.dup2(descriptor, target)
+                os.close(descriptor)
+
+
+class _Tee(io.StringIO):
+    """Passes text on and keeps it."""
 
     def __init__(self, to: TextIO) -> None:
-        self.copy = io.StringIO()
+        super().__init__()
         self._to = to
-
-    def writable(self) -> bool:
-        return True
 
     def write(self, text: str, /) -> int:
         self._to.write(text)
-        return self.copy.write(text)
+        return super().write(text)
 
     def flush(self) -> None:
         self._to.flush()
@@ -48,9 +68,8 @@ class _Tee(io.TextIOBase):
 @contextlib.contextmanager
 def printed_text() -> Iterator[io.StringIO]:
     """Collect what is printed meanwhile; it is still printed."""
-    tee = _Tee(sys.stdout)
-    with contextlib.redirect_stdout(tee):
-        yield tee.copy
+    with contextlib.redirect_stdout(_Tee(sys.stdout)) as text:
+        yield text
 
 
 def pack(text: str) -> str:
@@ -76,11 +95,7 @@ def unpack(packed: object) -> str:
 
 
 def formats(ptx: str) -> list[str]:
-    """Return what a kernel prints when it runs, as formats of C, in the order of its source."""
+    """Return the formats of C that a kernel prints when it runs, in the order of its source."""
     by_number = {int(match["number"]): match["bytes"] for match in _FORMAT.finditer(ptx)}
-    return [_text(by_number[number]) for number in sorted(by_number)]
-
-
-def _text(numbers: str) -> str:
-    data = bytes(int(number) for number in numbers.split(","))
-    return data.rstrip(b"\0").decode("utf-8", "replace")
+    texts = [bytes(map(int, by_number[number].split(","))) for number in sorted(by_number)]
+    return [text.rstrip(b"\0").decode("utf-8", "replace") for text in texts]

@@ -12,19 +12,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pallasc.compiler.lowering.shared_memory import KernelMemory, Part, recorded_memory
+from pallasc.compiler.lowering.resources import KernelMemory, Part, Stack, recorded_memory
 from pallasc.errors import CompileError, Location, summary_of
 from pallasc.specs.artifacts.elf import parse_elf
 from pallasc.specs.canonical import digest
 
 if TYPE_CHECKING:
     from pallasc.compiler.executable.translate import Translation
-    from pallasc.compiler.lowering.compile import Job, Tools
-    from pallasc.compiler.lowering.jax_versions import PythonStack
+    from pallasc.compiler.lowering.compile import Tools
+    from pallasc.compiler.lowering.lower import Job
 
 
 _PRINT = "MOSAIC_GPU_DUMP_PTX"
@@ -53,11 +53,11 @@ class LineTable:
         memory: the parts of the kernel's shared memory.
     """
 
-    stacks: tuple[tuple[Location, ...], ...]
+    stacks: tuple[Stack, ...]
     numbers: tuple[int, ...]
     memory: tuple[Part, ...] = ()
 
-    def stack(self, line: int) -> tuple[Location, ...]:
+    def stack(self, line: int) -> Stack:
         """Return the user's frames for a line of the PTX, the innermost first."""
         number = self.numbers[line - 1] if 0 < line <= len(self.numbers) else 0
         return self.stacks[number - 1] if number else ()
@@ -70,7 +70,7 @@ class LineTable:
 def line_tables(
     job: Job, tools: Tools, ptx: Mapping[str, str], code: Mapping[str, str] | None = None
 ) -> dict[str, LineTable]:
-    """Return the tables of a job's kernels by the keys of `ptx`, by compiling it once more.
+    """Return the tables of a job's kernels by the keys of `ptx`, by compiling it again.
 
     Args:
         job: what the kernels were compiled from.
@@ -84,71 +84,59 @@ def line_tables(
     """
     # Here, since every build imports `LineTable`.
     from pallasc.compiler.lowering.compile import compile_lowered
-    from pallasc.compiler.lowering.diagnose import (
-        captured_output,
-        control_flow_calls,
-        definition,
-        user_stack,
-    )
+    from pallasc.compiler.lowering.diagnose import control_flow_calls, definition, user_stack
     from pallasc.compiler.lowering.jax_versions import numbered_stacks
+    from pallasc.compiler.lowering.kernel_output import captured_output
+    from pallasc.compiler.lowering.lower import lower
 
-    stacks: list[tuple[Location, ...]] = []
+    stacks: list[Stack] = []
     noise: set[Location] = set()
 
-    def number(frames: PythonStack, outer: int) -> int:
+    def number(frames: list[Location], outer: int) -> int:
         noise.update(control_flow_calls(frames))
         return _number(user_stack(frames), outer, stacks)
 
     try:
-        with (
-            recorded_memory() as recorded,
-            numbered_stacks(number),
-        ):
-            lowered = job.lower(locations=True)
+        with recorded_memory() as recorded, numbered_stacks(number):
+            lowered = lower(job, locations=True)
         with captured_output() as output, _printing():
             translation = compile_lowered(lowered, job, replace(tools, process=None))
-            text = output()
+            printed = printed_kernels(output())
     except Exception as error:
         raise CompileError(
             "the source lines of its kernels cannot be found: compiling it again failed: "
             f"{summary_of(error)}",
             location=definition(job.function),
         ) from error
-    printed = printed_kernels(text)
-    located = _located(translation)
-    tables = {
-        key: LineTable(
-            tuple(_without(noise, stack) for stack in stacks),
-            _with_calls(_matched_with(shipped, printed, len(stacks)), stacks),
-            _parts(recorded, shipped, located.get((code or {}).get(key, ""), 0)),
-        )
-        for key, shipped in ptx.items()
-    }
-    check_code(code or {}, located)
+    smem_bytes, code = _smem_bytes(translation), code or {}
+    shown = tuple(_without(noise, stack) for stack in stacks)
+    tables = {}
+    for key, shipped in ptx.items():
+        numbers = _with_calls(_matched_with(shipped, printed, len(stacks)), stacks)
+        memory = _parts(recorded, shipped, smem_bytes.get(code.get(key, ""), 0))
+        tables[key] = LineTable(shown, numbers, memory)
+    check_code(code, smem_bytes)
     return tables
 
 
-def _with_calls(numbers: Sequence[int], stacks: Sequence[tuple[Location, ...]]) -> tuple[int, ...]:
+def _with_calls(numbers: Sequence[int], stacks: Sequence[Stack]) -> tuple[int, ...]:
     """Return the numbers with `_CALL` replaced by the stack that all others have in common."""
     used = [stacks[number - 1] for number in {*numbers} if number > 0]
-    depth = 0
-    while used and all(len(each) > depth for each in used):
-        if len({each[-depth - 1] for each in used}) > 1:
-            break
-        depth += 1
-    call = used[0][len(used[0]) - depth :] if used else ()
+    call = used[0] if used else ()
+    while any(stack[len(stack) - len(call) :] != call for stack in used):
+        call = call[1:]
     found = stacks.index(call) + 1 if call in stacks else 0
     return tuple(found if number == _CALL else number for number in numbers)
 
 
-def _without(noise: Container[Location], stack: tuple[Location, ...]) -> tuple[Location, ...]:
+def _without(noise: Container[Location], stack: Stack) -> Stack:
     """Return a stack whose frames between the first and the last are not in `noise`."""
     calls = (frame for frame in stack[1:-1] if frame not in noise)
     return (*stack[:1], *calls, *stack[1:][-1:])
 
 
-def _located(translation: Translation) -> dict[str, int]:
-    """Return what launches ask for of dynamic shared memory, by the digest of the machine code."""
+def _smem_bytes(translation: Translation) -> dict[str, int]:
+    """Return the dynamic shared memory of launches by the digest of their machine code."""
     from pallasc.specs.artifacts.plan import Launch
 
     found = {}
@@ -196,28 +184,23 @@ def _matched_with(
         CompileError: none is equal.
     """
     names = _ENTRY.findall(shipped)
-    candidates = dict.fromkeys(text for name in names for text in printed.get(name, ()))
-    *others, last = candidates or [""]
+    *others, last = [text for name in names for text in printed.get(name, ())] or [""]
     for located in others:
-        try:
+        with suppress(CompileError):
             return matched(shipped, located, count)
-        except CompileError:
-            continue
     return matched(shipped, last, count)
 
 
-def _number(stack: tuple[Location, ...], outer: int, stacks: list[tuple[Location, ...]]) -> int:
+def _number(stack: Stack, outer: int, stacks: list[Stack]) -> int:
     """Return the number of a stack that continues the stack with the number `outer`, 0 for none."""
     callers = stacks[outer - 1] if outer else ()
     if stack[-1:] == callers[:1]:
         stack = stack[:-1]
     if stack[len(stack) - len(callers) :] != callers:
         stack += callers
-    if not stack:
-        return 0
-    if stack not in stacks:
+    if stack and stack not in stacks:
         stacks.append(stack)
-    return stacks.index(stack) + 1
+    return stacks.index(stack) + 1 if stack else 0
 
 
 @contextmanager

@@ -14,12 +14,21 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from inspect import Parameter
 from typing import Any
 
 from pallasc.compiler.executable.mosaic_kernel import Regions
 from pallasc.compiler.lowering.constructs import check_instructions, warn_of_wrong_constructs
-from pallasc.compiler.lowering.entry import abstract, arrays_tell_order, bind, leaves
+from pallasc.compiler.lowering.entry import (
+    abstract,
+    arrays_tell_order,
+    bind,
+    leaves,
+    parameters_of,
+    takes,
+)
 from pallasc.compiler.lowering.jax_versions import (
     adapt,
     devices_for,
@@ -42,10 +51,26 @@ from pallasc.specs.spelling import suggestion
 
 
 @dataclass(frozen=True, slots=True)
+class Job:
+    """A function, its arrays and static arguments, and the target to compile it for.
+
+    `mesh` holds the devices that run it together; `args` are the arrays of a single device. It is
+    traced inside the context of `within`.
+    """
+
+    function: Callable[..., Any]
+    args: Args
+    static: Mapping[str, object]
+    target: Target
+    mesh: Mesh = ()
+    within: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
     """Inputs and outputs of a traced function; `buffer` of the bindings is the leaf's number.
 
-    `parameters` is what it is in a launch plan.
+    `parameters` is the same as in a launch plan.
     """
 
     inputs: tuple[Binding, ...]
@@ -68,24 +93,12 @@ class Lowered:
     regions: tuple[Regions, ...] = ()
 
 
-def lower(
-    function: Callable[..., Any],
-    args: Args,
-    static: Mapping[str, object],
-    target: Target,
-    *,
-    mesh: Mesh = (),
-    locations: bool = False,
-) -> Lowered:
-    """Trace and lower `function` for `target`.
+def lower(job: Job, *, locations: bool = False) -> Lowered:
+    """Trace a job's function and lower it for its target.
 
     Args:
-        function: any callable that JAX can trace.
-        args: arrays by name or by position.
-        static: further keyword arguments, passed unchanged.
-        target: what to compile for.
-        mesh: the devices that run it together; `args` are those of a single device.
-        locations: keep source locations, for an error message.
+        job: what to lower.
+        locations: keep source locations, for an error message or a line table.
 
     Raises:
         SpecError: the arguments do not fit the function.
@@ -93,27 +106,27 @@ def lower(
     """
     import jax
 
-    devices = devices_for(target, math.prod(size for _, size in mesh))
-    names, values = _ordered(function, args, static)
-    callee, sharding = _placed(_callee(function, names, static), mesh, devices)
-    with _settings(devices, args, locations), _for_architecture(target), lines_of_rules():
-        arrays = [abstract(value, sharding) for value in values]
-        traced = jax.jit(callee, keep_unused=True).trace(*arrays)
-        check_instructions(traced.jaxpr, target)
-        with recorded_regions() as regions:
-            stage = traced.lower(lowering_platforms=("cuda",))
-        # After lowering: if that fails, its error matters, not a warning. With locations, this runs
-        # again for a message.
-        if not locations:
-            warn_of_wrong_constructs(traced.jaxpr)
-        signature = _signature(names, arrays, stage)
+    with job.within():
+        devices = devices_for(job.target, math.prod(size for _, size in job.mesh))
+        names, values = _ordered(job)
+        callee, sharding = _placed(_callee(job, names), job.mesh, devices)
+        with _settings(devices, job.args, locations):
+            _claim_architecture(job.target)
+            arrays = [abstract(value, sharding) for value in values]
+            traced = jax.jit(callee, keep_unused=True).trace(*arrays)
+            check_instructions(traced.jaxpr, job.target)
+            with _recorded_regions() as regions:
+                stage = traced.lower(lowering_platforms=("cuda",))
+            # After lowering: if that fails, its error matters, not a warning. With locations, this
+            # runs again for a message.
+            if not locations:
+                warn_of_wrong_constructs(traced.jaxpr)
+            signature = _signature(names, arrays, stage)
     text = "" if locations else stage.as_text()
-    return Lowered(stage, text, signature, tuple(regions))
+    return Lowered(stage, text, signature, tuple(regions.values()))
 
 
-def _callee(
-    function: Callable[..., Any], names: list[str] | None, static: Mapping[str, object]
-) -> Callable[..., Any]:
+def _callee(job: Job, names: list[str] | None) -> Callable[..., Any]:
     """Return a function of positional arrays.
 
     Its name is in the module's text, and so in the key: it is the same for every kernel.
@@ -121,8 +134,8 @@ def _callee(
 
     def main(*arrays: Any) -> Any:
         if names is None:
-            return function(*arrays, **static)
-        return function(**dict(zip(names, arrays, strict=True)), **static)
+            return job.function(*arrays, **job.static)
+        return job.function(**dict(zip(names, arrays, strict=True)), **job.static)
 
     return main
 
@@ -146,22 +159,18 @@ def _settings(devices: Sequence[Any], args: Args, locations: bool) -> Iterator[N
 
     here, there = jax.default_device(devices[0]), devices_present(devices)
     has_64_bits = (DTYPES[a.dtype].bits >= 64 and a.dtype != "c64" for a in leaves(args))
-    wide = keep_64_bits() if any(has_64_bits) else contextlib.nullcontext()
-    with source_locations(enabled=locations), here, there, wide:
+    wide = keep_64_bits() if any(has_64_bits) else nullcontext()
+    with source_locations(enabled=locations), here, there, wide, lines_of_rules():
         yield
 
 
-@contextlib.contextmanager
-def _for_architecture(target: Target) -> Iterator[None]:
+def _claim_architecture(target: Target) -> None:
     """Check that Mosaic will lower for the requested architecture.
 
     Mosaic assumes sm_90 where it cannot tell, and registers its assembler pass once per process,
     for the architecture of the first kernel.
     """
-    inferred = inferred_architecture()
-    if inferred is None:
-        raise CompileError("this JAX version does not say for which architecture Mosaic lowers")
-    major, minor = inferred
+    major, minor = inferred_architecture()
     if (major, minor) != (target.major, target.minor):
         raise CompileError(f"asked for {target.arch}, Mosaic would lower for sm_{major}{minor}")
     claimed = _process_architecture.setdefault("arch", target.arch)
@@ -171,113 +180,73 @@ def _for_architecture(target: Target) -> Iterator[None]:
             hint="Mosaic GPU compiles for one architecture per process: pass isolated=True.",
         )
     adapt(has_clusters="clusters" in target.features)
-    yield
 
 
 _process_architecture: dict[str, str] = {}
 
 
-def _ordered(
-    function: Callable[..., Any], args: Args, static: Mapping[str, object]
-) -> tuple[list[str] | None, list[Any]]:
+def _ordered(job: Job) -> tuple[list[str] | None, list[Any]]:
     """Return the names and values of the arrays in the order of the function's signature.
 
     Arrays given by position take the names of the parameters that they fall on, so that both ways
     to write a call give the same artifact. The names are None if there are none: after `*args`,
     for positional-only parameters, or where the function has no signature.
     """
-    parameters = _parameters(function)
+    args, parameters = job.args, parameters_of(job.function)
     if isinstance(args, list):
-        _check_positions(function, parameters, len(args), static)
-        names = _positional_names(parameters, len(args), static)
+        names = _names_by_position(job, parameters)
         if names is None:
             return None, args
         args = dict(zip(names, args, strict=True))
-    if parameters is None:
-        return sorted(args), [args[name] for name in sorted(args)]
-    _check_names(function, parameters, args, static)
+    _check_names(job, args, parameters)
     order = {name: index for index, name in enumerate(parameters)}
     names = sorted(args, key=lambda name: (order.get(name, len(order)), name))
     return names, [args[name] for name in names]
 
 
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
-    try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return None
-
-
-def _positional_names(
-    parameters: Mapping[str, inspect.Parameter] | None, count: int, static: Mapping[str, object]
-) -> list[str] | None:
-    taken = list((parameters or {}).values())[:count]
-    by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    if len(taken) < count or any(p.kind is not by_name or p.name in static for p in taken):
-        return None
-    return [parameter.name for parameter in taken]
-
-
-def _check_positions(
-    function: Callable[..., Any],
-    parameters: Mapping[str, inspect.Parameter] | None,
-    count: int,
-    static: Mapping[str, object],
-) -> None:
-    kinds = {p.kind for p in (parameters or {}).values()}
-    if parameters is None or inspect.Parameter.VAR_POSITIONAL in kinds:
-        return
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [p.name for p in parameters.values() if p.kind in by_position]
-    called = _name(function)
-    if count > len(names):
-        raise SpecError(
-            f"{called} takes {_arrays(len(names))} by position, {count} are given.",
-            hint=f"Its parameters: {', '.join(parameters)}." if parameters else None,
-        )
-    twice = next((name for name in names[:count] if name in static), None)
-    if twice is not None:
-        raise SpecError(
-            f"{called} is given {twice!r} twice: as an array by position and as a static one.",
-            hint="Give it once.",
-        )
-
-
-def _arrays(count: int) -> str:
-    return f"{count} array" if count == 1 else f"{count} arrays"
+def _names_by_position(job: Job, parameters: Mapping[str, Parameter]) -> list[str] | None:
+    by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    taken = [p for p in parameters.values() if p.kind in by_position]
+    count, most, called = len(job.args), len(taken), _name(job.function)
+    taken = taken[:count]
+    if Parameter.VAR_POSITIONAL not in {p.kind for p in parameters.values()}:
+        if count > most:
+            raise SpecError(
+                f"{called} takes {most} {'array' if most == 1 else 'arrays'} by position, "
+                f"{count} are given.",
+                hint=f"Its parameters: {', '.join(parameters)}." if parameters else None,
+            )
+        if twice := next((p.name for p in taken if p.name in job.static), None):
+            raise SpecError(
+                f"{called} is given {twice!r} twice: as an array by position and as a static one.",
+                hint="Give it once.",
+            )
+    has_names = all(p.kind is not p.POSITIONAL_ONLY and p.name not in job.static for p in taken)
+    return [p.name for p in taken] if has_names and len(taken) == count else None
 
 
 def _name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", "the function"))
 
 
-def _check_names(
-    function: Callable[..., Any],
-    parameters: Mapping[str, inspect.Parameter],
-    args: Mapping[str, object],
-    static: Mapping[str, object],
-) -> None:
-    kinds = {parameter.kind for parameter in parameters.values()}
-    name = _name(function)
-    passed = [*args, *static]
-    if inspect.Parameter.VAR_KEYWORD not in kinds:
-        for key in passed:
-            if key not in parameters:
-                error = SpecError(
-                    f"{name} has no parameter {key!r}.", hint=suggestion(key, parameters)
-                )
-                error.field = f"{'args' if key in args else 'static'}.{key}"
-                raise error
+def _check_names(job: Job, args: Mapping[str, object], parameters: Mapping[str, Parameter]) -> None:
+    name, passed = _name(job.function), [*args, *job.static]
+    unknown = next((key for key in passed if not takes(job.function, key)), None)
+    if unknown is not None:
+        error = SpecError(
+            f"{name} has no parameter {unknown!r}.", hint=suggestion(unknown, parameters)
+        )
+        error.field = f"{'args' if unknown in args else 'static'}.{unknown}"
+        raise error
+    optional = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
     missing = [
-        parameter.name
-        for parameter in parameters.values()
-        if parameter.default is inspect.Parameter.empty
-        and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        and parameter.name not in passed
+        repr(p.name)
+        for p in parameters.values()
+        if p.default is Parameter.empty and p.kind not in optional and p.name not in passed
     ]
     if missing:
         raise SpecError(
-            f"{name} needs {', '.join(map(repr, missing))}, which is not given.",
+            f"{name} needs {', '.join(missing)}, which is not given.",
             hint="Give it as an array, as null (None), or as a static argument.",
         )
 
@@ -300,11 +269,11 @@ _CALLBACK = "dump_profile"
 
 
 @contextlib.contextmanager
-def recorded_regions() -> Iterator[list[Regions]]:
+def _recorded_regions() -> Iterator[dict[str, Regions]]:
     """Leave the callbacks of profiled kernels out of what is lowered meanwhile.
 
     Yields:
-        The list that their regions are added to.
+        The regions by the hash of their kernel.
     """
     import jax
     from jax.experimental.mosaic.gpu import core
@@ -312,19 +281,25 @@ def recorded_regions() -> Iterator[list[Regions]]:
     mosaic: Any = core
     debug: Any = jax.debug
     lower_call, callback = mosaic._mosaic_gpu_lowering_rule, debug.callback
-    recorded: list[Regions] = []
-    hashes: list[str] = []
+    recorded: dict[str, Regions] = {}
+    last_hash = ""
 
     def lowered(*args: Any, **kwargs: Any) -> Any:
+        nonlocal last_hash
         results = lower_call(*args, **kwargs)
-        hashes[:] = [_kernel_hash(results)]
+        last_hash = _kernel_hash(results)
         return results
 
     def called_back(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         name = getattr(function, "__name__", "")
         if name != _CALLBACK or ".mosaic_gpu." not in f".{function.__module__}.":
             return callback(function, *args, **kwargs)
-        _add(recorded, _regions(function, hashes))
+        regions = _regions(function, last_hash)
+        if recorded.setdefault(regions.kernel, regions) != regions:
+            raise CompileError(
+                "two profiled kernels are the same but for the names of their regions",
+                hint="Give the regions of both the same names.",
+            )
         return None
 
     with (
@@ -345,24 +320,13 @@ def _kernel_hash(results: Any) -> str:
     return bytes(ir.StringAttr(config["kernel_hash"]).value_bytes).hex()
 
 
-def _regions(function: Callable[..., Any], hashes: list[str]) -> Regions:
+def _regions(function: Callable[..., Any], kernel_hash: str) -> Regions:
     # The callback's closure is the only place where JAX has both when it calls back.
     closure = inspect.getclosurevars(function).nonlocals
     spec, lowering = closure.get("prof_spec"), closure.get("lowering_result")
-    if spec is None or lowering is None or not hashes:
+    if spec is None or lowering is None or not kernel_hash:
         raise CompileError("pallasc does not know how this JAX version profiles kernels")
     words = int(spec.entries_per_warpgroup)
     traces = int(spec.smem_i32_elements(lowering.block)) // words
     names = sorted(spec.interned_names, key=spec.interned_names.__getitem__)
-    return Regions(hashes[0], words, traces, tuple(names))
-
-
-def _add(recorded: list[Regions], regions: Regions) -> None:
-    for other in recorded:
-        if other.kernel == regions.kernel and other != regions:
-            raise CompileError(
-                "two profiled kernels are the same but for the names of their regions",
-                hint="Give the regions of both the same names.",
-            )
-    if regions not in recorded:
-        recorded.append(regions)
+    return Regions(kernel_hash, words, traces, tuple(names))

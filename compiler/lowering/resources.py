@@ -1,103 +1,65 @@
-"""The resources of each kernel, and checks of the cubins: their assembler and hardware limits.
+"""The resources of kernels, who takes their shared memory, and the limits that they are held to.
 
 Registers, stack, shared memory and barriers are in the cubin. Spills are not, but they need a stack
-frame. With a frame, the assembler's warnings report them. Mosaic starts the first `ptxas` on PATH
-with `--warn-on-spills` and keeps only the cubin. So a small script of that name comes first on
-PATH; it runs the assembler with the same arguments and saves its standard error output under the
-digest of the cubin. `-v` would report more, but ptxas writes its options into the cubin. Where the
-script cannot run (no shell, a file system mounted noexec), or XLA made the kernel, the PTX is
-assembled again with `-v` and XLA's options (`-O3`, line information).
+frame. So the PTX of a kernel with a frame is assembled again with `-v` and XLA's options (`-O3`,
+line information), and the assembler prints them.
 
 XLA and Mosaic GPU look for an assembler themselves, and what was compiled in this process before
 may have decided already. So only the cubin itself is trusted, which names its tools.
 
 Limits: CUDA C++ programming guide, "Technical specifications per compute capability"; a cluster of
 more than 8 blocks is not portable, and 16 is the most that any GPU has.
+
+Mosaic lays out dynamic shared memory by the traced kernel alone, before it lowers it
+(`_estimate_resources` in `jax/_src/pallas/mosaic_gpu/lowering.py`): arrays of nested `run_scoped`s
+follow each other, each aligned to 1024 bytes; arrays of branches that follow each other share
+memory; then come barriers of 8 bytes and the address of tensor memory. `recorded_memory` walks the
+same equations.
+
+The equation that allocates (`run_scoped`) is often one of JAX's own: `plgpu.kernel` makes it of
+`scratch_types`. So the call of each declaration, such as `plgpu.SMEM(…)`, is recorded, and found by
+the type that the traced kernel has for it. A declaration made while a module was imported has no
+place; the equation's line is shown instead.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import functools
+import importlib
+import itertools
 import math
 import os
 import re
-import shlex
 import subprocess
+import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pallasc.compiler.executable.translate import Translation
+from pallasc.compiler.lowering.constructs import jaxprs_of
+from pallasc.compiler.lowering.diagnose import frames_of, user_stack
+from pallasc.compiler.lowering.jax_versions import patched
 from pallasc.compiler.toolchain.toolchain import tool_version
-from pallasc.compiler.toolchain.toolkit import loaded_nvjitlink
-from pallasc.errors import CompileError, ToolError
+from pallasc.errors import CompileError, Location, ToolError
 from pallasc.specs.artifacts.artifact import KernelResources
 from pallasc.specs.artifacts.cubin import other_maker, parse_cubin, tools_of
 from pallasc.specs.artifacts.plan import Launch, LaunchPlan
 from pallasc.specs.canonical import digest
 from pallasc.specs.gpus import Target
 
-_SCRIPT = """\
-#!/bin/sh
-# Runs the assembler and keeps what it says of the cubin in $3.
-if [ "$2" != -o ] || [ ! -w {folder} ]; then exec {ptxas} "$@"; fi
-said={folder}/$PPID-$$
-{ptxas} "$@" 2>"$said"
-code=$?
-if [ -s "$said" ]; then cat "$said" >&2; fi
-sha256sum "$3" >"$said.cubin" 2>/dev/null
-exit $code
-"""
-_DIGEST_LENGTH = 64
 _path_lock = threading.Lock()
 
 
-class Reports:
-    """The reports of a process that starts the assembler through `folder`.
-
-    Args:
-        ptxas: the assembler.
-        folder: for the script, and for the reports in a folder below; the caller removes it.
-
-    Attributes:
-        process: the id of the process that starts the assembler.
-    """
-
-    def __init__(self, ptxas: Path, folder: Path) -> None:
-        self.folder = folder
-        self._reports = folder / "said"
-        self._reports.mkdir()
-        script = folder / "ptxas"
-        places = {"folder": shlex.quote(str(self._reports)), "ptxas": shlex.quote(str(ptxas))}
-        script.write_text(_SCRIPT.format(**places), encoding="utf-8")
-        script.chmod(0o755)
-        self.process = os.getpid()
-        self._by_digest: dict[str, str] = {}
-
-    def of(self, cubin: bytes) -> str | None:
-        """Return what the assembler wrote about a cubin of this process, None if unknown."""
-        self._read()
-        return self._by_digest.get(hashlib.sha256(cubin).hexdigest())
-
-    def _read(self) -> None:
-        """Take in the reports that are complete."""
-        with contextlib.suppress(OSError):
-            for place in self._reports.glob(f"{self.process}-*.cubin"):
-                digest = place.read_text(encoding="utf-8")[:_DIGEST_LENGTH]
-                report = place.with_suffix("")
-                if len(digest) == _DIGEST_LENGTH:
-                    self._by_digest[digest] = report.read_text(encoding="utf-8", errors="replace")
-                    place.unlink()
-                    report.unlink()
-
-
 @contextlib.contextmanager
-def first_on_path(*folders: Path) -> Iterator[None]:
-    """Put folders first on PATH for a while, also for C++ in this process."""
-    front = os.pathsep.join([*map(str, folders), ""])
+def first_on_path(folder: Path) -> Iterator[None]:
+    """Put a folder first on PATH for a while, also for C++ in this process."""
+    front = f"{folder}{os.pathsep}"
     with _path_lock:
         os.environ["PATH"] = front + os.environ.get("PATH", "")
     try:
@@ -109,7 +71,7 @@ def first_on_path(*folders: Path) -> Iterator[None]:
 
 
 class OtherAssemblerError(ToolError):
-    """Another assembler than that of the toolchain's record made a kernel."""
+    """Another assembler than the one in the toolchain's record made a kernel."""
 
 
 def check_makers(translation: Translation, ptxas: Path, record: Mapping[str, object]) -> None:
@@ -118,7 +80,7 @@ def check_makers(translation: Translation, ptxas: Path, record: Mapping[str, obj
     Args:
         translation: has the cubins.
         ptxas: the assembler.
-        record: what the artifact will say of its toolchain.
+        record: the toolchain that the artifact will name.
 
     Raises:
         OtherAssemblerError: another tool made a cubin.
@@ -126,33 +88,21 @@ def check_makers(translation: Translation, ptxas: Path, record: Mapping[str, obj
     version = str(record.get("ptxas") or tool_version(ptxas))
     launches = [step for step in translation.steps if isinstance(step, Launch)]
     for key, kernel in {step.cubin: step.kernel for step in launches}.items():
-        maker = other_maker(tools_of(translation.blobs[key]), version)
-        if maker:
+        if maker := other_maker(tools_of(translation.blobs[key]), version):
             raise OtherAssemblerError(
-                f"{kernel} was assembled by {maker}{_where(maker)}, not by ptxas {version}, "
-                f"{ptxas}.",
+                f"{kernel} was assembled by {maker}, not by ptxas {version}, {ptxas}.",
                 hint="An earlier compilation in this process selected it; kernel modules must not "
                 "compile on import.",
             )
 
 
-def _where(maker: str) -> str:
-    """Return the file of an assembler in brackets, "" where it is unknown."""
-    name, _, version = maker.partition(" ")
-    if name == "ptxas":
-        folders = os.environ.get("PATH", "").split(os.pathsep)
-        places = [Path(folder, name) for folder in folders if folder]
-        place = next((str(place) for place in places if _version(place) == version), "")
-    else:
-        place = loaded_nvjitlink(13) or loaded_nvjitlink(12)
-    return f" ({place})" if place else ""
+@dataclass(frozen=True, slots=True)
+class Spills:
+    """Stack and spills of a function as `ptxas -v` prints them, in bytes per thread."""
 
-
-def _version(tool: Path) -> str:
-    try:
-        return tool_version(tool)
-    except ToolError:
-        return ""
+    stack_bytes: int
+    store_bytes: int
+    load_bytes: int
 
 
 _SPILLS = re.compile(
@@ -160,21 +110,6 @@ _SPILLS = re.compile(
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
     r"(?P<loads>\d+) bytes spill loads"
 )
-
-_SPILLED = re.compile(
-    r"Registers are spilled to local memory in function '(?P<name>[^']+)', "
-    r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads"
-)
-"""A warning of `ptxas --warn-on-spills`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Spills:
-    """What `ptxas -v` prints about a function, in bytes per thread."""
-
-    stack_bytes: int
-    store_bytes: int
-    load_bytes: int
 
 
 def parse_report(text: str) -> dict[str, Spills]:
@@ -185,16 +120,7 @@ def parse_report(text: str) -> dict[str, Spills]:
     }
 
 
-def parse_warnings(text: str, name: str, stack_bytes: int) -> Spills:
-    """Return the spills of a function; `ptxas --warn-on-spills` names only functions that spill."""
-    spills = next((match for match in _SPILLED.finditer(text) if match["name"] == name), None)
-    stores, loads = (int(spills["stores"]), int(spills["loads"])) if spills else (0, 0)
-    return Spills(stack_bytes, stores, loads)
-
-
-def kernel_resources(
-    translation: Translation, ptxas: Path, arch: str, reports: Reports | None = None
-) -> list[KernelResources]:
+def kernel_resources(translation: Translation, ptxas: Path, arch: str) -> list[KernelResources]:
     """Return the resources of every kernel that is launched, in the order of first launch.
 
     PTX is added to the translation's blobs.
@@ -203,29 +129,23 @@ def kernel_resources(
     for step in translation.steps:
         if isinstance(step, Launch):
             key = (step.cubin, step.kernel)
-            kernel = kernels.get(key) or _resources(step, translation, ptxas, arch, reports)
+            kernel = kernels.get(key) or _resources(step, translation, ptxas, arch)
             most = max(kernel.dynamic_smem_bytes, step.dynamic_smem_bytes)
             kernels[key] = replace(kernel, dynamic_smem_bytes=most)
     return list(kernels.values())
 
 
-def _resources(
-    step: Launch, translation: Translation, ptxas: Path, arch: str, reports: Reports | None
-) -> KernelResources:
+def _resources(step: Launch, translation: Translation, ptxas: Path, arch: str) -> KernelResources:
     cubin = parse_cubin(translation.blobs[step.cubin])
     kernel = cubin.kernels[step.kernel]
     ptx = cubin.ptx.encode()
-    spills: Spills | None = Spills(0, 0, 0)
-    if kernel.stack_bytes:
-        report = reports.of(translation.blobs[step.cubin]) if reports and ptx else None
-        if report is not None:
-            spills = parse_warnings(report, step.kernel, kernel.stack_bytes)
-        else:
-            spills = _assemble(ptx, ptxas, arch).get(step.kernel) if ptx else None
-        if spills and spills.stack_bytes != kernel.stack_bytes:
-            spills = None  # the code differs, so its spills are not this kernel's
     if ptx:
         translation.blobs[digest(ptx)] = ptx
+    spills: Spills | None = Spills(0, 0, 0)
+    if kernel.stack_bytes:
+        spills = _assemble(ptx, ptxas, arch).get(step.kernel) if ptx else None
+        if spills and spills.stack_bytes != kernel.stack_bytes:
+            spills = None  # the code differs, so its spills are not this kernel's
     return KernelResources(
         name=step.kernel,
         cubin=step.cubin,
@@ -268,44 +188,285 @@ def check_launches(plan: LaunchPlan, kernels: Iterable[KernelResources], target:
     resources = {(kernel.cubin, kernel.name): kernel for kernel in kernels}
     for step in plan.steps:
         if isinstance(step, Launch):
-            problem = (
-                _shape_problem(step)
-                or _cluster_problem(step, target)
-                or _resource_problem(step, resources[step.cubin, step.kernel], target)
-            )
-            if problem:
+            problems = _problems(step, resources[step.cubin, step.kernel], target)
+            if (problem := next(problems, None)) is not None:
                 raise CompileError(f"{step.kernel} cannot be launched: {problem}", kind="launch")
 
 
-def _shape_problem(launch: Launch) -> str | None:
-    threads = math.prod(launch.block)
+def _problems(launch: Launch, kernel: KernelResources, target: Target) -> Iterator[str]:
+    """Yield the reasons why a target cannot launch a kernel."""
+    threads, cluster = math.prod(launch.block), launch.cluster or (1, 1, 1)
+    blocks = math.prod(cluster)
     if threads > _THREADS:
-        return f"a block has {threads} threads, and CUDA takes at most {_THREADS}"
+        yield f"a block has {threads} threads, and CUDA takes at most {_THREADS}"
     for what, sizes, most in (("grid", launch.grid, _GRID), ("block", launch.block, _BLOCK)):
         if any(not 1 <= size <= limit for size, limit in zip(sizes, most, strict=True)):
-            return f"its {what} in 32 bits is {sizes}, and CUDA takes from 1 to {most}"
-    return None
-
-
-def _cluster_problem(launch: Launch, target: Target) -> str | None:
-    if launch.cluster is None:
-        return None
-    blocks = math.prod(launch.cluster)
+            yield f"its {what} in 32 bits is {sizes}, and CUDA takes from 1 to {most}"
     if "clusters" not in target.features and blocks > 1:
-        return f"it has clusters, and {target.arch} has none"
+        yield f"it has clusters, and {target.arch} has none"
     if blocks > _CLUSTER:
-        return f"a cluster has {blocks} blocks, and GPUs take at most {_CLUSTER}"
-    if any(size % part for size, part in zip(launch.grid, launch.cluster, strict=True)):
-        return f"its grid {launch.grid} does not divide into clusters of {launch.cluster}"
-    return None
-
-
-def _resource_problem(launch: Launch, kernel: KernelResources, target: Target) -> str | None:
+        yield f"a cluster has {blocks} blocks, and GPUs take at most {_CLUSTER}"
+    if any(size % part for size, part in zip(launch.grid, cluster, strict=True)):
+        yield f"its grid {launch.grid} does not divide into clusters of {cluster}"
     smem = launch.dynamic_smem_bytes + kernel.static_smem_bytes
     if smem > target.smem_optin_bytes:
         has = target.smem_optin_bytes
-        return f"a block takes {smem} bytes of shared memory, and {target.name} has {has}"
-    registers = math.prod(launch.block) * kernel.registers
+        yield f"a block takes {smem} bytes of shared memory, and {target.name} has {has}"
+    registers = threads * kernel.registers
     if registers > _REGISTERS:
-        return f"a block takes {registers} registers, and a multiprocessor has {_REGISTERS}"
-    return None
+        yield f"a block takes {registers} registers, and a multiprocessor has {_REGISTERS}"
+
+
+Stack = tuple[Location, ...]
+"""The user's frames, the innermost first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An allocation in the shared memory of a block; see `specs/artifacts/source_lines.py`."""
+
+    what: str
+    name: str
+    type: str
+    bytes: int
+    offset: int | None = None
+    stack: Stack = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMemory:
+    """The parts of the dynamic shared memory of a kernel, which may share its name with another."""
+
+    kernel: str
+    parts: tuple[Part, ...]
+
+    @property
+    def total_bytes(self) -> int:
+        """All parts together."""
+        return sum(part.bytes for part in self.parts)
+
+
+_DECLARATIONS = ("GPUMemoryRef", "RefUnion", "Barrier", "ClusterBarrier")
+_TO_CALLER = 2
+"""Frames from a method that replaces another one to its caller: its own and `patched`'s."""
+_uses = itertools.count()
+Stacks = dict[int, tuple[object, Stack]]
+"""The stacks that declared memory by the `id` of a declaration, or of the type made of it; with the
+object itself, so that no other object gets its `id`."""
+Needs = Mapping[str, tuple[Part, ...]]
+"""Memory for equations at the same time: arrays, addresses of tensor memory, barriers by type."""
+_NOTHING: Needs = {}
+
+
+@contextlib.contextmanager
+def _recorded_declarations() -> Iterator[Stacks]:
+    """Record what is declared meanwhile. Functions that JAX has traced before are traced again."""
+    from jax._src import config
+
+    core: Any = importlib.import_module("jax._src.pallas.mosaic_gpu.core")
+    stacks: Stacks = {}
+    with contextlib.ExitStack() as exits:
+        # Part of the key of what was traced. It shortens names of files; this one matches none.
+        setting = getattr(config, "hlo_source_file_canonicalization_regex", None)
+        if setting is not None:
+            exits.enter_context(setting(f"(?!){next(_uses)}"))
+        for kind in filter(None, (getattr(core, name, None) for name in _DECLARATIONS)):
+            own = {}
+            if (init := vars(kind).get("__init__")) is not None:
+                own["__init__"] = functools.partial(_recorded_init, init, stacks)
+            if (get_type := vars(kind).get("get_ref_aval")) is not None:
+                own["get_ref_aval"] = functools.partial(_recorded_type, get_type, stacks)
+            exits.enter_context(patched(kind, own))
+        yield stacks
+
+
+def _recorded_init(
+    init: Callable[..., None], stacks: Stacks, self: Any, *args: Any, **kwargs: Any
+) -> None:
+    init(self, *args, **kwargs)
+    walked = traceback.walk_stack(sys._getframe(_TO_CALLER))
+    frames = [Location(frame.f_code.co_filename, line) for frame, line in walked]
+    stacks[id(self)] = self, user_stack(frames)
+
+
+def _recorded_type(get_type: Callable[[Any], Any], stacks: Stacks, self: Any) -> Any:
+    made = get_type(self)
+    allocated = getattr(made, "ref", made)  # transforms, as of a swizzle, are around it
+    stacks[id(allocated)] = allocated, stacks.get(id(self), (self, ()))[1]
+    return made
+
+
+_ALIGNMENT = 1024
+_BARRIER_BYTES, _ADDRESS_BYTES = 8, 4
+_LONGEST_NAME = 40
+_MOST_SHOWN = 8
+_TOO_MUCH = re.compile(r"exceeds available shared memory|bytes of shared memory, and")
+_NOT_IN_NAMES = re.compile(r"[^\w.-]")
+_KERNEL = "_mosaic_gpu_kernel"
+"""Follows the function's name in the name of its kernel."""
+_ARRAYS, _ADDRESSES = "arrays", "addresses"
+
+
+def _either(one: Needs, other: Needs) -> Needs:
+    """Return the needs of two that follow each other: of each kind the larger."""
+    kinds = {**one, **other}
+    return {k: max(one.get(k, ()), other.get(k, ()), key=_aligned_bytes) for k in kinds}
+
+
+def _both(outer: Needs, inner: Needs) -> Needs:
+    """Return the needs of two of which one is inside the other."""
+    return {k: outer.get(k, ()) + inner.get(k, ()) for k in {**outer, **inner}}
+
+
+def _aligned_bytes(parts: Iterable[Part]) -> int:
+    return sum(_up(part.bytes) for part in parts)
+
+
+def _up(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+@contextlib.contextmanager
+def recorded_memory() -> Iterator[list[KernelMemory]]:
+    """Record the shared memory of the kernels that Mosaic lowers meanwhile.
+
+    Yields:
+        The list that they are added to; a kernel that cannot be understood is left out.
+    """
+    mosaic: Any = importlib.import_module("jax._src.pallas.mosaic_gpu.lowering")
+    estimate = mosaic._estimate_resources
+    recorded: list[KernelMemory] = []
+    inside = False
+
+    def estimated(context: Any, jaxpr: Any) -> Any:
+        nonlocal inside
+        if inside:
+            return estimate(context, jaxpr)
+        inside = True
+        try:
+            resources = estimate(context, jaxpr)
+        finally:
+            inside = False
+        # What is only shown must not fail a compilation.
+        with contextlib.suppress(Exception):
+            needs = _Walk(mosaic, context, stacks).needs(jaxpr)
+            recorded.append(_laid_out(jaxpr, needs, resources.smem_scratch_bytes))
+        return resources
+
+    with (
+        _recorded_declarations() as stacks,
+        patched(mosaic, {"_estimate_resources": estimated}),
+    ):
+        yield recorded
+
+
+def _laid_out(jaxpr: Any, needs: Needs, scratch_bytes: int) -> KernelMemory:
+    """Return the parts with their offsets."""
+    arrays, addresses = needs.get(_ARRAYS, ()), needs.get(_ADDRESSES, ())
+    barriers = [parts for kind, parts in needs.items() if kind not in (_ARRAYS, _ADDRESSES)]
+    parts, offset = [], 0
+    for array in arrays:
+        parts.append(replace(array, offset=offset))
+        offset += _up(array.bytes)
+    other, padding = scratch_bytes - offset, offset - sum(array.bytes for array in arrays)
+    offset = scratch_bytes
+    for part in (*itertools.chain(*barriers), *addresses[:1]):
+        parts.append(replace(part, offset=offset))
+        offset += part.bytes
+    parts += [Part("alignment", "", "", padding)] if padding else []
+    parts += [Part("other", "", "", other)] if other > 0 else []
+    function = str(getattr(jaxpr.debug_info, "func_name", ""))
+    return KernelMemory(_NOT_IN_NAMES.sub("_", function) + _KERNEL, tuple(parts))
+
+
+class _Walk:
+    """Walks the equations of a kernel.
+
+    Args:
+        mosaic: JAX's module that lowers kernels.
+        context: what it estimates resources with.
+        stacks: where memory is declared.
+    """
+
+    def __init__(self, mosaic: Any, context: Any, stacks: Stacks) -> None:
+        self._mosaic, self._context, self._stacks = mosaic, context, stacks
+        reduces = getattr(mosaic, "_reduce_resource_estimator", None)
+        rules = mosaic._resource_estimators
+        self._reductions = {kind for kind, rule in rules.items() if rule is reduces}
+
+    def needs(self, jaxpr: Any) -> Needs:
+        """Return the most that the equations of a jaxpr need."""
+        return functools.reduce(_either, map(self._needs_of, jaxpr.eqns), _NOTHING)
+
+    def _needs_of(self, equation: Any) -> Needs:
+        stack = user_stack(frames_of(equation))
+        if equation.primitive in self._reductions:
+            scratch = self._context.reduction_scratch_bytes
+            return {_ARRAYS: (Part("reduction", "", "", scratch, None, stack),)}
+        inner = functools.reduce(_either, map(self.needs, jaxprs_of(equation)), _NOTHING)
+        if equation.primitive.name != "run_scoped":
+            return inner
+        body = equation.params["jaxpr"]
+        pairs = zip(_names(body), body.invars, strict=True)
+        own = (self._allocation(name, variable.aval, stack) for name, variable in pairs)
+        return _both(functools.reduce(_both, own, _NOTHING), inner)
+
+    def _allocation(self, name: str, aval: Any, stack: Stack) -> Needs:
+        core = self._mosaic.gpu_core
+        stack = self._stacks.get(id(aval), (aval, ()))[1] or stack
+        if isinstance(aval.dtype, core.BarrierType | core.ClusterBarrierType):
+            count = math.prod(aval.shape)
+            size = count * _BARRIER_BYTES
+            part = Part("barrier", name, f"[{count}]", size, None, stack)
+            return {f"{aval.dtype!r}{aval.shape}": (part,)}
+        if aval.memory_space == core.TMEM:
+            part = Part("tensor memory address", name, "", _ADDRESS_BYTES, None, stack)
+            return {_ADDRESSES: (part,)}
+        if aval.memory_space == core.SMEM:
+            size = aval.size * self._mosaic.dtypes.itemsize_bits(aval.dtype) // 8
+            return {_ARRAYS: (Part("scratch", name, _type(aval), size, None, stack),)}
+        return {}
+
+
+def _names(jaxpr: Any) -> list[str]:
+    """Return the names of a jaxpr's parameters, "" where they have none."""
+    known = getattr(jaxpr.debug_info, "arg_names", None) or ()
+    names = [str(name or "")[:_LONGEST_NAME] for name in known]
+    return names if len(names) == len(jaxpr.invars) else [""] * len(jaxpr.invars)
+
+
+def _type(aval: Any) -> str:
+    from jax import core
+
+    array: Any = core.ShapedArray(aval.shape, aval.dtype)
+    return str(array.str_short(short_dtypes=True)).replace(",", ", ")
+
+
+def who_takes_memory(lower: Callable[[], object], message: str) -> str:
+    """Return who takes how many bytes of shared memory, as lines to append to a message.
+
+    Args:
+        lower: lowers a function that has a kernel which takes too much.
+        message: from JAX, or from the check of launches; "" is returned for other messages.
+    """
+    if not _TOO_MUCH.search(message):
+        return ""
+    # Whatever fails here must not replace the message.
+    with contextlib.suppress(Exception):
+        with recorded_memory() as recorded, contextlib.suppress(Exception):
+            lower()
+        # The last one that was looked at is the one that failed.
+        return "".join(f"\n  {line}" for line in _listed(recorded[-1])) if recorded else ""
+    return ""
+
+
+def _listed(memory: KernelMemory) -> Iterator[str]:
+    shown = sorted(memory.parts, key=lambda part: -part.bytes)
+    width = max((len(f"{part.bytes:,}") for part in shown), default=0)
+    for part in shown[:_MOST_SHOWN]:
+        what = "" if part.what == "scratch" else part.what
+        words = " ".join(filter(None, (what, part.name, part.type)))
+        place = f" ({Path(part.stack[0].file).name}:{part.stack[0].line})" if part.stack else ""
+        yield f"{part.bytes:>{width},} bytes  {words}{place}"
+    if rest := shown[_MOST_SHOWN:]:
+        yield f"{sum(part.bytes for part in rest):>{width},} bytes  {len(rest)} smaller ones"

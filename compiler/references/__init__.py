@@ -1,1 +1,1 @@
-"""What results are compared with: random inputs, reference functions in workers, tolerances."""
+"""References for results: random inputs, reference functions in workers, tolerances."""

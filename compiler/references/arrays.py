@@ -25,31 +25,28 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 from pallasc.errors import ArgumentError, SpecError, ToolError
 from pallasc.specs.dtypes import parse_dtype
 
-if TYPE_CHECKING:
-    import zipfile
-
 _LONGEST_HEAD_BYTES = 1 << 14
 """More than the headers that numpy accepts."""
 _OWN = re.compile(r"bool|[iu](8|16|32|64)|f(16|32|64)|c(64|128)")
-"""What numpy has a type for."""
+"""Types that numpy has."""
 _EIGHT_BIT_FLOAT = re.compile(rb"'[<|]f1'")
 """ml_dtypes saves 8-bit floats as this, which numpy does not read."""
 
 
 def read_input(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: str) -> bytes:
-    """Return the bytes of an input as they lie in device memory, row-major.
+    """Return the bytes of an input as they are in device memory, row-major.
 
     Args:
         path: a .npy file, or a .npz file that has an array of this name.
         name: the input's name.
         dtype: short name of the element type that it must have.
         shape: the shape that it must have.
-        what: what the kernel is called in messages.
+        what: the kernel's name in messages.
 
     Raises:
         SpecError: the file cannot be read, or is damaged.
@@ -61,17 +58,14 @@ def read_input(path: Path, name: str, dtype: str, shape: tuple[int, ...], what: 
         size = math.prod(shape) * found.itemsize
         data += file.read(max(size + 1 - len(data), 0))
     if len(data) != size:
-        more = "more than " if len(data) > size else ""
-        found_bytes = min(len(data), size)
-        raise SpecError(f"{shown} is damaged: {more}{found_bytes} bytes instead of {size}.")
+        many = f"more than {size}" if len(data) > size else len(data)
+        raise SpecError(f"{shown} is damaged: {many} bytes instead of {size}.")
     if by_columns:
         import numpy as np
 
         data = np.frombuffer(data, found).reshape(shape, order="F").tobytes()
     bits = parse_dtype(dtype).bits
-    if bits >= 8:
-        return data
-    packed = _packed(data, bits, found.kind)
+    packed = data if bits >= 8 else _packed(data, bits, found.kind)
     if packed is None:
         raise ArgumentError(f"{what}: {shown} holds numbers that are not {dtype}.")
     return packed
@@ -93,8 +87,11 @@ def names_in(path: Path) -> list[str]:
     Raises:
         SpecError: the file cannot be read, or is not such an archive.
     """
-    with _archive(path) as archive:
-        return sorted(n.removesuffix(".npy") for n in archive.namelist() if n.endswith(".npy"))
+    with _reading(path):
+        import zipfile
+
+        names = zipfile.ZipFile(path).namelist()
+    return sorted(name.removesuffix(".npy") for name in names if name.endswith(".npy"))
 
 
 def named_with_devices(name: str, count: int) -> str:
@@ -117,34 +114,31 @@ def needing_numpy(problem: str) -> Iterator[None]:
 @contextmanager
 def _opened(path: Path, name: str, what: str) -> Iterator[tuple[IO[bytes], str, str]]:
     """Open the file of an array; also yield the names of file and array in messages."""
-    with _refusing(path), path.open("rb") as file:
+    import zipfile
+
+    with _reading(path), path.open("rb") as file:
         is_archive = file.read(2) == b"PK"
         file.seek(0)
         if not is_archive:
             yield file, str(path), f"{what}: {name}"
             return
-    with _archive(path) as archive, archive.open(f"{name}.npy") as member:
-        yield member, f"{name} in {path}", what
+        with zipfile.ZipFile(file) as archive, archive.open(f"{name}.npy") as member:
+            yield member, f"{name} in {path}", what
 
 
 @contextmanager
-def _refusing(path: Path) -> Iterator[None]:
+def _reading(path: Path) -> Iterator[None]:
+    """Turn the errors of reading a file, which may be a damaged archive, into one of ours."""
+    import zipfile
+    import zlib
+
     try:
         yield
     except OSError as error:
         raise SpecError(f"{path} cannot be read: {error.strerror or error}.") from error
-
-
-@contextmanager
-def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    import zipfile
-    import zlib
-
-    damage = (zipfile.BadZipFile, zlib.error, LookupError, RuntimeError, ValueError, EOFError)
-    try:
-        with _refusing(path), zipfile.ZipFile(path) as archive:
-            yield archive
-    except damage as error:
+    except (
+        zipfile.BadZipFile, zlib.error, LookupError, RuntimeError, ValueError, EOFError
+    ) as error:  # fmt: skip
         raise SpecError(
             f"{path} is not a .npz file, or is damaged: {error}.",
             hint="Write it with numpy.savez, each array under the name of its input.",
@@ -160,8 +154,7 @@ def _checked_head(
     """
     with needing_numpy(f"{shown} cannot be read"):
         import numpy as np
-    start = _EIGHT_BIT_FLOAT.sub(b"'|u1'", file.read(_LONGEST_HEAD_BYTES), count=1)
-    head = io.BytesIO(start)
+    head = io.BytesIO(_EIGHT_BIT_FLOAT.sub(b"'|u1'", file.read(_LONGEST_HEAD_BYTES), count=1))
     try:
         version = np.lib.format.read_magic(head)
     except ValueError as error:
@@ -216,7 +209,7 @@ def _saved_dtype(dtype: str) -> Any:
 
 
 def npy_bytes(dtype: str, shape: tuple[int, ...], data: bytes) -> bytes:
-    """Return the .npy file of an array, whose bytes are given as they lie in device memory.
+    """Return the .npy file of an array, whose bytes are given as in device memory.
 
     Raises:
         ArgumentError: files have no type for it.
@@ -234,7 +227,7 @@ def npy_bytes(dtype: str, shape: tuple[int, ...], data: bytes) -> bytes:
 
 
 def _packed(data: bytes, bits: int, kind: str) -> bytes | None:
-    """Return elements of a byte each as they lie in device memory, None if one has more bits."""
+    """Return elements of a byte each as in device memory, None if one has more bits."""
     import numpy as np
 
     elements = np.frombuffer(data, np.uint8)
@@ -277,13 +270,11 @@ def array_of(
     import numpy as np
 
     kind, bits = numpy_dtype(dtype), parse_dtype(dtype).bits
-    if bits >= 8:
-        if layout is None:
-            return data.view(kind).reshape(shape)
-        order = list(reversed(layout))
-        return data.view(kind).reshape([shape[dim] for dim in order]).transpose(np.argsort(order))
-    elements = _unpacked(data, bits, math.prod(shape), signed=dtype.startswith("i"))
-    return (elements.view if dtype.startswith("f") else elements.astype)(kind).reshape(shape)
+    if bits < 8:
+        elements = _unpacked(data, bits, math.prod(shape), signed=dtype.startswith("i"))
+        return (elements.view if dtype.startswith("f") else elements.astype)(kind).reshape(shape)
+    order = list(range(len(shape))) if layout is None else list(reversed(layout))
+    return data.view(kind).reshape([shape[dim] for dim in order]).transpose(np.argsort(order))
 
 
 def bytes_in_layout(data: bytes, shape: Sequence[int], layout: Sequence[int]) -> bytes:
@@ -319,13 +310,12 @@ _CHUNK_BYTES = 3 << 18
 _WIDEST_OF_ANY_VALUE = 8
 _SMALL = 0xF
 _FREE_EXPONENT_BITS = 2
-_SMALL_FLOAT = re.compile(r"f(?P<bits>\d)e(?P<exponent>\d)m(?P<mantissa>\d)\w*")
-_EXPONENT_BITS = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11, "c64": 8, "c128": 11}
-_MANTISSA_BITS = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52, "c64": 23, "c128": 52}
+_SMALL_FLOAT = re.compile(r"f\de(\d)m(\d)\w*")
+_EXPONENT_AND_MANTISSA_BITS = {"f16": (5, 10), "bf16": (8, 7), "f32": (8, 23), "f64": (11, 52)}
 
 
 def random_bytes(dtype: str, size: int, *, seed: int, name: str) -> bytes:
-    """Return the bytes of an array as they lie in device memory.
+    """Return the bytes of an array as in device memory.
 
     Args:
         dtype: short name of the element type.
@@ -337,12 +327,12 @@ def random_bytes(dtype: str, size: int, *, seed: int, name: str) -> bytes:
 
 
 def names_by_device(name: str, count: int) -> list[str]:
-    """Return what `random_bytes` is given as the name of an array on each of several devices."""
+    """Return the names for `random_bytes` of an array on each of several devices."""
     return [name, *(f"{name} of device {device}" for device in range(1, count))]
 
 
 def _chunks(dtype: str, size: int, source: random.Random) -> Iterator[bytes]:
-    free, fixed = (_repeated(pattern, dtype) for pattern in bit_patterns(dtype))
+    free, fixed = (_repeated(pattern, dtype) for pattern in _bit_patterns(dtype))
     for start in range(0, size, _CHUNK_BYTES):
         bits = int.from_bytes(source.randbytes(_CHUNK_BYTES), "little")
         chunk = (bits & free | fixed).to_bytes(_CHUNK_BYTES, "little")
@@ -351,33 +341,29 @@ def _chunks(dtype: str, size: int, source: random.Random) -> Iterator[bytes]:
 
 def _repeated(pattern: int, dtype: str) -> int:
     """Return a pattern for one element as a number that covers a whole chunk."""
-    bits = _pattern_bits(dtype)
+    bits = parse_dtype(_part(dtype)).bits
     unit_bytes = math.lcm(bits, 8) // 8
-    unit = sum(pattern << at for at in range(0, 8 * unit_bytes, bits)).to_bytes(
-        unit_bytes, "little"
-    )
-    return int.from_bytes(unit * (_CHUNK_BYTES // unit_bytes), "little")
+    unit = sum(pattern << at for at in range(0, 8 * unit_bytes, bits))
+    repeated = unit.to_bytes(unit_bytes, "little") * (_CHUNK_BYTES // unit_bytes)
+    return int.from_bytes(repeated, "little")
 
 
-def _pattern_bits(dtype: str) -> int:
-    """Return the bits of an element, of a part of it where it is complex."""
-    bits = parse_dtype(dtype).bits
-    return bits // 2 if dtype.startswith("c") else bits
+def _part(dtype: str) -> str:
+    """Return the type of an element, or of its real part if it is complex."""
+    return {"c64": "f32", "c128": "f64"}.get(dtype, dtype)
 
 
-def bit_patterns(dtype: str) -> tuple[int, int]:
-    """Return which bits of an element are random, and which are always set.
-
-    For a complex type, this describes each part of an element.
-    """
-    bits = _pattern_bits(dtype)
+def _bit_patterns(dtype: str) -> tuple[int, int]:
+    """Return the random bits of an element, or of a part of it, and those that are always set."""
+    bits = parse_dtype(_part(dtype)).bits
     if dtype == "bool":
         return 1, 0
     if dtype[0] in "iu":
         return ((1 << bits) - 1 if bits <= _WIDEST_OF_ANY_VALUE else _SMALL), 0
     small = _SMALL_FLOAT.match(dtype)
-    exponent = int(small["exponent"]) if small else _EXPONENT_BITS[dtype]
-    mantissa = int(small["mantissa"]) if small else _MANTISSA_BITS[dtype]
+    exponent, mantissa = (
+        map(int, small.groups()) if small else _EXPONENT_AND_MANTISSA_BITS[_part(dtype)]
+    )
     # The exponent of 1 is 0111…1: of the three below it and itself only the last two bits differ.
     first = ((1 << (exponent - 1)) - 1) >> _FREE_EXPONENT_BITS << _FREE_EXPONENT_BITS
     sign = (1 << (bits - 1)) if bits > exponent + mantissa else 0

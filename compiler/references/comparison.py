@@ -75,7 +75,7 @@ class Comparison:
     first: Mismatch | None
 
     def to_json(self) -> dict[str, object]:
-        """Return what `--json` prints."""
+        """Return the fields that `--json` prints."""
         return asdict(self)
 
 
@@ -117,22 +117,31 @@ def compare(
         PallascError: a launch or a reference fails.
     """
     tasks = [
-        Task(
-            number,
-            ("", variant.base_dir, tuple(declared_values(variant.env).items())),
-            partial(_request, number, variant, launch),
-            f"the process that runs the reference of {variant.id}",
-        )
+        _task(number, variant, partial(_compare_request, number, variant, launch))
         for number, variant in enumerate(variants)
     ]
-    with Pool(1, settled(os.environ), program=PROGRAM, tick_s=None) as pool:
+    for number, reply in _replies(tasks):
+        yield number, reply.require(Compared).outputs
+
+
+def _compare_request(number: int, variant: Variant, launch: Launch) -> Compare:
+    return Compare(variant=variant, env=declared_values(variant.env), launched=launch(number))
+
+
+def _task(number: int, variant: Variant, request: Request | Callable[[], Request]) -> Task:
+    environment = ("", variant.base_dir, tuple(declared_values(variant.env).items()))
+    doing = f"the process that runs the reference of {variant.id}"
+    return Task(number, environment, request, doing)
+
+
+def _replies(tasks: Sequence[Task], **limits: Any) -> Iterator[tuple[int, Reply]]:
+    """Yield the number and the reply of each task, in the order in which they are done."""
+    if not tasks:
+        return
+    with Pool(1, settled(os.environ), program=PROGRAM, tick_s=None, **limits) as pool:
         for _, task, reply in pool.run(tasks):
             if task is not None and reply is not None:
-                yield task.label, reply.require(Compared).outputs
-
-
-def _request(number: int, variant: Variant, launch: Launch) -> Compare:
-    return Compare(variant=variant, env=declared_values(variant.env), launched=launch(number))
+                yield task.label, reply
 
 
 _SLICE = 1 << 22
@@ -238,7 +247,7 @@ def compare_samples(
     with needing_numpy("results cannot be compared"):
         import numpy as np
 
-        actual = _array(binding, data).reshape(-1)[np.array(positions)]
+        actual = bound_array(binding, data).reshape(-1)[np.array(positions)]
         rtol, atol = tolerance
         return compare_arrays(actual, np.array(values, np.float64), rtol=rtol, atol=atol)
 
@@ -258,31 +267,30 @@ def compare_outputs(
         ToolError: numpy or ml_dtypes is not installed.
     """
     with needing_numpy("results cannot be compared"):
-        actual, expected = _array(binding, data), _array(binding, wanted)
-        rtol, atol = _loose_tolerance(expected) if tolerance is None else tolerance
+        actual, expected = bound_array(binding, data), bound_array(binding, wanted)
+        rtol, atol = tolerance or _loose_tolerance(expected, binding.dtype)
         return compare_arrays(actual, expected, rtol=rtol, atol=atol)
 
 
-def _array(binding: Binding, data: bytes) -> Any:
+def bound_array(binding: Binding, data: bytes) -> Any:
+    """Return the numpy array of an input or output from its bytes in device memory."""
     import numpy as np
 
     flat = np.frombuffer(data, np.uint8)
     return array_of(flat, binding.dtype, binding.shape, binding.layout)
 
 
-def _loose_tolerance(expected: Any) -> tuple[float, float]:
+def _loose_tolerance(expected: Any, dtype: str) -> tuple[float, float]:
     """Return `rtol` and `atol` for results that may be added up in another order: half the digits.
 
     That is the square root of the distance from 1 to the next number, relative to an element or to
     the root mean square of all; whole numbers must be equal.
     """
-    import ml_dtypes
     import numpy as np
 
-    if expected.dtype.kind in "iub":
+    digits = math.sqrt(epsilon(dtype))
+    if not digits:
         return 0.0, 0.0
-    limits: Any = ml_dtypes.finfo
-    digits = math.sqrt(float(limits(expected.dtype).eps))
     wide = np.abs(_widened(expected))
     finite = wide[np.isfinite(wide)]
     return digits, digits * math.sqrt(float(np.mean(finite**2))) if finite.size else 0.0
@@ -343,29 +351,36 @@ def sample_references(
     """Return the reference values of points, in their order.
 
     Args:
-        points: variants and their launch plans; those that share a reference next to each other or
-            not.
-        memory_bytes: what the process may hold; None for no limit.
+        points: variants and their launch plans, in any order.
+        memory_bytes: the most memory of the process; None for no limit.
     """
     found: dict[int, Samples] = {}
     leaders: dict[object, int] = {}
     tasks: list[Task] = []
     for number, (variant, plan) in enumerate(points):
-        first = leaders.setdefault(_same(variant), number)
-        if first != number:
+        if leaders.setdefault(_same(variant), number) != number:
             continue
         if why := _why_none(variant, plan):
             found[number] = Samples(None, why)
         else:
-            tasks.append(_task(number, variant, plan))
-    plans = [plan for _, plan in points]
-    for number, samples in _carried_out(tasks, plans, memory_bytes):
-        found[number] = samples
+            request = Sample(
+                variant=variant,
+                inputs=plan.inputs,
+                outputs=plan.outputs,
+                seed=SEED,
+                env=declared_values(variant.env),
+            )
+            tasks.append(_task(number, variant, request))
+    for number, reply in _replies(tasks, timeout_s=LONGEST_S, memory_bytes=memory_bytes):
+        found[number] = _settled(reply, points[number][1])
     return [found[leaders[_same(variant)]] for variant, _ in points]
 
 
 def _same(variant: Variant) -> object:
-    """Return what is equal for variants with one reference: all but target and tuned parameters."""
+    """Return a key that is equal for variants with one reference.
+
+    It leaves out the target and tuned parameters.
+    """
     over = variant.tuning.over if variant.tuning else ()
     params = tuple((name, value) for name, value in variant.params if name not in over)
     return variant.name, variant.base_dir, params
@@ -380,31 +395,6 @@ def _why_none(variant: Variant, plan: LaunchPlan) -> str:
     if sum(plan.buffers[each.buffer].size for each in plan.inputs) > _MOST_BYTES:
         return f"its inputs take more than {_MOST_BYTES >> 30} GiB"
     return ""
-
-
-def _task(number: int, variant: Variant, plan: LaunchPlan) -> Task:
-    env = declared_values(variant.env)
-    request = Sample(variant=variant, inputs=plan.inputs, outputs=plan.outputs, seed=SEED, env=env)
-    doing = f"the process that runs the reference of {variant.name}"
-    return Task(number, ("", variant.base_dir, tuple(env.items())), request, doing)
-
-
-def _carried_out(
-    tasks: Sequence[Task], plans: Sequence[LaunchPlan], memory_bytes: int | None
-) -> Iterator[tuple[int, Samples]]:
-    if not tasks:
-        return
-    with Pool(
-        1,
-        settled(os.environ),
-        program=PROGRAM,
-        tick_s=None,
-        timeout_s=LONGEST_S,
-        memory_bytes=memory_bytes,
-    ) as pool:
-        for _, task, reply in pool.run(tasks):
-            if task is not None and reply is not None:
-                yield task.label, _settled(reply, plans[task.label])
 
 
 def _settled(reply: Reply, plan: LaunchPlan) -> Samples:

@@ -6,12 +6,10 @@ Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messa
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from pallasc.compiler.inputs.isolation import enter, expose_variables
 from pallasc.compiler.lowering.diagnose import frames, user_place
@@ -21,16 +19,17 @@ from pallasc.compiler.lowering.entry import (
     bind,
     import_function,
     static_arguments,
+    takes,
 )
 from pallasc.compiler.lowering.jax_versions import without_locations
-from pallasc.compiler.references.arrays import array_of, numpy_dtype, random_bytes
+from pallasc.compiler.references.arrays import numpy_dtype, random_bytes
 from pallasc.compiler.references.comparison import (
     ArrayFile,
     Compare,
     Compared,
-    Comparison,
     Sample,
     Sampled,
+    bound_array,
     compare_arrays,
     positions_of,
     settle_tolerance,
@@ -53,34 +52,53 @@ def main(arguments: list[str], channel: Channel) -> int:
 
 def _compare(request: Compare) -> Compared:
     """Compare each output."""
-    launched = request.launched
+    variant, launched = request.variant, request.launched
     inputs = {file.array.path: _read(launched.folder, file) for file in launched.inputs}
     bindings = [file.array for file in launched.outputs]
-    pairs = zip(launched.outputs, _expected(request, inputs, bindings), strict=True)
-    return Compared(
-        outputs=tuple(
-            _compare_output(request.variant, output, array, launched.folder)
-            for output, array in pairs
-        )
-    )
+    compared = []
+    for output, expected in zip(
+        launched.outputs, _expected(request, inputs, bindings), strict=True
+    ):
+        rtol, atol = settle_tolerance(variant.tolerance, output.array.dtype)
+        actual = _read(launched.folder, output)
+        compared.append(compare_arrays(actual, expected, rtol=rtol, atol=atol))
+    return Compared(outputs=tuple(compared))
+
+
+def _read(folder: Path, file: ArrayFile) -> Any:
+    return bound_array(file.array, (folder / file.name).read_bytes())
 
 
 def _sample(request: Sample) -> Sampled:
-    """Return some elements of each output."""
-    inputs = {array.path: _drawn(array, request.seed) for array in request.inputs}
+    """Return some elements of each output, for inputs as `pallasc run` makes them."""
+    inputs = {}
+    for array in request.inputs:
+        data = random_bytes(array.dtype, array_bytes(array), seed=request.seed, name=array.path)
+        inputs[array.path] = bound_array(array, data)
     expected = _expected(request, inputs, request.outputs)
     # One pair of tolerances serves all outputs: the widest.
     limits = [settle_tolerance(request.variant.tolerance, a.dtype) for a in request.outputs]
+    pairs = zip(expected, request.outputs, strict=True)
     reference = Reference(
         seed=request.seed,
         rtol=max((rtol for rtol, _ in limits), default=0.0),
         atol=max((atol for _, atol in limits), default=0.0),
-        outputs=tuple(
-            _sampled(array, output, request.seed)
-            for array, output in zip(expected, request.outputs, strict=True)
-        ),
+        outputs=tuple(_sampled(array, output, request.seed) for array, output in pairs),
     )
     return Sampled(data=pack_reference(reference))
+
+
+def _sampled(array: Any, output: Binding, seed: int) -> SampledOutput:
+    """Return some elements of a result.
+
+    Raises:
+        SpecError: they are complex.
+    """
+    if array.dtype.kind == "c":
+        raise SpecError(f"{output.path} is complex, which reference values cannot be.")
+    positions = positions_of(output.path, array.size, seed)
+    elements = array.reshape(-1)
+    return SampledOutput(tuple(positions), tuple(float(elements[each]) for each in positions))
 
 
 def _expected(
@@ -110,45 +128,8 @@ def _shapes(shapes: Sequence[Sequence[int]]) -> str:
     return ", ".join(str(list(shape)) for shape in shapes) or "none"
 
 
-def _read(folder: Path, file: ArrayFile) -> Any:
-    data = np.fromfile(folder / file.name, np.uint8)
-    return array_of(data, file.array.dtype, file.array.shape, file.array.layout)
-
-
-def _compare_output(variant: Variant, output: ArrayFile, expected: Any, folder: Path) -> Comparison:
-    rtol, atol = settle_tolerance(variant.tolerance, output.array.dtype)
-    return compare_arrays(_read(folder, output), expected, rtol=rtol, atol=atol)
-
-
-def _drawn(array: Binding, seed: int) -> Any:
-    """Return an input as `pallasc run` makes it."""
-    data = random_bytes(array.dtype, array_bytes(array), seed=seed, name=array.path)
-    return array_of(np.frombuffer(data, np.uint8), array.dtype, array.shape, array.layout)
-
-
-def _sampled(array: Any, output: Binding, seed: int) -> SampledOutput:
-    """Return some elements of a result.
-
-    Raises:
-        SpecError: they are complex.
-    """
-    if array.dtype.kind == "c":
-        raise SpecError(f"{output.path} is complex, which reference values cannot be.")
-    positions = positions_of(output.path, array.size, seed)
-    elements = array.reshape(-1)
-    return SampledOutput(tuple(positions), tuple(float(elements[each]) for each in positions))
-
-
-def prepare_jax(inputs: Mapping[str, Any]) -> None:
-    """Have JAX keep 64-bit types, if there are any; before any array of JAX's is made."""
-    import jax
-
-    if any(array.dtype.itemsize >= 8 and array.dtype != "complex64" for array in inputs.values()):
-        jax.config.update("jax_enable_x64", True)
-
-
 def kernel_call(variant: Variant, inputs: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return what calls a variant's function with these arrays, as the spec passes them.
+    """Return a call of a variant's function with these arrays, as the spec passes them.
 
     Args:
         variant: the variant.
@@ -157,18 +138,11 @@ def kernel_call(variant: Variant, inputs: Mapping[str, Any]) -> Callable[[], Any
     Raises:
         SpecError: it cannot be imported.
     """
-    prepare_jax(inputs)
-    try:
-        function = import_function(variant.entry, variant.base_dir)
-        static = static_arguments(variant.static, variant.base_dir)
-        positional, named = _arguments(variant, inputs)
-    except SpecError as error:
-        error.location = error.location or variant.location
-        raise
     import jax
 
+    function, positional, named = _call_of(variant, variant.entry, inputs)
     # As it is compiled: `core_map` and references in a memory space need a trace around them.
-    compiled = jax.jit(lambda args, kwargs: function(*args, **kwargs, **static))
+    compiled = jax.jit(lambda args, kwargs: function(*args, **kwargs))
     return lambda: compiled(positional, named)
 
 
@@ -186,18 +160,10 @@ def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> Any:
     """
     import jax
 
-    prepare_jax(inputs)
-    try:
-        function = import_function(str(variant.reference), variant.base_dir)
-        taken = {k: value for k, value in variant.static.items() if _takes(function, k)}
-        static = static_arguments(taken, variant.base_dir)
-        positional, named = _arguments(variant, inputs)
-    except SpecError as error:
-        error.location = error.location or variant.location
-        raise
+    function, positional, named = _call_of(variant, str(variant.reference), inputs)
     try:
         with without_locations():
-            return jax.block_until_ready(function(*positional, **named, **static))
+            return jax.block_until_ready(function(*positional, **named))
     except Exception as error:
         place = user_place(frames(error)) or variant.location
         raise SpecError(
@@ -206,22 +172,32 @@ def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> Any:
         ) from error
 
 
-def _takes(function: Callable[..., Any], name: str) -> bool:
+def _call_of(
+    variant: Variant, entry: str, inputs: Mapping[str, Any]
+) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
+    """Return a function with its static arguments, and its arrays by position and by name.
+
+    References get only the static arguments that they have parameters for.
+    """
+    import jax
+
+    # Before any array of JAX's is made.
+    if any(array.dtype.itemsize >= 8 and array.dtype != "complex64" for array in inputs.values()):
+        jax.config.update("jax_enable_x64", True)
     try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return True
-    kinds = {parameter.kind for parameter in parameters.values()}
-    return name in parameters or inspect.Parameter.VAR_KEYWORD in kinds
-
-
-def _arguments(variant: Variant, inputs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments by position and by name, as the spec passes them to the kernel."""
-    trees = array_arguments(variant.args, variant.base_dir)
-    if isinstance(trees, list):
-        in_order = iter(inputs.values())
-        return [_filled(tree, "", lambda _: next(in_order)) for tree in trees], {}
-    return [], {name: _filled(tree, name, inputs.__getitem__) for name, tree in trees.items()}
+        function = import_function(entry, variant.base_dir)
+        is_kernel = entry == variant.entry
+        taken = {k: v for k, v in variant.static.items() if is_kernel or takes(function, k)}
+        function = partial(function, **static_arguments(taken, variant.base_dir))
+        trees = array_arguments(variant.args, variant.base_dir)
+        if isinstance(trees, list):
+            in_order = iter(inputs.values())
+            return function, [_filled(tree, "", lambda _: next(in_order)) for tree in trees], {}
+        named = {name: _filled(tree, name, inputs.__getitem__) for name, tree in trees.items()}
+        return function, [], named
+    except SpecError as error:
+        error.location = error.location or variant.location
+        raise
 
 
 def _filled(tree: Any, path: str, array_at: Callable[[str], Any]) -> Any:

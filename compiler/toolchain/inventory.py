@@ -10,14 +10,17 @@ import platform
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 
 from pallasc.compiler.toolchain.toolchain import (
     IN_CURRENT_FOLDER,
+    LIBDEVICE,
     Package,
     check_versions,
+    find_disassembler,
     find_package,
+    nvcc_name,
+    nvidia_folder,
     tool_version,
 )
 from pallasc.compiler.toolchain.toolkit import find_nvjitlink
@@ -25,6 +28,20 @@ from pallasc.errors import ToolError
 
 _OLDEST_PYTHON = (3, 11)
 _MACHINES = ("x86_64", "aarch64")
+_LIBRARIES = {
+    "llvmlite": "runs the host code of kernels to read their launch plans",
+    "protobuf": "reads XLA's executables",
+    "cramjam": "decompresses XLA's executables",
+}
+_OPTIONAL = {
+    "absl-py": ("only some of JAX's own kernels import it", ""),
+    "cuda-bindings": ("only launching needs it", ""),
+    "cryptography": ("only signatures need it", "sign"),
+    "distributed": ("only --executor needs it", "dask"),
+    "Jinja2": ("only report needs it", "report"),
+    "pygal": ("only report needs it", "report"),
+}
+"""Purpose, and the extra of pallasc that installs it; "" for the compiler's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +51,9 @@ class Item:
     Attributes:
         name: its name.
         version: its version, "" if it is missing or has none.
-        path: where it lies, "" for packages and if it is missing.
         purpose: what it is for.
         needed: whether compiling needs it.
+        path: its path, "" for packages and if it is missing.
         problem: what is wrong with it, "" if nothing is.
         fix: the command that repairs it, "" if there is none.
     """
@@ -50,59 +67,24 @@ class Item:
     fix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Tool:
-    """A file of a wheel: its label, the end of its path, its purpose, whether it can be run."""
-
-    name: str
-    ending: str
-    purpose: str
-    needed: bool = True
-    runs: bool = True
-
-
-_LIBRARIES = (
-    ("llvmlite", "runs the host code of kernels to read their launch plans", True),
-    ("protobuf", "reads XLA's executables", True),
-    ("cramjam", "decompresses XLA's executables", True),
-    ("absl-py", "only some of JAX's own kernels import it", False),
-    ("cuda-bindings", "only launching needs it", False),
-)
-_TOOLS = (
-    _Tool("ptxas", "bin/ptxas", "assembles"),
-    _Tool("nvlink", "bin/nvlink", "links"),
-    _Tool("libdevice", "libdevice/libdevice.10.bc", "mathematical functions", runs=False),
-    _Tool("nvdisasm", "bin/nvdisasm", "only inspect, diff and report need it", needed=False),
-)
-
-
-_NO_LINKER = _Tool("nvlink", "bin/nvlink", "NVIDIA's wheel for CUDA 12 has none", needed=False)
-"""With CUDA 12, kernels are compiled without it."""
-
-
 def inventory(ptxas: Path | None = None) -> list[Item]:
     """Return everything that compiling and inspecting use, found or not.
 
     Args:
         ptxas: an assembler to use instead of the wheel's.
     """
-    cuda = _cuda_major()
+    cuda = next((cuda for cuda in (13, 12) if find_package(f"jax-cuda{cuda}-plugin")), 13)
+    compiler = f"cuda{cuda}"
     return [
         _python(),
         _platform(),
         *_jax_items(cuda),
-        *(_tool_item(tool, cuda, ptxas if tool.name == "ptxas" else None) for tool in _tools(cuda)),
+        *_tools(cuda, ptxas),
         *_other_assemblers(cuda),
-        *(_library(*library, fix=_install(cuda)) for library in _LIBRARIES),
-        _library(
-            "cryptography", "only signatures need it", False, fix='pip install "pallasc[sign]"'
-        ),
-        _library(
-            "distributed", "only --executor needs it", False, fix='pip install "pallasc[dask]"'
-        ),
+        *(_library(name, purpose, compiler) for name, purpose in _LIBRARIES.items()),
         *(
-            _library(name, "only report needs it", False, fix='pip install "pallasc[report]"')
-            for name in ("Jinja2", "pygal")
+            _library(name, purpose, extra or compiler, needed=False)
+            for name, (purpose, extra) in _OPTIONAL.items()
         ),
         _driver(),
     ]
@@ -117,35 +99,24 @@ def problem_of(items: Sequence[Item]) -> str | None:
 
 
 def only_runs(items: Sequence[Item]) -> bool:
-    """Tell whether kernels are only run here: the runtime is installed, and no part of a compiler.
+    """Return True if kernels are only run here: there is the runtime, and no part of a compiler.
 
     JAX alone, which runs kernels too, is not a compiler: its CUDA plugin and CUDA's tools are.
     """
-    present = {item.name: bool(item.version or item.path) for item in items}
-    plugin = any(present[name] for name in present if name.startswith("jax-cuda"))
-    tools = any(present.get(tool.name, False) for tool in _TOOLS if tool.needed)
+    present = {item.name for item in items if item.version or item.path}
+    compilers = ("jax-cuda", "ptxas", "nvlink", "libdevice")
+    compiles = any(name.startswith(compilers) for name in present)
     wrong = any(item.problem for item in items if item.name in ("python", "platform"))
-    return present.get("cuda-bindings", False) and not (plugin or tools or wrong)
+    return "cuda-bindings" in present and not (compiles or wrong)
 
 
-def _tools(cuda: int) -> list[_Tool]:
-    return [_NO_LINKER if tool.name == "nvlink" and cuda < 13 else tool for tool in _TOOLS]
-
-
-def _cuda_major() -> int:
-    """Return the CUDA version that the installed plugin is for; 13 if there is none."""
-    return next((cuda for cuda in (13, 12) if _version(f"jax-cuda{cuda}-plugin")), 13)
+def _install(extra: str) -> str:
+    return f'pip install "pallasc[{extra}]"'
 
 
 def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
-def _install(cuda: int) -> str:
-    return f'pip install "pallasc[cuda{cuda}]"'
+    package = find_package(name)
+    return package.version if package else ""
 
 
 def _python() -> Item:
@@ -161,25 +132,23 @@ def _platform() -> Item:
     return Item("platform", name, "what the wheels are made for", problem=problem)
 
 
-def _jax_items(cuda: int) -> list[Item]:
-    names = {
+def _jax_items(cuda: int) -> Iterator[Item]:
+    purposes = {
         "jax": "traces kernels",
         "jaxlib": "lowers kernels",
         f"jax-cuda{cuda}-plugin": "compiles kernels",
         f"jax-cuda{cuda}-pjrt": "compiles kernels",
     }
-    versions = {name: _version(name) for name in names}
-    return [_jax_item(name, purpose, versions, cuda) for name, purpose in names.items()]
-
-
-def _jax_item(name: str, purpose: str, versions: dict[str, str], cuda: int) -> Item:
-    problem = jax_problem(name, versions)
-    fix = f"{_install(cuda)} --upgrade" if problem and versions[name] else _install(cuda)
-    return Item(name, versions[name], purpose, problem=problem, fix=fix if problem else "")
+    versions = {name: _version(name) for name in purposes}
+    for name, purpose in purposes.items():
+        problem, fix = jax_problem(name, versions), ""
+        if problem:
+            fix = _install(f"cuda{cuda}") + (" --upgrade" if versions[name] else "")
+        yield Item(name, versions[name], purpose, problem=problem, fix=fix)
 
 
 def jax_problem(name: str, versions: dict[str, str]) -> str:
-    """Return what is wrong with JAX, or with a part of it: missing, untested, another version."""
+    """Return the problem of JAX or of a part: missing, untested, another version; "" for none."""
     if not versions[name]:
         return "missing"
     jax = versions["jax"]
@@ -191,26 +160,42 @@ def jax_problem(name: str, versions: dict[str, str]) -> str:
     return f"JAX is {jax}: their versions must be equal" if jax not in ("", versions[name]) else ""
 
 
-def _library(name: str, purpose: str, needed: bool, *, fix: str) -> Item:
-    version = _version(name)
-    item = Item(name, version, purpose, needed)
-    return item if version else replace(item, problem="missing", fix=fix)
+def _library(name: str, purpose: str, extra: str, *, needed: bool = True) -> Item:
+    item = Item(name, _version(name), purpose, needed)
+    return item if item.version else replace(item, problem="missing", fix=_install(extra))
 
 
-def _tool_item(tool: _Tool, cuda: int, chosen: Path | None) -> Item:
-    path = chosen or _find(tool, cuda)
-    item = Item(tool.name, "", tool.purpose, tool.needed, path=str(path or ""))
+def _tools(cuda: int, ptxas: Path | None) -> Iterator[Item]:
+    nvcc, install = find_package(nvcc_name(cuda)), _install(f"cuda{cuda}")
+    folder = nvidia_folder(cuda, nvcc.root) if nvcc else Path()
+    assembler = Item("ptxas", "", "assembles", fix=install)
+    if ptxas:
+        assembler = replace(assembler, path=str(ptxas), fix="")
+    yield _tool(assembler, ptxas or folder / "bin" / "ptxas")
+    linker = Item("nvlink", "", "links", fix=install)
+    if cuda < 13:  # kernels are compiled without it
+        without = "NVIDIA's wheel for CUDA 12 has none"
+        linker = replace(linker, purpose=without, needed=False, fix="")
+    yield _tool(linker, folder / "bin" / "nvlink")
+    library = Item("libdevice", "", "mathematical functions", fix=install)
+    yield _tool(library, folder / LIBDEVICE, runs=False)
+    purpose = "only inspect, diff and report need it"
+    yield _tool(Item("nvdisasm", "", purpose, needed=False, fix=install), find_disassembler())
+
+
+def _tool(missing: Item, path: Path | None, *, runs: bool = True) -> Item:
+    """Return a tool with its path and version, or `missing` if there is no such file."""
     if path is None or not path.is_file():
-        fix = "" if chosen or tool is _NO_LINKER else _install(cuda)
-        return replace(item, problem="missing", fix=fix)
+        return replace(missing, problem="missing")
+    found = replace(missing, path=str(path), fix="")
     try:
-        return replace(item, version=tool_version(path)) if tool.runs else item
+        return replace(found, version=tool_version(path)) if runs else found
     except ToolError as error:
-        return replace(item, problem=error.message)
+        return replace(found, problem=error.message)
 
 
 def _other_assemblers(cuda: int) -> Iterator[Item]:
-    """Yield what XLA would assemble with instead of ptxas, if anything."""
+    """Yield other assemblers that XLA would use instead of ptxas."""
     plugin = find_package(f"jax-cuda{cuda}-pjrt")
     library = find_nvjitlink(cuda, plugin.root) if plugin else None
     if library is not None:
@@ -230,24 +215,6 @@ def _other_assemblers(cuda: int) -> Iterator[Item]:
             path=str(IN_CURRENT_FOLDER.absolute()),
             problem="XLA would assemble with it: rename it, or work in another folder",
         )
-
-
-def _find(tool: _Tool, cuda: int) -> Path | None:
-    """Return a tool's file in NVIDIA's wheels."""
-    suffix = "" if cuda >= 13 else f"-cu{cuda}"
-    for name in ("nvidia-cuda-nvcc", "nvidia-nvvm", "nvidia-cuda-nvdisasm"):
-        for distribution in dict.fromkeys((f"{name}{suffix}", name)):
-            for file in _files(distribution):
-                if file.as_posix().endswith(f"/{tool.ending}"):
-                    return Path(str(file.locate()))
-    return None
-
-
-def _files(distribution: str) -> list[metadata.PackagePath]:
-    try:
-        return metadata.files(distribution) or []
-    except metadata.PackageNotFoundError:
-        return []
 
 
 def _driver() -> Item:

@@ -1,7 +1,8 @@
-"""Find modules without importing them, and say whose they are: Python's, installed, the user's."""
+"""Find modules without importing them, and whether they are Python's, installed, or the user's."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import site
@@ -28,7 +29,7 @@ def module_of(globals: Mapping[str, object]) -> str:
 
 
 def namespace_of(module: object) -> Mapping[str, object]:
-    """Return what a module has, without running code of its own."""
+    """Return a module's namespace without running its `__getattr__`."""
     try:
         namespace = object.__getattribute__(module, "__dict__")
     except AttributeError:
@@ -37,16 +38,16 @@ def namespace_of(module: object) -> Mapping[str, object]:
 
 
 def is_located(spec: Any) -> TypeGuard[ModuleSpec]:
-    """Tell whether a module's spec names the file that it came from."""
+    """Return True if a module's spec names the file that it came from."""
     return type(spec) is ModuleSpec and bool(spec.has_location)
 
 
 class Place(NamedTuple):
-    """Where a compilation finds its files and modules.
+    """The folders in which a compilation finds its files and modules.
 
     Attributes:
-        base_dir: the spec's folder, which labels of files are relative to.
-        folders: where modules are looked for before the usual places.
+        base_dir: the spec's folder; labels of files are relative to it.
+        folders: searched for modules before the usual places.
     """
 
     base_dir: str
@@ -70,7 +71,7 @@ class Place(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Where the sources of a manifest are now.
+    """The current paths of the sources of a manifest.
 
     Attributes:
         files: path of each of its files, None for a module that is gone.
@@ -103,21 +104,17 @@ def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSp
     for finder in sys.meta_path:
         if finder is PathFinder:
             places = [*folders, *_workers_path()] if path is None else path
-            # By its last part: for a namespace it would look for the parent in `sys.modules`.
-            spec = _find_below(places, name.rpartition(".")[2])
+            spec = None
+            # In an archive, Python compiles a module to find it.
+            with contextlib.suppress(ImportError, SyntaxError):
+                # By its last part: for a namespace it would look for the parent in `sys.modules`.
+                spec = PathFinder.find_spec(name.rpartition(".")[2], list(places))
         else:
             find = getattr(finder, "find_spec", None)
             spec = find(name, path) if find else None
         if spec is not None:
             return spec
     return None
-
-
-def _find_below(places: Sequence[str], name: str) -> ModuleSpec | None:
-    try:
-        return PathFinder.find_spec(name, list(places))
-    except (ImportError, SyntaxError):  # in an archive: Python compiles a module to find it there
-        return None
 
 
 def _workers_path() -> list[str]:
@@ -133,21 +130,18 @@ def _workers_path() -> list[str]:
 
 
 def _has_safe_path() -> bool:
-    """Tell whether this process was started with `-P`."""
+    """Return True if this process was started with `-P`."""
     return sys.flags.safe_path
 
 
 def hidden(folders: Sequence[str]) -> list[str]:
     """Return the modules of Python that a file in `folders`, or on `PYTHONPATH`, hides."""
-    places = [*folders, *itertools.takewhile(_is_before_pythons, _workers_path())]
-    names = {name for place in places for name in _names_in(place)}
+    before_pythons = itertools.takewhile(
+        lambda place: not is_pythons(os.path.join(place, "_")), _workers_path()
+    )
+    names = {name for folder in (*folders, *before_pythons) for name in _names_in(folder)}
     files = ((n, locate_module(n, folders)) for n in sorted(names & sys.stdlib_module_names))
     return [name for name, file in files if file is not None and not is_pythons(str(file))]
-
-
-def _is_before_pythons(place: str) -> bool:
-    """Tell whether a folder on the path is not yet one of Python's own library."""
-    return not is_pythons(os.path.join(place, "_"))
 
 
 def _names_in(folder: str) -> frozenset[str]:
@@ -159,12 +153,12 @@ def _names_in(folder: str) -> frozenset[str]:
 
 @lru_cache(maxsize=64)
 def _listed(folder: str, changed_ns: int) -> frozenset[str]:
-    """Return what could be modules in a folder, as it was when it changed last."""
+    """Return the names of possible modules in a folder, as of its last change."""
     return frozenset(name.partition(".")[0] for name in os.listdir(folder))
 
 
 def is_standard(name: str) -> bool:
-    """Tell whether a module is Python's own, and not another that shadows it."""
+    """Return True if a module is Python's own, and not another that shadows it."""
     top = name.split(".")[0]
     if top not in sys.stdlib_module_names:
         return top == "__main__"
@@ -191,12 +185,12 @@ def _python_folders() -> tuple[str, ...]:
 
 @cache
 def is_pythons(file: str) -> bool:
-    """Tell whether a file belongs to Python's own library."""
+    """Return True if a file belongs to Python's own library."""
     return os.path.realpath(file).startswith(_python_folders()) and not is_installed(file)
 
 
 @cache
 def is_installed(file: str) -> bool:
-    """Tell whether a file is an installed package's, even if it is a link to elsewhere."""
+    """Return True if a file is an installed package's, even if it is a link to elsewhere."""
     path = os.path.abspath(file)
     return path.startswith(site_folders()) or os.path.realpath(path).startswith(site_folders())

@@ -4,8 +4,8 @@
 CUDA plugin register without a driver, and `PATH` decides which `ptxas` XLA runs: it searches `PATH`
 first, then the usual folders, then the wheels.
 
-Workers have an environment of their own: the same on every machine, except for what reaches the
-compiler and what a spec declares. Every variable belongs to one of these groups:
+Workers have a separate environment: the same on every machine, except for variables that reach the
+compiler or that a spec declares. Every variable belongs to one of these groups:
 
 * **counted**: it reaches the compiler, and a user may want it to. Its value is in every key, and so
   are the contents of the files that it names: `XLA_FLAGS` may be the name of a file of flags, and
@@ -32,7 +32,6 @@ own C library, the kind of CPU, the number of cores, limits, and the current fol
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import sys
@@ -44,13 +43,21 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.toolchain.identity import (
     TRACED_WITH,
-    files_below,
+    components,
+    has_more_files,
     identity_files,
     toolchain_identity,
     tree_digest,
+    versions_of,
 )
-from pallasc.compiler.toolchain.toolchain import Toolchain, find_toolchain, toolchain_record
+from pallasc.compiler.toolchain.toolchain import (
+    Toolchain,
+    find_toolchain,
+    tool_version,
+    toolchain_files,
+)
 from pallasc.errors import ToolError
+from pallasc.specs.canonical import digest
 from pallasc.specs.settings.build_settings import SALT, cache_salt
 from pallasc.specs.variables import (
     DECLARABLE,
@@ -70,33 +77,11 @@ if TYPE_CHECKING:
 
     from pallasc.specs.lock import Component
 
-COMPILER_PREFIXES = (
+_COUNTED_PREFIXES = (
     "XLA_", "JAX_", "MOSAIC_", "TF_", "LLVM_", "MLIR_", "NVVM_", "NVPTX_", "PTXAS_", "FINALIZER_",
     "TRITON_", "PJRT_", "CUDNN_", "NPY_", "LIBTPU_", "TPU_",
 )  # fmt: skip
 """Variables that reach the compiler: they count in every key."""
-
-_OTHERS = frozenset(
-    {
-        "TF_ACC",
-        "TF_APPEND_USER_AGENT",
-        "TF_DATA_DIR",
-        "TF_DISABLE_PLUGIN_TLS",
-        "TF_ENCRYPTION",
-        "TF_IGNORE",
-        "TF_INPUT",
-        "TF_IN_AUTOMATION",
-        "TF_LOG",
-        "TF_REATTACH_PROVIDERS",
-        "TF_SKIP_PROVIDER_VERIFY",
-        "TF_WORKSPACE",
-    }
-)
-_OTHERS_PREFIXES = (
-    "TF_ACC_", "TF_CLI_", "TF_CLOUD_", "TF_HTTP_", "TF_LOG_", "TF_PLUGIN_CACHE_", "TF_REGISTRY_",
-    "TF_STATE_", "TF_TOKEN_", "TF_VAR_",
-)  # fmt: skip
-"""Variables of Terraform, which shares its prefix with TensorFlow: no compiler reads them."""
 
 _COUNTED = frozenset(
     {
@@ -109,11 +94,19 @@ _COUNTED = frozenset(
         "LD_PRELOAD",
     }
 )
+_TERRAFORM = re.compile(
+    r"TF_(ACC|APPEND_USER_AGENT|DATA_DIR|DISABLE_PLUGIN_TLS|ENCRYPTION|IGNORE|INPUT|IN_AUTOMATION"
+    r"|LOG|REATTACH_PROVIDERS|SKIP_PROVIDER_VERIFY|WORKSPACE"
+    r"|(ACC|CLI|CLOUD|HTTP|LOG|PLUGIN_CACHE|REGISTRY|STATE|TOKEN|VAR)_.*)",
+    re.DOTALL,
+)
+"""Variables of Terraform, which shares its prefix with TensorFlow: no compiler reads them."""
+
 _LIBRARY = re.compile(
     r"(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|z|tinfo|LLVM.*|nvptxcompiler|nvvm|nvrtc.*"
     r"|nvfatbin|cudart)|ld-linux.*)(-[\d.]+)?\.so(\..*)?"
 )
-"""Libraries that the wheels of the toolchain do not bring along, or load only where they are."""
+"""Libraries that the wheels of the toolchain do not contain, or load only where they are."""
 
 _TOOLKIT = ("bin/ptxas", "bin/nvlink", "bin/fatbinary")
 _LONGEST_FLAGS_BYTES = 1 << 20
@@ -121,10 +114,8 @@ _MOST_FILES = 5000
 
 
 def compiling_environment(base: Mapping[str, str], tools: Path) -> dict[str, str]:
-    """Return what `settled` makes of `base`, with the assembler in the folder `tools`."""
-    result = settled(base)
-    result["PATH"] = os.pathsep.join([str(tools), SYSTEM_PATH])
-    return result
+    """Return `settled(base)` with the folder of the assembler in front of `PATH`."""
+    return {**settled(base), "PATH": os.pathsep.join([str(tools), SYSTEM_PATH])}
 
 
 def settled(base: Mapping[str, str]) -> dict[str, str]:
@@ -132,15 +123,14 @@ def settled(base: Mapping[str, str]) -> dict[str, str]:
 
     `HOME` is there for Python to find the user's own packages; `isolation` replaces both.
     """
-    first = ("HOME", "TMPDIR")
-    result = {
+    kept = {
         name: value
         for name, value in base.items()
-        if name in first or _is_counted(name) or (name in PLACES and not _is_dropped(name))
+        if name in ("HOME", "TMPDIR")
+        or _is_counted(name)
+        or (name in PLACES and not _is_dropped(name))
     }
-    result.update(FORCED)
-    result.update(FIXED)
-    result["PATH"] = SYSTEM_PATH
+    result = {**kept, **FORCED, **FIXED, "PATH": SYSTEM_PATH}
     # Python's options of this process do not reach a worker; `-s` changes where modules lie.
     if sys.flags.no_user_site:
         result["PYTHONNOUSERSITE"] = "1"
@@ -157,15 +147,14 @@ def compiler_variables(environment: Mapping[str, str]) -> dict[str, str]:
     Values by name, and the digests of the files that they name under `<name>: <file>`.
 
     Raises:
-        ToolError: a flag names a folder that holds too many files.
+        ToolError: a flag names a folder that contains too many files.
     """
     variables: dict[str, str] = {}
-    for name, value in sorted(environment.items()):
-        if _is_counted(name):
-            variables.update([_as_text(name, value), *_named_contents(name, value)])
+    for name, value in sorted(counted_values(environment).items()):
+        variables.update([_as_text(name, value), *_named_contents(name, value)])
     libraries = list(_libraries(environment.get("LD_LIBRARY_PATH", "")))
     if libraries:
-        variables["LD_LIBRARY_PATH: libraries"] = _digest("\n".join(libraries).encode())
+        variables["LD_LIBRARY_PATH: libraries"] = digest("\n".join(libraries).encode())
     return variables
 
 
@@ -186,7 +175,7 @@ def counted_values(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def reaches_compiler(name: str) -> bool:
-    """Tell whether a variable may change what the compiler does, so that kernels may not set it."""
+    """Return True if a variable may change what the compiler does: kernels must not set it."""
     if name in DECLARABLE:
         return False
     is_ours = name in FORCED or name in FIXED or name == "PATH"
@@ -201,16 +190,16 @@ def declared_values(names: Iterable[str]) -> dict[str, str | None]:
 def declared_fields(names: Iterable[str]) -> dict[str, str]:
     """Return labelled fields of a key for the values of variables that a spec declares.
 
-    They are digests: a value may be a secret, and what is in a key is written down.
+    They are digests: a value may be a secret, and keys are written to disk.
     """
     return {
-        f"env {name}": "unset" if value is None else _digest(os.fsencode(value))
+        f"env {name}": "unset" if value is None else digest(os.fsencode(value))
         for name, value in declared_values(names).items()
     }
 
 
 def is_withheld(name: str) -> bool:
-    """Tell whether a variable is hidden from kernels although the caller may have set it."""
+    """Return True if a variable is hidden from kernels although the caller may have set it."""
     if name in FORCED or name in FIXED or name in EXPECTED or name in PLACES:
         return False
     return not (_is_counted(name) or name.startswith(EXPECTED_PREFIXES))
@@ -223,15 +212,13 @@ def _is_dropped(name: str) -> bool:
 
 
 def _is_counted(name: str) -> bool:
-    if name in FORCED or name in FIXED or _is_dropped(name):
+    if name in FORCED or name in FIXED or _is_dropped(name) or _TERRAFORM.fullmatch(name):
         return False
-    if name in _OTHERS or name.startswith(_OTHERS_PREFIXES):
-        return False
-    return name in _COUNTED or name.startswith(COMPILER_PREFIXES)
+    return name in _COUNTED or name.startswith(_COUNTED_PREFIXES)
 
 
 def _as_text(name: str, value: str) -> tuple[str, str]:
-    """Return name and value as text; what is not UTF-8 as hexadecimal digits."""
+    """Return name and value as text; as hexadecimal digits if they are not UTF-8."""
     try:
         (name + value).encode()
     except UnicodeEncodeError:
@@ -247,73 +234,60 @@ def _named_contents(name: str, value: str) -> Iterator[tuple[str, str]]:
         for part in re.split("[=,:;]", word):
             label = _as_text(f"{name}: {part}", "")[0]
             if os.path.isfile(part):
-                data = _bytes(part)
-                yield label, _digest(data)
+                yield label, _file_digest(part)
                 if part == value.strip() and name.endswith("_FLAGS"):
-                    text = data[:_LONGEST_FLAGS_BYTES].decode("utf-8", "replace")
-                    yield from _named_contents(f"{name}: {part}", text)
+                    yield from _named_contents(f"{name}: {part}", _flags_in(part))
             elif name.endswith("_FLAGS") and os.sep in part and os.path.isdir(part):
                 yield label, _folder_digest(Path(part))
 
 
-def _bytes(place: str | Path) -> bytes:
+def _flags_in(path: str) -> str:
     try:
-        return Path(place).read_bytes()
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(_LONGEST_FLAGS_BYTES)
     except OSError:
-        return b"unreadable"
+        return ""
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _file_digest(place: Path | str) -> str:
+def _file_digest(path: str | Path) -> str:
     try:
-        with Path(place).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise ToolError(f"{place}: cannot be hashed: {error.strerror}") from error
+        return FileDigests().digest(path)
+    except ToolError:
+        return "unreadable"
 
 
 def _folder_digest(folder: Path) -> str:
     """Return the digest of a folder; of a CUDA toolkit only what a compiler uses.
 
     Raises:
-        ToolError: it holds too many files.
+        ToolError: it contains too many files.
     """
-    if not (folder / "nvvm").is_dir():
-        if files_below(str(folder), _MOST_FILES) is None:
-            raise ToolError(
-                f"A flag in the environment names {folder}, which holds too many files to tell "
-                "whether they are still the same.",
-                hint="Name a folder of its own, or a file.",
-            )
-        return tree_digest([folder], _file_digest)
-    tools = [f"{name} {_digest(_bytes(folder / name))}" for name in _TOOLKIT]
-    library = tree_digest([folder / "nvvm"], _file_digest, without=("bin", "include"))
-    return _digest("\n".join([*tools, library]).encode())
+    if (folder / "nvvm").is_dir():
+        tools = [f"{name} {_file_digest(folder / name)}" for name in _TOOLKIT]
+        library = tree_digest([folder / "nvvm"], _file_digest, without=("bin", "include"))
+        return digest("\n".join([*tools, library]).encode())
+    if has_more_files(str(folder), _MOST_FILES):
+        raise ToolError(
+            f"A flag in the environment names {folder}, which holds too many files to check "
+            "for changes.",
+            hint="Name a file, or a smaller folder.",
+        )
+    return tree_digest([folder], _file_digest)
 
 
 def _libraries(path: str) -> Iterator[str]:
-    """Yield name and digest of each library that hides a library which compiling loads."""
+    """Yield name and digest of each library that hides one that compiling loads."""
     for folder in filter(None, path.split(os.pathsep)):
-        for name in sorted(_names(folder)):
-            if _LIBRARY.fullmatch(name):
-                yield f"{name} {_digest(_bytes(os.path.join(folder, name)))}"
-
-
-def _names(folder: str) -> Iterable[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return ()
+        for file in sorted(Path(folder).glob("l*")):
+            if _LIBRARY.fullmatch(file.name):
+                yield f"{file.name} {_file_digest(file)}"
 
 
 def tool_folder(toolchain: Toolchain) -> tuple[Path, tempfile.TemporaryDirectory[str] | None]:
-    """Return a folder that holds `ptxas` and `nvlink` of this toolchain under these names.
+    """Return a folder that contains `ptxas` and `nvlink` of this toolchain under these names.
 
     The wheel's own folder serves as it is; for another assembler a temporary folder of links is
-    made, which lives as long as the second result. The folder above is laid out as a CUDA toolkit,
+    made, which is removed with the second result. The folder above is laid out as a CUDA toolkit,
     as XLA's `xla_gpu_cuda_data_dir` wants it: with the device library in `nvvm/libdevice`.
     """
     own = toolchain.nvlink.parent if toolchain.nvlink else toolchain.ptxas.parent
@@ -348,9 +322,7 @@ class Context(NamedTuple):
         return {label: held for label, held in self.identity.items() if label != TRACED_WITH}
 
     def components(self, versions: Mapping[str, str]) -> dict[str, Component]:
-        """Return the identity as a lock has it; `versions` for people, as `versions_of` says."""
-        from pallasc.compiler.toolchain.identity import components
-
+        """Return the identity as a lock has it; `versions` from `versions_of`."""
         return components(self.identity, versions, self.variables)
 
 
@@ -358,7 +330,7 @@ class Setup(NamedTuple):
     """A toolchain and the environment in which workers use it.
 
     `toolkit` is the folder that XLA takes assembler and device library from; `temporary` removes it
-    with the setup, if it is temporary.
+    when the setup ends, if it is temporary.
     """
 
     toolchain: Toolchain
@@ -396,17 +368,22 @@ class Setup(NamedTuple):
         Raises:
             ToolError: the assembler cannot be asked for its version.
         """
-        from pallasc.compiler.toolchain.identity import versions_of
-
         return versions_of(self.toolchain)
 
     def notes(self, context: Context) -> list[str]:
-        """Return notes on what was not checked, as `RememberedToolchain` does: none."""
+        """Return notes on unchecked parts, as `RememberedToolchain` does: none."""
         return []
 
     def record(self, digests: FileDigests) -> dict[str, object]:
-        """Return the toolchain as artifacts record it."""
-        return toolchain_record(self.toolchain, digests.digest)
+        """Return the toolchain as artifacts record it: versions, and digests of the binaries.
+
+        Those files are the same for every Python version, so the record is, too.
+        """
+        return {
+            "versions": {package.name: package.version for package in self.toolchain.packages},
+            "ptxas": tool_version(self.toolchain.ptxas),
+            "digests": {k: digests.digest(path) for k, path in toolchain_files(self.toolchain)},
+        }
 
 
 def prepare(ptxas: Path | None = None, *, base: Mapping[str, str] = os.environ) -> Setup:

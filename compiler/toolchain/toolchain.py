@@ -2,7 +2,7 @@
 
 The assembler is the one in NVIDIA's wheel, or the one the user names; never one on `PATH`.
 Distributions are found by the names of their `.dist-info` folders, which hold name and version
-(PEP 376, PEP 427). `importlib.metadata` is imported only for what was installed in another way.
+(PEP 376, PEP 427). `importlib.metadata` is imported only for other kinds of installs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -21,34 +21,30 @@ _SUFFIX = ".dist-info"
 
 
 class Package(NamedTuple):
-    """An installed distribution; `root` is the folder that its files lie in."""
+    """An installed distribution; `root` is the folder that contains its files."""
 
     name: str
     version: str
     root: Path
-
-    def files(self) -> list[Path]:
-        """Return its installed files, in order, without bytecode; they may be missing on disk."""
-        from importlib import metadata
-
-        return sorted(
-            Path(str(file.locate()))
-            for file in metadata.distribution(self.name).files or []
-            if file.suffix != ".pyc"
-        )
 
 
 def find_package(name: str) -> Package | None:
     """Return the distribution that Python would find by a name, None if there is none."""
     prefix = re.sub(r"[-_.]+", "_", name).lower() + "-"
     for folder in sys.path:
-        names = [n for n in _dist_infos(folder, _changed_ns(folder)) if n.startswith(prefix)]
+        names = [name for name in _dist_infos(folder) if name.startswith(prefix)]
         if len(names) == 1:
             version = names[0].removeprefix(prefix).removesuffix(_SUFFIX)
             return Package(name, version, Path(folder))
         if names:
             break  # an update failed half-way: only their contents tell which is installed
-    return _from_metadata(name)
+    from importlib import metadata
+
+    try:
+        distribution = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+    return Package(name, distribution.version, Path(str(distribution.locate_file(""))))
 
 
 def version_of(module: str) -> str:
@@ -69,31 +65,17 @@ def _distributions(path: tuple[str, ...]) -> Mapping[str, Sequence[str]]:
     return metadata.packages_distributions()
 
 
-def _from_metadata(name: str) -> Package | None:
-    from importlib import metadata
-
+def _dist_infos(folder: str) -> tuple[str, ...]:
     try:
-        distribution = metadata.distribution(name)
-    except metadata.PackageNotFoundError:
-        return None
-    return Package(name, distribution.version, Path(str(distribution.locate_file(""))))
-
-
-def _changed_ns(folder: str) -> int:
-    try:
-        return os.stat(folder).st_mtime_ns
+        return _listed(folder, os.stat(folder).st_mtime_ns)
     except OSError:
-        return 0
+        return ()
 
 
 @lru_cache(maxsize=64)
-def _dist_infos(folder: str, changed_ns: int) -> tuple[str, ...]:
+def _listed(folder: str, changed_ns: int) -> tuple[str, ...]:
     """Return the names of `.dist-info` folders, in lower case, as of the folder's last change."""
-    try:
-        names = os.listdir(folder) if changed_ns else []
-    except OSError:
-        return ()
-    return tuple(name.lower() for name in names if name.endswith(_SUFFIX))
+    return tuple(name.lower() for name in os.listdir(folder) if name.endswith(_SUFFIX))
 
 
 TESTED_JAX = ("0.10.2", "0.11.2", "0.12.0", "0.12.0.1")
@@ -103,6 +85,8 @@ IN_CURRENT_FOLDER = Path("cuda_sdk_lib", "bin", "ptxas")
 """The assembler that XLA and Mosaic GPU look for first (`kDefaultCudaDataDir` in XLA)."""
 
 _TESTED_SERIES = ("0.12",)
+LIBDEVICE = Path("nvvm", "libdevice", "libdevice.10.bc")
+"""NVIDIA's device library in a CUDA toolkit: mathematical functions as LLVM bitcode."""
 INSTALL = 'pip install "pallasc[cuda13]"'
 
 
@@ -134,27 +118,30 @@ def find_toolchain(ptxas: Path | None = None) -> Toolchain:
         ToolError: a package or tool is missing, the versions of JAX and its plugin differ, or JAX
             is not a version that was tested.
     """
-    cuda = _cuda_major()
+    cuda = _plugin()
+    if cuda is None:
+        raise ToolError(
+            "No CUDA plugin for JAX is installed, so nothing can be compiled.",
+            hint=f"Install it with: {INSTALL}",
+        )
     names = ("jax", "jaxlib", f"jax-cuda{cuda}-plugin", f"jax-cuda{cuda}-pjrt")
     packages = tuple(_package(name) for name in names)
     check_versions(packages)
-    folder = _nvidia_folder(cuda)
-    tools = folder / "bin"
+    folder = nvidia_folder(cuda, _package(nvcc_name(cuda)).root)
+    plugin = packages[3].root / "jax_plugins" / f"xla_cuda{cuda}" / "xla_cuda_plugin.so"
+    nvlink = folder / "bin" / "nvlink"
     return Toolchain(
         cuda=cuda,
         packages=packages,
-        ptxas=_executable(ptxas) if ptxas else _existing(tools / "ptxas", "ptxas"),
-        nvlink=tools / "nvlink" if (tools / "nvlink").is_file() else None,
-        libdevice=_existing(folder / "nvvm" / "libdevice" / "libdevice.10.bc", "libdevice"),
-        plugin=_existing(
-            packages[3].root / "jax_plugins" / f"xla_cuda{cuda}" / "xla_cuda_plugin.so",
-            "the CUDA plugin",
-        ),
+        ptxas=_executable(ptxas) if ptxas else _existing(folder / "bin" / "ptxas", "ptxas"),
+        nvlink=nvlink if nvlink.is_file() else None,
+        libdevice=_existing(folder / LIBDEVICE, "libdevice"),
+        plugin=_existing(plugin, "the CUDA plugin"),
     )
 
 
 def is_compiler_installed() -> bool:
-    """Tell whether a CUDA plugin for JAX is installed: whether one compiles here at all."""
+    """Return True if a CUDA plugin for JAX is installed; without one, nothing is compiled here."""
     return _plugin() is not None
 
 
@@ -174,16 +161,6 @@ def check_folder() -> None:
             "current folder.",
             hint="Start the build in another folder, or rename cuda_sdk_lib.",
         )
-
-
-def _cuda_major() -> int:
-    cuda = _plugin()
-    if cuda is not None:
-        return cuda
-    raise ToolError(
-        "No CUDA plugin for JAX is installed, so nothing can be compiled.",
-        hint=f"Install it with: {INSTALL}",
-    )
 
 
 def _package(name: str) -> Package:
@@ -223,21 +200,27 @@ def find_disassembler() -> Path | None:
     return path if path and path.is_file() else None
 
 
-def _nvidia_folder(cuda: int) -> Path:
-    name = "nvidia-cuda-nvcc" if cuda >= 13 else f"nvidia-cuda-nvcc-cu{cuda}"
-    package = _package(name)
-    for folder in (f"nvidia/cu{cuda}", "nvidia/cuda_nvcc"):
-        if (package.root / folder / "bin" / "ptxas").is_file():
-            return package.root / folder
-    raise ToolError(
-        f"{name} {package.version} is installed without its ptxas.",
-        hint=f"Reinstall it with: pip install --force-reinstall {name}",
-    )
+def nvcc_name(cuda: int) -> str:
+    """Return the name of NVIDIA's wheel of the assembler for a CUDA version."""
+    return "nvidia-cuda-nvcc" if cuda >= 13 else f"nvidia-cuda-nvcc-cu{cuda}"
+
+
+def nvidia_folder(cuda: int, root: Path) -> Path:
+    """Return the folder in which NVIDIA's wheels have `bin` and `nvvm`.
+
+    Args:
+        cuda: the major version of CUDA.
+        root: the folder that the wheels are installed in.
+    """
+    folders = [root / "nvidia" / name for name in (f"cu{cuda}", "cuda_nvcc")]
+    # Other wheels for CUDA 12 install into cu12.
+    return next((f for f in folders if (f / "bin" / "ptxas").is_file()), folders[0])
 
 
 def _existing(path: Path, what: str) -> Path:
     if not path.is_file():
-        raise ToolError(f"{what} is missing: {path}", hint=f"Install it with: {INSTALL}")
+        hint = f"Reinstall it with: {INSTALL} --force-reinstall"
+        raise ToolError(f"{what} is missing, although its package is installed: {path}", hint=hint)
     return path
 
 
@@ -297,18 +280,6 @@ def toolchain_files(toolchain: Toolchain) -> Iterator[tuple[str, Path]]:
     yield "ptxas", toolchain.ptxas
 
 
-def toolchain_record(toolchain: Toolchain, digest: Callable[[Path], str]) -> dict[str, object]:
-    """Return an artifact's record of its toolchain: versions, and digests of the binaries.
-
-    Those files are the same for every Python version, so the record is, too.
-    """
-    return {
-        "versions": {package.name: package.version for package in toolchain.packages},
-        "ptxas": tool_version(toolchain.ptxas),
-        "digests": {label: digest(path) for label, path in toolchain_files(toolchain)},
-    }
-
-
 _LONGEST_S = 600.0
 """No cubin of the coverage table takes a minute."""
 
@@ -321,11 +292,15 @@ def sass(cubin: bytes, *, kernel: str | None = None) -> str:
         CorruptError: nvdisasm refuses the cubin.
     """
     text = disassembly(cubin, "-ndf", "-c")
-    return _of_kernel(text, kernel) if kernel else text
+    start = text.find(f".section\t.text.{kernel},") if kernel else -1
+    if start < 0:
+        return text
+    end = text.find("\n\t.section", start + 1)
+    return text[start : end if end >= 0 else len(text)] + "\n"
 
 
 def disassembly(cubin: bytes, *options: str) -> str:
-    """Return what nvdisasm writes about `cubin` with these options.
+    """Return the output of nvdisasm for `cubin` with these options.
 
     Raises:
         ToolError: nvdisasm is not installed, cannot be run, or does not end.
@@ -355,22 +330,12 @@ def disassembly(cubin: bytes, *options: str) -> str:
         except OSError as error:
             raise ToolError(f"nvdisasm cannot be run: {error}") from error
     if answer.returncode:
-        said = answer.stderr.decode(errors="replace").replace(str(file), "the cubin")
-        raise CorruptError(f"nvdisasm cannot read the cubin: {_reason(said, answer.returncode)}")
+        errors = answer.stderr.decode(errors="replace").replace(str(file), "the cubin")
+        # It prints two errors for each damaged instruction.
+        lines = [*filter(None, map(str.strip, errors.split("\n"))), ""]
+        reason = re.sub(r"^nvdisasm (?:error|fatal) *: *", "", lines[0])
+        raise CorruptError(
+            f"nvdisasm cannot read the cubin: "
+            f"{reason or f'it ended with status {answer.returncode}'}"
+        )
     return answer.stdout.decode(errors="replace")
-
-
-def _reason(said: str, status: int) -> str:
-    """Return the first of nvdisasm's complaints, which are two for each damaged instruction."""
-    lines = said.split("\n")
-    first = next(filter(None, map(str.strip, lines)), f"it ended with status {status}")
-    return re.sub(r"^nvdisasm (?:error|fatal) *: *", "", first)
-
-
-def _of_kernel(text: str, kernel: str) -> str:
-    """Return the part of a disassembly that belongs to a kernel's section."""
-    start = text.find(f".section\t.text.{kernel},")
-    if start < 0:
-        return text
-    end = text.find("\n\t.section", start + 1)
-    return text[start : end if end >= 0 else len(text)] + "\n"

@@ -1,6 +1,6 @@
 """Make XLA and Mosaic GPU take the toolchain's assembler and device library, and no others.
 
-Where libnvJitLink can be loaded, newer versions of XLA assemble inside the process and do not start
+If libnvJitLink can be loaded, newer versions of XLA assemble inside the process and do not start
 ptxas. XLA has an option against that (`compile_module`); the pass of Mosaic GPU that assembles has
 none: it asks the library for its version, and uses it from 12.5 on. NVIDIA's mathematical libraries
 link against it, so it must stay loadable: `import torch` in a kernel's module needs it. So a
@@ -22,16 +22,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import filecmp
 import os
 import platform
 import re
 import struct
 import sys
-from collections.abc import Iterator
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
-from pallasc.compiler.toolchain.toolchain import find_package
+from pallasc.compiler.toolchain.toolchain import LIBDEVICE, find_package
 
 _VERSION = b"nvJitLinkVersion"
 _CODE = {
@@ -48,6 +48,7 @@ _LOAD, _DYNAMIC_PART, _STACK = 1, 2, 0x6474E551
 _READ, _WRITE, _RUN = 4, 2, 1
 
 
+@cache
 def hide_nvjitlink() -> str:
     """Load a library in place of libnvJitLink, if XLA would find the real library.
 
@@ -55,23 +56,19 @@ def hide_nvjitlink() -> str:
         The path of the real library if this process had loaded it before, which is too late; else
         "".
     """
-    packages = (find_package(f"jax-cuda{cuda}-pjrt") for cuda in (13, 12))
-    package = next(filter(None, packages), None)
-    return _hide(13 if "13" in package.name else 12, package.root) if package else ""
-
-
-@cache
-def _hide(cuda: int, root: Path) -> str:
+    packages = {cuda: find_package(f"jax-cuda{cuda}-pjrt") for cuda in (13, 12)}
+    cuda, package = next(((c, p) for c, p in packages.items() if p), (0, None))
+    if package is None:
+        return ""
     if before := loaded_nvjitlink(cuda):
         return before
-    real = find_nvjitlink(cuda, root)
-    if real is None or platform.machine() not in _CODE:
-        return ""
-    # Its name in the loader's list is that of the descriptor, so this stays open for good.
-    descriptor = os.memfd_create(_name(cuda))
-    os.write(descriptor, stand_in(_name(cuda), str(real)))
-    with contextlib.suppress(OSError):
-        ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+    real = find_nvjitlink(cuda, package.root)
+    if real is not None and platform.machine() in _CODE:
+        # The loader knows it by the name of the descriptor, so this stays open for good.
+        descriptor = os.memfd_create(_name(cuda))
+        os.write(descriptor, stand_in(_name(cuda), str(real)))
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(f"/proc/self/fd/{descriptor}")
     return ""
 
 
@@ -81,20 +78,16 @@ def _name(cuda: int) -> str:
 
 def find_nvjitlink(cuda: int, root: Path) -> Path | None:
     """Return the library that XLA's plugin in `root` would load, None if there is none."""
-    return next(filter(Path.is_file, _places(cuda, root)), None)
-
-
-def _places(cuda: int, root: Path) -> Iterator[Path]:
-    """Yield the paths at which the loader looks for the library for XLA's plugin, in its order."""
+    # The loader looks there for the plugin, in this order.
     folders = [root / "nvidia" / f"cu{cuda}" / "lib", root / "nvidia" / "nvjitlink" / "lib"]
     folders += map(Path, filter(None, _library_path().split(os.pathsep)))
     folders.append(Path(sys.base_prefix) / "lib")  # of conda, whose Python names it to the loader
-    yield from (folder / _name(cuda) for folder in folders)
+    places = [folder / _name(cuda) for folder in folders]
     with contextlib.suppress(OSError):
         pattern = rb"/[^\0]*/" + re.escape(_name(cuda).encode())
-        cached = re.search(pattern, Path(_CACHE).read_bytes())
-        if cached:
-            yield Path(os.fsdecode(cached[0]))
+        if cached := re.search(pattern, Path(_CACHE).read_bytes()):
+            places.append(Path(os.fsdecode(cached[0])))
+    return next(filter(Path.is_file, places), None)
 
 
 def _library_path() -> str:
@@ -112,11 +105,11 @@ def _library_path() -> str:
 
 def loaded_nvjitlink(cuda: int) -> str:
     """Return the path of the libnvJitLink that this process has loaded, "" for none."""
-    with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8") as maps:
-        for line in maps:
-            place = line.rstrip("\n").partition("/")
-            if place[2].rpartition("/")[2].startswith(_name(cuda)):
-                return place[1] + place[2]
+    pattern = rf"/(.*/)?{re.escape(_name(cuda))}[^/\n]*$"
+    with contextlib.suppress(OSError):
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+        if found := re.search(pattern, maps, re.MULTILINE):
+            return found[0]
     return ""
 
 
@@ -184,7 +177,6 @@ _BESIDE = ("rules_ml_toolchain++cuda_redist_init_ext+cuda_nvcc", "cuda_nvcc")
 """The names of the folder next to the program, from JAX 0.12 on and before."""
 
 _OF_THE_SYSTEM = (Path("/usr/local/cuda"), Path("/opt/cuda"))
-_LIBRARY = Path("nvvm", "libdevice", "libdevice.10.bc")
 
 
 def offer_library(toolkit: Path, folder: Path) -> None:
@@ -203,31 +195,11 @@ def offer_library(toolkit: Path, folder: Path) -> None:
 
 def other_library(toolkit: Path) -> str:
     """Return the device library that Mosaic would take instead of `toolkit`'s, "" for none."""
-    for root in _roots():
-        place = root / _LIBRARY
-        if os.path.isdir(place.parent):  # the text of `python -c` is no path, and may be too long
-            return "" if _contents(place) == _contents(toolkit / _LIBRARY) else str(place)
-    return ""
-
-
-def _roots() -> Iterator[Path]:
-    """Yield the folders that come before the wheels, in Mosaic's order."""
-    yield Path("cuda_sdk_lib")
     words = [word for word in sys.orig_argv[1:] if not word.startswith("-")]
-    for name in _BESIDE:
-        yield Path(f"{words[0] if words else ''}.runfiles", name)
-    yield from _OF_THE_SYSTEM
-
-
-def _contents(place: Path) -> bytes:
-    try:
-        status = os.stat(place)
-        return _read(place, status.st_size, status.st_mtime_ns)
-    except OSError:
-        return b""
-
-
-@lru_cache(maxsize=8)
-def _read(place: Path, *state: int) -> bytes:
-    """Return a file's bytes; `state` identifies the file."""
-    return place.read_bytes()
+    beside = [Path(f"{words[0] if words else ''}.runfiles", name) for name in _BESIDE]
+    for root in (Path("cuda_sdk_lib"), *beside, *_OF_THE_SYSTEM):
+        place = root / LIBDEVICE
+        if os.path.isdir(place.parent):  # the text of `python -c` is no path, and may be too long
+            is_same = place.is_file() and filecmp.cmp(place, toolkit / LIBDEVICE, shallow=False)
+            return "" if is_same else str(place)
+    return ""

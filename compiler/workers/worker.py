@@ -31,11 +31,10 @@ from pallasc.compiler.inputs.manifest import Sources, fields_text, make_manifest
 from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, SharedState, read_flags
 from pallasc.compiler.inputs.reads import missed_so_far, name_of
 from pallasc.compiler.inputs.request import data_digests, named_entries, place_of
-from pallasc.compiler.lowering.compile import Job, Tools, action_fields, compile_job, lower_job
+from pallasc.compiler.lowering.compile import Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
 from pallasc.compiler.lowering.kernel_output import pack, printed_text
-from pallasc.compiler.lowering.lower import Lowered
-from pallasc.compiler.lowering.resources import Reports
+from pallasc.compiler.lowering.lower import Job, Lowered
 from pallasc.compiler.toolchain.toolkit import hide_nvjitlink, offer_library
 from pallasc.compiler.workers.channel import Channel
 from pallasc.compiler.workers.diagnostics import (
@@ -193,20 +192,14 @@ class Session:
 
     def __init__(self, introduction: Introduction) -> None:
         self._introduction = introduction
-        ptxas, toolkit = introduction.ptxas, introduction.toolkit
-        reports = Reports(ptxas, Path(tempfile.mkdtemp(prefix="ptxas-")))
-        # XLA and Mosaic find the script first that saves the assembler's reports. Not in
-        # `os.environ`, which the user's code sees: `putenv` reaches C++ alone.
-        os.putenv("PATH", os.pathsep.join([str(reports.folder), os.environ["PATH"]]))
         self.tools = Tools(
             record=introduction.record,
-            ptxas=ptxas,
+            ptxas=introduction.ptxas,
             identity=introduction.identity,
             variables=introduction.variables,
-            toolkit=toolkit,
-            reports=reports,
+            toolkit=introduction.toolkit,
         )
-        offer_library(toolkit, Path(tempfile.gettempdir()))
+        offer_library(introduction.toolkit, Path(tempfile.gettempdir()))
         _import_compiler()
         self.store = Store(introduction.store, trust=Trust())
         # Stored digests of files are signed, too, and only the parent can check them.

@@ -27,9 +27,8 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-from pallasc.compiler.lowering.diagnose import captured_output
 from pallasc.compiler.lowering.jax_versions import patched
-from pallasc.compiler.lowering.resources import Reports
+from pallasc.compiler.lowering.kernel_output import captured_output
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.toolchain.toolkit import TOOLKIT, hide_nvjitlink, offer_library
 from pallasc.compiler.workers.worker_process import exit_in_words, temporary_folder
@@ -115,10 +114,6 @@ class XlaProcess:
 
     def __init__(self, setup: Setup) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="pallasc-xla-", dir=temporary_folder()))
-        script = self._folder / "reports"
-        script.mkdir()
-        self.reports = Reports(setup.toolchain.ptxas, script)
-        path = os.pathsep.join([str(script), setup.environment["PATH"]])
         self._lock = threading.Lock()
         self._connection, theirs = Pipe()
         try:
@@ -128,11 +123,10 @@ class XlaProcess:
                      "pallasc.compiler.workers.xla_process", str(theirs.fileno()),
                      str(setup.toolkit), str(self._folder)],
                     stdin=subprocess.DEVNULL, stdout=2, pass_fds=[theirs.fileno()],
-                    env={**setup.environment, "PATH": path}, start_new_session=True,
+                    env=setup.environment, start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
             raise ToolError(f"a compiling process cannot be started: {error}") from error
-        self.reports.process = self._process.pid
 
     @property
     def alive(self) -> bool:

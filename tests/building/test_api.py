@@ -180,17 +180,14 @@ def test_a_store_that_must_be_signed_holds_for_the_caller_s_process_too(
 
 
 def test_where_jax_keeps_to_another_assembler_only_the_first_call_compiles_twice(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from pallasc.compiler import api
     from pallasc.compiler.lowering import compile
-    from pallasc.compiler.lowering.resources import OtherAssemblerError, Reports
+    from pallasc.compiler.lowering.resources import OtherAssemblerError
     from pallasc.compiler.toolchain import toolkit
 
     compiled: list[str] = []
-
-    class Elsewhere:
-        reports = None
 
     def compile_job(job: Any, lowered: Any, tools: Any) -> Any:
         compiled.append("in a process of its own" if tools.process else "here")
@@ -202,9 +199,7 @@ def test_where_jax_keeps_to_another_assembler_only_the_first_call_compiles_twice
     monkeypatch.setattr(compile, "lower_job", lambda job, process: None)
     monkeypatch.setattr(toolkit, "hide_nvjitlink", lambda: "")
     monkeypatch.setattr(toolkit, "other_library", lambda toolkit: "")
-    reports = Reports(tmp_path / "assembler", tmp_path)
-    monkeypatch.setattr(api, "_reports", lambda ptxas: reports)
-    monkeypatch.setattr(api, "_process", lambda setup, target: Elsewhere)
+    monkeypatch.setattr(api, "_process", lambda setup, target: "another")
     monkeypatch.setattr(api, "Artifact", lambda record, blob: SimpleNamespace(find_ptx=None))
     monkeypatch.setattr(api, "_other_assemblers", set(), raising=False)
     monkeypatch.setenv("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "")

@@ -136,8 +136,8 @@ def test_a_lock_of_this_toolchain_is_accepted_and_has_versions(project: Any, loc
 
 def test_every_package_that_is_computed_with_has_its_version(lock: Lock) -> None:
     for label, modules in (
-        ("packages", identity._COMPUTED_WITH),
-        ("tracing packages", identity._TRACED_WITH),
+        ("packages", identity._PACKAGES[identity.COMPUTED_WITH]),
+        ("tracing packages", identity._PACKAGES[identity.TRACED_WITH]),
     ):
         listed = [text.split()[0] for text in lock.toolchain[label].version.split(", ")]
         assert listed == sorted(name.replace("google.", "") for name in modules)
@@ -181,7 +181,8 @@ def test_other_packages_for_tracing_are_refused_only_where_nothing_can_be_lowere
 def test_after_an_upgrade_of_packages_for_tracing_a_locked_build_lowers_and_finds(
     project: Any, lock: Lock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity, "_TRACED_WITH", ("numpy",))  # other contents under the label
+    # Another digest under the same label.
+    monkeypatch.setitem(identity._PACKAGES, identity.TRACED_WITH, {"numpy": "numpy"})
     report = project.build(locked=Locked("pallasc.lock", lock, False))
     assert [(r.status, r.error) for r in report.results] == [("lowered", None)]
     assert report.exit_code == 0

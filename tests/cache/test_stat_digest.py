@@ -236,7 +236,7 @@ def test_the_memory_is_a_record_of_the_store(
     digests.save()
     found = files.read(Folders(tmp_path / "store" / "v1"), "stat/digests")
     assert found is not None
-    body, _ = format.decode("stat", format.sha256(b"pallasc file digests"), found.data)
+    body, _ = format.decode("stat", format.sha256(b"pallasc file digests"), found.data, dict)
     status = library.stat()
     signature = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
     assert body == {"files": {str(library): [*signature, sha256(library)]}}

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from pallasc.compiler.lowering.diagnose import (
-    captured_output,
     control_flow_calls,
     definition,
     explain,
@@ -26,6 +25,7 @@ from pallasc.compiler.lowering.diagnose import (
     user_place,
 )
 from pallasc.compiler.lowering.hints import hint
+from pallasc.compiler.lowering.kernel_output import captured_output
 from pallasc.errors import CompileError, Location, SpecError, UnsupportedError
 
 JAX = tuple(int(part) for part in metadata.version("jax").split(".")[:2])
@@ -95,12 +95,13 @@ def test_a_kernel_of_the_library_is_named_where_nobody_calls_it(build: Any) -> N
 def test_what_calls_the_compiler_is_not_named() -> None:
     from pallasc.compiler.lowering import lower
 
-    around, inside = (__file__, 1), ("/home/me/kernels.py", 2)
+    around, inside = Location(__file__, 1), Location("/home/me/kernels.py", 2)
+    compiler = Location(lower.__file__, 9)
     library = Path(lower.__file__).resolve().parents[2] / "specs" / "library" / "elementwise.py"
-    shipped = (str(library), 3)
-    assert user_place([inside, (lower.__file__, 9), around]) == Location(*inside)
-    assert user_place([shipped, inside, (lower.__file__, 9), around]) == Location(*inside)
-    assert user_place([shipped, (lower.__file__, 9), around]) == Location(*shipped)
+    shipped = Location(str(library), 3)
+    assert user_place([inside, compiler, around]) == inside
+    assert user_place([shipped, inside, compiler, around]) == inside
+    assert user_place([shipped, compiler, around]) == shipped
 
 
 def test_too_much_shared_memory_says_who_takes_it_and_where_it_is_declared(build: Any) -> None:
@@ -162,7 +163,7 @@ def test_an_error_without_words_shows_the_line_that_raised_it() -> None:
 
 def test_the_users_frame_is_found_behind_causes() -> None:
     error = _raised(ValueError("outer"), _raised(KeyError("inner")))
-    assert [file for file, _ in frames(error)] == [__file__, __file__]
+    assert [frame.file for frame in frames(error)] == [__file__, __file__]
     place = explain(error, _here).location
     assert place is not None
     assert place.file == __file__
@@ -180,12 +181,12 @@ def test_frames_of_packages_are_not_the_users(module: str) -> None:
 
     spec = importlib.util.find_spec(module)
     assert spec is not None
-    assert user_place([(str(spec.origin), 3), ("<string>", 1)]) is None
+    assert user_place([Location(str(spec.origin), 3), Location("<string>", 1)]) is None
 
 
 def test_kernels_that_ship_with_jax_count_as_the_users() -> None:
     root = metadata.distribution("jax").locate_file("jax/experimental/pallas/ops/gpu/softmax.py")
-    assert user_place([(str(root), 12)]) == Location(str(root), 12)
+    assert user_place([Location(str(root), 12)]) == Location(str(root), 12)
 
 
 def test_the_definition_of_wrapped_and_partial_functions_is_found() -> None:
@@ -351,5 +352,6 @@ def test_lines_that_call_when_or_a_loop_are_told_from_other_callers() -> None:
         (f"{jax}/pallas/mosaic_gpu/core.py", 500, 1),
         ("/k.py", 25, 12),
     ]
-    calls = [place.line for place in control_flow_calls(stack) if place.file == "/k.py"]
+    frames = [Location(*frame) for frame in stack]
+    calls = [place.line for place in control_flow_calls(frames) if place.file == "/k.py"]
     assert calls == [10, 15]

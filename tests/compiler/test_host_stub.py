@@ -251,7 +251,7 @@ def _tiny_elf() -> bytes:
 
 def test_the_init_function_of_older_kernels_gives_cubin_name_and_memory() -> None:
     with HostObject(_module_object(_tiny_elf() + b"behind"), Launcher.PLAIN) as host:
-        assert host.init("init") == ("k1", _tiny_elf(), 512, 2)
+        assert host.init("init") == ("k1", _tiny_elf(), 512)
 
 
 def test_an_init_function_that_loads_two_modules_is_refused() -> None:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from pallasc.compiler.toolchain import inventory as inventory_module
+from pallasc.compiler.toolchain import toolchain
 from pallasc.compiler.toolchain.inventory import Item, inventory, jax_problem, problem_of
+from pallasc.compiler.toolchain.toolchain import Package
+
+
+def install(monkeypatch: pytest.MonkeyPatch, is_installed: Callable[[str], bool]) -> None:
+    """Install some packages in version 1.0, without files."""
+
+    def find_package(name: str) -> Package | None:
+        return Package(name, "1.0", Path("/nonexistent")) if is_installed(name) else None
+
+    for module in (inventory_module, toolchain):
+        monkeypatch.setattr(module, "find_package", find_package)
 
 
 def _by_name(items: list[Item]) -> dict[str, Item]:
@@ -25,12 +39,7 @@ def test_versions_are_those_of_the_installed_packages() -> None:
 
 def test_nothing_is_left_out_when_nothing_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     everything = [item.name for item in inventory()]
-
-    def nowhere(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", nowhere)
-    monkeypatch.setattr(metadata, "files", nowhere)
+    install(monkeypatch, lambda name: False)
     items = _by_name(inventory())
     assert sorted(items) == sorted(everything)
     wrong = [item for item in items.values() if item.needed and item.problem]
@@ -44,17 +53,7 @@ def test_nothing_is_left_out_when_nothing_is_installed(monkeypatch: pytest.Monke
 
 def test_cuda_12_has_no_linker_and_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its plugin is installed here in name only, without a file of NVIDIA's wheels."""
-
-    def version(name: str) -> str:
-        if "cuda13" in name:
-            raise metadata.PackageNotFoundError(name)
-        return "1.0"
-
-    def nothing(name: str) -> list[metadata.PackagePath]:
-        return []
-
-    monkeypatch.setattr(metadata, "version", version)
-    monkeypatch.setattr(metadata, "files", nothing)
+    install(monkeypatch, lambda name: "cuda13" not in name)
     items = _by_name(inventory())
     assert (items["nvlink"].needed, items["nvlink"].fix) == (False, "")
     assert items["nvlink"].purpose == "NVIDIA's wheel for CUDA 12 has none"
@@ -102,12 +101,7 @@ def test_what_is_not_needed_keeps_nothing_from_compiling() -> None:
 
 
 def test_what_signs_is_listed_with_its_own_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without(name: str) -> str:
-        if name == "cryptography":
-            raise metadata.PackageNotFoundError(name)
-        return "1.0"
-
-    monkeypatch.setattr(metadata, "version", without)
+    install(monkeypatch, lambda name: name != "cryptography")
     item = _by_name(inventory())["cryptography"]
     assert (item.needed, item.problem, item.fix) == (
         False,

@@ -36,7 +36,7 @@ def test_the_kernel_of_this_jax_is_read(proto: Any) -> None:
     assert kernel.name == "body_mosaic_gpu_kernel"
     assert parse_cubin(kernel.cubin).kernels[kernel.name].parameters[1].size == 8
     assert (kernel.launch.grid, kernel.launch.block) == ((1, 1, 1), (128, 1, 1))
-    assert (kernel.cluster_size, kernel.uses_nvshmem, kernel.uses_multimem) == (1, False, False)
+    assert (kernel.uses_nvshmem, kernel.uses_multimem) == (False, False)
     assert len(bytes.fromhex(kernel.hash)) == 32
 
 

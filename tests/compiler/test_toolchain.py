@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.toolchain.toolchain import (
     Package,
     check_versions,
     find_toolchain,
     tool_version,
     toolchain_files,
-    toolchain_record,
 )
 from pallasc.errors import ToolError
 
@@ -104,10 +104,8 @@ def test_what_prints_no_version_is_no_tool(tmp_path: Path, text: str) -> None:
 
 
 def test_the_record_names_versions_and_digests() -> None:
-    toolchain = find_toolchain()
-    record = toolchain_record(
-        toolchain, lambda path: hashlib.sha256(path.name.encode()).hexdigest()
-    )
+    with prepare() as setup:
+        toolchain, record = setup.toolchain, setup.record(FileDigests())
     assert record["ptxas"] == tool_version(toolchain.ptxas)
     labels = [label for label, _ in toolchain_files(toolchain)]
     assert labels == sorted(labels)

@@ -26,8 +26,8 @@ from pallasc.cache.stat_digest import FileDigests
 from pallasc.compiler.inputs import request
 from pallasc.compiler.inputs.lookup import CurrentSources
 from pallasc.compiler.inputs.request import place_of, request_key
-from pallasc.compiler.lowering.compile import Job, Tools, action_fields
-from pallasc.compiler.lowering.lower import Lowered, Signature
+from pallasc.compiler.lowering.compile import Tools, action_fields
+from pallasc.compiler.lowering.lower import Job, Lowered, Signature
 from pallasc.compiler.toolchain import identity as identities
 from pallasc.compiler.toolchain import modules
 from pallasc.compiler.toolchain.identity import toolchain_identity

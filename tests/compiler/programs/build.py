@@ -70,7 +70,9 @@ def build(case: Any, target: str, tools: Any) -> dict[str, Any]:
     """Compile one case."""
     kept: list[bytes] = []
     keep_executable(kept)
-    from pallasc.compiler.lowering.compile import Job, action_key, compile_job, lower_job
+    from pallasc.compiler.lowering.compile import action_fields, compile_job, lower_job
+    from pallasc.compiler.lowering.lower import Job
+    from pallasc.specs.canonical import labelled_key
     from pallasc.specs.targets import resolve_target
 
     function, args, static, *mesh = case
@@ -78,7 +80,7 @@ def build(case: Any, target: str, tools: Any) -> dict[str, Any]:
     try:
         job = Job(function, parse_args(args), static, resolve_target(target), *mesh)
         lowered = lower_job(job)
-        key = action_key(job, lowered, tools)
+        key = labelled_key(action_fields(job, lowered, tools))
         record, blobs = compile_job(job, lowered, tools)
     except PallascError as error:
         return {"error": describe(error), "seconds": time.perf_counter() - start}

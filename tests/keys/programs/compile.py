@@ -10,11 +10,13 @@ import json
 import sys
 from pathlib import Path
 
-from pallasc.compiler.lowering.compile import Job, Tools, action_key, compile_job, lower_job
+from pallasc.compiler.lowering.compile import Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.lowering.entry import import_function
+from pallasc.compiler.lowering.lower import Job
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.specs.arrays import resolve_array
 from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.canonical import labelled_key
 from pallasc.specs.targets import resolve_target
 
 root = Path(sys.argv[2])
@@ -28,7 +30,7 @@ for case in sys.argv[3:]:
     args = {"x": resolve_array(array)}
     job = Job(function, args, json.loads(static), resolve_target(target))
     lowered = lower_job(job)
-    answer = {"action": action_key(job, lowered, tools), "module": lowered.text}
+    answer = {"action": labelled_key(action_fields(job, lowered, tools)), "module": lowered.text}
     if rest:
         record, blobs = compile_job(job, lowered, tools)
         answer["artifact"] = Artifact(record, blobs.__getitem__).digest

@@ -38,6 +38,7 @@ from hlo_parts import Computations, array_of, bytes_of, size_of
 
 from pallasc.compiler.executable.host_stub import locate
 from pallasc.compiler.lowering import compile as compiling
+from pallasc.compiler.lowering.lower import Job
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 from pallasc.specs.arrays import ArraySpec, resolve_array
 from pallasc.specs.artifacts.plan import (
@@ -99,7 +100,7 @@ def execute(name: str, function: Callable[..., Any], texts: Sequence[Any]) -> di
 
 def _compiled(function: Callable[..., Any], args: list[Any]) -> tuple[LaunchPlan, Any, Any, Any]:
     """Return the plan, its blobs, the executable that it came from, and the Mosaic kernels."""
-    job = compiling.Job(function, args, {}, _TARGET)
+    job = Job(function, args, {}, _TARGET)
     kept: dict[str, Any] = {}
     translate = compiling.translate
 

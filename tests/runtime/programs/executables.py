@@ -17,6 +17,7 @@ from pallasc.compiler.executable.serialized import parse_executable
 from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot
 from pallasc.compiler.lowering import compile as compiling
 from pallasc.compiler.lowering.entry import import_function, static_value
+from pallasc.compiler.lowering.lower import Job
 from pallasc.specs.spec import Variant
 from pallasc.specs.wire import variant_from_json
 
@@ -37,7 +38,7 @@ def compile_variant(
         return parse_executable(data)
 
     compiling.parse_executable = spy
-    job = compiling.Job(
+    job = Job(
         function=import_function(variant.entry, variant.base_dir),
         args=variant.args,
         static={name: static_value(v, variant.base_dir) for name, v in variant.static.items()},
