@@ -7,8 +7,6 @@ Started by the warden as `main([REQUESTS, ANSWERS, PARENT], channel)`; the messa
 from __future__ import annotations
 
 import math
-import os
-import signal
 import threading
 import time
 from collections.abc import Mapping
@@ -20,9 +18,9 @@ from pallasc.checks.levels import LEVELS, Level, run_level
 from pallasc.checks.memory_limit import check_arrays_fit, out_of_memory
 from pallasc.checks.messages import Check, Checked
 from pallasc.checks.subject import Options, Subject
-from pallasc.compiler.workers.channel import Channel, decode
-from pallasc.compiler.workers.messages import Failed, Reply
-from pallasc.errors import CheckError, PallascError, ToolError
+from pallasc.compiler.workers.channel import Channel
+from pallasc.compiler.workers.messages import serve
+from pallasc.errors import CheckError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.entries import parse_entry
 from pallasc.specs.meshes import Mesh
@@ -31,22 +29,22 @@ from pallasc.specs.spec import Variant
 
 def main(arguments: list[str], channel: Channel) -> int:
     """Serve requests until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    with os.fdopen(int(arguments[0]), "rb") as source:
-        session = Session()
-        for line in source:
-            request = Check.from_json(decode(line))
-            threads = threading.active_count()
-            try:
-                reply: Reply = session.check(request)
-            except PallascError as error:
-                reply = Failed.because_of(error)
-            except MemoryError as error:
-                reply = Failed.because_of(out_of_memory(request.id, error))
-            # A deadlocked kernel has left its threads behind.
-            tainted = session.is_tainted() or threading.active_count() > threads
-            channel.send(replace(reply, task=request.task, tainted=tainted).to_json())
-    return 0
+    session = Session()
+    threads = threading.active_count()
+
+    def check(request: Check) -> Checked:
+        try:
+            return session.check(request)
+        except MemoryError as error:
+            raise out_of_memory(request.id, error) from error
+
+    # A deadlocked kernel has left its threads behind.
+    return serve(
+        arguments[0],
+        channel,
+        {Check: check},
+        lambda: session.is_tainted() or threading.active_count() > threads,
+    )
 
 
 class Session:

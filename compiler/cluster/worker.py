@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,6 @@ from pallasc.compiler.lowering.kernel_output import pack, unpack
 from pallasc.compiler.toolchain.identity import toolchain_identity
 from pallasc.compiler.toolchain.setup import (
     Context,
-    Setup,
     compiler_variables,
     counted_values,
     prepare,
@@ -97,9 +97,9 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
         """Prepare for the first task, which lays out the files."""
         self._above, self._threads = worker.local_directory, worker.state.nthreads
         self._lock, self._users = threading.RLock(), 0
+        self._opened, self._root, self._refused = ExitStack(), "", ""
         self._free: list[tuple[Group, Pool]] = []
-        self._folder, self._refused = Path(), ""
-        self._setup: Setup | None = None
+        self._environment: Mapping[str, str] = {}
         self._introduction: Introduction | None = None
         self._idle_s, self._timer = _IDLE_S, threading.Timer(0, self._close)
 
@@ -131,10 +131,6 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
 
     # ---- files and toolchain
 
-    @property
-    def _root(self) -> str:
-        return str(self._folder / "root")
-
     def _below(self, path: str) -> str:
         """Return where a path of the user's machine is here."""
         return self._root + os.path.normpath("/" + path.lstrip("/")).rstrip("/") if path else ""
@@ -142,28 +138,26 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
     def _open(self) -> None:
         """Lay out the files and compare the toolchain, the first time."""
         with self._lock:
-            if self._setup is not None or self._refused:
+            if self._root or self._refused:
                 return
             try:
-                self._lay_out()
-                self._refused = "; ".join(self._compare())
+                made = tempfile.mkdtemp(prefix="pallasc-cluster-", dir=self._above)
+                self._opened.callback(shutil.rmtree, made, ignore_errors=True)
+                self._root = str(Path(made).resolve() / "root")
+                for folder in self.sources.folders:
+                    Path(self._below(folder)).mkdir(parents=True, exist_ok=True)
+                for path, data in self.sources.files.items():
+                    file = Path(self._below(path))
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.write_bytes(data)
+                self._refused = "; ".join(self._differences())
             except PallascError as error:
                 self._refused = f"{error.message} {error.hint or ''}".strip()
             except OSError as error:
                 text = "the files of a build cannot be laid out below its folder"
                 self._refused = f"{text} {self._above}: {error.strerror or error}"
 
-    def _lay_out(self) -> None:
-        made = tempfile.mkdtemp(prefix="pallasc-cluster-", dir=self._above)
-        self._folder = Path(made).resolve()
-        for folder in self.sources.folders:
-            Path(self._below(folder)).mkdir(parents=True, exist_ok=True)
-        for path, data in self.sources.files.items():
-            file = Path(self._below(path))
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(data)
-
-    def _compare(self) -> list[str]:
+    def _differences(self) -> list[str]:
         """Find the toolchain here; return how it differs from the build's, in clauses.
 
         Raises:
@@ -171,7 +165,8 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
         """
         counted = counted_values(os.environ)
         own = {name: value for name, value in os.environ.items() if name not in counted}
-        setup = self._setup = prepare(self.ptxas, base={**own, **self.environment})
+        setup = self._opened.enter_context(prepare(self.ptxas, base={**own, **self.environment}))
+        self._environment = setup.environment
         warm = self._new_pool()
         warm.warm(1)  # imports JAX while the toolchain's files are read
         self._free.append((("", "", ()), warm))
@@ -181,21 +176,16 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
         context = Context(identity, variables, digests)
         digests.save()
         # "Signing" has processes return manifests, which the build verifies and publishes.
-        introduction = Introduction.of(setup, context, Store(self._folder / "store"))
+        introduction = Introduction.of(setup, context, Store(Path(self._root).parent / "store"))
         self._introduction = warm.context = replace(introduction, signing=True)
         return differences(self.toolchain, setup.components(context))
 
     def _close(self) -> None:
         """End processes and remove files if nothing is compiled now."""
         with self._lock:
-            if self._users or not self._folder.name:
-                return
-            for _, pool in self._free:
-                pool.__exit__(None, None, None)
-            if self._setup is not None:
-                self._setup.__exit__()
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder, self._free, self._setup = Path(), [], None
+            if not self._users:
+                self._opened.close()
+                self._root, self._free = "", []
 
     # ---- compiling
 
@@ -229,20 +219,20 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
         return result
 
     def _new_pool(self) -> Pool:
-        environment = dict(self._setup.environment) if self._setup else {}
-        path = [*map(self._below, self.sources.path), environment.get("PYTHONPATH", "")]
+        path = [*map(self._below, self.sources.path), self._environment.get("PYTHONPATH", "")]
         memory = self.memory_bytes
         if memory is None:
             memory = find_capacity().memory_bytes(self._threads)
-        return Pool(
+        pool = Pool(
             1,
-            environment | {"PYTHONPATH": os.pathsep.join(filter(None, path))},
+            {**self._environment, "PYTHONPATH": os.pathsep.join(filter(None, path))},
             self._introduction,
             timeout_s=self.timeout_s,
             memory_bytes=memory or None,
             tick_s=_TICK_S,
             lasting=True,
         )
+        return self._opened.enter_context(pool)
 
     def _with_paths_there(self, reply: Reply) -> Reply:
         """Return a reply whose packed output has the paths of the user's machine."""

@@ -1,32 +1,27 @@
 """The channel between a build and a worker, which keeps a kernel's stray output out of replies.
 
-The user's code runs in the worker and may write to any descriptor, also to the channel's. So what a
-worker sends travels in frames that carry a code which only the two can make:
+The user's code runs in the worker and may write to any descriptor, including the channel's. So a
+worker sends each message on a line that begins with a token that only the two know:
 
-    frame  := LF number SP code SP message LF
-    number := the frame's, in decimal, from 0
-    code   := HMAC-SHA256 in hexadecimal over number SP message, with a key of this worker
+    line := LF token SP length SP message LF
+    token := 32 hexadecimal digits, chosen at random for each worker
+    length := number of bytes of the message, in decimal
     message := one JSON object
 
-Anything else is counted and ignored. A short frame follows each message, which a pipe takes as a
-whole (Linux writes up to PIPE_BUF bytes atomically): if its number is not the next one, a
-message was garbled.
+Anything else is counted and ignored. If the length is wrong, something was written into the
+message, which is then garbled.
 
-The worker gets the key, 64 hexadecimal digits on a separate line, and then lines of JSON.
-They need no code: the user's code cannot write to that end.
+The worker first receives the token on a separate line, and then lines of JSON. They need no token:
+the user's code cannot write to that end.
 """
 
 from __future__ import annotations
 
-import hmac
 import json
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 
-KEY_BYTES = 32
-_LONGEST_FRAME_BYTES = 256 << 20
-_END: Mapping[str, object] = {"end": True}
+_LONGEST_LINE_BYTES = 256 << 20
 
 
 def encode(message: Mapping[str, object]) -> bytes:
@@ -46,18 +41,8 @@ def decode(line: bytes) -> dict[str, object]:
     return message
 
 
-def make_key() -> bytes:
-    """Return a key for a worker."""
-    return secrets.token_bytes(KEY_BYTES)
-
-
-def key_line(key: bytes) -> bytes:
-    """Return the first line that a worker is sent."""
-    return key.hex().encode() + b"\n"
-
-
-def read_key(descriptor: int) -> bytes:
-    """Return the key that a worker is sent first; read no further.
+def read_token(descriptor: int) -> bytes:
+    """Return the token that a worker receives first; read no further.
 
     Raises:
         EOFError: the build has ended.
@@ -69,7 +54,7 @@ def read_key(descriptor: int) -> bytes:
         if not data:
             raise EOFError("the build closed the channel")
         text += data
-    return bytes.fromhex(text.decode())
+    return text.rstrip()
 
 
 class Channel:
@@ -77,86 +62,56 @@ class Channel:
 
     Args:
         descriptor: where to write.
-        key: what `read_key` returned.
+        token: see `read_token`.
     """
 
-    def __init__(self, descriptor: int, key: bytes) -> None:
-        self.descriptor = descriptor
-        self._key = key
-        self._number = 0
+    def __init__(self, descriptor: int, token: bytes) -> None:
+        self.descriptor, self._token = descriptor, token
 
     def send(self, message: Mapping[str, object]) -> None:
         """Send a message."""
-        for part in (message, _END):
-            self._write(_frame(self._number, encode(part).rstrip(b"\n"), self._key))
-            self._number += 1
-
-    def _write(self, data: bytes) -> None:
-        left = memoryview(data)
+        data = encode(message)
+        left = memoryview(b"\n%s %d %s" % (self._token, len(data) - 1, data))
         while left:
             left = left[os.write(self.descriptor, left) :]
 
 
-class Frames:
-    """Reads messages from the bytes that come from a worker.
+class Messages:
+    """Reads messages from the bytes that a worker sends.
 
     Args:
-        key: of this worker.
+        token: the worker's token.
 
     Attributes:
-        stray_bytes: how many bytes have come that were not part of a frame.
+        stray_bytes: how many bytes have come that were not part of a message.
     """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, token: bytes) -> None:
         self.stray_bytes = 0
-        self._key = key
-        self._number = 0
+        self._token = token
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[dict[str, object] | None]:
         """Take bytes and yield the complete messages, None for a garbled message."""
         self._buffer += data
-        if len(self._buffer) > _LONGEST_FRAME_BYTES:
+        if len(self._buffer) > _LONGEST_LINE_BYTES:
             self.stray_bytes += len(self._buffer)
             self._buffer.clear()
         if b"\n" not in data:
             return
         *lines, self._buffer = self._buffer.split(b"\n")
         for line in lines:
-            yield from self._messages(bytes(line))
-
-    def _messages(self, line: bytes) -> Iterator[dict[str, object] | None]:
-        frame = _open(line, self._key)
-        if frame is None or frame[0] < self._number:
-            self.stray_bytes += len(line) and len(line) + 1
-            return
-        number, message = frame
-        if number > self._number:
-            yield None
-        self._number = number + 1
-        if message != _END:
-            yield message
+            token, _, rest = bytes(line).partition(b" ")
+            if token == self._token:
+                yield _message(rest)
+            elif line:
+                self.stray_bytes += len(line) + 1
 
 
-def _frame(number: int, payload: bytes, key: bytes) -> bytes:
-    signed = b"%d %s" % (number, payload)
-    code = hmac.digest(key, signed, "sha256").hex().encode()
-    return b"\n%d %s %s\n" % (number, code, payload)
-
-
-def _open(line: bytes, key: bytes) -> tuple[int, dict[str, object] | None] | None:
-    """Return number and message of a frame, None for anything else.
-
-    The message is None if it is malformed: user code can find the key in the worker's memory.
-    """
-    digits, _, rest = line.partition(b" ")
-    code, _, payload = rest.partition(b" ")
-    if len(code) != 64 or not digits.isdigit() or len(digits) > 18:
-        return None
-    expected = hmac.digest(key, b"%s %s" % (digits, payload), "sha256").hex().encode()
-    if not hmac.compare_digest(code, expected):
-        return None
+def _message(text: bytes) -> dict[str, object] | None:
+    """Return the message in a line without its token, None if it is garbled."""
+    length, _, message = text.partition(b" ")
     try:
-        return int(digits), decode(payload)
+        return decode(message) if int(length) == len(message) else None
     except (ValueError, RecursionError):
-        return int(digits), None
+        return None

@@ -15,15 +15,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+import stat
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from pallasc.cache.manifests import Manifest
+from pallasc.compiler.toolchain.modules import module_of
 from pallasc.errors import CheckError, Location
 from pallasc.specs.canonical import labelled_key
 
 if TYPE_CHECKING:
+    import logging
+    from types import FrameType
+
     from pallasc.cache.manifests import DiagnosticJson
     from pallasc.cache.store import Store
 
@@ -101,31 +109,21 @@ class Diagnostic:
 
     def to_json(self) -> DiagnosticJson:
         """Return it as manifests and reports hold it."""
-        return {
-            "stage": self.stage,
-            "kind": self.kind,
-            "source": self.source,
-            "text": self.text,
-            "count": self.count,
-        }
+        return cast("DiagnosticJson", asdict(self))
 
 
-def from_json(value: object) -> tuple[Diagnostic, ...]:
-    """Return the diagnostics of a manifest; anything else in it is left out."""
-    if not isinstance(value, list):
-        return ()
-    return tuple(filter(None, map(_diagnostic, value[: MOST + 1])))
-
-
-def _diagnostic(value: object) -> Diagnostic | None:
-    if not isinstance(value, Mapping):
-        return None
-    texts = [value.get(name) for name in ("kind", "source", "text")]
-    stage, count = value.get("stage"), value.get("count")
-    if not all(isinstance(text, str) for text in texts) or type(count) is not int or count < 1:
-        return None
-    kind, source, text = (str(text)[: LONGEST_TEXT + 1] for text in texts)
-    return Diagnostic("compile" if stage == "compile" else "lower", kind, source, text, count)
+def from_json(diagnostics: Sequence[DiagnosticJson]) -> tuple[Diagnostic, ...]:
+    """Return the diagnostics of a manifest, of bounded number and length."""
+    return tuple(
+        Diagnostic(
+            "compile" if each["stage"] == "compile" else "lower",
+            each["kind"][:LONGEST_TEXT],
+            each["source"][:LONGEST_TEXT],
+            each["text"][: LONGEST_TEXT + 1],
+            each["count"],
+        )
+        for each in diagnostics[: MOST + 1]
+    )
 
 
 def stable(text: str, folders: Mapping[str, str]) -> str:
@@ -193,6 +191,145 @@ NO_KERNEL = Diagnostic("compile", "pallasc", "", "it holds no Pallas Mosaic GPU 
 """The diagnostic for an artifact without a Mosaic kernel."""
 
 
+# ---- listening, in a worker
+
+_OURS = "pallasc.compiler."
+_KINDS = {1: STDOUT, 2: STDERR}
+"""The kind of text by file descriptor."""
+_MOST_READ_BYTES = 1 << 20
+"""Of a longer output, only the end is read."""
+
+
+class Listener:
+    """Records warnings, log records, and output while a variant is made.
+
+    Attributes:
+        stage: the current stage.
+        importing: the module that is being imported, "" if none is.
+    """
+
+    def __init__(self) -> None:
+        self.stage: Stage = "lower"
+        self.importing = ""
+        self._imported: dict[str, list[Diagnostic]] = {}  # while modules were imported, by name
+        self._own: list[Diagnostic] = []
+        self._echoed: list[str] = []
+        self._folders: dict[str, str] = {}
+        self._read_to: dict[int, int] = {}
+
+    def forget_unloaded(self) -> None:
+        """Forget the diagnostics of modules that will be executed again."""
+        self._imported = {n: each for n, each in self._imported.items() if n in sys.modules}
+
+    @contextmanager
+    def listening(self, base_dir: str, *, outputs: tuple[int, ...] = (2,)) -> Iterator[None]:
+        """Record the diagnostics of a variant until the end of the block.
+
+        Args:
+            base_dir: the folder of the variant's spec, which texts are freed of.
+            outputs: the file descriptors to listen to, of 1 and 2.
+        """
+        # A hit imports this module, and neither of these.
+        import logging
+        import tempfile
+
+        with warnings.catch_warnings():
+            pass  # forgets which warnings were shown already, so that they come again
+        self.stage, self.importing, self._own = "lower", "", []
+        self._echoed.clear()
+        temporary = (tempfile.tempdir or tempfile.gettempdir()).rstrip("/")
+        self._folders = {base_dir.rstrip("/"): "", temporary: "$TMPDIR"}
+        self._read_to = {descriptor: _output_since(descriptor, 0)[1] for descriptor in outputs}
+        python: Any = warnings
+        loggers: Any = logging.Logger
+        plain_warn, plain_handle = python.showwarning, loggers.callHandlers
+
+        def show(text: Any, category: Any, file: str, line: int, *rest: Any) -> None:
+            self._add(category.__name__, f"{_shown_file(file, base_dir)}:{line}", str(text))
+            self._echoed.append(warnings.formatwarning(text, category, file, line, *rest[1:]))
+            plain_warn(text, category, file, line, *rest)
+
+        def call_handlers(logger: logging.Logger, record: logging.LogRecord) -> None:
+            if record.levelno >= logging.WARNING:
+                with suppress(Exception):  # arguments may not fit the message
+                    text = record.getMessage()
+                    self._add(record.levelname, record.name, text)
+                    self._echoed.append(f"{text}\n")
+            plain_handle(logger, record)
+
+        python.showwarning, loggers.callHandlers = show, call_handlers
+        try:
+            yield
+        finally:
+            python.showwarning, loggers.callHandlers = plain_warn, plain_handle
+
+    def next_stage(self, stage: Stage = "lower", *, importing: str = "") -> None:
+        """Read the output so far, and begin a stage."""
+        self._read()
+        self.stage, self.importing = stage, importing
+
+    def diagnostics(self, modules: Iterable[str] | None = None) -> tuple[Diagnostic, ...]:
+        """Return the diagnostics, with the import of `modules`, or of all modules for None."""
+        self._read()
+        names = sorted({*(self._imported if modules is None else modules)})
+        imported = [each for name in names for each in self._imported.get(name, ())]
+        return merged([*imported, *self._own])
+
+    def _add(self, kind: str, source: str, text: str) -> None:
+        module = self.importing if kind in _KINDS.values() else _importing(sys._getframe(2))
+        diagnostic = Diagnostic(self.stage, kind, source, stable(text, self._folders))
+        if diagnostic.text:
+            (self._imported.setdefault(module, []) if module else self._own).append(diagnostic)
+
+    def _read(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        # A handler of the user's may have put a prefix in front of it.
+        echoed = {line for echo in self._echoed for line in echo.splitlines() if line.strip()}
+        for descriptor, read_to in self._read_to.items():
+            text, self._read_to[descriptor] = _output_since(descriptor, read_to)
+            for echo in self._echoed:
+                text = re.sub(f"^{re.escape(echo)}", "", text, count=1, flags=re.MULTILINE)
+            for message in lines_of(text):
+                if not any(message.endswith(line) for line in echoed):
+                    self._add(_KINDS[descriptor], "", message)
+        self._echoed.clear()
+
+
+def _importing(frame: FrameType | None) -> str:
+    """Return the user's innermost module that is being imported, "" if there is none."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            name = module_of(frame.f_globals)
+            return "" if name.startswith(_OURS) or name == "__main__" else name
+        frame = frame.f_back
+    return ""
+
+
+def _shown_file(filename: str, base_dir: str) -> str:
+    """Return a file's path below the spec's folder or a folder of `sys.path`."""
+    places = [base_dir, *sorted(filter(None, sys.path), key=len, reverse=True)]
+    for place in places:
+        if filename.startswith(f"{place.rstrip('/')}/"):
+            return filename[len(place.rstrip("/")) + 1 :]
+    return os.path.basename(filename)
+
+
+def _output_since(descriptor: int, start: int) -> tuple[str, int]:
+    """Return an output after its first `start` bytes, and its size; nothing if it is no file."""
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return "", 0
+        size = status.st_size
+        # The build has cut an output that is shorter now (`worker_process.Log`).
+        start = max(start if start <= size else 0, size - _MOST_READ_BYTES)
+        return os.pread(descriptor, size - start, start).decode("utf-8", "replace"), size
+    except OSError:
+        return "", 0
+
+
 # ---- diagnostics of an action key
 
 
@@ -204,8 +341,8 @@ def action_name(action_key: str) -> str:
 def store_for_action(store: Store, action_key: str, diagnostics: Sequence[Diagnostic]) -> None:
     """Store the diagnostics of an artifact under its action key, if there are any."""
     if diagnostics:
-        warnings = [diagnostic.to_json() for diagnostic in diagnostics]
-        store.put_manifest(action_name(action_key), Manifest(action=action_key, warnings=warnings))
+        found = [diagnostic.to_json() for diagnostic in diagnostics]
+        store.put_manifest(action_name(action_key), Manifest(action=action_key, warnings=found))
 
 
 def stored_for_action(store: Store, action_key: str) -> tuple[Diagnostic, ...]:

@@ -1,11 +1,11 @@
-"""Messages between the command line process and its workers: JSON objects; `channel` frames them.
+"""Messages between a build and its workers: JSON objects, which `channel` carries.
 
-A worker is sent requests, each with its `op`: `warm`; `context` once and then `compile`, `lines`
-and `ptx`; or `listen` once and then `collect`. To `context` and `listen` it says
-`{"ready": true}`. Everything else has one reply: `{"ok": true, …}` or `{"ok": false, "error": …}`.
-The classes here have their fields; bytes travel as base64.
+Each request has an `op`. A worker gets `warm`, then `context` once, then `compile`, `lines`, and
+`ptx`; or `listen` once, then `collect`. It answers `context` and `listen` with `{"ready": true}`,
+`warm` with nothing, and all others with `{"ok": true, …}` or `{"ok": false, "error": …}`. The
+classes here have the fields; bytes are base64.
 
-The user's code runs in the process that replies, so a reply is read with every type checked.
+The user's code runs in the process that replies, so the types of all fields of a reply are checked.
 """
 
 from __future__ import annotations
@@ -18,15 +18,9 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Literal,
-    Self,
-    TypeVar,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, get_type_hints
+
+import msgspec
 
 from pallasc import errors
 from pallasc.compiler.inputs.manifest import Sources
@@ -45,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _ErrorText:
-    """A `PallascError`; `type` names the nearest public class."""
+    """A `PallascError` as JSON; `type` is the name of the nearest public class."""
 
     type: str
     message: str
@@ -60,8 +54,8 @@ class _ErrorText:
         public = next(k.__name__ for k in type(error).__mro__ if hasattr(errors, k.__name__))
         place = error.field if isinstance(error, SpecError) else ""
         hint = error.hint and bounded(error.hint)
-        told = (bounded(error.message), hint, error.location, error.exit_code)
-        return _ErrorText(public, *told, place, error.kind)
+        message, location = bounded(error.message), error.location
+        return _ErrorText(public, message, hint, location, error.exit_code, place, error.kind)
 
     def error(self) -> PallascError:
         if not 0 < self.exit_code < 256:
@@ -86,8 +80,6 @@ _READERS: Mapping[object, Callable[[Any], object]] = {
 
 def plain(value: object) -> object:
     """Return a value as plain JSON data."""
-    import msgspec
-
     if isinstance(value, Variant):
         return variant_to_json(value)
     if isinstance(value, tuple) and value and isinstance(value[0], Spec):
@@ -101,8 +93,6 @@ def read_dataclass(kind: Any, data: object) -> Any:
     Raises:
         ValueError: a field is missing or has another type.
     """
-    import msgspec
-
     if not isinstance(data, Mapping):
         raise ValueError(f"{kind.__name__}: not an object")
     values = {}
@@ -217,14 +207,14 @@ class Failed(Reply):
     """The request failed, or its worker died or was stopped.
 
     Attributes:
-        error: why.
+        error: the reason.
         out_of_memory: whether Python ran out of memory.
         missed: as in `Compiled`, as far as is known.
         compiling: whether XLA was compiling; its output is then in the error.
         repeat: whether an earlier task of the worker may be to blame: the worker died, or a module
             failed that an earlier variant had loaded, and that may be executed only once.
-        died: whether the worker gave no answer.
-        place: where in the user's files it was then, if that is known.
+        died: whether the worker sent no answer.
+        place: line of the user's files that it was executing then, if known.
     """
 
     ok: ClassVar[bool] = False
@@ -262,7 +252,7 @@ class Collected(Reply):
     Attributes:
         specs: the specs.
         uncached: why the store must not remember them, "" if it may.
-        sources: what executing the file read, None if unknown.
+        sources: files that were read while it was executed, None if unknown.
     """
 
     specs: tuple[Spec, ...]
@@ -271,7 +261,7 @@ class Collected(Reply):
 
     @property
     def missed(self) -> dict[str, str]:
-        """Withheld variables and files that were asked for, with the place of the question."""
+        """Withheld variables and files that were requested, with the place of the request."""
         return self.sources.missed if self.sources else {}
 
 
@@ -283,17 +273,17 @@ class Compiled(Reply):
         action: the action key.
         status: "hit" if XLA did not have to compile.
         seconds: how long it took.
-        warnings: sentences for people, by topic: the build says one of each.
+        warnings: sentences for people, by topic; the build shows one per topic.
         uncached: why there is no manifest, "" if there is.
         not_stored: why the store could not keep the artifact, "" if it could.
-        printed: what tracing printed, packed (`kernel_output`).
-        digest: of the artifact's record, None where the worker has none.
+        printed: output of tracing, packed (`kernel_output`).
+        digest: digest of the artifact's record, None if the worker has none.
         conflict: difference from the artifact that the store had before, None without one.
         stored: whether the store may have the artifact.
-        record: the artifact's record, None where the worker has none.
-        blobs: what the record names, by digest.
-        missed: withheld variables and files that were asked for, with the place of the question.
-        manifest: what the build signs and publishes, None where the worker did.
+        record: the artifact's record, None if the worker has none.
+        blobs: contents of the files that the record names, by digest.
+        missed: withheld variables and files that were requested, with the place of the request.
+        manifest: manifest for the build to sign and publish, None if the worker published it.
         manifest_key: the name of the manifest, "" if there is none.
     """
 
@@ -358,7 +348,7 @@ class Request(Message):
         """
         ok = data.get("ok")
         if type(ok) is not bool:
-            raise ValueError("a reply says whether it is ok")
+            raise ValueError("a reply without ok")
         reply = (self.reply if ok else Failed).from_json(data)
         if reply.task not in (None, self.task):
             raise ValueError(f"a reply to request {reply.task}")
@@ -374,7 +364,7 @@ class Warm(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen(Request):
-    """Say when Python has started."""
+    """Report that Python has started."""
 
     op: ClassVar[str] = "listen"
 
@@ -384,15 +374,15 @@ class Introduction(Request):
     """The toolchain and store of a build; the worker replies when it is ready to compile.
 
     Attributes:
-        record: what artifacts say of the toolchain.
+        record: the part of artifacts that describes the toolchain.
         ptxas: the assembler.
         toolkit: the folder that XLA takes assembler and device library from.
-        identity: label -> digest of what action keys depend on.
+        identity: label -> digest of each part of the toolchain that action keys depend on.
         versions: label -> version of each part of the toolchain, for people.
         variables: the environment variables that reach the compiler.
         store: its folder.
-        signing: the build publishes the manifests, because it signs them; no key comes to a worker.
-        rehearsal: what to compile a small kernel for before it is ready, None for no such kernel.
+        signing: whether the build signs and publishes the manifests; workers get no keys.
+        rehearsal: target to compile a small kernel for before it is ready, None for no rehearsal.
     """
 
     op: ClassVar[str] = "context"
@@ -431,7 +421,7 @@ class Collect(Request):
 
     Attributes:
         path: the file, as messages show it.
-        env: the values of the variables that it gets to see, None if not set.
+        env: values of the environment variables that it can read, None if not set.
     """
 
     op: ClassVar[str] = "collect"
@@ -501,23 +491,6 @@ class FindPtx(Request):
     env: Mapping[str, str | None]
 
 
-_REQUESTS: Mapping[object, type[Request]] = {
-    kind.op: kind for kind in (Warm, Listen, Introduction, Collect, Compile, FindLines, FindPtx)
-}
-
-
-def read_request(data: Mapping[str, object]) -> Request:
-    """Return the request that a worker was sent.
-
-    Raises:
-        ValueError: it is malformed.
-    """
-    kind = _REQUESTS.get(data.get("op"))
-    if kind is None:
-        raise ValueError(f"there is no request {data.get('op')!r}")
-    return kind.from_json(data)
-
-
 Group = tuple[str, str, tuple[tuple[str, str | None], ...]]
 """Architecture, the folders of the spec, as in `PATH`, and the variables that it declares."""
 
@@ -528,9 +501,9 @@ class Task:
 
     Attributes:
         label: the caller's number for it.
-        group: a worker serves a single group.
-        request: for the worker, or a function that makes it when it is sent.
-        doing: what messages call the worker.
+        group: its group; a worker serves a single group.
+        request: the request to the worker, or a function that makes it when a worker is free.
+        doing: name of the worker in messages.
     """
 
     label: int
@@ -547,18 +520,24 @@ class Task:
         return self.request() if callable(self.request) else self.request
 
 
+READY: Mapping[str, object] = {"ready": True}
+"""Sent when a worker can begin with its first task."""
+
+
 def serve(
-    descriptor: str, channel: Channel, answers: Mapping[type[Request], Callable[[Any], Reply]]
+    descriptor: str,
+    channel: Channel,
+    answers: Mapping[type[Request], Callable[[Any], Reply | None]],
+    is_tainted: Callable[[], bool] = lambda: False,
 ) -> int:
     """Answer requests until there are no more, and return the exit status.
-
-    Nothing is kept from one request to the next.
 
     Args:
         descriptor: where the requests come from, in decimal.
         channel: takes the answers.
-        answers: for each class of requests, a function that returns the answer or raises a
-            `PallascError`.
+        answers: for each class of requests, a function that returns the answer, or None to send
+            nothing, or raises a `PallascError`.
+        is_tainted: is called after each request that is answered; see `Reply`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     kinds = {kind.op: kind for kind in answers}
@@ -571,5 +550,7 @@ def serve(
                 reply = answers[kind](request)
             except PallascError as error:
                 reply = Failed.because_of(error)
-            channel.send(replace(reply, task=request.task).to_json())
+            if reply is not None:
+                reply = replace(reply, task=request.task, tainted=is_tainted())
+                channel.send(reply.to_json())
     return 0

@@ -1,4 +1,4 @@
-"""The pool: worker processes that are started, fed, watched, replaced and stopped.
+"""The pool: worker processes that are started, fed, watched, replaced, and stopped.
 
 Workers are grouped by architecture (Mosaic compiles for one per process) and by the spec's folder
 (modules of two folders would clash). A worker that dies loses only its own request.
@@ -13,16 +13,18 @@ import contextlib
 import math
 import os
 import re
+import select
 import signal
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from selectors import BaseSelector, DefaultSelector
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
+from pallasc.cache.format import size
 from pallasc.cache.store import Store
 from pallasc.compiler.lowering.line_tables import LineTable
 from pallasc.compiler.toolchain.setup import Setup, declared_values
@@ -32,130 +34,81 @@ from pallasc.compiler.workers.messages import (
     FindPtx,
     Group,
     Introduction,
-    LinesFound,
-    PtxFound,
     Reply,
     Request,
     Task,
     Warm,
 )
-from pallasc.compiler.workers.worker_process import (
-    PROGRAM,
-    Limits,
-    Watch,
-    Worker,
-    explain_memory,
-    make_folder,
-    receive,
-)
+from pallasc.compiler.workers.warden import held_bytes, held_together_bytes, parents
+from pallasc.compiler.workers.worker_process import PROGRAM, Worker, make_folder
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
 
 _START_S = 2.0
-"""The assumed start of a worker, until it was measured: most of it is importing JAX."""
-
-
-@dataclass(slots=True)
-class Pace:
-    """Average times of tasks and of workers' starts, in seconds."""
-
-    tasks: int = 0
-    tasks_s: float = 0.0
-    starts: int = 0
-    starts_s: float = 0.0
-
-    def add_task(self, seconds: float) -> None:
-        """Note how long a task took."""
-        self.tasks, self.tasks_s = self.tasks + 1, self.tasks_s + seconds
-
-    def add_start(self, seconds: float) -> None:
-        """Note how long a worker took to get ready."""
-        self.starts, self.starts_s = self.starts + 1, self.starts_s + seconds
-
-    def pays(self, waiting: int, serving_s: Sequence[float]) -> bool:
-        """Return True if another worker for a group is worth its start.
-
-        It is if, by the average time of tasks so far, tasks will still wait when it is ready. Tasks
-        may take longer this time, so it is also worth it as soon as no worker has become free for
-        as long as a start takes: waiting has then cost as much as starting would have.
-
-        Args:
-            waiting: tasks of the group that have not begun.
-            serving_s: how long each worker of the group has been at its task.
-        """
-        if not serving_s or not self.tasks:
-            return True
-        start_s = self.starts_s / self.starts if self.starts else _START_S
-        waiting_s = waiting * self.tasks_s / self.tasks
-        return waiting_s > len(serving_s) * start_s or min(serving_s) > start_s
-
-
-@dataclass(slots=True)
-class Queue:
-    """The tasks that wait, by group."""
-
-    _waiting: dict[Group, deque[Task]] = field(default_factory=dict)
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def __contains__(self, group: object) -> bool:
-        return group in self._waiting
-
-    def add(self, tasks: Iterable[Task]) -> None:
-        """Append tasks to their groups."""
-        for task in tasks:
-            self._waiting.setdefault(task.group, deque()).append(task)
-
-    def put_back(self, task: Task) -> None:
-        """Add a task before all others of its group."""
-        self._waiting.setdefault(task.group, deque()).appendleft(task)
-
-    def take(self, group: Group) -> Task:
-        """Remove and return the next task of a group."""
-        tasks = self._waiting[group]
-        task = tasks.popleft()
-        if not tasks:
-            del self._waiting[group]
-        return task
-
-    def next_group(
-        self,
-        idle: Collection[Group | None],
-        serving: Sequence[tuple[Group | None, float]],
-        pace: Pace,
-    ) -> Group | None:
-        """Choose the group that is served next, None if starting a worker does not pay.
-
-        A group that an idle worker serves comes first, then the group with the most tasks for each
-        of its workers.
-
-        Args:
-            idle: the groups of idle workers, None for a worker that may serve any.
-            serving: the groups of busy workers, and for how many seconds each has been busy.
-            pace: how long tasks and starts take.
-        """
-        for group in idle:
-            if group is not None and group in self._waiting:
-                return group
-        busy: dict[Group | None, list[float]] = {}
-        for group, seconds in serving:
-            busy.setdefault(group, []).append(seconds)
-        by_need = sorted(
-            self._waiting, key=lambda g: -len(self._waiting[g]) / (1 + len(busy.get(g, ())))
-        )
-        for group in by_need:
-            if None in idle or pace.pays(len(self._waiting[group]), busy.get(group, ())):
-                return group
-        return None
-
+"""The assumed start of a worker: most of it is importing JAX."""
+_CHECK_S = 0.25
+"""Interval between two checks of the workers."""
+_SHARE = 0.02
+"""The part of its time that the build may spend watching, with very many processes."""
+_ENDING_S = 0.02
+"""Interval at which a worker is asked for its exit code after its channel has closed."""
+_REPLACED_AT = 0.75
+"""A worker that still holds this part of its limit after a task is replaced."""
+_RESERVED_BYTES = 512 << 20
+_RESERVED_BYTES_PER_CORE = 32 << 20
 
 Event = (
     tuple[Literal["started"], Task, None]
     | tuple[Literal["done"], Task, Reply]
     | tuple[Literal["tick"], None, None]
 )
+
+
+def pays(waiting: int, serving_s: Sequence[float], task_s: float | None) -> bool:
+    """Return True if another worker for a group is worth its start.
+
+    It is if, by the average time of tasks so far, tasks will still wait when it is ready. Tasks
+    may take longer this time, so it is also worth it as soon as no worker has become free for
+    as long as a start takes: waiting has then cost as much as starting would have.
+
+    Args:
+        waiting: tasks of the group that have not begun.
+        serving_s: how long each worker of the group has been at its task.
+        task_s: average time of a task, None before the first has ended.
+    """
+    if not serving_s or task_s is None:
+        return True
+    return waiting * task_s > len(serving_s) * _START_S or min(serving_s) > _START_S
+
+
+def next_group(
+    waiting: Mapping[Group, int],
+    idle: Sequence[Group | None],
+    serving: Sequence[tuple[Group | None, float]],
+    task_s: float | None,
+) -> Group | None:
+    """Choose the group that is served next, None if starting a worker does not pay.
+
+    A group that an idle worker serves comes first, then the group with the most tasks for each
+    of its workers.
+
+    Args:
+        waiting: the number of tasks that wait, by group.
+        idle: the groups of idle workers, None for a worker that may serve any.
+        serving: the groups of busy workers, and for how many seconds each has been busy.
+        task_s: average time of a task, None before the first has ended.
+    """
+    for group in idle:
+        if group is not None and group in waiting:
+            return group
+    busy_s: dict[Group | None, list[float]] = {}
+    for serves, seconds in serving:
+        busy_s.setdefault(serves, []).append(seconds)
+    for group in sorted(waiting, key=lambda g: -waiting[g] / (1 + len(busy_s.get(g, ())))):
+        if None in idle or pays(waiting[group], busy_s.get(group, ()), task_s):
+            return group
+    return None
 
 
 @dataclass(slots=True)
@@ -186,12 +139,12 @@ class Pool:
     lasting: bool = field(default=False, kw_only=True)
     alone: bool = field(default=False, kw_only=True)
     _workers: list[Worker] = field(default_factory=list, init=False)
-    _busy: list[Worker] = field(default_factory=list, init=False)
     _ending: list[Worker] = field(default_factory=list, init=False)
-    _queue: Queue = field(default_factory=Queue, init=False)
-    _pace: Pace = field(default_factory=Pace, init=False)
+    _waiting: dict[Group, deque[Task]] = field(default_factory=dict, init=False)
     _repeated: set[int] = field(default_factory=set, init=False)
-    _ready: dict[Worker, tuple[str, Request]] = field(default_factory=dict, init=False)
+    _tasks: int = field(default=0, init=False)
+    _tasks_s: float = field(default=0.0, init=False)
+    _next_check_s: float = field(default_factory=time.monotonic, init=False)
 
     def __enter__(self) -> Pool:
         return self
@@ -215,171 +168,206 @@ class Pool:
             self._new_worker().send(Warm())
 
     def keep_ready(self, contexts: Mapping[str, Request]) -> None:
-        """Have one worker get ready for each architecture, and end all others; between two runs.
+        """Have one new worker get ready for each architecture, and end others; between two runs.
 
         A worker serves tasks of its architecture if its context is still equal to the pool's then.
 
         Args:
             contexts: what a worker is sent in place of the pool's context, by architecture.
         """
-        self._give_up()
         for worker in list(self._workers):
-            arch, context = self._ready.get(worker, ("", None))
-            if context is None or contexts.get(arch) != context or not worker.is_fit():
+            context = worker.context
+            if context is None or contexts.get(worker.arch or "") != context or not worker.is_fit():
                 self._end(worker)
-        ready = {arch for arch, _ in self._ready.values()}
-        for arch, context in contexts.items():
-            if arch not in ready:
-                worker = self._new_worker()
-                worker.introduce(context, ahead=True)
-                self._ready[worker] = (arch, context)
+        ready = {worker.arch for worker in self._workers}
+        for arch in [arch for arch in contexts if arch not in ready]:
+            worker = self._new_worker()
+            worker.arch = arch
+            worker.introduce(contexts[arch])
         self._bury()
 
     @property
-    def spent_s(self) -> float:
-        """Total time of all tasks so far, without the start of their workers."""
-        return self._pace.tasks_s
+    def _busy(self) -> list[Worker]:
+        return [worker for worker in self._workers if worker.task is not None]
 
     def running(self) -> list[tuple[Task, float]]:
         """Return the current tasks and for how many seconds they have run, the longest first."""
         now_s = time.monotonic()
-        tasks = [(w.task, now_s - w.began_s) for w in self._busy if w.task is not None]
+        tasks = [(w.task, now_s - w.began_s) for w in self._workers if w.task is not None]
         return sorted(tasks, key=lambda item: -item[1])
 
     def run(self, tasks: Iterable[Task]) -> Iterator[Event]:
-        """Carry out tasks.
+        """Carry out tasks with different labels.
 
         Yields ("started", task, None), ("done", task, reply) and, every `tick_s` seconds,
         ("tick", None, None). A task during which its worker died is repeated once in a new worker,
         if something that the worker did before may have been the cause.
         """
-        self._give_up()
-        self._queue = Queue()
-        self._queue.add(tasks)
-        self._repeated.clear()  # numbers of tasks, which others have after them
-        watch = Watch(self._limits())
-        told_s = time.monotonic()
-        with DefaultSelector() as selector:
-            while self._queue or self._busy:
-                yield from self._begin(selector)
-                left_s = watch.pause_s()
-                if self.tick_s is not None:
-                    left_s = min(left_s, max(0.0, told_s + self.tick_s - time.monotonic()))
-                done = list(self._hear(selector, watch, left_s))
-                # The caller may take long over an answer, so free workers get work first. A failure
-                # may be the caller's reason to give up, so it is reported before anything begins.
-                begun = list(self._begin(selector)) if all(map(_went_well, done)) else []
-                yield from done
-                yield from begun
-                if self.tick_s is not None and time.monotonic() >= told_s + self.tick_s:
-                    told_s = time.monotonic()
-                    yield "tick", None, None
-
-    def _give_up(self) -> None:
-        """End the workers of a run that its caller left."""
-        for worker in list(self._busy):
-            self._busy.remove(worker)
+        for worker in self._busy:  # of a run that its caller left
             self._end(worker)
+        self._waiting.clear()
+        self._repeated.clear()
+        for task in tasks:
+            self._waiting.setdefault(task.group, deque()).append(task)
+        interval_s = math.inf if self.tick_s is None else self.tick_s
+        next_tick_s = time.monotonic() + interval_s
+        while self._waiting or self._busy:
+            yield from self._begin()
+            self._wait(next_tick_s)
+            done = list(self._hear())
+            # The caller may take long over an answer, so free workers get work first. A failure
+            # may be the caller's reason to give up, so it is reported before anything begins.
+            begun = list(self._begin()) if all(map(_went_well, done)) else []
+            yield from done
+            yield from begun
+            if time.monotonic() >= next_tick_s:
+                next_tick_s = time.monotonic() + interval_s
+                yield "tick", None, None
 
     # ---- beginning
 
-    def _begin(self, selector: BaseSelector) -> Iterator[Event]:
+    def _begin(self) -> Iterator[Event]:
         """Give tasks to workers as long as fewer than `jobs` are busy."""
-        while self._queue and len(self._busy) < self.jobs:
-            idle = [worker for worker in self._workers if worker not in self._busy]
+        while self._waiting and len(self._busy) < self.jobs:
             now_s = time.monotonic()
-            serving = [(worker.group, now_s - worker.began_s) for worker in self._busy]
-            free = [worker.group for worker in idle if worker not in self._ready]
-            group = self._queue.next_group(free, serving, self._pace)
+            group = next_group(
+                {group: len(tasks) for group, tasks in self._waiting.items()},
+                [w.group for w in self._workers if w.task is None and w.arch is None],
+                [(worker.group, now_s - worker.began_s) for worker in self._busy],
+                self._tasks_s / self._tasks if self._tasks else None,
+            )
             if group is None:
                 return
-            task = self._queue.take(group)
-            if id(task) not in self._repeated:
+            task = self._waiting[group].popleft()
+            if not self._waiting[group]:
+                del self._waiting[group]
+            if task.label not in self._repeated:
                 yield "started", task, None
             try:
                 request = task.make_request()
             except PallascError as error:
                 yield "done", task, Failed(error=error)
                 continue
-            worker = self._worker(group, idle, fresh=id(task) in self._repeated)
-            worker.assign(task, request)
-            self._busy.append(worker)
-            _register(selector, worker)
+            self._worker(group, fresh=task.label in self._repeated).assign(task, request)
 
-    def _worker(self, group: Group, idle: Sequence[Worker], *, fresh: bool) -> Worker:
+    def _worker(self, group: Group, *, fresh: bool) -> Worker:
         """Return a worker for a group: one of the group, one that is ready, a warm or a new one.
 
         Args:
             group: what it will serve.
-            idle: the workers that are not busy.
             fresh: whether it must not have served any task before.
         """
-        for worker in idle:
-            is_left_over = worker.group not in (None, group) and worker.group not in self._queue
+        for worker in [worker for worker in self._workers if worker.task is None]:
+            is_left_over = worker.group not in (None, group) and worker.group not in self._waiting
             if is_left_over or not worker.is_fit():
                 self._end(worker)
-        left = [worker for worker in idle if worker in self._workers]
+        idle = [worker for worker in self._workers if worker.task is None]
         if fresh:
-            left = self._unused(left)
-        of_group = [worker for worker in left if worker.group == group]
-        ready = [worker for worker in left if self._ready.get(worker) == (group[0], self.context)]
-        warm = [worker for worker in left if worker.group is None and worker not in self._ready]
-        worker = next(iter([*of_group, *ready, *warm]), None) or self._new_worker()
-        is_introduced = self._ready.pop(worker, None) is not None or worker.group is not None
-        if self.context is not None and not is_introduced:
+            unused = [worker for worker in idle if not worker.served]
+            if idle and not unused and len(self._workers) >= self.jobs:
+                self._end(idle[0])
+            idle = unused
+        of_group = (w for w in idle if w.group == group)
+        ready = (w for w in idle if w.arch == group[0] and w.context == self.context)
+        warm = (w for w in idle if w.group is None and w.arch is None)
+        worker = next(chain(of_group, ready, warm), None) or self._new_worker()
+        if self.context is not None and worker.context is None:
             worker.introduce(self.context)
         return worker
 
-    def _unused(self, idle: Sequence[Worker]) -> list[Worker]:
-        """Return the workers that have served nothing; if there are none, make room for one."""
-        unused = [worker for worker in idle if not worker.served]
-        if idle and not unused and len(self._workers) >= self.jobs:
-            self._end(idle[0])
-        return unused
-
     def _new_worker(self) -> Worker:
-        data_bytes = self._limits().data_bytes()
         with _uninterrupted():
+            data_bytes = self._data_bytes()
             worker = Worker(
                 self.environment, make_folder(), data_bytes=data_bytes, program=self.program
             )
             self._workers.append(worker)
         return worker
 
+    def _data_bytes(self) -> int:
+        """Return the limit that the kernel sets on each process (RLIMIT_DATA), 0 for none.
+
+        It stops what allocates faster than the pool looks. The kernel also counts memory that is
+        only reserved, such as the stacks of the threads that XLA starts for each core.
+        """
+        if self.memory_bytes is None:
+            return 0
+        reserved = _RESERVED_BYTES + (os.cpu_count() or 1) * _RESERVED_BYTES_PER_CORE
+        return self.memory_bytes + reserved
+
     # ---- hearing
 
-    def _hear(self, selector: BaseSelector, watch: Watch, timeout_s: float) -> Iterator[Event]:
-        """Wait for answers; look after the workers when it is time."""
-        for worker in dict.fromkeys(key.data for key, _ in selector.select(timeout_s)):
-            reply = receive(worker)
-            if reply is not None:
-                yield from self._settle(selector, worker, reply)
-            else:
-                _register(selector, worker)
-        if not watch.pause_s():
-            for worker, reply in watch.look(self._busy):
-                yield from self._settle(selector, worker, reply)
-            self._bury()
+    def _wait(self, until_s: float) -> None:
+        """Wait until a worker sends something or takes more, or it is time for a tick or a look."""
+        until_s = min(until_s, self._next_check_s)
+        poll = select.poll()
+        for worker in self._busy:
+            for descriptor, event in worker.events().items():
+                poll.register(descriptor, event)
+            if worker.gone_s is not None:
+                until_s = min(until_s, time.monotonic() + _ENDING_S)
+        poll.poll(max(0, math.ceil(1000 * (until_s - time.monotonic()))))
 
-    def _settle(self, selector: BaseSelector, worker: Worker, reply: Reply) -> Iterator[Event]:
+    def _hear(self) -> Iterator[Event]:
+        """Take the answers that have come; look after the workers when it is time."""
+        for worker in self._busy:
+            reply = worker.reply()
+            if reply is not None:
+                yield from self._settle(worker, reply)
+        if time.monotonic() < self._next_check_s:
+            return
+        began_s = time.thread_time()
+        held = self._held()
+        for worker in self._busy:
+            worker.cut_logs()
+            error = worker.over_limit(
+                held.get(worker, 0),
+                memory_bytes=self.memory_bytes,
+                timeout_s=self.timeout_s,
+                grace_s=self.grace_s,
+            )
+            if error is not None:
+                worker.end_with_stack()
+                reply = worker.failure(error, repeat=error.kind != "timeout")
+                yield from self._settle(worker, reply)
+        self._bury()
+        spent_s = time.thread_time() - began_s
+        self._next_check_s = time.monotonic() + max(_CHECK_S, spent_s / _SHARE)
+
+    def _held(self) -> dict[Worker, int]:
+        """Return how much memory each busy worker and its descendants hold; {} without a limit."""
+        if self.memory_bytes is None:
+            return {}
+        table, held = parents(), {}
+        for worker in self._busy:
+            tree = worker.tree(table)
+            held[worker] = sum(map(held_bytes, tree))
+            # Forked processes share pages: only a sum over the limit is worth the slow count.
+            if held[worker] > self.memory_bytes and len(tree) > 1:
+                held[worker] = held_together_bytes(tree)
+        return held
+
+    def _settle(self, worker: Worker, reply: Reply) -> Iterator[Event]:
         """Settle a task, and decide whether its worker stays."""
-        _register(selector, worker, events={})
-        self._busy.remove(worker)
-        task = worker.task
-        self._pace.add_task(worker.release())
-        if worker.served == 1 and worker.start_s is not None:
-            self._pace.add_start(worker.start_s)
-        if not self._is_kept(worker, reply):
-            self._end(worker)
+        task, seconds = worker.task, worker.seconds()
         if task is None:
             return
+        self._tasks += 1
+        self._tasks_s += time.monotonic() - worker.began_s if seconds is None else seconds
+        worker.task, worker.served = None, worker.served + 1
+        if not self._is_kept(worker, reply):
+            self._end(worker)
         if isinstance(reply, Failed):
-            if reply.repeat and id(task) not in self._repeated:
-                self._repeated.add(id(task))
-                self._queue.put_back(task)
+            if reply.repeat and task.label not in self._repeated:
+                self._repeated.add(task.label)
+                self._waiting.setdefault(task.group, deque()).appendleft(task)
                 return
             if reply.out_of_memory and self.memory_bytes:
-                explain_memory(reply.error, self.memory_bytes)
+                # The kernel refused memory before the pool saw that the limit was exceeded.
+                reply.error.hint = reply.error.hint or (
+                    f"One compiling process may hold {size(self.memory_bytes)} of memory; "
+                    "--memory sets how much."
+                )
         yield "done", task, reply
 
     def _is_kept(self, worker: Worker, reply: Reply) -> bool:
@@ -389,15 +377,17 @@ class Pool:
         another state than alone.
         """
         is_usable = not reply.tainted and not (isinstance(reply, Failed) and reply.died)
-        has_more = self.lasting or worker.group in self._queue
-        return is_usable and has_more and not self.alone and not self._limits().are_near(worker)
+        has_more = self.lasting or worker.group in self._waiting
+        if not is_usable or not has_more or self.alone:
+            return False
+        most = math.inf if self.memory_bytes is None else _REPLACED_AT * self.memory_bytes
+        return not worker.process or held_bytes(worker.process) <= most
 
     # ---- ending
 
     def _end(self, worker: Worker) -> None:
         """Begin to kill a worker, without waiting."""
         worker.end()
-        self._ready.pop(worker, None)
         self._ending.append(worker)
         self._workers.remove(worker)
 
@@ -407,40 +397,25 @@ class Pool:
             worker.finish()
             self._ending.remove(worker)
 
-    def _limits(self) -> Limits:
-        return Limits(self.timeout_s, self.memory_bytes, self.grace_s)
-
 
 def _went_well(event: Event) -> bool:
     """Return True if an event is the reply to a task that succeeded."""
     return event[2] is not None and event[2].ok
 
 
-def _register(
-    selector: BaseSelector, worker: Worker, events: Mapping[int, int] | None = None
-) -> None:
-    """Have a selector wait for what a worker may do next, or for the given events."""
-    expected = worker.events() if events is None else events
-    registered = selector.get_map()
-    for descriptor in worker.descriptors:
-        if descriptor in registered and descriptor not in expected:
-            selector.unregister(descriptor)
-        elif descriptor in expected and descriptor not in registered:
-            selector.register(descriptor, expected[descriptor], worker)
-
-
-_ENDING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-
-
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Put off signals that end a build until the block is left."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    )
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
+
+# ---- how many workers
 
 _WORKER_BYTES = 700_000_000
 """Memory of a compiling process: about 480 MB after JAX is imported, and some to compile."""
@@ -477,85 +452,57 @@ def find_capacity(root: Path = Path("/")) -> Capacity:
     """Return the cores and the memory that this process may use now.
 
     Args:
-        root: the folder above `proc` and the paths that it names.
+        root: the folder that contains `proc` and `sys`.
     """
-    quotas = [_cpu_quota(folder) for folder in _control_groups(root, "cpu")]
-    memory = [_memory_left(folder) for folder in _control_groups(root, "memory")]
-    cores = [len(os.sched_getaffinity(0)), *(math.ceil(quota) for quota in quotas if quota)]
-    free = [_available_bytes(root), *(size for size in memory if size is not None)]
-    return Capacity(max(1, min(cores)), max(0, min(free)))
+    cores, free_bytes = float(len(os.sched_getaffinity(0))), _available_bytes(root)
+    for group in _control_groups(root):
+        cores = min(cores, _cpu_quota(group))
+        free_bytes = min(free_bytes, _memory_left(group))
+    return Capacity(max(1, math.ceil(cores)), max(0, int(free_bytes)))
 
 
-def _available_bytes(root: Path) -> int:
+def _control_groups(root: Path) -> Iterator[Path]:
+    """Yield the folders of the control groups of this process, from its own upwards.
+
+    In a container, a group may be mounted in the place of the topmost, so that the folders of its
+    name do not exist; then only the topmost counts.
+    """
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        # cgroups(7): hierarchy, controllers of version 1, name
+        _, controllers, name = line.split(":", 2)
+        for controller in controllers.split(","):
+            top = root / "sys/fs/cgroup" / controller
+            group = top / name.strip("/")
+            yield from (each for each in (group, *group.parents) if top in (each, *each.parents))
+
+
+def _cpu_quota(group: Path) -> float:
+    """Return how many cores a control group may keep busy."""
+    words = _text(group / "cpu.max").split()
+    if len(words) != 2:
+        words = [_text(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    if not all(word.isdigit() and int(word) for word in words):  # "max" and "-1" are no limits
+        return math.inf
+    return int(words[0]) / int(words[1])
+
+
+def _memory_left(group: Path) -> float:
+    """Return the free memory of a control group."""
+    limits = ("memory.max", "memory.high", "memory.limit_in_bytes")
+    limit = min(_number(group / name) or math.inf for name in limits)
+    used = _number(group / "memory.current") or _number(group / "memory.usage_in_bytes") or 0
+    # Cached pages of files count as used, but the kernel drops them under pressure.
+    stat = _text(group / "memory.stat")
+    files = re.findall(r"^(?:in)?active_file (\d+)$", stat, re.MULTILINE)
+    return limit - max(0, used - sum(map(int, files)))
+
+
+def _available_bytes(root: Path) -> float:
     """Return the free memory of the machine, including reclaimable file cache."""
     match = re.search(r"^MemAvailable:\s+(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     if match is None:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(match[1]) * 1024
-
-
-def _memory_left(folder: Path) -> int | None:
-    """Return the free memory of a control group, None if it has no limit."""
-    for limits, usage in (
-        (("memory.max", "memory.high"), "memory.current"),
-        (("memory.limit_in_bytes",), "memory.usage_in_bytes"),
-    ):
-        sizes = [size for size in (_number(folder / name) for name in limits) if size]
-        if sizes:
-            # Cached pages of files count as used, but the kernel drops them under pressure.
-            stat = _text(folder / "memory.stat")
-            files = re.findall(r"^(?:in)?active_file (\d+)$", stat, re.MULTILINE)
-            used = max(0, (_number(folder / usage) or 0) - sum(map(int, files)))
-            return min(sizes) - used
-    return None
-
-
-def _cpu_quota(folder: Path) -> float | None:
-    """Return how many cores a control group may keep busy, None if it has no limit."""
-    words = _text(folder / "cpu.max").split()
-    if len(words) != 2:
-        words = [_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
-    if not all(word.isdigit() and int(word) for word in words):  # "max" and "-1" stand for no limit
-        return None
-    return int(words[0]) / int(words[1])
-
-
-def _control_groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield the folders of the control groups of this process, from its own upwards."""
-    own = dict(_own_groups(_text(root / "proc/self/cgroup")))
-    for line in _text(root / "proc/self/mountinfo").splitlines():
-        # proc(5): … root, mount point, options, optional fields, "-", type, source, options
-        first, _, last = line.partition(" - ")
-        before, after = first.split(), last.split()
-        if len(before) < 6 or len(after) < 3:
-            continue
-        if after[0] == "cgroup2":
-            name = own.get("")
-        elif after[0] == "cgroup" and controller in after[2].split(","):
-            name = own.get(controller)
-        else:
-            continue
-        if name is not None:
-            yield from _upwards(root / before[4].lstrip("/"), before[3], name)
-
-
-def _own_groups(text: str) -> Iterator[tuple[str, str]]:
-    """Yield controller and name of each control group; version 2 has no controller."""
-    for line in text.splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, name = rest.partition(":")
-        for controller in controllers.split(","):
-            yield controller, name
-
-
-def _upwards(mount: Path, mounted: str, name: str) -> Iterator[Path]:
-    """Yield the folder of a control group and those above it, up to the mounted group."""
-    inside = os.path.relpath(name, mounted) if name.startswith(mounted) else "."
-    folder = mount / inside
-    while folder != mount and mount in folder.parents:
-        yield folder
-        folder = folder.parent
-    yield mount
 
 
 def _number(path: Path) -> int | None:
@@ -571,7 +518,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-R = TypeVar("R", bound=Reply)
+# ---- variants that are compiled again
 
 Tables = Mapping[str, LineTable]
 """By the digest of the PTX."""
@@ -608,8 +555,8 @@ def find_lines(
         FindLines(variant=variant, ptx=ptx, env=declared_values(variant.env), code=shipped)
         for (variant, ptx), shipped in zip(kernels, code or [{}] * len(kernels), strict=True)
     ]
-    found = _ask_again(requests, "finds the lines of", LinesFound, setup, store, jobs, timeout_s)
-    return [reply.tables if isinstance(reply, LinesFound) else reply for reply in found]
+    found = _ask_again(requests, "finds the lines of", setup, store, jobs, timeout_s)
+    return [each if isinstance(each, PallascError) else each.tables for each in found]
 
 
 def without_ptx(artifact: Artifact) -> dict[str, tuple[str, ...]]:
@@ -636,30 +583,27 @@ def find_ptx(
     Raises:
         ToolError: a compiling process cannot be started.
     """
-    lacking = {n: without_ptx(artifact) for n, (_, artifact) in enumerate(compiled)}
-    requests = {
-        n: FindPtx(variant=compiled[n][0], cubins=cubins, env=declared_values(compiled[n][0].env))
-        for n, cubins in lacking.items()
-        if cubins
-    }
+    requests: dict[int, FindPtx] = {}
+    for number, (variant, artifact) in enumerate(compiled):
+        if cubins := without_ptx(artifact):
+            env = declared_values(variant.env)
+            requests[number] = FindPtx(variant=variant, cubins=cubins, env=env)
     doing = "finds the PTX of XLA's kernels in"
-    asked = list(requests.values())
-    replies = _ask_again(asked, doing, PtxFound, setup, store, jobs, timeout_s)
+    replies = _ask_again(list(requests.values()), doing, setup, store, jobs, timeout_s)
     found: list[Texts | PallascError] = [{} for _ in compiled]
-    for number, reply in zip(requests, replies, strict=True):
-        found[number] = reply.ptx if isinstance(reply, PtxFound) else reply
+    for number, each in zip(requests, replies, strict=True):
+        found[number] = each if isinstance(each, PallascError) else each.ptx
     return found
 
 
 def _ask_again(
     requests: Sequence[FindLines | FindPtx],
     doing: str,
-    kind: type[R],
     setup: Setup,
     store: Store,
     jobs: int,
     timeout_s: float | None,
-) -> list[R | PallascError]:
+) -> list[Any]:
     """Return the reply to each request, in order, or the error in its place."""
     tasks = []
     for number, request in enumerate(requests):
@@ -668,12 +612,10 @@ def _ask_again(
         tasks.append(Task(number, group, request, f"the process that {doing} {variant.id}"))
     if not tasks:
         return []
-    replies: dict[int, R | PallascError] = {}
+    replies: dict[int, Reply | PallascError] = {}
     context = Introduction.of(setup, setup.context(store), store)
     with Pool(jobs, setup.environment, context, timeout_s=timeout_s, tick_s=None) as pool:
         for _, task, reply in pool.run(tasks):
-            if task is not None and isinstance(reply, Failed):
-                replies[task.label] = reply.error
-            elif task is not None and reply is not None:
-                replies[task.label] = reply.require(kind)
+            if task is not None and reply is not None:
+                replies[task.label] = reply.error if isinstance(reply, Failed) else reply
     return [replies[number] for number in range(len(tasks))]

@@ -30,12 +30,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
-from pallasc.compiler.workers.channel import Channel, read_key
+from pallasc.compiler.workers.channel import Channel, read_token
 
 _HELD = re.compile(rb"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+)", re.MULTILINE)
 _RESIDENT = re.compile(rb"^VmRSS:\s+(\d+)", re.MULTILINE)
 _PROPORTIONAL = re.compile(rb"^(?:Pss_Anon|Pss_Shmem|SwapPss):\s+(\d+)", re.MULTILINE)
-_recent: tuple[float, Mapping[int, int]] = (float("-inf"), {})
 
 
 def parents() -> dict[int, int]:
@@ -48,15 +47,6 @@ def parents() -> dict[int, int]:
             if len(fields) > 1:
                 table[int(name)] = int(fields[1])
     return table
-
-
-def recent_parents(age_s: float) -> Mapping[int, int]:
-    """Return `parents`, at most `age_s` old: the pools of one process share the list."""
-    global _recent
-    now_s = time.monotonic()
-    if now_s > _recent[0] + age_s:
-        _recent = (now_s, parents())
-    return _recent[1]
 
 
 def descendants(process: int, parents: Mapping[int, int]) -> list[int]:
@@ -120,7 +110,7 @@ def main(arguments: list[str]) -> NoReturn:
     for _ in ("outer", "inner"):
         warden = _become_child_of_warden(warden, int(requests), int(answers), folder)
     _call_at_death_of(warden, signal.SIGKILL)
-    channel = Channel(int(answers), read_key(int(requests)))
+    channel = Channel(int(answers), read_token(int(requests)))
     _prepare(int(requests), int(answers), folder, int(data_bytes))
     _isolate(folder, module)
     channel.send({"pid": os.getpid()})

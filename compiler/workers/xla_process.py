@@ -5,10 +5,10 @@ the device library of the system cannot be hidden here (`toolkit`). Tracing and 
 in this process, so that closures compile; the module and XLA's options go to the other.
 
 The other is started as `python -X PLACE -P -m pallasc.compiler.workers.xla_process`;
-`toolkit` says why. Frames on its standard input and output: eight bytes for the length, then
-a pickle. Requests: `("isa",)`, or `("compile", target, number of devices, MLIR bytecode, XLA's
-CompileOptions)`. Answers: `(True, result)`, or `(False, class of the error, its text, output
-meanwhile)`. It ends with its input.
+`toolkit` says why. The two talk through a `multiprocessing` connection, whose descriptor is the
+first argument. Requests: `("isa",)`, or `("compile", target, number of devices, MLIR bytecode,
+XLA's CompileOptions)`. Answers: `(True, result)`, or `(False, class of the error, its text, output
+meanwhile)`. It ends when the connection closes.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import pickle
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pallasc.compiler.lowering.jax_versions import patched
 from pallasc.compiler.lowering.kernel_output import captured_output
@@ -37,34 +36,12 @@ from pallasc.errors import CompileError, ToolError, message_of
 from pallasc.specs.garbage import collector_past
 from pallasc.specs.gpus import Target
 
-LENGTH = struct.Struct(">Q")
 
-
-def send(target: IO[bytes], message: Any) -> None:
-    """Write a frame."""
-    data = pickle.dumps(message)
-    target.write(LENGTH.pack(len(data)) + data)
-    target.flush()
-
-
-def receive(source: IO[bytes]) -> Any:
-    """Read a frame.
-
-    Raises:
-        EOFError: there is none, or it ends too early.
-    """
-    head = source.read(LENGTH.size)
-    size = LENGTH.unpack(head)[0] if len(head) == LENGTH.size else 0
-    data = source.read(size)
-    if not size or len(data) < size:
-        raise EOFError
-    return pickle.loads(data)
-
-
-def main(toolkit: str, folder: str) -> None:
+def main(descriptor: str, toolkit: str, folder: str) -> None:
     """Serve requests until there are no more.
 
     Args:
+        descriptor: where requests come from and answers go, in decimal.
         toolkit: the folder that assembler and device library come from.
         folder: of temporary files, which the command line names.
     """
@@ -72,18 +49,12 @@ def main(toolkit: str, folder: str) -> None:
     hide_nvjitlink()
     offer_library(Path(toolkit), Path(folder))
     tempfile.tempdir = folder
-    # The compiler prints to descriptor 1, which must not get among the frames.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
     # Says where Mosaic's host code finds the runtime library, and takes long.
     with collector_past():
         importlib.import_module("jax.experimental.mosaic.gpu")
-    while True:
-        try:
-            request = receive(sys.stdin.buffer)
-        except EOFError:
-            return
-        send(answers, _answer(*request))
+    with Connection(int(descriptor)) as build, contextlib.suppress(EOFError):
+        while True:
+            build.send(_answer(*build.recv()))
 
 
 def _answer(what: str, *arguments: Any) -> tuple[Any, ...]:
@@ -144,13 +115,16 @@ class XlaProcess:
     def __init__(self, setup: Setup) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="pallasc-xla-", dir=temporary_folder()))
         self._lock = threading.Lock()
+        self._connection, theirs = Pipe()
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-X", str(self._folder / TOOLKIT), "-P", "-m",
-                 "pallasc.compiler.workers.xla_process", str(setup.toolkit), str(self._folder)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                env=setup.environment, start_new_session=True,
-            )  # fmt: skip
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-X", str(self._folder / TOOLKIT), "-P", "-m",
+                     "pallasc.compiler.workers.xla_process", str(theirs.fileno()),
+                     str(setup.toolkit), str(self._folder)],
+                    stdin=subprocess.DEVNULL, stdout=2, pass_fds=[theirs.fileno()],
+                    env=setup.environment, start_new_session=True,
+                )  # fmt: skip
         except OSError as error:
             raise ToolError(f"a compiling process cannot be started: {error}") from error
 
@@ -186,17 +160,15 @@ class XlaProcess:
     def close(self) -> None:
         """End it, and wait for that."""
         self._process.kill()
-        self._process.communicate()
+        self._process.wait()
+        self._connection.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _ask(self, *request: Any) -> Any:
-        source, target = self._process.stdout, self._process.stdin
-        if source is None or target is None:
-            raise ToolError("a compiling process has no pipes")
         with self._lock:
             try:
-                send(target, request)
-                answer = receive(source)
+                self._connection.send(request)
+                answer = self._connection.recv()
             except (EOFError, OSError) as error:
                 ending = exit_in_words(self._process.wait())
                 raise CompileError(f"the compiling process {ending}") from error

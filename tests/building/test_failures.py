@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from pallasc.compiler.workers import worker_process as failures
-from pallasc.errors import Location, SpecError
+from pallasc.errors import Location
 
 STACK = """before
 Fatal Python error: Segmentation fault
@@ -65,26 +65,3 @@ def test_a_long_stack_is_shortened_at_its_far_end() -> None:
     assert lines[0] == "before"
     assert lines[6] == '  File "/specs/caller.py", line 9 in call'
     assert lines[11:] == ['  File "/jax/4.py", line 4 in call', "  …", "after"]
-
-
-def test_a_limit_is_named_with_what_to_do() -> None:
-    slow = failures.too_slow("the compiling process", 30.0)
-    assert slow.message == (
-        "the compiling process took longer than 30 s (--timeout) and was stopped"
-    )
-    large = failures.too_large("the compiling process", 2_100_000_000, 2_000_000_000)
-    assert large.message == (
-        "the compiling process held 2.1 GB of memory, more than the 2 GB that one may hold "
-        "(--memory), and was stopped"
-    )
-    assert "--timeout" in str(slow.hint)
-    assert "--memory" in str(large.hint)
-
-
-def test_an_allocation_that_the_kernel_refused_is_explained() -> None:
-    error = SpecError("MemoryError: 64 GB")
-    failures.explain_memory(error, 2_000_000_000)
-    assert "may hold 2 GB of memory" in str(error.hint)
-    other = SpecError("MemoryError: 64 GB", hint="its own")
-    failures.explain_memory(other, 2_000_000_000)
-    assert other.hint == "its own"

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from pallasc.compiler.workers import warden
 from pallasc.compiler.workers.warden import (
     descendants,
     held_bytes,
@@ -88,14 +87,3 @@ def test_a_process_that_is_gone_holds_nothing() -> None:
     done.wait()
     assert held_bytes(done.pid) == held_together_bytes([done.pid]) == 0
     assert done.pid not in parents()
-
-
-def test_a_list_of_processes_is_read_again_when_it_is_too_old(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    tables = iter([{2: 1}, {3: 1}])
-    monkeypatch.setattr(warden, "_recent", (float("-inf"), {}))
-    monkeypatch.setattr(warden, "parents", lambda: next(tables))
-    assert warden.recent_parents(60.0) == {2: 1}
-    assert warden.recent_parents(60.0) == {2: 1}
-    assert warden.recent_parents(-1.0) == {3: 1}

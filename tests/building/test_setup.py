@@ -13,7 +13,7 @@ import pytest
 
 from pallasc.cache.store import Store
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.messages import Introduction, read_request
+from pallasc.compiler.workers.messages import Introduction
 from pallasc.errors import ToolError
 
 
@@ -80,4 +80,4 @@ def test_workers_are_told_all_that_they_need(warm_store: Store) -> None:
     assert told.record["digests"]["ptxas"] == context.identity["ptxas"]  # type: ignore[index]
     assert told.ptxas.is_file()
     assert told.store == warm_store.root
-    assert read_request(json.loads(json.dumps(told.to_json()))) == told
+    assert Introduction.from_json(json.loads(json.dumps(told.to_json()))) == told

@@ -31,7 +31,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def wait_for_worker(pool: Pool) -> None:
     """Wait until the worker that gets ready is."""
-    (worker,) = pool._ready
+    (worker,) = pool._workers
     wait_for(lambda: worker.is_fit() and bool(worker.ready_s))
 
 
