@@ -26,9 +26,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pallasc.cache.manifests import Manifest, check_manifest, manifest_from_json
-from pallasc.compiler.inputs.lookup import CurrentSources
 from pallasc.compiler.inputs.manifest import joined
 from pallasc.compiler.inputs.request import Request, Requests
+from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.toolchain.identity import own_digest
 from pallasc.errors import PallascError
 from pallasc.specs.canonical import canonical_text, labelled_key

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.compiler.inputs.isolation import enter, expose_variables
+from pallasc.compiler.inputs.recorders import enter, expose_variables
 from pallasc.compiler.lowering.diagnose import frames, user_place
 from pallasc.compiler.lowering.entry import (
     abstract,

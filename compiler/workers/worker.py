@@ -30,17 +30,23 @@ from pallasc.cache.manifests import About, set_name
 from pallasc.cache.signing import Trust
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs import imports, reads
-from pallasc.compiler.inputs.isolation import enter, expose_variables
+from pallasc.compiler.inputs import recorders
 from pallasc.compiler.inputs.lookup import stored_artifact
-from pallasc.compiler.inputs.manifest import Sources, fields_text, make_manifest
+from pallasc.compiler.inputs.manifest import (
+    Sources,
+    closure,
+    fields_text,
+    find_sources,
+    make_manifest,
+    missed_by,
+)
 from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, SharedState, read_flags
-from pallasc.compiler.inputs.reads import missed_so_far, name_of
 from pallasc.compiler.inputs.request import (
     data_digests,
     named_entries,
     place_of,
 )
+from pallasc.compiler.inputs.sources import FILE, name_of
 from pallasc.compiler.lowering.compile import Job, Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
 from pallasc.compiler.lowering.kernel_output import pack, printed_text
@@ -91,8 +97,8 @@ def main(arguments: list[str], channel: Channel) -> int:
     """Serve requests until there are no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     hide_nvjitlink()
-    imports.record_imports()
-    imports.read_sources_afresh()
+    recorders.record_imports()
+    recorders.read_sources_afresh()
     with os.fdopen(int(arguments[0]), "rb") as source:
         _serve(source, channel)
     return 0
@@ -153,7 +159,7 @@ def _session(request: Introduction) -> Session:
     # Stored digests of files are signed, too, and only the parent can check them.
     digests = FileDigests(None if request.signing else store.root)
     tracing_anew(0)  # JAX's state differs from the first call on
-    before, shared = ProcessSnapshot.now(), SharedState()
+    before, shared = ProcessSnapshot(), SharedState()
     return Session(
         tools, store, digests, before, shared, request.signing, versions=request.versions
     )
@@ -185,11 +191,10 @@ def _collect(path: str, env: Mapping[str, str | None]) -> Reply:
 
     file = Path(path).resolve()
     folder, name = str(file.parent), module_name(path)
-    if any(variable.endswith("_FLAGS") for variable in os.environ):
-        read_flags()
-    expose_variables(env)
+    read_flags()
+    recorders.expose_variables(env)
     if file.is_file():
-        enter(folder)
+        recorders.enter(folder)
     with Listener().hearing(folder, outputs=(1, 2)) as hearing:
         try:
             specs = tuple(collect_python(file, shown=path))
@@ -198,10 +203,10 @@ def _collect(path: str, env: Mapping[str, str | None]) -> Reply:
         diagnostics = hearing.diagnostics()
     for table in dict.fromkeys(spec.table for spec in specs if spec.table):
         # pallasc itself has read it for the file.
-        reads.of_module(name).look(reads.FILE, str(Path(folder, table)))
+        recorders.record_of(name).look(FILE, str(Path(folder, table)))
     read = None
     try:
-        read = imports.sources(imports.closure([name]), folder, by_path={name: file.name})
+        read = find_sources([name], folder, by_path={name: file.name})
         uncached = why_uncached(read)
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
         uncached = why_unknown_reads(error)
@@ -476,7 +481,7 @@ class Session:
             self.listener.hearing(request.variant.base_dir) as hearing,
             tracing_anew(self.traced),
         ):
-            earlier = missed_so_far()
+            earlier = recorders.missed_so_far()
             try:
                 return _Compilation(request, self, hearing).run()
             except PallascError as error:
@@ -657,8 +662,8 @@ def _job(variant: Variant) -> Job:
 
 def entry_sources(variant: Variant, entries: Sequence[Entry]) -> Sources:
     """Return the sources that the modules of entry points of a variant reach."""
-    read = imports.sources(
-        imports.closure(_modules(entries)),
+    read = find_sources(
+        _modules(entries),
         variant.base_dir,
         folders=place_of(variant).folders,
         by_path={module_name(e.source): e.source for e in entries if e.is_file},
@@ -672,7 +677,7 @@ def entry_sources(variant: Variant, entries: Sequence[Entry]) -> Sources:
 
 def _reached(variant: Variant) -> set[str]:
     """Return the names of the modules that those which a variant names reach."""
-    return imports.closure(_entry_modules(variant))
+    return closure(_entry_modules(variant))
 
 
 def _entry_modules(variant: Variant) -> list[str]:
@@ -685,9 +690,9 @@ def _modules(entries: Sequence[Entry]) -> list[str]:
 
 
 def missed_of(entries: Sequence[str], base_dir: str, earlier: Iterable[str]) -> dict[str, str]:
-    """Return `imports.missed_by`; {} if the user's code makes it fail."""
+    """Return `missed_by`; {} if the user's code makes it fail."""
     try:
-        return imports.missed_by(entries, base_dir, earlier)
+        return missed_by(entries, base_dir, earlier)
     except Exception:  # noqa: BLE001 - the error of the compilation itself is what counts
         return {}
 
