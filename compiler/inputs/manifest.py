@@ -45,7 +45,6 @@ toolchain separately.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,26 +55,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests, file_holding
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs.recorders import (
-    LIBRARY,
-    ModuleRecord,
-    loaded,
-    missed_so_far,
-    records,
-)
+from pallasc.compiler.inputs import recorders, sources
+from pallasc.compiler.inputs.recorders import LIBRARY, ModuleRecord
 from pallasc.compiler.inputs.request import MANIFEST_SCHEMA
-from pallasc.compiler.inputs.sources import (
-    FILE,
-    IS,
-    LINK,
-    contains_inputs,
-    digest_of,
-    label_of,
-    name_of,
-    package_in,
-    path_of,
-    state,
-)
+from pallasc.compiler.inputs.sources import FILE, IS, LINK, label_of, name_of
+from pallasc.compiler.toolchain import modules
 from pallasc.compiler.toolchain.identity import (
     JAX,
     components,
@@ -84,17 +68,7 @@ from pallasc.compiler.toolchain.identity import (
     python_name,
     recorded,
 )
-from pallasc.compiler.toolchain.modules import (
-    COVERED,
-    hidden,
-    is_installed,
-    is_located,
-    is_pythons,
-    is_standard,
-    locate_module,
-    module_of,
-    namespace_of,
-)
+from pallasc.compiler.toolchain.modules import COVERED, is_installed, is_standard, namespace_of
 from pallasc.compiler.toolchain.setup import Context, Setup, key_variables, prepare, settled
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed, version_of
 from pallasc.errors import NotCachedError, ToolError
@@ -175,9 +149,10 @@ def closure(entries: Iterable[str]) -> set[str]:
         reached.add(name)
         parent = name.rpartition(".")[0]
         # A module may be registered under another name than its own.
-        pending += filter(None, (parent, module_of(namespace_of(module))))
-        if name in records and not is_standard(name) and name.partition(".")[0] not in COVERED:
-            pending += records[name].imports
+        pending += filter(None, (parent, modules.module_of(namespace_of(module))))
+        record = recorders.records.get(name)
+        if record and not is_standard(name) and name.partition(".")[0] not in COVERED:
+            pending += record.imports
     return reached
 
 
@@ -198,7 +173,7 @@ def find_sources(
     """
     folders, by_path = tuple(folders or (base_dir,)), by_path or {}
     reached = sorted(closure(entries))
-    found = Sources(folders=folders, hidden=hidden(folders))
+    found = Sources(folders=folders, hidden=modules.hidden(folders))
     for name in reached:
         if name in by_path:
             found.files[f"file:{by_path[name]}"] = Path(base_dir, by_path[name])
@@ -206,9 +181,9 @@ def find_sources(
             _add_module(found, name, base_dir)
     missing = {*filter(_is_namespace, reached)}
     for name in reached:
-        if name in records and not is_installed(_file(_module(name))):
-            missing |= records[name].failed
-    found.absent = {name for name in missing if locate_module(name, folders) is None}
+        if name in recorders.records and not is_installed(_file(_module(name))):
+            missing |= recorders.records[name].failed
+    found.absent = {name for name in missing if modules.locate_module(name, folders) is None}
     _add_reads(found, _combined(reached), base_dir)
     return found
 
@@ -232,7 +207,7 @@ def _add_module(found: Sources, name: str, base_dir: str) -> None:
     elif is_installed(file) and not name.startswith(LIBRARY):
         found.packages.add(_package(name))
     else:
-        path, located = Path(file), locate_module(name, found.folders)
+        path, located = Path(file), modules.locate_module(name, found.folders)
         by_name = located is not None and located.resolve() == path.resolve()
         place = os.path.relpath(path.resolve(), base_dir)
         found.files[f"module:{name}" if by_name else f"file:{place}"] = path
@@ -241,13 +216,13 @@ def _add_module(found: Sources, name: str, base_dir: str) -> None:
 def _module(name: str) -> Any:
     """Return a module, or the object that user code put in its place; None if not loaded."""
     module = sys.modules.get(name)
-    return loaded.get(name) if module is None else module
+    return recorders.loaded.get(name) if module is None else module
 
 
 def _file(module: Any) -> str:
     """Return the file that a module was loaded from, "" if it has none or claims another."""
     file, spec = namespace_of(module).get("__file__"), namespace_of(module).get("__spec__")
-    origin = spec.origin if is_located(spec) else file
+    origin = spec.origin if modules.is_located(spec) else file
     if not isinstance(file, str) or not isinstance(origin, str) or "\0" in file + origin:
         return ""
     if file == origin or (is_installed(file) and is_installed(origin)):
@@ -273,10 +248,10 @@ def _is_namespace(name: str) -> bool:
     return namespace.get("__file__") is None and bool(namespace.get("__path__"))
 
 
-def _combined(modules: Iterable[str]) -> ModuleRecord:
+def _combined(names: Iterable[str]) -> ModuleRecord:
     """Return what modules have read so far."""
     total = ModuleRecord()
-    for record in filter(None, map(records.get, modules)):
+    for record in filter(None, map(recorders.records.get, names)):
         # A copy: another thread of the user's may add reads.
         for look, seen in record.looks.copy().items():
             if total.looks.setdefault(look, seen) != seen:
@@ -287,20 +262,20 @@ def _combined(modules: Iterable[str]) -> ModuleRecord:
 
 
 def _add_reads(found: Sources, read: ModuleRecord, base_dir: str) -> None:
-    sources = {os.path.realpath(path) for path in found.files.values()}
+    own = {os.path.realpath(path) for path in found.files.values()}
     covered = COVERED | {name.partition(".")[0] for name in found.packages}
     for (kind, path), seen in sorted(read.looks.items(), key=lambda item: item[0]):
         # A folder that was opened was walked or passed to fsync, not read.
         label = label_of(IS if (kind, seen) == (FILE, "folder") else kind, path, base_dir)
-        if package_in(label) in covered or is_pythons(os.path.join(path, "_")):
+        if sources.package_in(label) in covered or modules.is_pythons(os.path.join(path, "_")):
             continue
-        if kind == LINK and contains_inputs(path, base_dir):
+        if kind == LINK and sources.contains_inputs(path, base_dir):
             continue  # the spec's folder may be moved
         real = os.path.realpath(path)
-        if kind != LINK and real in sources and path_of(label, base_dir) == Path(real):
+        if kind != LINK and real in own and sources.path_of(label, base_dir) == Path(real):
             continue
         found.opened[label] = Path(path)
-        if state(kind, path) != seen:
+        if sources.state(kind, path) != seen:
             found.altered.add(label)
     found.unseen |= read.unseen
     found.missed = _without_folder(read.missed, base_dir)
@@ -316,7 +291,9 @@ def missed_by(entries: Iterable[str], base_dir: str, earlier: Iterable[str]) -> 
     """
     names = [*entries]
     own = _combined({*names, *closure(names)}).missed
-    late = {name: line for name, line in missed_so_far().items() if name not in {*earlier}}
+    late = recorders.missed_so_far()
+    for name in {*earlier} & {*late}:
+        del late[name]
     return _without_folder(late | own, base_dir)
 
 
@@ -336,18 +313,19 @@ def make_manifest(action_key: str, read: Sources, digests: FileDigests) -> Manif
     """Return the manifest of a compilation that read these sources."""
     digest = digests.digest
     packages = {name: package_digest(name, digest, read.folders) for name in sorted(read.packages)}
-    sources = Manifest(
+    manifest = Manifest(
         files={label: digest(path) for label, path in sorted(read.files.items())},
         packages=packages,
         opened={
-            label: digest_of(label, path, digest) for label, path in sorted(read.opened.items())
+            label: sources.digest_of(label, path, digest)
+            for label, path in sorted(read.opened.items())
         },
         missed=dict(sorted(read.missed.items())),
         absent=sorted(read.absent),
         hidden=read.hidden,
     )
     versions = {name: version for name in packages if (version := version_of(name))}
-    return _sealed(sources, action_key, versions)
+    return _sealed(manifest, action_key, versions)
 
 
 def joined(first: Manifest, second: Manifest) -> Manifest | None:

@@ -23,7 +23,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from copy import copy
+from copy import copy, deepcopy
 from functools import partial
 from importlib.machinery import ExtensionFileLoader
 from types import FunctionType, MappingProxyType, ModuleType
@@ -228,7 +228,7 @@ class SharedState:
             elif name.startswith(_DIALECTS):
                 self._add(_NAMES, name, namespace_of(sys.modules[name]))
             if name in recorders.records:
-                self._records[name] = copy(recorders.records[name])
+                self._records[name] = deepcopy(recorders.records[name])
             if name in loaded:
                 self._loaded[name] = loaded[name]
         self._count = len(sys.modules)
@@ -300,7 +300,7 @@ class SharedState:
                 self._unloaded.add(name)
             changed = self._unload(name) or changed
         recorders.records.clear()
-        recorders.records.update((name, copy(each)) for name, each in self._records.items())
+        recorders.records.update(deepcopy(self._records))
         loaded.clear()
         loaded.update(self._loaded)
         recorders.forget_written()

@@ -37,6 +37,7 @@ import functools
 import importlib
 import importlib.machinery
 import importlib.util
+import itertools
 import os
 import re
 import sys
@@ -155,11 +156,6 @@ class ModuleRecord:
     looks: dict[tuple[str, str], str | None] = field(default_factory=dict)
     missed: dict[str, str] = field(default_factory=dict)
     unseen: set[str] = field(default_factory=set)
-
-    def __copy__(self) -> ModuleRecord:
-        return ModuleRecord(
-            {*self.imports}, {*self.failed}, {**self.looks}, {**self.missed}, {*self.unseen}
-        )
 
     def look(self, kind: str, path: str) -> None:
         """Record a read, with the current state of the path."""
@@ -283,13 +279,8 @@ def _record_import(importer: str, names: list[str]) -> None:
 
 def _on_behalf_of() -> str:
     """Return the module for which Python's library imports, as `pkgutil` does."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        name = module_of(frame.f_globals)
-        if name and name != __name__ and not is_standard(name):
-            return name
-        frame = frame.f_back
-    return ""
+    names = (name for _, name in _callers(sys._getframe(2)))
+    return next((n for n in names if n and n != __name__ and not is_standard(n)), "")
 
 
 @contextlib.contextmanager
@@ -337,22 +328,18 @@ _TESTS = frozenset({
 """Functions that test a path without reading it."""
 _NO_INPUTS = ("/dev/",)
 _NO_DIGEST = ("/proc/", "/sys/")
-_PROGRAM, _NETWORK = "ran another program", "talked to the network"
-_PROCESS = "started another process"
 _UNTRACKED = {
-    "os.exec": _PROGRAM,
-    "os.fork": _PROCESS,
-    "os.forkpty": _PROCESS,
-    "os.posix_spawn": _PROGRAM,
-    "os.spawn": _PROGRAM,
-    "os.system": _PROGRAM,
-    "socket.connect": _NETWORK,
-    "socket.getaddrinfo": _NETWORK,
-    "socket.gethostbyaddr": _NETWORK,
-    "socket.gethostbyname": _NETWORK,
-    "socket.sendto": _NETWORK,
-    "subprocess.Popen": _PROGRAM,
-}
+    **dict.fromkeys(("os.fork", "os.forkpty"), "started another process"),
+    **dict.fromkeys(
+        ("os.exec", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"),
+        "ran another program",
+    ),
+    **dict.fromkeys(
+        ("socket.connect", "socket.getaddrinfo", "socket.gethostbyaddr", "socket.gethostbyname",
+         "socket.sendto"),
+        "talked to the network",
+    ),
+}  # fmt: skip
 """Audit events of actions without a digest, and their descriptions."""
 _FOR_WRITING = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
 """Flags that keep earlier contents from being read."""
@@ -532,9 +519,8 @@ def _look(module: str, kind: str, place: str) -> None:
 
 def _record_missed(module: str, name: str) -> None:
     """Record what is hidden, with `file:line` of the module's innermost frame."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and module_of(frame.f_globals) != module:
-        frame = frame.f_back
+    frames = (frame for frame, caller in _callers(sys._getframe(1)) if caller == module)
+    frame = next(frames, None)
     line = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
     record_of(module).missed.setdefault(name, line)
 
@@ -551,6 +537,13 @@ _SEARCHING = frozenset({"_find_and_load", "_fill_cache", "get_code", "lookup", "
 _NOTHING: frozenset[str] = frozenset()
 _active: set[int] = set()
 """Threads that are in `_user_module`."""
+
+
+def _callers(frame: FrameType | None) -> Iterator[tuple[FrameType, str]]:
+    """Yield a frame and the frames that called it, each with its module."""
+    while frame is not None:
+        yield frame, module_of(frame.f_globals)
+        frame = frame.f_back
 
 
 def _user_module(
@@ -571,16 +564,14 @@ def _user_module(
         return ""  # classifying modules opens files, too
     _active.add(thread)
     try:
-        while frame is not None:
-            name = module_of(frame.f_globals)
+        for caller, name in _callers(frame):
             top = name.partition(".")[0]
-            if top in private or _is_search(top, frame):
+            if top in private or _is_search(top, caller):
                 return ""
             if top == "pallasc":
                 return name if name.startswith(LIBRARY) else ""
             if name and top not in transparent and not is_standard(name):
                 return "" if top in _OPEN_FOR_OTHERS else name
-            frame = frame.f_back
         return ""
     finally:
         _active.discard(thread)
@@ -592,22 +583,17 @@ def _is_search(top: str, frame: FrameType) -> bool:
 
 def _functions_between(frame: FrameType | None) -> set[str]:
     """Return the names of Python's own functions between the user's code and a call."""
-    names = set()
-    while frame is not None and is_standard(module_of(frame.f_globals)):
-        names.add(frame.f_code.co_name)
-        frame = frame.f_back
-    return names
+    pythons = itertools.takewhile(lambda each: is_standard(each[1]), _callers(frame))
+    return {caller.f_code.co_name for caller, _ in pythons}
 
 
 def _is_importing(frame: FrameType | None) -> bool:
     """Return True if an installed package makes the call while it is imported."""
-    while frame is not None:
-        name = module_of(frame.f_globals)
+    for caller, name in _callers(frame):
         top = name.partition(".")[0]
-        if _is_search(top, frame):
+        if _is_search(top, caller):
             return True
-        file = frame.f_globals.get("__file__")
+        file = caller.f_globals.get("__file__")
         if top == "pallasc" or not (is_standard(name) or is_installed(str(file))):
             return False
-        frame = frame.f_back
     return False

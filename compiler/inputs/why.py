@@ -96,11 +96,11 @@ def explain_variants(
 
 
 def _hit(variant: Variant, key: str, artifact: Artifact) -> Explanation:
-    reason, over = "the store has it", check_budget(artifact, variant.budget)
-    if over is not None:
-        reason = f"{reason}, but it is over its budget: {over.message}"
-    over_budget = over and over.message
-    return Explanation(variant.id, True, reason, key, variant.id, over_budget=over_budget)
+    over = check_budget(artifact, variant.budget)
+    if over is None:
+        return Explanation(variant.id, True, "the store has it", key, variant.id)
+    reason = f"the store has it, but it is over its budget: {over.message}"
+    return Explanation(variant.id, True, reason, key, variant.id, over_budget=over.message)
 
 
 def _compare(
