@@ -161,7 +161,7 @@ def find_sources(
     base_dir: str,
     *,
     folders: Sequence[str] = (),
-    by_path: Mapping[str, str] | None = None,
+    entry_files: Iterable[str] = (),
 ) -> Sources:
     """Return the source files and installed packages that the modules of entry points reach.
 
@@ -169,16 +169,14 @@ def find_sources(
         entries: names of the modules.
         base_dir: the spec's folder.
         folders: folders searched for modules first; the spec's folder by default.
-        by_path: paths, relative to `base_dir`, of the modules that were loaded by path.
+        entry_files: paths, relative to `base_dir`, of the entry points that are files.
     """
-    folders, by_path = tuple(folders or (base_dir,)), by_path or {}
+    folders = tuple(folders or (base_dir,))
     reached = sorted(closure(entries))
     found = Sources(folders=folders, hidden=modules.hidden(folders))
-    for name in reached:
-        if name in by_path:
-            found.files[f"file:{by_path[name]}"] = Path(base_dir, by_path[name])
-        elif _counts(name):
-            _add_module(found, name, base_dir)
+    found.files = {f"file:{file}": Path(base_dir, file) for file in entry_files}
+    for name in filter(_counts, reached):
+        _add_module(found, name, base_dir)
     missing = {*filter(_is_namespace, reached)}
     for name in reached:
         if name in recorders.records and not is_installed(_file(_module(name))):
@@ -189,7 +187,7 @@ def find_sources(
 
 
 def _counts(name: str) -> bool:
-    """Return False for what the toolchain's identity covers, and entries of other variants."""
+    """Return False for what the toolchain's identity covers, and for files of entry points."""
     top = name.partition(".")[0]
     if is_standard(name) or top in COVERED or name.startswith(module_name("")):
         return False
@@ -476,7 +474,7 @@ def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolc
         ToolError: the store remembers none.
         NotCachedError: Python or pallasc differ here, or the lock is for another toolchain.
     """
-    from pallasc.specs.lock import differences
+    from pallasc.specs.lock import VARIABLE, differences, differing
     from pallasc.version import installed_version
 
     remembered = remembered_toolchains(store)
@@ -486,7 +484,10 @@ def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolc
             hint='Fill the store with a build, or install it with: pip install "pallasc[cuda13]"',
         )
     if lock is not None:
-        remembered = [toolchain for toolchain in remembered if _matches(toolchain, lock)]
+        locked = {k: v for k, v in lock.toolchain.items() if not k.startswith(VARIABLE)}
+        remembered = [
+            each for each in remembered if not differing(locked, components(each.identity, {}, {}))
+        ]
         if not remembered:
             raise NotCachedError(
                 "no compiler is installed here, and the store was not filled with the lock file's "
@@ -525,11 +526,3 @@ def _python_and_pallasc(identity: Mapping[str, str]) -> dict[str, str]:
     Python's startup files, after the comma, do not matter where no kernel is traced.
     """
     return {"python": identity["python"].partition(",")[0], "pallasc": identity["pallasc"]}
-
-
-def _matches(toolchain: RememberedToolchain, lock: Lock) -> bool:
-    """Return True if a toolchain is a lock's, apart from environment variables."""
-    from pallasc.specs.lock import VARIABLE, differing
-
-    expected = {k: v for k, v in lock.toolchain.items() if not k.startswith(VARIABLE)}
-    return not differing(expected, components(toolchain.identity, {}, {}))

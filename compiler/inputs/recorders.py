@@ -196,7 +196,10 @@ _UNRECORDED = (
 
 
 def record_imports() -> None:
-    """Record imports and reads from now on; called once in a compiling process."""
+    """Record imports and reads from now on; called once in a compiling process.
+
+    The user's sources are no longer loaded from bytecode, either.
+    """
     plain_import, plain_import_module = builtins.__import__, importlib.import_module
     plain_find_spec, plain_make = importlib.util.find_spec, importlib.util.module_from_spec
 
@@ -237,6 +240,7 @@ def record_imports() -> None:
     importlib.util.module_from_spec = recording_module_from_spec
     importlib.util.find_spec = recording_find_spec
     _record_reads()
+    _ignore_bytecode()
 
 
 def _absolute(name: str, globals: Any, level: int) -> str:
@@ -294,7 +298,7 @@ def _recording_failure(importer: str) -> Iterator[None]:
         raise
 
 
-def read_sources_afresh() -> None:
+def _ignore_bytecode() -> None:
     """Load no bytecode for files outside the installed packages from now on.
 
     Python takes bytecode as current if size and modification time in whole seconds match the

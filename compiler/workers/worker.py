@@ -98,7 +98,6 @@ def main(arguments: list[str], channel: Channel) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
     hide_nvjitlink()
     recorders.record_imports()
-    recorders.read_sources_afresh()
     with os.fdopen(int(arguments[0]), "rb") as source:
         _serve(source, channel)
     return 0
@@ -206,7 +205,7 @@ def _collect(path: str, env: Mapping[str, str | None]) -> Reply:
         recorders.record_of(name).look(FILE, str(Path(folder, table)))
     read = None
     try:
-        read = find_sources([name], folder, by_path={name: file.name})
+        read = find_sources([name], folder, entry_files=[file.name])
         uncached = why_uncached(read)
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
         uncached = why_unknown_reads(error)
@@ -662,17 +661,12 @@ def _job(variant: Variant) -> Job:
 
 def entry_sources(variant: Variant, entries: Sequence[Entry]) -> Sources:
     """Return the sources that the modules of entry points of a variant reach."""
-    read = find_sources(
+    return find_sources(
         _modules(entries),
         variant.base_dir,
         folders=place_of(variant).folders,
-        by_path={module_name(e.source): e.source for e in entries if e.is_file},
+        entry_files=[entry.source for entry in entries if entry.is_file],
     )
-    # Two files of one name in two folders share a module name.
-    read.files.update(
-        (f"file:{e.source}", Path(variant.base_dir) / e.source) for e in entries if e.is_file
-    )
-    return read
 
 
 def _reached(variant: Variant) -> set[str]:

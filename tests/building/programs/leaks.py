@@ -17,11 +17,7 @@ from typing import Any
 import jax.experimental.pallas.mosaic_gpu
 
 from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, SharedState
-from pallasc.compiler.inputs.recorders import (
-    isolate_process,
-    read_sources_afresh,
-    record_imports,
-)
+from pallasc.compiler.inputs.recorders import isolate_process, record_imports
 from pallasc.compiler.lowering.entry import import_function
 
 HEADER = "import os, sys\nimport jax\nimport jax.numpy as jnp\nimport numpy as np\nimport helper\n"
@@ -53,7 +49,6 @@ def main(folder: str) -> None:
         Path(folder, f"z_{name}.py").write_text(f"{HEADER}def run():\n    return {read}\n")
     isolate_process(os.path.join(folder, "own"), "pallasc", hidden=(), path=os.environ["PATH"])
     record_imports()
-    read_sources_afresh()
 
     def run(name: str, *, leaks: bool, cleans: bool) -> Any:
         before, shared = ProcessSnapshot(), SharedState() if cleans else None  # a fork differs

@@ -25,7 +25,6 @@ scratch = tempfile.TemporaryDirectory()
 recorders.isolate_process(scratch.name, "trace", hidden=PLACES, path=SYSTEM_PATH)
 modules.site_folders.cache_clear()
 recorders.record_imports()
-recorders.read_sources_afresh()
 
 from pallasc.cache.stat_digest import FileDigests  # noqa: E402
 from pallasc.compiler.inputs.manifest import make_manifest  # noqa: E402
