@@ -87,8 +87,8 @@ class Lookup:
                 self._fitting[request.place] = manifest.read
                 return result
             misses.append(result)
-        nearest = min(misses, key=lambda miss: (miss.untrusted, len(miss.changes)), default=None)
-        return nearest or LookupResult(why=_NEVER)
+        never = LookupResult(why=_NEVER)
+        return min(misses, key=lambda miss: (miss.untrusted, len(miss.changes)), default=never)
 
     def _candidates(self, request: Request) -> Iterator[tuple[str, Manifest]]:
         """Yield the manifests of a request, the most promising first, then the newest."""

@@ -70,7 +70,7 @@ class ProcessSnapshot:
         Raises:
             SpecError: the folder cannot be entered.
         """
-        read_flags()
+        read_flags(self._variables)
         enter(folder)
         entered = _current_folder()
         try:
@@ -126,9 +126,9 @@ class ProcessSnapshot:
         return changed
 
 
-def read_flags() -> None:
-    """Make XLA parse `XLA_FLAGS` now: it may name a file relative to the current folder."""
-    if any(name.endswith("_FLAGS") for name in os.environ):
+def read_flags(variables: Iterable[str]) -> None:
+    """Make XLA parse `XLA_FLAGS` now, if set: it may name a file relative to the current folder."""
+    if any(name.endswith("_FLAGS") for name in variables):
         from jaxlib import xla_client
 
         xla_client.CompileOptions()

@@ -210,7 +210,9 @@ def record_imports() -> None:
         with _recording_failure(importer):
             result = plain_import(name, globals, locals, fromlist, level)
         try:
-            _record_from(importer, _absolute(name, globals, level), list(fromlist or ()))
+            package = level and (globals.get("__package__") or importer.rpartition(".")[0])
+            full = importlib.util.resolve_name("." * level + name, package or None)
+            _record_from(importer, full, list(fromlist or ()))
         except Exception:  # noqa: BLE001 - an object in place of a module may raise anything
             _record_untracked(importer, "imported something that cannot be recorded")
         return result
@@ -241,16 +243,6 @@ def record_imports() -> None:
     importlib.util.find_spec = recording_find_spec
     _record_reads()
     _ignore_bytecode()
-
-
-def _absolute(name: str, globals: Any, level: int) -> str:
-    if not level:
-        return name
-    package = globals.get("__package__") or module_of(globals).rpartition(".")[0]
-    try:
-        return importlib.util.resolve_name("." * level + name, package)
-    except ImportError:
-        return name
 
 
 def _record_from(importer: str, full: str, items: list[str]) -> None:

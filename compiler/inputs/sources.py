@@ -85,7 +85,7 @@ class CurrentSources(NamedTuple):
         self, manifest: Manifest, found: Mapping[str, Path | None]
     ) -> Iterator[SourceChange]:
         for label, path in found.items():
-            now = None if path is None else self._digest(path)
+            now = None if path is None else digest_of(FILE, path, self.digests.digest)
             if now != manifest.files[label]:
                 sentence = _file_sentence(label, path if now else None, self.place.base_dir)
                 yield SourceChange(sentence, label)
@@ -112,12 +112,6 @@ class CurrentSources(NamedTuple):
             elif now != recorded:
                 changed = _CHANGED.get(_kind(label), "was read and has changed")
                 yield SourceChange(f"{name_of(label)} {changed}")
-
-    def _digest(self, path: Path) -> str | None:
-        try:
-            return self.digests.digest(path)
-        except PallascError:
-            return None
 
 
 def _file_sentence(label: str, path: Path | None, base_dir: str) -> str:

@@ -190,7 +190,7 @@ def _collect(path: str, env: Mapping[str, str | None]) -> Reply:
 
     file = Path(path).resolve()
     folder, name = str(file.parent), module_name(path)
-    read_flags()
+    read_flags(os.environ)
     recorders.expose_variables(env)
     if file.is_file():
         recorders.enter(folder)
