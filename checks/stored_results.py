@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec.structs import replace
 
 from pallasc.cache.manifests import Manifest, manifest_from_json
-from pallasc.compiler.inputs.lookup import CurrentSources
 from pallasc.compiler.inputs.manifest import joined
 from pallasc.compiler.inputs.request import Request, Requests
+from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.toolchain.identity import own_digest
 from pallasc.errors import PallascError
 from pallasc.specs.canonical import canonical_text, labelled_key

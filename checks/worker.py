@@ -110,17 +110,16 @@ class Session:
                 hint='Install it with: pip install "pallasc[cuda13]"',
             ) from error
 
-        from pallasc.compiler.inputs.imports import read_sources_afresh, record_imports
         from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot
+        from pallasc.compiler.inputs.recorders import record_imports
         from pallasc.compiler.workers.worker import note_task
 
         del core
         note_task()
         record_imports()
-        read_sources_afresh()
         devices = math.prod(size for _, size in mesh)
         jax.config.update("jax_num_cpu_devices", devices)
-        self._before = ProcessSnapshot.now()
+        self._before = ProcessSnapshot()
         if env:
             self._before.expose_variables(env)
 

@@ -31,7 +31,7 @@ from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.report import hidden_notes, stored_diagnostics
-from pallasc.compiler.inputs.lookup import CurrentSources
+from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.toolchain.identity import COLLECTING, JAX, own_digest, recorded
 from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.setup import (
@@ -316,7 +316,7 @@ def _changed(
         return f"{changed.partition(' ')[2]}, which it declares under env, has another value"
     sources = CurrentSources(Place(folder, (folder,)), digests, unchecked)
     change = sources.first_change(manifest)
-    return change.sentences()[0] if change else None
+    return change.sentence if change else None
 
 
 def _models() -> str:

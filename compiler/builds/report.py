@@ -1,7 +1,7 @@
 """The events of a build, its report, and its notes on inputs that are hidden from kernels.
 
 Kernels see only the variables that their specs declare (`environment`), and an empty home folder
-(`isolation`). If a requested variable is set here, or the file exists, the user may expect it to
+(`recorders`). If a requested variable is set here, or the file exists, the user may expect it to
 have an effect, so the build warns.
 """
 

@@ -25,9 +25,10 @@ from pathlib import Path
 from pallasc.cache.manifests import Manifest, manifest_from_json, set_name
 from pallasc.cache.stat_digest import file_holding, read_held
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs.lookup import Lookup, SourceChange
+from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.manifest import fields_text, joined
 from pallasc.compiler.inputs.request import Request, named_entries, place_of
+from pallasc.compiler.inputs.sources import SourceChange
 from pallasc.compiler.toolchain.modules import (
     COVERED,
     Place,
@@ -99,14 +100,14 @@ def publish(
         _check_artifact(reply, asked)
         if reply.manifest is not None:
             manifest = _checked_manifest(reply, asked, keys.key)
-            change = lookup.first_change(manifest, keys.place)
-            if change is None:
+            changes = lookup.changes(manifest, keys.place)
+            if not changes:
                 reply = replace(reply, manifest_key=set_name(keys.key, manifest.read))
-            elif _has_changed_here(change, keys.place, sent):
-                uncached = f"{change.sentences()[0]} during compilation"
+            elif _has_changed_here(changes[0], keys.place, sent):
+                uncached = f"{changes[0].sentence} during compilation"
                 reply = replace(reply, manifest=None, manifest_key="", uncached=uncached)
             else:
-                raise ValueError(f"its sources are not those here: {change.sentences()[0]}")
+                raise ValueError(f"its sources are not those here: {changes[0].sentence}")
     except CorruptError as error:
         raise ValueError(f"its answer is damaged: {error.message}") from error
     return _published(reply, asked, store)
@@ -140,9 +141,11 @@ def _checked_manifest(reply: Compiled, asked: Compile, key: str) -> Manifest:
 
 def _has_changed_here(change: SourceChange, place: Place, sent: SentSources) -> bool:
     """Return True if a source here is not the one that was sent."""
-    path = place.locate(change.label) if change.kind == "files" else None
+    if not change.label:
+        return False
+    path = place.locate(change.label)
     if path is None or str(path) not in sent.files:
-        return change.kind == "files" and path is None
+        return path is None
     return not path.is_file() or path.read_bytes() != sent.files[str(path)]
 
 

@@ -9,20 +9,16 @@ folder is tried first for the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS
 from pallasc.cache.manifests import Manifest, set_name
 from pallasc.cache.signing import ANOTHER_RECORD, NOT_SIGNED
-from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs.reads import change_of, digest_of, package_in, path_of
 from pallasc.compiler.inputs.request import Request, Requests
-from pallasc.compiler.toolchain.identity import located_digest
-from pallasc.compiler.toolchain.modules import Found, Place
+from pallasc.compiler.inputs.sources import CurrentSources, SourceChange
+from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.setup import Context
 from pallasc.errors import CorruptError, PallascError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -32,129 +28,6 @@ _RECORD_GONE = "the store no longer has its record"
 _NO_ACTION = "its manifest in the store was damaged"
 _NO_MANIFEST = Manifest()
 _NEVER = "never compiled with this spec and toolchain"
-
-
-@dataclass(frozen=True, slots=True)
-class SourceChange:
-    """A source that differs from what a manifest recorded.
-
-    Attributes:
-        kind: field of the manifest that lists it; `unreadable` if it cannot be read.
-        label: its label in that field; the error if unreadable.
-        file: current path, relative to the spec's folder if inside it; "" if it is gone.
-        packages: current digests of the installed packages that differ, None for missing ones.
-        manifest: the manifest, for the recorded versions of packages.
-    """
-
-    kind: Literal["files", "packages", "opened", "absent", "hidden", "unreadable"]
-    label: str = ""
-    file: str = ""
-    packages: Mapping[str, str | None] = field(default_factory=dict)
-    manifest: Manifest | None = field(default=None, repr=False)
-
-    def sentences(self) -> list[str]:
-        """Return the change in words."""
-        if self.kind == "files":
-            return [self._file_sentence()]
-        if self.kind == "packages":
-            return self._package_sentences()
-        if self.kind == "opened":
-            return [change_of(self.label)]
-        if self.kind == "absent":
-            return [f"{self.label} was missing and can be imported now"]
-        if self.kind == "hidden":
-            return ["different modules of Python are shadowed by files of the same name"]
-        return [f"a source listed in its manifest cannot be read: {self.label}"]
-
-    def _file_sentence(self) -> str:
-        """Name the source: `helper (lib/helper.py)`, `kernel.py`."""
-        kind, _, name = self.label.partition(":")
-        shown = f"{name} ({self.file})" if self.file and kind != "file" else name
-        return f"{shown} {'has changed' if self.file else 'is gone'}"
-
-    def _package_sentences(self) -> list[str]:
-        """Name each package with both versions."""
-        from pallasc.compiler.toolchain.identity import package_components
-        from pallasc.compiler.toolchain.toolchain import version_of
-        from pallasc.specs.lock import differences
-
-        recorded = self.manifest or Manifest()
-        before = {name: recorded.packages.get(name) for name in self.packages}
-        versions = {name: version_of(name) for name, now in self.packages.items() if now}
-        return differences(
-            package_components(before, recorded.package_versions),
-            package_components(self.packages, versions),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class CurrentSources:
-    """The current state of the sources that manifests list.
-
-    Attributes:
-        place: folders in which files and modules are searched for.
-        digests: computes digests of files.
-        unchecked: if not None, missing packages do not count as changed, and their names are added
-            here.
-    """
-
-    place: Place
-    digests: FileDigests
-    unchecked: set[str] | None = None
-
-    def first_change(self, manifest: Manifest) -> SourceChange | None:
-        """Return the first source that has changed, None if none has."""
-        return next(self.changes(manifest), None)
-
-    def changes(self, manifest: Manifest) -> Iterator[SourceChange]:
-        """Yield each source that has changed."""
-        try:
-            found = self.place.find(manifest)
-            yield from self._files(manifest, found)
-            yield from self._packages(manifest, found)
-            yield from self._opened(manifest)
-            yield from (SourceChange("absent", name) for name in found.importable)
-            if manifest.hidden != found.hidden:
-                yield SourceChange("hidden")
-        except (OSError, ValueError) as error:  # a name that no file or package can have
-            yield SourceChange("unreadable", str(error))
-
-    def _files(self, manifest: Manifest, found: Found) -> Iterator[SourceChange]:
-        for label, path in found.files.items():
-            now = None if path is None else self._digest(path)
-            if now != manifest.files[label]:
-                yield SourceChange("files", label, "" if now is None else self._shown(path))
-
-    def _packages(self, manifest: Manifest, found: Found) -> Iterator[SourceChange]:
-        differing: dict[str, str | None] = {}
-        for name, path in found.packages.items():
-            now = None if path is None else located_digest(path, self.digests.digest)
-            if now is None and self.unchecked is not None:
-                self.unchecked.add(name)
-            elif now != manifest.packages[name]:
-                differing[name] = now
-        if differing:
-            yield SourceChange("packages", packages=differing, manifest=manifest)
-
-    def _opened(self, manifest: Manifest) -> Iterator[SourceChange]:
-        for label, recorded in sorted(manifest.opened.items()):
-            path = path_of(label, self.place.base_dir)
-            now = digest_of(label, path, self.digests.digest)
-            package = package_in(label)
-            if self.unchecked is not None and now is None and recorded is not None and package:
-                self.unchecked.add(package)
-            elif now != recorded:
-                yield SourceChange("opened", label)
-
-    def _digest(self, path: Path) -> str | None:
-        try:
-            return self.digests.digest(path)
-        except PallascError:
-            return None
-
-    def _shown(self, path: Path | None) -> str:
-        base = self.place.base_dir
-        return str(path.relative_to(base) if path and path.is_relative_to(base) else path)
 
 
 class LookupResult(NamedTuple):
@@ -186,7 +59,7 @@ class LookupResult(NamedTuple):
     @property
     def reason(self) -> str:
         """The reason of a miss in words, "" for a hit."""
-        return self.changes[0].sentences()[0] if self.changes else self.why
+        return self.changes[0].sentence if self.changes else self.why
 
 
 class Lookup:
@@ -201,7 +74,6 @@ class Lookup:
         self.context = context
         self.requests = Requests(context)
         self._store = store
-        self._first: dict[tuple[str, Place], SourceChange | None] = {}
         self._changes: dict[tuple[str, Place], tuple[SourceChange, ...]] = {}
         self._fitting: dict[Place, str] = {}
         """The sources that fit the last variant found, by its folders."""
@@ -214,10 +86,9 @@ class Lookup:
             if result.artifact is not None:
                 self._fitting[request.place] = manifest.read
                 return result
-            misses.append((result, manifest))
-        results = [self._with_all_changes(*miss, request.place) for miss in misses]
-        nearest = min(results, key=lambda miss: (miss.untrusted, len(miss.changes)), default=None)
-        return nearest or LookupResult(why=_NEVER)
+            misses.append(result)
+        never = LookupResult(why=_NEVER)
+        return min(misses, key=lambda miss: (miss.untrusted, len(miss.changes)), default=never)
 
     def _candidates(self, request: Request) -> Iterator[tuple[str, Manifest]]:
         """Yield the manifests of a request, the most promising first, then the newest."""
@@ -232,10 +103,6 @@ class Lookup:
     def find_variant(self, _: Variant, request: Request) -> LookupResult:
         """Return `find` of a request; a lock, which takes its place, also asks for the variant."""
         return self.find(request)
-
-    def current(self, place: Place) -> CurrentSources:
-        """Return the current state of the sources in these folders."""
-        return CurrentSources(place, self.context.digests, self.context.unchecked)
 
     def trusted_records(self, request: Request) -> dict[str, str] | None:
         """Return the records that trusted keys signed: digests by action key; None for all.
@@ -258,7 +125,7 @@ class Lookup:
         return (
             name == set_name(request.key, manifest.read)
             and self._store.believes(name, manifest)
-            and self.first_change(manifest, request.place) is None
+            and not self.changes(manifest, request.place)
         )
 
     def _follow(self, key: str, manifest: Manifest, place: Place) -> LookupResult:
@@ -267,9 +134,9 @@ class Lookup:
             return LookupResult(why=NOT_SIGNED, untrusted=True)
         if not manifest.action:
             return LookupResult(why=_NO_ACTION)  # compiling replaces the manifest
-        change = self.first_change(manifest, place)
-        if change is not None:
-            return LookupResult(changes=(change,))
+        changes = self.changes(manifest, place)
+        if changes:
+            return LookupResult(changes=changes)
         record = manifest.record if self._store.trust.required else None
         artifact = stored_artifact(self._store, manifest.action, record=record)
         if artifact is not None:
@@ -278,22 +145,13 @@ class Lookup:
             return LookupResult(why=ANOTHER_RECORD, untrusted=True)
         return LookupResult(why=_RECORD_GONE)
 
-    def first_change(self, manifest: Manifest, place: Place) -> SourceChange | None:
-        """Return the first source of a manifest that has changed, None if none has."""
-        sources = (manifest.read, place)
-        if sources not in self._first:
-            self._first[sources] = self.current(place).first_change(manifest)
-        return self._first[sources]
-
-    def _with_all_changes(
-        self, miss: LookupResult, manifest: Manifest, place: Place
-    ) -> LookupResult:
-        if not miss.changes:
-            return miss
+    def changes(self, manifest: Manifest, place: Place) -> tuple[SourceChange, ...]:
+        """Return the sources of a manifest that have changed."""
         sources = (manifest.read, place)
         if sources not in self._changes:
-            self._changes[sources] = tuple(self.current(place).changes(manifest))
-        return miss._replace(changes=self._changes[sources])
+            current = CurrentSources(place, self.context.digests, self.context.unchecked)
+            self._changes[sources] = tuple(current.changes(manifest))
+        return self._changes[sources]
 
 
 def attempt(
@@ -338,13 +196,20 @@ def stored_artifact(store: Store, action_key: str, *, record: str | None) -> Art
     if stored is None or record not in (None, stored.digest):
         return None
     try:
-        artifact = Artifact(stored.artifact, blob_reader(store.get_blob))
-        digest = stored.artifact_digest
+        # A blob that the store loses is read as b"", which never matches its digest.
+        artifact = Artifact(stored.artifact, lambda key: store.get_blob(key) or b"")
         reread = partial(_reread_record, store, action_key, stored.digest)
-        return artifact.deferred(reread, digest=digest)
+        return artifact.deferred(reread, digest=stored.artifact_digest)
     except PallascError as error:
         store.put_away(ARTIFACTS, action_key, error.message, None)
         return None
+
+
+def _reread_record(store: Store, action_key: str, digest: str) -> Mapping[str, Any]:
+    stored = store.get_artifact(action_key)
+    if stored is None or stored.digest != digest:
+        raise CorruptError(f"the store no longer has the record of action key {action_key}")
+    return stored.artifact
 
 
 def artifact_of_action(store: Store, action_key: str) -> Artifact | None:
@@ -359,15 +224,3 @@ def artifact_of_action(store: Store, action_key: str) -> Artifact | None:
     records = {m.record for m in manifests if m is not None and m.action == action_key}
     artifacts = (stored_artifact(store, action_key, record=record) for record in sorted(records))
     return next(filter(None, artifacts), None)
-
-
-def _reread_record(store: Store, action_key: str, digest: str) -> Mapping[str, Any]:
-    stored = store.get_artifact(action_key)
-    if stored is None or stored.digest != digest:
-        raise CorruptError(f"the store no longer has the record of action key {action_key}")
-    return stored.artifact
-
-
-def blob_reader(read: Callable[[str], bytes | None]) -> Callable[[str], bytes]:
-    """Return a reader that gives b"" for a blob the store has lost: it never matches the digest."""
-    return lambda key: read(key) or b""

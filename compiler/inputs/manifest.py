@@ -6,12 +6,17 @@ action key is a hit (`lookup`). A request key keeps a manifest for each of the l
 (`cache/manifests.MAX_SETS`), each named by the request key and `read`, so branches and folders
 that share a store do not replace each other's.
 
+The sources of a compilation are the files of the modules that an entry point reaches (`closure`),
+and what these have read. Installed packages count as a whole. Missing modules count, too: one whose
+import failed may be installed later, a package without `__init__.py` may get one, and a new file in
+the spec's folder may shadow a module of Python or of a package.
+
 Manifest, schema 4:
 
 * `action`: the action key, `record`: the digest of the record under it
 * `files`: label -> digest, `packages`: name -> digest, `package_versions`: name -> version
-* `opened`: label -> digest of anything else that was read or queried, labels as in `reads`; null
-  for what does not exist
+* `opened`: label -> digest of anything else that was read or queried, labels as in `sources`;
+  null for what does not exist
 * `missed`: environment variable, or file in the user's home, that was requested but is hidden from
   kernels -> `file:line` of the request; the build warns if it exists
 * `absent`: modules whose import failed; `hidden`: modules of Python that files shadow
@@ -40,10 +45,9 @@ toolchain separately.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -53,8 +57,11 @@ from msgspec import structs
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests, file_holding
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs.reads import IS, digest_of, name_of
+from pallasc.compiler.inputs import recorders, sources
+from pallasc.compiler.inputs.recorders import LIBRARY, ModuleRecord
 from pallasc.compiler.inputs.request import MANIFEST_SCHEMA
+from pallasc.compiler.inputs.sources import FILE, IS, LINK, label_of, name_of
+from pallasc.compiler.toolchain import modules
 from pallasc.compiler.toolchain.identity import (
     JAX,
     components,
@@ -63,10 +70,12 @@ from pallasc.compiler.toolchain.identity import (
     python_name,
     recorded,
 )
+from pallasc.compiler.toolchain.modules import COVERED, is_installed, is_standard, namespace_of
 from pallasc.compiler.toolchain.setup import Context, Setup, key_variables, prepare, settled
 from pallasc.compiler.toolchain.toolchain import is_compiler_installed, version_of
 from pallasc.errors import NotCachedError, ToolError
 from pallasc.specs.canonical import canonical_json, canonical_text, digest, labelled_key
+from pallasc.specs.loading.modules import module_name
 
 if TYPE_CHECKING:
     from pallasc.specs.lock import Component, Lock
@@ -75,8 +84,11 @@ _LONGEST_FIELD = 400
 _READ = ("file:", "site:")
 """Prefixes of labels in `opened` whose contents were read."""
 _EVERYWHERE = ("/dev/", "/etc/", "/proc/", "/sys/", "/usr/", "/bin/", "/lib")
+_DIFFERENT = "different"
 _KEY = labelled_key({"toolchains": "1"})
 _MOST = 16
+
+# ---- the sources of a compilation
 
 
 @dataclass(slots=True)
@@ -91,7 +103,7 @@ class Sources:
         absent: modules whose import failed.
         folders: folders that were searched for modules first.
         hidden: modules of Python that a file shadows; None if that was not checked.
-        opened: other files and folders that were read, by the labels of `reads`.
+        opened: other files and folders that were read, by the labels of `sources`.
         missed: environment variables, and files in the user's home (`~/…`), that were requested but
             are hidden from kernels, with the `file:line` of the request.
         unseen: actions that have no digest, in words.
@@ -111,10 +123,11 @@ class Sources:
 
     def changed_since(self, start_ns: int) -> list[str]:
         """Return the labels of inputs that were changed or removed since a time."""
-        changed = [label for label, path in self.files.items() if _touched_ns(path) >= start_ns]
-        read = (x for x, path in self.opened.items() if x.startswith(_READ) and path.is_file())
-        changed += [label for label in read if _touched_ns(self.opened[label]) >= start_ns]
-        return changed + sorted(self.altered)
+        read = {
+            x: path for x, path in self.opened.items() if x.startswith(_READ) and path.is_file()
+        }
+        touched = [x for x, path in {**self.files, **read}.items() if _touched_ns(path) >= start_ns]
+        return touched + sorted(self.altered)
 
 
 def _touched_ns(path: Path) -> int:
@@ -126,26 +139,193 @@ def _touched_ns(path: Path) -> int:
     return max(status.st_mtime_ns, status.st_ctime_ns)
 
 
+def closure(entries: Iterable[str]) -> set[str]:
+    """Return the names of the loaded modules that `entries` reach, including themselves."""
+    reached: set[str] = set()
+    pending = list(entries)
+    while pending:
+        name = pending.pop()
+        module = _module(name)
+        if name in reached or module is None:
+            continue
+        reached.add(name)
+        parent = name.rpartition(".")[0]
+        # A module may be registered under another name than its own.
+        pending += filter(None, (parent, modules.module_of(namespace_of(module))))
+        record = recorders.records.get(name)
+        if record and not is_standard(name) and name.partition(".")[0] not in COVERED:
+            pending += record.imports
+    return reached
+
+
+def find_sources(
+    entries: Iterable[str],
+    base_dir: str,
+    *,
+    folders: Sequence[str] = (),
+    entry_files: Iterable[str] = (),
+) -> Sources:
+    """Return the source files and installed packages that the modules of entry points reach.
+
+    Args:
+        entries: names of the modules.
+        base_dir: the spec's folder.
+        folders: folders searched for modules first; the spec's folder by default.
+        entry_files: paths, relative to `base_dir`, of the entry points that are files.
+    """
+    folders = tuple(folders or (base_dir,))
+    reached = sorted(closure(entries))
+    found = Sources(folders=folders, hidden=modules.hidden(folders))
+    found.files = {f"file:{file}": Path(base_dir, file) for file in entry_files}
+    for name in filter(_counts, reached):
+        _add_module(found, name, base_dir)
+    missing = {*filter(_is_namespace, reached)}
+    for name in reached:
+        if name in recorders.records and not is_installed(_file(_module(name))):
+            missing |= recorders.records[name].failed
+    found.absent = {name for name in missing if modules.locate_module(name, folders) is None}
+    _add_reads(found, _combined(reached), base_dir)
+    return found
+
+
+def _counts(name: str) -> bool:
+    """Return False for what the toolchain's identity covers, and for files of entry points."""
+    top = name.partition(".")[0]
+    if is_standard(name) or top in COVERED or name.startswith(module_name("")):
+        return False
+    return top != "pallasc" or name.startswith(LIBRARY)
+
+
+def _add_module(found: Sources, name: str, base_dir: str) -> None:
+    file = _file(_module(name))
+    if not file:
+        owner = next((above for above in _parents(name) if _file(_module(above))), "")
+        if owner and is_installed(_file(_module(owner))):  # which created the module
+            found.packages.add(_package(owner))
+        elif not _is_namespace(name):
+            found.unknown.add(name)
+    elif is_installed(file) and not name.startswith(LIBRARY):
+        found.packages.add(_package(name))
+    else:
+        path, located = Path(file), modules.locate_module(name, found.folders)
+        by_name = located is not None and located.resolve() == path.resolve()
+        place = os.path.relpath(path.resolve(), base_dir)
+        found.files[f"module:{name}" if by_name else f"file:{place}"] = path
+
+
+def _module(name: str) -> Any:
+    """Return a module, or the object that user code put in its place; None if not loaded."""
+    module = sys.modules.get(name)
+    return recorders.loaded.get(name) if module is None else module
+
+
+def _file(module: Any) -> str:
+    """Return the file that a module was loaded from, "" if it has none or claims another."""
+    file, spec = namespace_of(module).get("__file__"), namespace_of(module).get("__spec__")
+    origin = spec.origin if modules.is_located(spec) else file
+    if not isinstance(file, str) or not isinstance(origin, str) or "\0" in file + origin:
+        return ""
+    if file == origin or (is_installed(file) and is_installed(origin)):
+        return file
+    return file if os.path.realpath(file) == os.path.realpath(origin) else ""
+
+
+def _parents(name: str) -> Iterator[str]:
+    """Yield the packages around a module, the innermost first."""
+    while name := name.rpartition(".")[0]:
+        yield name
+
+
+def _package(name: str) -> str:
+    """Return the outermost package of a module that is not a namespace package."""
+    outer = [*_parents(name)][::-1]
+    return next((p for p in outer if getattr(sys.modules.get(p), "__file__", None)), name)
+
+
+def _is_namespace(name: str) -> bool:
+    """Return True for a namespace package, whose folder may get an `__init__.py`."""
+    namespace = namespace_of(_module(name))
+    return namespace.get("__file__") is None and bool(namespace.get("__path__"))
+
+
+def _combined(names: Iterable[str]) -> ModuleRecord:
+    """Return what modules have read so far."""
+    total = ModuleRecord()
+    for record in filter(None, map(recorders.records.get, names)):
+        # A copy: another thread of the user's may add reads.
+        for look, seen in record.looks.copy().items():
+            if total.looks.setdefault(look, seen) != seen:
+                total.looks[look] = _DIFFERENT
+        total.missed = {**record.missed, **total.missed}
+        total.unseen |= record.unseen
+    return total
+
+
+def _add_reads(found: Sources, read: ModuleRecord, base_dir: str) -> None:
+    own = {os.path.realpath(path) for path in found.files.values()}
+    covered = COVERED | {name.partition(".")[0] for name in found.packages}
+    for (kind, path), seen in sorted(read.looks.items(), key=lambda item: item[0]):
+        # A folder that was opened was walked or passed to fsync, not read.
+        label = label_of(IS if (kind, seen) == (FILE, "folder") else kind, path, base_dir)
+        if sources.package_in(label) in covered or modules.is_pythons(os.path.join(path, "_")):
+            continue
+        if kind == LINK and sources.contains_inputs(path, base_dir):
+            continue  # the spec's folder may be moved
+        real = os.path.realpath(path)
+        if kind != LINK and real in own and sources.path_of(label, base_dir) == Path(real):
+            continue
+        found.opened[label] = Path(path)
+        if sources.state(kind, path) != seen:
+            found.altered.add(label)
+    found.unseen |= read.unseen
+    found.missed = _without_folder(read.missed, base_dir)
+
+
+def missed_by(entries: Iterable[str], base_dir: str, earlier: Iterable[str]) -> dict[str, str]:
+    """Return what a compilation that failed requested and could not see, with places.
+
+    Args:
+        entries: the modules that the variant names; they may not be loaded, nor what they import.
+        base_dir: the spec's folder.
+        earlier: what had been requested before the compilation began.
+    """
+    names = [*entries]
+    own = _combined({*names, *closure(names)}).missed
+    late = recorders.missed_so_far()
+    for name in {*earlier} & {*late}:
+        del late[name]
+    return _without_folder(late | own, base_dir)
+
+
+def _without_folder(missed: Mapping[str, str], base_dir: str) -> dict[str, str]:
+    """Return `file:line` by name, with paths that do not reveal where the specs are."""
+    places = {name: place.rpartition(":") for name, place in missed.items()}
+    return {
+        name: f"{name_of(label_of(FILE, file, base_dir))}{colon}{line}"
+        for name, (file, colon, line) in places.items()
+    }
+
+
+# ---- manifests
+
+
 def make_manifest(action_key: str, read: Sources, digests: FileDigests) -> Manifest:
     """Return the manifest of a compilation that read these sources."""
-    packages = {
-        name: package_digest(name, digests.digest, read.folders) for name in sorted(read.packages)
-    }
-    return _sealed(
-        Manifest(
-            files={label: digests.digest(path) for label, path in sorted(read.files.items())},
-            packages=packages,
-            opened={
-                label: digest_of(label, path, digests.digest)
-                for label, path in sorted(read.opened.items())
-            },
-            missed=dict(sorted(read.missed.items())),
-            absent=sorted(read.absent),
-            hidden=read.hidden,
-        ),
-        action_key,
-        {name: version for name in packages if (version := version_of(name))},
+    digest = digests.digest
+    packages = {name: package_digest(name, digest, read.folders) for name in sorted(read.packages)}
+    manifest = Manifest(
+        files={label: digest(path) for label, path in sorted(read.files.items())},
+        packages=packages,
+        opened={
+            label: sources.digest_of(label, path, digest)
+            for label, path in sorted(read.opened.items())
+        },
+        missed=dict(sorted(read.missed.items())),
+        absent=sorted(read.absent),
+        hidden=read.hidden,
     )
+    versions = {name: version for name in packages if (version := version_of(name))}
+    return _sealed(manifest, action_key, versions)
 
 
 def joined(first: Manifest, second: Manifest) -> Manifest | None:
@@ -189,15 +369,6 @@ def short_fields(fields: Mapping[str, str]) -> dict[str, str]:
 def fields_text(fields: Mapping[str, str]) -> str:
     """Return labelled fields as text for a manifest."""
     return canonical_text(short_fields(fields))
-
-
-def fields_in(text: str) -> dict[str, str]:
-    """Parse `request` or `fields` of a manifest; {} if damaged."""
-    try:
-        fields = json.loads(text)
-    except ValueError:
-        return {}
-    return fields if isinstance(fields, dict) else {}
 
 
 def why_not_portable(manifest: Manifest) -> str:
@@ -305,7 +476,7 @@ def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolc
         ToolError: the store remembers none.
         NotCachedError: Python or pallasc differ here, or the lock is for another toolchain.
     """
-    from pallasc.specs.lock import differences
+    from pallasc.specs.lock import VARIABLE, differences, differing
     from pallasc.version import installed_version
 
     remembered = remembered_toolchains(store)
@@ -315,7 +486,10 @@ def choose_remembered(store: Store, lock: Lock | None = None) -> RememberedToolc
             hint='Fill the store with a build, or install it with: pip install "pallasc[cuda13]"',
         )
     if lock is not None:
-        remembered = [toolchain for toolchain in remembered if _matches(toolchain, lock)]
+        locked = {k: v for k, v in lock.toolchain.items() if not k.startswith(VARIABLE)}
+        remembered = [
+            each for each in remembered if not differing(locked, components(each.identity, {}, {}))
+        ]
         if not remembered:
             raise NotCachedError(
                 "no compiler is installed here, and the store was not filled with the lock file's "
@@ -354,11 +528,3 @@ def _python_and_pallasc(identity: Mapping[str, str]) -> dict[str, str]:
     Python's startup files, after the comma, do not matter where no kernel is traced.
     """
     return {"python": identity["python"].partition(",")[0], "pallasc": identity["pallasc"]}
-
-
-def _matches(toolchain: RememberedToolchain, lock: Lock) -> bool:
-    """Return True if a toolchain is a lock's, apart from environment variables."""
-    from pallasc.specs.lock import VARIABLE, differing
-
-    expected = {k: v for k, v in lock.toolchain.items() if not k.startswith(VARIABLE)}
-    return not differing(expected, components(toolchain.identity, {}, {}))

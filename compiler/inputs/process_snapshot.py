@@ -23,16 +23,14 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from copy import copy
-from dataclasses import dataclass, field
+from copy import copy, deepcopy
 from functools import partial
 from importlib.machinery import ExtensionFileLoader
 from types import FunctionType, MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
-from pallasc.compiler.inputs import imports, reads, recorders
-from pallasc.compiler.inputs.imports import edges, failed_imports, loaded
-from pallasc.compiler.inputs.isolation import enter, expose_variables, restore_path
+from pallasc.compiler.inputs import recorders
+from pallasc.compiler.inputs.recorders import LIBRARY, ModuleRecord, enter, loaded, restore_path
 from pallasc.compiler.toolchain.modules import (
     COVERED,
     is_installed,
@@ -49,43 +47,21 @@ _OURS = (builtins, io, os, os.path)
 """Modules whose functions pallasc needs to compute digests and write to the store."""
 
 
-@dataclass(slots=True)
 class ProcessSnapshot:
-    """What a process was like before it ran any of the user's code.
+    """The state of this process before it ran any of the user's code."""
 
-    Attributes:
-        settings: JAX's settings, which affect the result.
-        variables: environment variables.
-        folder: current folder, which paths in the compiler's flags are relative to.
-        functions: namespaces of the modules in `_OURS`.
-        recursion: recursion limit.
-        tainted: whether something had to be restored.
-    """
-
-    settings: dict[str, Any]
-    variables: dict[str, str]
-    folder: str
-    functions: list[dict[str, Any]] = field(repr=False)
-    recursion: int
-    tainted: bool = False
-
-    @classmethod
-    def now(cls) -> ProcessSnapshot:
-        """Return the current state of the process."""
-        import jax
-
-        return cls(
-            settings=dict(jax.config.values),
-            variables=dict(os.environ),
-            folder=_current_folder(),
-            functions=[vars(module).copy() for module in _OURS],
-            recursion=sys.getrecursionlimit(),
-        )
+    def __init__(self) -> None:
+        self._settings = _jax_settings()
+        self._variables = dict(os.environ)
+        self._folder = _current_folder()
+        self._functions = [vars(module).copy() for module in _OURS]
+        self._recursion = sys.getrecursionlimit()
+        self._tainted = False  # something had to be restored
 
     def expose_variables(self, variables: Mapping[str, str | None]) -> None:
         """Set the variables that a spec declares."""
-        expose_variables(variables)
-        self.variables = dict(os.environ)
+        recorders.expose_variables(variables)
+        self._variables = dict(os.environ)
 
     @contextmanager
     def working_in(self, folder: str) -> Iterator[None]:
@@ -94,52 +70,42 @@ class ProcessSnapshot:
         Raises:
             SpecError: the folder cannot be entered.
         """
-        if any(name.endswith("_FLAGS") for name in self.variables):
-            read_flags()
+        read_flags(self._variables)
         enter(folder)
         entered = _current_folder()
         try:
             yield
         finally:
             self.restore_functions()
-            self.tainted = self.tainted or _current_folder() != entered
+            self._tainted = self._tainted or _current_folder() != entered
             with suppress(SpecError):  # the folder was removed
-                enter(self.folder)
+                enter(self._folder)
 
     def restore_functions(self) -> None:
         """Restore the functions that pallasc needs, and the recursion limit."""
-        for module, before in zip(_OURS, self.functions, strict=True):
+        for module, before in zip(_OURS, self._functions, strict=True):
             namespace = vars(module)
             changed = [name for name, value in before.items() if namespace.get(name) is not value]
             namespace.update((name, before[name]) for name in changed)
-            self.tainted = self.tainted or bool(changed)
-        if sys.getrecursionlimit() != self.recursion:
-            sys.setrecursionlimit(self.recursion)
-            self.tainted = True
+            self._tainted = self._tainted or bool(changed)
+        if sys.getrecursionlimit() != self._recursion:
+            sys.setrecursionlimit(self._recursion)
+            self._tainted = True
 
     def is_tainted(self) -> bool:
-        """Tell whether the user's code has changed what affects later variants.
-
-        Added settings do not count: importing JAX's test utilities defines flags, as JAX's own
-        kernels do.
-        """
-        import jax
-
-        now = jax.config.values
-        same_settings = all(now.get(name) == value for name, value in self.settings.items())
-        same_variables = dict(os.environ) == self.variables
-        return self.tainted or not (same_settings and same_variables)
+        """Return True if the user's code has changed what affects later variants."""
+        same_variables = dict(os.environ) == self._variables
+        return self._tainted or not same_variables or bool(self.changed_settings())
 
     def changed_settings(self) -> dict[str, str]:
         """Return the settings of JAX that the user's code has changed; some act after lowering.
 
-        Added settings are left out: the module's source counts, and a variant's key must not depend
-        on what was imported before.
+        Added settings do not count: importing JAX's test utilities defines flags, as JAX's own
+        kernels do, and a variant's key must not depend on what was imported before.
         """
-        import jax
-
-        now, before = jax.config.values, self.settings
-        return {f"setting {n}": repr(now.get(n)) for n in sorted(before) if now.get(n) != before[n]}
+        now, before = _jax_settings(), self._settings
+        changed = [name for name in sorted(before) if now.get(name) != before[name]]
+        return {f"setting {name}": repr(now.get(name)) for name in changed}
 
     def restore_variables(self) -> list[str]:
         """Restore the variables that the compiler reads; return the names of changed ones.
@@ -147,7 +113,7 @@ class ProcessSnapshot:
         XLA reads them once per process, so a change would affect only some variants, and the key
         has the values that the build was started with.
         """
-        before = self.variables
+        before = self._variables
         names = [n for n in {*before, *os.environ} if reaches_compiler(n)]
         changed = sorted(n for n in names if os.environ.get(n) != before.get(n))
         for name in changed:
@@ -160,11 +126,18 @@ class ProcessSnapshot:
         return changed
 
 
-def read_flags() -> None:
-    """Make XLA parse `XLA_FLAGS` now: it may name a file relative to the current folder."""
-    from jaxlib import xla_client
+def read_flags(variables: Iterable[str]) -> None:
+    """Make XLA parse `XLA_FLAGS` now, if set: it may name a file relative to the current folder."""
+    if any(name.endswith("_FLAGS") for name in variables):
+        from jaxlib import xla_client
 
-    xla_client.CompileOptions()
+        xla_client.CompileOptions()
+
+
+def _jax_settings() -> dict[str, Any]:
+    import jax
+
+    return dict(jax.config.values)
 
 
 def _current_folder() -> str:
@@ -176,14 +149,11 @@ def _current_folder() -> str:
 
 # ---- state that variants share
 
-_LIBRARY = "pallasc.specs.library."
-_NAMES, _OBJECT, _CONTAINER = "names", "object", "container"
+_NAMES, _OBJECT, _CONTAINER, _FUNCTION = "names", "object", "container", "function"
 _CONTAINERS = (dict, list, set)
 _NESTED = 3
 """How deep containers in containers are compared."""
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), *_CONTAINERS)
-_BATCH = 64
-"""Number of places that one comparison covers; comparing in batches is faster."""
 _DIALECTS = "jaxlib.mlir."
 """Modules of which only the namespaces are compared."""
 _UNCHANGED = ("pallasc.", _DIALECTS, "google.", "llvmlite.")
@@ -194,6 +164,22 @@ _WRAPPERS = ("jaxlib", "functools")
 """Modules whose objects are functions that are implemented in C."""
 _IMMUTABLE_CLASS = 1 << 8
 _ABSENT = object()
+
+
+class _Kept(NamedTuple):
+    """A namespace, container or function that variants share, and its state before them.
+
+    Attributes:
+        kind: `_NAMES`, `_OBJECT`, `_CONTAINER` or `_FUNCTION`.
+        place: its name, or the name of the container around it.
+        live: the object itself.
+        before: its `_state` before any of the user's code ran.
+    """
+
+    kind: str
+    place: str
+    live: Any
+    before: Any
 
 
 class SharedState:
@@ -212,19 +198,16 @@ class SharedState:
         self._packages = frozenset(name.partition(".")[0] for name in sys.modules) | COVERED
         self._modules: dict[str, Any] = {}
         self._count = 0
-        self._places: list[tuple[str, str]] = []
-        self._live: list[Any] = []
-        self._before: list[Any] = []
-        self._functions: list[FunctionType] = []
-        self._parts: list[Any] = []
+        self._kept: list[_Kept] = []
         self._seen = {id(sys.modules)}
-        self._records: list[dict[str, Any]] = [{} for _ in _records()]
+        self._records: dict[str, ModuleRecord] = {}
+        self._loaded: dict[str, ModuleType] = {}
         self._unloaded: set[str] = set()
         self._path = sys.path, [*sys.path]
         with collector_past():
             self._add_modules([*sys.modules])
         self._settings = _settings()
-        imports.after_import.append(self._imported)
+        recorders.after_import.append(self._imported)
 
     # ---- adding shared modules
 
@@ -240,12 +223,14 @@ class SharedState:
     def _add_modules(self, names: Iterable[str]) -> None:
         for name in names:
             self._modules[name] = sys.modules[name]
-            if name.startswith(_LIBRARY) or not name.startswith(_UNCHANGED):
+            if name.startswith(f"{LIBRARY}.") or not name.startswith(_UNCHANGED):
                 self._add_module(name, namespace_of(sys.modules[name]))
             elif name.startswith(_DIALECTS):
                 self._add(_NAMES, name, namespace_of(sys.modules[name]))
-        for kept, now in zip(self._records, _records(), strict=True):
-            kept.update((name, _copied(now[name])) for name in names if name in now)
+            if name in recorders.records:
+                self._records[name] = deepcopy(recorders.records[name])
+            if name in loaded:
+                self._loaded[name] = loaded[name]
         self._count = len(sys.modules)
 
     def _is_shared(self, name: str) -> bool:
@@ -267,25 +252,23 @@ class SharedState:
         )
         goes_deeper = not (is_standard(name) or name.startswith("numpy"))
         for attribute, value in list(namespace.items()):
-            kind = type(value)
+            kind, place = type(value), f"{name}.{attribute}"
             if kind is FunctionType:
-                if compares_functions and id(value) not in self._seen:
-                    self._seen.add(id(value))
-                    self._functions.append(value)
-                    self._parts.append(_function_parts(value))
+                if compares_functions:
+                    self._add(_FUNCTION, place, value)
             elif attribute.startswith("__") or isinstance(value, ModuleType):
                 continue
             elif kind in _CONTAINERS:
-                self._add_container(f"{name}.{attribute}", value, _NESTED)
+                self._add_container(place, value, _NESTED)
             elif not goes_deeper:
                 continue
             elif isinstance(value, type):
                 if value.__module__ == name and not value.__flags__ & _IMMUTABLE_CLASS:
-                    self._add(_NAMES, f"{name}.{attribute}", vars(value))
+                    self._add(_NAMES, place, vars(value))
             elif kind.__module__.startswith(_WRAPPERS):
                 continue
             elif kind.__dictoffset__ and (has := namespace_of(value)):
-                self._add(_OBJECT, f"{name}.{attribute}", has)
+                self._add(_OBJECT, place, has)
 
     def _add_container(self, place: str, container: Any, depth: int) -> None:
         self._add(_CONTAINER, place, container)
@@ -299,9 +282,7 @@ class SharedState:
             return
         if type(live) is not MappingProxyType:  # which exists only while it is looked at
             self._seen.add(id(live))
-        self._places.append((kind, place))
-        self._live.append(live)
-        self._before.append(_copied(live))
+        self._kept.append(_Kept(kind, place, live, _state(live)))
 
     # ---- after a variant
 
@@ -318,9 +299,10 @@ class SharedState:
             if name in sys.modules:
                 self._unloaded.add(name)
             changed = self._unload(name) or changed
-        for kept, now in zip(self._records, _records(), strict=True):
-            now.clear()
-            now.update((name, _copied(value)) for name, value in kept.items())
+        recorders.records.clear()
+        recorders.records.update(deepcopy(self._records))
+        loaded.clear()
+        loaded.update(self._loaded)
         recorders.forget_written()
         self._add_modules(self._new_modules())
         return changed
@@ -354,36 +336,27 @@ class SharedState:
         for name, value in self._settings.items():
             if now.get(name) != value:
                 return name
-        if not _are_equal([*map(_function_parts, self._functions)], self._parts):
-            return "a function"
-        for start in range(0, len(self._places), _BATCH):
-            part = slice(start, start + _BATCH)
-            if _are_equal(self._live[part], self._before[part]):
-                continue
-            if change := self._change_among(range(len(self._places))[part]):
-                return change
-        return ""
-
-    def _change_among(self, numbers: Iterable[int]) -> str:
-        for number in numbers:
-            live, before = self._live[number], self._before[number]
-            if not _are_equal(live, before):
-                if change := self._change(*self._places[number], live, before):
+        for number, kept in enumerate(self._kept):
+            if not _is_same(kept):
+                if change := self._change(kept):
                     return change
-                self._before[number] = _copied(live)
+                self._kept[number] = kept._replace(before=_state(kept.live))
         return ""
 
-    def _change(self, kind: str, place: str, live: Any, before: Any) -> str:
+    def _change(self, kept: _Kept) -> str:
         """Return the part that has changed, "" if JAX or Python only filled a cache."""
+        place, live, before = kept.place, kept.live, kept.before
+        if kept.kind == _FUNCTION:
+            return place
         if isinstance(before, list | set):
             added = [item for item in live if not any(item is each for each in before)]
-            kept = [item for item in live if any(item is each for each in before)]
-            same = len(kept) == len(before) and (isinstance(before, set) or kept == before)
+            stayed = [item for item in live if any(item is each for each in before)]
+            same = len(stayed) == len(before) and (isinstance(before, set) or stayed == before)
             is_cache = same and _is_private(place) and not any(map(self._is_users, added))
             return "" if is_cache else place
         for name in {**before, **live}:
             old, new = before.get(name, _ABSENT), live.get(name, _ABSENT)
-            if old is not new and not self._is_cache(kind, place, name, old, new):
+            if old is not new and not self._is_cache(kept.kind, place, name, old, new):
                 return f"{place}.{name}" if isinstance(name, str) else place
         return ""
 
@@ -413,25 +386,18 @@ class SharedState:
         return is_loaded and not self._is_shared(owner)
 
 
-def _function_parts(function: FunctionType) -> tuple[Any, ...]:
-    keywords = function.__kwdefaults__
-    return function.__code__, function.__defaults__, keywords and {**keywords}
+def _state(live: Any) -> Any:
+    """Return a copy of a namespace or a container, or the parts of a function."""
+    if isinstance(live, FunctionType):
+        keywords = live.__kwdefaults__
+        return live.__code__, live.__defaults__, keywords and {**keywords}
+    return dict(live) if isinstance(live, MappingProxyType) else copy(live)
 
 
-def _records() -> list[dict[str, Any]]:
-    """Return the records of imports and reads, by module."""
-    return [edges, failed_imports, loaded, reads.by_module]
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, MappingProxyType):
-        return dict(value)
-    return copy(value) if isinstance(value, (*_CONTAINERS, reads.Reads)) else value
-
-
-def _are_equal(live: Any, before: Any) -> bool:
+def _is_same(kept: _Kept) -> bool:
+    live = _state(kept.live) if kept.kind == _FUNCTION else kept.live
     try:
-        return bool(live == before)
+        return bool(live == kept.before)
     except Exception:  # noqa: BLE001 - arrays and objects of the user's compare as they like
         return False
 
@@ -441,18 +407,14 @@ def _is_private(place: str) -> bool:
     return is_standard(place) or any(part.startswith("_") for part in place.split("."))
 
 
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
 def _settings() -> dict[str, object]:
     """Return the settings of Python, numpy and JAX that no namespace shows."""
     import numpy as np
     from jax._src import config
 
     known = [logging.root, *logging.root.manager.loggerDict.values()]
+    umask = os.umask(0o077)
+    os.umask(umask)
     loggers = [logger for logger in known if isinstance(logger, logging.Logger)]
     return {
         "warnings": [*warnings.filters],
@@ -470,6 +432,6 @@ def _settings() -> dict[str, object]:
         "threads": threading.active_count(),
         "digits": sys.get_int_max_str_digits(),
         "switching": sys.getswitchinterval(),
-        "umask": _umask(),
+        "umask": umask,
         "arguments": [*sys.argv],
     }

@@ -1,9 +1,18 @@
-"""Record in compiling processes what the user's code reads.
+"""Isolate compiling processes, and record in them what the user's code imports and reads.
+
+Isolation hides what differs between users, machines and builds. Kernels see an empty home, a user
+called `pallasc`, no search paths of modules and libraries, and no arguments. Variables that the
+process and its child processes need are hidden from `os.environ` only. Kernels run in the folder of
+their spec, without a terminal or standard input.
+
+Every executed `import` is recorded for the importing module, even if the imported one was loaded
+before, so what an entry reaches does not depend on what the process compiled earlier. The user's
+sources are never loaded from bytecode.
 
 Python's audit events announce opening and listing files, starting programs and connecting. They do
 not announce `stat`, `readlink` or reading a variable; those functions are replaced by recording
 ones. Only missing variables are recorded: all others are fixed or in the key (`environment`). The
-process's own folder (`isolation`) is not recorded.
+process's own folder is not recorded.
 
 A variant that uses something without a digest (other programs, the network, contents of `/proc` and
 `/sys`) is lowered again in every build. Not recorded at all: clocks and random numbers, system
@@ -14,78 +23,164 @@ A call is attributed to the innermost module on the stack that is neither Python
 that JAX, pallasc, the import system and a few modules of Python make for themselves are not
 attributed. Calls of an installed package while it is imported count with the package's files,
 except for relative paths: what is in the current folder is then its own affair.
+
+The user's modules are loaded again for each variant, and their records are forgotten with them. A
+module that stays, such as one of JAX, may cache what it read while it was imported, so those reads
+count for every later variant that reaches it.
 """
 
 from __future__ import annotations
 
+import builtins
+import contextlib
 import functools
+import importlib
+import importlib.machinery
+import importlib.util
+import itertools
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import FrameType, ModuleType
 from typing import Any
 
-from pallasc.compiler.inputs import isolation, reads
-from pallasc.compiler.inputs.reads import FILE, FOLDER, IS, LINK, of_module
-from pallasc.compiler.toolchain.modules import COVERED, is_installed, is_standard, module_of
+from pallasc.compiler.inputs.sources import FILE, FOLDER, IS, LINK, state
+from pallasc.compiler.toolchain.modules import (
+    COVERED,
+    is_installed,
+    is_pythons,
+    is_standard,
+    module_of,
+)
 from pallasc.compiler.toolchain.setup import is_withheld
+from pallasc.errors import SpecError
 
-_OPEN_FOR_OTHERS = frozenset({"numpy", *COVERED})
-"""Packages that open files on behalf of their callers."""
+LIBRARY = "pallasc.specs.library"
+"""Kernels of pallasc's own that count as the user's sources."""
 
-_TESTS = frozenset({
-    "exists", "is_block_device", "is_char_device", "is_dir", "is_fifo", "is_file", "is_junction",
-    "is_mount", "is_socket", "is_symlink", "isdir", "isfile", "isjunction", "islink", "ismount",
-    "lexists", "makedirs", "mkdir", "which",
-})  # fmt: skip
-"""Functions that test a path without reading it."""
+# ---- isolation
 
-_NO_INPUTS = ("/dev/",)
-_NO_DIGEST = ("/proc/", "/sys/")
-_PROGRAM, _NETWORK = "ran another program", "talked to the network"
-_PROCESS = "started another process"
-_UNTRACKED = {
-    "os.exec": _PROGRAM,
-    "os.fork": _PROCESS,
-    "os.forkpty": _PROCESS,
-    "os.posix_spawn": _PROGRAM,
-    "os.spawn": _PROGRAM,
-    "os.system": _PROGRAM,
-    "socket.connect": _NETWORK,
-    "socket.getaddrinfo": _NETWORK,
-    "socket.gethostbyaddr": _NETWORK,
-    "socket.gethostbyname": _NETWORK,
-    "socket.sendto": _NETWORK,
-    "subprocess.Popen": _PROGRAM,
-}
-"""Audit events of actions without a digest, and their descriptions."""
-_FOR_WRITING = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
-"""Flags that keep earlier contents from being read."""
+_chdir = os.chdir  # user code may replace it
+_USER = "pallasc"
+_folder = _home = _process_path = ""
+_declared: set[str] = set()
 
+
+def isolate_process(folder: str, program: str, *, hidden: Iterable[str], path: str) -> None:
+    """Isolate this process from now on.
+
+    Args:
+        folder: an empty folder, for the home and for temporary files.
+        program: name of the process in `sys.argv`.
+        hidden: variables to remove from `os.environ` but not from the process.
+        path: value of `PATH` in `os.environ`.
+    """
+    global _folder, _home, _process_path
+    _process_path = os.environ.get("PATH", "")
+    _folder = os.path.realpath(folder)
+    _home = os.path.join(_folder, "home")
+    os.mkdir(_home, 0o700)
+    os.environ["HOME"] = _home
+    # Assigning to `os.environ`, or removing from it, also changes the process: hence the order.
+    for name in {*hidden} & {*os.environ}:
+        os.putenv(name, os.environ.pop(name))
+    restore_path(path)
+    # `tempfile` is configured directly; child processes read the variable.
+    os.environ.pop("TMPDIR", None)
+    os.putenv("TMPDIR", folder)
+    sys.argv, sys.orig_argv = [program], [sys.executable, program]
+    _hide_user()
+
+
+def restore_path(shown: str) -> None:
+    """Restore `PATH`: one value for the process, the other for `os.environ`."""
+    os.environ["PATH"] = shown
+    os.putenv("PATH", _process_path)
+
+
+def _hide_user() -> None:
+    """Make the account database agree with the variables."""
+    import pwd
+
+    plain_number, plain_name, user = pwd.getpwuid, pwd.getpwnam, os.getuid()
+    account = pwd.struct_passwd((_USER, "x", user, os.getgid(), "", _home, "/bin/sh"))
+    pwd.getpwuid = lambda uid, /: account if uid == user else plain_number(uid)
+    pwd.getpwnam = lambda name, /: account if name == _USER else plain_name(name)
+    os.getlogin = lambda: _USER
+
+
+def expose_variables(variables: Mapping[str, str | None]) -> None:
+    """Set in `os.environ` the variables that a spec declares; None unsets."""
+    _declared.update(variables)
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def enter(folder: str) -> None:
+    """Change to the folder of a spec, or to the folder of the archive that a function is in.
+
+    Raises:
+        SpecError: it cannot be entered.
+    """
+    try:
+        _chdir(os.path.dirname(folder) if os.path.isfile(folder) else folder)
+    except OSError as error:
+        raise SpecError(f"{folder} cannot be entered: {error.strerror}.") from error
+
+
+# ---- records
+
+
+@dataclass(slots=True)
+class ModuleRecord:
+    """What a module has imported and read.
+
+    Attributes:
+        imports: modules that it imported, loaded then or before.
+        failed: modules that it failed to import.
+        looks: the `state` of each path when it was first read, by kind (`FILE`, `FOLDER`, `IS`,
+            `LINK`) and absolute path.
+        missed: environment variables, and files in the user's home, that are hidden from kernels,
+            each with the `file:line` of the first request.
+        unseen: actions that have no digest, in words.
+    """
+
+    imports: set[str] = field(default_factory=set)
+    failed: set[str] = field(default_factory=set)
+    looks: dict[tuple[str, str], str | None] = field(default_factory=dict)
+    missed: dict[str, str] = field(default_factory=dict)
+    unseen: set[str] = field(default_factory=set)
+
+    def look(self, kind: str, path: str) -> None:
+        """Record a read, with the current state of the path."""
+        if (kind, path) not in self.looks:
+            self.looks[kind, path] = state(kind, path)
+
+
+records: dict[str, ModuleRecord] = {}
+"""The records of this process, by the module's name."""
+loaded: dict[str, ModuleType] = {}
+"""Modules that were imported or made from a spec; user code may remove them from `sys.modules`."""
+after_import: list[Callable[[str], None]] = []
+"""Called after each recorded import, with the module that imports."""
 _written: set[tuple[str, str]] = set()
 """Modules and the files they wrote: reading them back is not an input."""
 
-_LIBRARY = "pallasc.specs.library"
-_FOR_THEMSELVES = frozenset({
-    "inspect", "linecache", "logging", "tempfile", "tokenize", "traceback", "warnings",
-})  # fmt: skip
-_IMPORT_SYSTEM = ("importlib", "_frozen_importlib", "_frozen_importlib_external")
-_SEARCHING = frozenset({"_find_and_load", "_fill_cache", "get_code", "lookup", "search"})
-"""Functions of `importlib` that search folders for modules and installed packages."""
 
-_NOTHING: frozenset[str] = frozenset()
-_SETS = (
-    os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks,
-)  # fmt: skip
+def record_of(module: str) -> ModuleRecord:
+    """Return the record of a module, which may be added to."""
+    return records.setdefault(module, ModuleRecord())
 
-_active: set[int] = set()
-"""Threads that are in `user_module`."""
 
-Options = Mapping[str, object]
-Recorder = Callable[[str, FrameType, tuple[Any, ...], Options], None]
-"""Records a call: the user's module, the frame, the arguments by position and by name."""
+def missed_so_far() -> dict[str, str]:
+    """Return what any module requested and could not see, with the place of the request."""
+    return {name: line for each in records.copy().values() for name, line in each.missed.items()}
 
 
 def forget_written() -> None:
@@ -93,8 +188,167 @@ def forget_written() -> None:
     _written.clear()
 
 
-def record_reads() -> None:
-    """Record reads from now on; called once in a compiling process."""
+# ---- imports
+
+_UNRECORDED = (
+    "jax.", "jaxlib.", "numpy.", "importlib.", "pallasc.compiler.", "pallasc.specs.loading.modules",
+)  # fmt: skip
+
+
+def record_imports() -> None:
+    """Record imports and reads from now on; called once in a compiling process.
+
+    The user's sources are no longer loaded from bytecode, either.
+    """
+    plain_import, plain_import_module = builtins.__import__, importlib.import_module
+    plain_find_spec, plain_make = importlib.util.find_spec, importlib.util.module_from_spec
+
+    def recording_import(
+        name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+    ) -> Any:
+        importer = module_of(globals if isinstance(globals, dict) else {})
+        with _recording_failure(importer):
+            result = plain_import(name, globals, locals, fromlist, level)
+        try:
+            package = level and (globals.get("__package__") or importer.rpartition(".")[0])
+            full = importlib.util.resolve_name("." * level + name, package or None)
+            _record_from(importer, full, list(fromlist or ()))
+        except Exception:  # noqa: BLE001 - an object in place of a module may raise anything
+            _record_untracked(importer, "imported something that cannot be recorded")
+        return result
+
+    def recording_import_module(name: str, package: str | None = None) -> Any:
+        importer = module_of(sys._getframe(1).f_globals)
+        full = importlib.util.resolve_name(name, package)
+        with _recording_failure(importer):
+            result = plain_import_module(name, package)
+        _record_import(importer, [full])
+        return result
+
+    def recording_find_spec(name: str, package: str | None = None) -> Any:
+        result = plain_find_spec(name, package)
+        if result is None:
+            importer = module_of(sys._getframe(1).f_globals)
+            record_of(importer).failed.add(importlib.util.resolve_name(name, package))
+        return result
+
+    def recording_module_from_spec(spec: Any) -> Any:
+        result = loaded[spec.name] = plain_make(spec)
+        _record_import(module_of(sys._getframe(1).f_globals), [spec.name])
+        return result
+
+    builtins.__import__ = recording_import
+    importlib.import_module = recording_import_module
+    importlib.util.module_from_spec = recording_module_from_spec
+    importlib.util.find_spec = recording_find_spec
+    _record_reads()
+    _ignore_bytecode()
+
+
+def _record_from(importer: str, full: str, items: list[str]) -> None:
+    """Record an import with its items, which may be submodules, and the ones it does not find."""
+    if "*" in items:
+        items += getattr(sys.modules.get(full), "__all__", ())
+    _record_import(importer, [full, *(f"{full}.{item}" for item in items)])
+    module = sys.modules.get(full)
+    if module is not None and not importer.startswith(_UNRECORDED):
+        missing = {f"{full}.{i}" for i in items if i != "*" and not hasattr(module, i)}
+        if missing:
+            record_of(importer).failed.update(missing)
+
+
+def _record_import(importer: str, names: list[str]) -> None:
+    if is_standard(importer) and not is_standard(names[0]):
+        importer = _on_behalf_of()
+    if not importer or importer.startswith(_UNRECORDED):
+        return
+    record_of(importer).imports.update(names)
+    for name in names:
+        while name:  # with its packages
+            module = sys.modules.get(name)
+            if module is not None:
+                loaded[name] = module
+            name = name.rpartition(".")[0]
+    for call in after_import:
+        call(importer)
+
+
+def _on_behalf_of() -> str:
+    """Return the module for which Python's library imports, as `pkgutil` does."""
+    names = (name for _, name in _callers(sys._getframe(2)))
+    return next((n for n in names if n and n != __name__ and not is_standard(n)), "")
+
+
+@contextlib.contextmanager
+def _recording_failure(importer: str) -> Iterator[None]:
+    """Record the missing module if an import fails."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name:
+            record_of(importer).failed.add(error.name)
+        raise
+
+
+def _ignore_bytecode() -> None:
+    """Load no bytecode for files outside the installed packages from now on.
+
+    Python takes bytecode as current if size and modification time in whole seconds match the
+    source, so an edit within a second of an import would be missed.
+    """
+    # `get_code` catches NotImplementedError of `cache_from_source` and compiles the source.
+    external: Any = importlib.machinery.SourceFileLoader.get_code.__globals__
+    plain = external["cache_from_source"]
+
+    def cache_from_source(path: Any, *arguments: Any, **options: Any) -> Any:
+        if not is_installed(str(path)) and not is_pythons(str(path)):
+            raise NotImplementedError
+        return plain(path, *arguments, **options)
+
+    external["cache_from_source"] = cache_from_source
+
+
+# ---- reads
+
+_OPEN_FOR_OTHERS = frozenset({"numpy", *COVERED})
+"""Packages that open files on behalf of their callers."""
+_FOR_THEMSELVES = frozenset({
+    "inspect", "linecache", "logging", "tempfile", "tokenize", "traceback", "warnings",
+})  # fmt: skip
+"""Modules of Python whose calls are not attributed to their callers."""
+_TESTS = frozenset({
+    "exists", "is_block_device", "is_char_device", "is_dir", "is_fifo", "is_file", "is_junction",
+    "is_mount", "is_socket", "is_symlink", "isdir", "isfile", "isjunction", "islink", "ismount",
+    "lexists", "makedirs", "mkdir", "which",
+})  # fmt: skip
+"""Functions that test a path without reading it."""
+_NO_INPUTS = ("/dev/",)
+_NO_DIGEST = ("/proc/", "/sys/")
+_UNTRACKED = {
+    **dict.fromkeys(("os.fork", "os.forkpty"), "started another process"),
+    **dict.fromkeys(
+        ("os.exec", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"),
+        "ran another program",
+    ),
+    **dict.fromkeys(
+        ("socket.connect", "socket.getaddrinfo", "socket.gethostbyaddr", "socket.gethostbyname",
+         "socket.sendto"),
+        "talked to the network",
+    ),
+}  # fmt: skip
+"""Audit events of actions without a digest, and their descriptions."""
+_FOR_WRITING = os.O_WRONLY | os.O_TRUNC | os.O_EXCL
+"""Flags that keep earlier contents from being read."""
+_SETS = (
+    os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks,
+)  # fmt: skip
+
+Options = Mapping[str, object]
+Recorder = Callable[[str, FrameType, tuple[Any, ...], Options], None]
+"""Records a call: the user's module, the frame, the arguments by position and by name."""
+
+
+def _record_reads() -> None:
     # Both open files at the first call and cache the answer; that must not be recorded.
     is_standard("os")
     is_installed(os.__file__)
@@ -103,10 +357,44 @@ def record_reads() -> None:
         # `os.environ.get` and `os.getenv` call `__getitem__`, which is looked up on the class.
         methods = {"__getitem__": _look_up(kind)}
         environment.__class__ = type("_Recording", (type(environment),), methods)
-    record_calls(os, "stat", _stat)
-    record_calls(os, "lstat", functools.partial(_stat, follows=False))
-    record_calls(os, "access", functools.partial(_stat, tests=True))
-    record_calls(os, "readlink", _read_link)
+    recorded: dict[str, Recorder] = {
+        "stat": _stat,
+        "lstat": functools.partial(_stat, follows=False),
+        "access": functools.partial(_stat, tests=True),
+        "readlink": _read_link,
+    }
+    for name, recorder in recorded.items():
+        plain = getattr(os, name)
+        recording = RecordingFunction(plain, recorder)
+        setattr(os, name, recording)
+        for functions in _SETS:  # which callers look up to see what it supports
+            if plain in functions:
+                functions.add(recording)
+
+
+class RecordingFunction:
+    """A function that records its calls.
+
+    An object without `__get__`, as built-in functions are: user code that stores it as a class
+    attribute must not get a method.
+    """
+
+    def __init__(self, plain: Callable[..., Any], recorder: Recorder) -> None:
+        functools.update_wrapper(self, plain)
+        self._plain, self._recorder = plain, recorder
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call the function; the call is recorded even if it raises."""
+        try:
+            return self._plain(*arguments, **options)
+        finally:
+            frame = sys._getframe(1)
+            module = _user_module(frame, private=_FOR_THEMSELVES)
+            if module:
+                try:
+                    self._recorder(module, frame, arguments, options)
+                except Exception:  # noqa: BLE001 - path objects of the user's may raise anything
+                    _record_untracked(module, "queried something that cannot be recorded")
 
 
 def _look_up(kind: type[str] | type[bytes]) -> Callable[[Any, Any], Any]:
@@ -114,18 +402,14 @@ def _look_up(kind: type[str] | type[bytes]) -> Callable[[Any, Any], Any]:
         try:
             return super(type(environment), environment).__getitem__(name)
         except KeyError:
-            frame = sys._getframe(1)
-            module = user_module(frame)
+            module = _user_module(sys._getframe(1))
             if module and isinstance(name, kind):  # `subprocess` tries bytes keys, too
-                _record_missing(module, frame, os.fsdecode(name))
+                text = os.fsdecode(name)
+                if is_withheld(text) and text not in _declared:
+                    _record_missed(module, text)
             raise
 
     return look_up
-
-
-def _record_missing(module: str, frame: FrameType, name: str) -> None:
-    if is_withheld(name) and not isolation.is_declared(name):
-        of_module(module).missed.setdefault(name, line_of(module, frame))
 
 
 def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
@@ -133,9 +417,9 @@ def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
         path, flags = arguments[0], arguments[2]
         _opened(path, FILE, writing=isinstance(flags, int) and bool(flags & _FOR_WRITING))
     elif event in _UNTRACKED:
-        module = user_module(sys._getframe(1))
+        module = _user_module(sys._getframe(1))
         if module:
-            record_untracked(module, _UNTRACKED[event])
+            _record_untracked(module, _UNTRACKED[event])
     elif event in ("os.listdir", "os.scandir"):
         _opened("." if arguments[0] is None else arguments[0], FOLDER)
     elif event in ("ctypes.dlopen", "sqlite3.connect") and os.sep in str(arguments[0]):
@@ -147,7 +431,7 @@ def _on_audit_event(event: str, arguments: tuple[Any, ...]) -> None:
 
 def _opened(path: Any, kind: str, *, writing: bool = False) -> None:
     frame = sys._getframe(2)
-    module = user_module(frame, transparent=_OPEN_FOR_OTHERS)
+    module = _user_module(frame, transparent=_OPEN_FOR_OTHERS)
     if not module:
         return
     try:
@@ -158,24 +442,10 @@ def _opened(path: Any, kind: str, *, writing: bool = False) -> None:
             return  # a descriptor: opening it was recorded
         if writing:
             _written.add((module, place))
-        elif not place.startswith(_NO_DIGEST) or user_module(frame):
+        elif not place.startswith(_NO_DIGEST) or _user_module(frame):
             _read(module, place, kind)
     except Exception:  # noqa: BLE001 - path objects of the user's may raise anything
-        record_untracked(module, "opened something that cannot be recorded")
-
-
-def _read(module: str, place: str, kind: str) -> None:
-    if place.startswith(_NO_DIGEST):
-        record_untracked(module, f"read {place}")
-    elif (module, place) not in _written and not place.startswith(_NO_INPUTS):
-        _look(module, kind, place)
-
-
-def _look(module: str, kind: str, place: str) -> None:
-    if not isolation.is_own(place):
-        of_module(module).look(kind, place)
-    elif name := isolation.in_home(place):
-        of_module(module).missed.setdefault(name, line_of(module, sys._getframe(2)))
+        _record_untracked(module, "opened something that cannot be recorded")
 
 
 def _stat(
@@ -184,14 +454,14 @@ def _stat(
 ) -> None:  # fmt: skip
     path, folder = _path(arguments, options), options.get("dir_fd")
     place = absolute(path, folder)
-    between = functions_between(frame)
+    between = _functions_between(frame)
     if place in (None, os.devnull) or (module, place) in _written or "realpath" in between:
         return  # `realpath` depends on the targets of links only, which `readlink` records
     relative = folder is None and not os.path.isabs(os.fsdecode(path))
-    if relative and is_importing(frame):
+    if relative and _is_importing(frame):
         return
     follows = follows and bool(options.get("follow_symlinks", True))
-    tests = tests or bool(between & _TESTS) or reads.state(IS, place) != "file"
+    tests = tests or bool(between & _TESTS) or state(IS, place) != "file"
     if tests or not follows:
         _look(module, IS if follows else LINK, place)
     if not tests:
@@ -228,10 +498,51 @@ def absolute(path: object, folder: object = None) -> str | None:
     return os.path.abspath(name)
 
 
+def _read(module: str, place: str, kind: str) -> None:
+    if place.startswith(_NO_DIGEST):
+        _record_untracked(module, f"read {place}")
+    elif (module, place) not in _written and not place.startswith(_NO_INPUTS):
+        _look(module, kind, place)
+
+
+def _look(module: str, kind: str, place: str) -> None:
+    inside = os.path.join(_home, "")
+    if not _folder or not f"{place}{os.sep}".startswith(f"{_folder}{os.sep}"):
+        record_of(module).look(kind, place)
+    elif place.startswith(inside):
+        _record_missed(module, os.path.join("~", place.removeprefix(inside)))
+
+
+def _record_missed(module: str, name: str) -> None:
+    """Record what is hidden, with `file:line` of the module's innermost frame."""
+    frames = (frame for frame, caller in _callers(sys._getframe(1)) if caller == module)
+    frame = next(frames, None)
+    line = f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame else ""
+    record_of(module).missed.setdefault(name, line)
+
+
+def _record_untracked(module: str, action: str) -> None:
+    record_of(module).unseen.add(f"{module} {action}")
+
+
 # ---- the module that causes a call
 
+_IMPORT_SYSTEM = ("importlib", "_frozen_importlib", "_frozen_importlib_external")
+_SEARCHING = frozenset({"_find_and_load", "_fill_cache", "get_code", "lookup", "search"})
+"""Functions of `importlib` that search folders for modules and installed packages."""
+_NOTHING: frozenset[str] = frozenset()
+_active: set[int] = set()
+"""Threads that are in `_user_module`."""
 
-def user_module(
+
+def _callers(frame: FrameType | None) -> Iterator[tuple[FrameType, str]]:
+    """Yield a frame and the frames that called it, each with its module."""
+    while frame is not None:
+        yield frame, module_of(frame.f_globals)
+        frame = frame.f_back
+
+
+def _user_module(
     frame: FrameType | None,
     *,
     transparent: frozenset[str] = _NOTHING,
@@ -241,7 +552,7 @@ def user_module(
 
     Args:
         frame: the innermost frame.
-        transparent: packages that act for their callers, beside Python's own.
+        transparent: packages that act for their callers, like Python's own.
         private: modules of Python that act for themselves.
     """
     thread = threading.get_ident()
@@ -249,108 +560,36 @@ def user_module(
         return ""  # classifying modules opens files, too
     _active.add(thread)
     try:
-        return _user_module(frame, transparent, private)
+        for caller, name in _callers(frame):
+            top = name.partition(".")[0]
+            if top in private or _is_search(top, caller):
+                return ""
+            if top == "pallasc":
+                return name if name.startswith(LIBRARY) else ""
+            if name and top not in transparent and not is_standard(name):
+                return "" if top in _OPEN_FOR_OTHERS else name
+        return ""
     finally:
         _active.discard(thread)
-
-
-def _user_module(
-    frame: FrameType | None, transparent: frozenset[str], private: frozenset[str]
-) -> str:
-    while frame is not None:
-        name = module_of(frame.f_globals)
-        top = name.partition(".")[0]
-        if top in private:
-            return ""
-        if _is_search(top, frame):
-            return ""
-        if top == "pallasc":
-            return name if name.startswith(_LIBRARY) else ""
-        elif name and top not in transparent and not is_standard(name):
-            return "" if top in COVERED or top == "numpy" else name
-        frame = frame.f_back
-    return ""
 
 
 def _is_search(top: str, frame: FrameType) -> bool:
     return top in _IMPORT_SYSTEM and frame.f_code.co_name in _SEARCHING
 
 
-def functions_between(frame: FrameType | None) -> set[str]:
+def _functions_between(frame: FrameType | None) -> set[str]:
     """Return the names of Python's own functions between the user's code and a call."""
-    names = set()
-    while frame is not None and is_standard(module_of(frame.f_globals)):
-        names.add(frame.f_code.co_name)
-        frame = frame.f_back
-    return names
+    pythons = itertools.takewhile(lambda each: is_standard(each[1]), _callers(frame))
+    return {caller.f_code.co_name for caller, _ in pythons}
 
 
-def line_of(module: str, frame: FrameType | None) -> str:
-    """Return `file:line` of a module's innermost frame, "" if it is not on the stack."""
-    while frame is not None:
-        if module_of(frame.f_globals) == module:
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
-
-
-def is_importing(frame: FrameType | None) -> bool:
-    """Tell whether an installed package makes the call while it is imported."""
-    while frame is not None:
-        name = module_of(frame.f_globals)
+def _is_importing(frame: FrameType | None) -> bool:
+    """Return True if an installed package makes the call while it is imported."""
+    for caller, name in _callers(frame):
         top = name.partition(".")[0]
-        if _is_search(top, frame):
+        if _is_search(top, caller):
             return True
-        file = frame.f_globals.get("__file__")
+        file = caller.f_globals.get("__file__")
         if top == "pallasc" or not (is_standard(name) or is_installed(str(file))):
             return False
-        frame = frame.f_back
     return False
-
-
-def record(
-    recorder: Recorder, frame: FrameType, arguments: tuple[Any, ...], options: Options
-) -> None:
-    """Record a call if the user's code caused it."""
-    module = user_module(frame, private=_FOR_THEMSELVES)
-    if module:
-        try:
-            recorder(module, frame, arguments, options)
-        except Exception:  # noqa: BLE001 - path objects of the user's may raise anything
-            record_untracked(module, "queried something that cannot be recorded")
-
-
-def record_untracked(module: str, action: str) -> None:
-    """Record an action of a module that has no digest."""
-    of_module(module).unseen.add(f"{module} {action}")
-
-
-class RecordingFunction:
-    """A function that records its calls.
-
-    An object without `__get__`, as built-in functions are: user code that stores it as a class
-    attribute must not get a method.
-    """
-
-    def __init__(self, plain: Callable[..., Any], recorder: Recorder) -> None:
-        functools.update_wrapper(self, plain)
-        self._plain, self._recorder = plain, recorder
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Call the function; the call is recorded even if it raises."""
-        try:
-            return self._plain(*arguments, **options)
-        finally:
-            record(self._recorder, sys._getframe(1), arguments, options)
-
-
-def record_calls(module: object, name: str, recorder: Recorder) -> None:
-    """Replace a function of a module by one that records its calls, if it exists."""
-    plain = getattr(module, name, None)
-    if plain is None:
-        return
-    recording = RecordingFunction(plain, recorder)
-    setattr(module, name, recording)
-    for functions in _SETS:  # which callers look up to see what it supports
-        if plain in functions:
-            functions.add(recording)

@@ -1,14 +1,13 @@
 """Request keys: what a build looks up in the store for each variant.
 
 A request key is computed from the spec and the toolchain without importing anything, so a hit does
-not load JAX. What many variants share is computed once per build: the toolchain's key, a target's
-figures, the digests of data files, the folders of an entry point.
+not load JAX. What many variants share is computed once per build: the toolchain's key, and all
+fields of a kernel except its arguments.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +17,6 @@ from pallasc.compiler.toolchain.setup import Context, declared_fields
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.canonical import canonical_text, labelled_key
 from pallasc.specs.entries import Entry, parse_entry
-from pallasc.specs.gpus import Target
 from pallasc.specs.spec import Variant, plain_args
 
 MANIFEST_SCHEMA = 4
@@ -51,8 +49,8 @@ class Requests:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._toolchain = labelled_key(_toolchain_fields(context))
-        self._data: dict[tuple[str, tuple[str, ...]], Mapping[str, str]] = {}
-        self._places: dict[tuple[str, tuple[str, ...]], Place] = {}
+        self._shared: dict[tuple[object, ...], dict[str, str]] = {}
+        self._places: dict[tuple[str, ...], Place] = {}
 
     def of(self, variant: Variant) -> Request:
         """Return the request of a variant.
@@ -60,18 +58,19 @@ class Requests:
         Raises:
             ToolError: a declared data file cannot be read.
         """
-        declared = (variant.base_dir, variant.files)
-        if declared not in self._data:
-            self._data[declared] = data_digests(variant, self._context.digests)
-        fields = _variant_fields(variant, self._data[declared])
-        key = labelled_key({**fields, "toolchain": self._toolchain})
-        return Request(key, self._place(variant))
-
-    def _place(self, variant: Variant) -> Place:
-        entries = (variant.base_dir, tuple(_names_of_entries(variant)))
+        kernel = (
+            variant.entry, variant.base_dir, variant.files, variant.env, variant.mesh,
+            variant.target,
+        )  # fmt: skip
+        shared = self._shared.get(kernel)
+        if shared is None:
+            fields = _shared_fields(variant, self._context.digests)
+            shared = self._shared[kernel] = {**fields, "toolchain": self._toolchain}
+        entries = (variant.base_dir, *_names_of_entries(variant))
         if entries not in self._places:
             self._places[entries] = place_of(variant)
-        return self._places[entries]
+        key = labelled_key({**shared, **_own_fields(variant)})
+        return Request(key, self._places[entries])
 
 
 def request_key(variant: Variant, context: Context) -> str:
@@ -89,8 +88,8 @@ def request_fields(variant: Variant, context: Context) -> dict[str, str]:
     Raises:
         ToolError: a declared data file cannot be read.
     """
-    data = data_digests(variant, context.digests)
-    return _variant_fields(variant, data) | _toolchain_fields(context)
+    shared = _shared_fields(variant, context.digests)
+    return _own_fields(variant) | shared | _toolchain_fields(context)
 
 
 def data_digests(variant: Variant, digests: FileDigests) -> dict[str, str]:
@@ -117,36 +116,28 @@ def named_entries(variant: Variant) -> list[Entry]:
     return [parse_entry(entry) for entry in _names_of_entries(variant)]
 
 
-def _variant_fields(variant: Variant, data: Mapping[str, str]) -> dict[str, str]:
+def _own_fields(variant: Variant) -> dict[str, str]:
+    """Return the fields in which the variants of a kernel differ."""
+    return {
+        "args": canonical_text(plain_args(variant.args)),
+        "static": canonical_text(variant.static),
+    }
+
+
+def _shared_fields(variant: Variant, digests: FileDigests) -> dict[str, str]:
+    """Return the fields that the variants of a kernel share on a target."""
+    data = data_digests(variant, digests)
     return {
         "manifest": str(MANIFEST_SCHEMA),
-        "args": canonical_text(plain_args(variant.args)),
-        "entry": _shared_text(variant.entry),
-        "files": _shared_text(tuple(sorted(variant.files))),
-        "static": canonical_text(variant.static),
-        "target": _figures(variant.target),
-        "architecture": _facts(variant.target),
+        "entry": canonical_text(variant.entry),
+        "files": canonical_text(sorted(variant.files)),
+        "target": canonical_text(variant.target.figures()),
+        "architecture": canonical_text(variant.target.facts()),
         "target name": variant.target.name,
         **({"mesh": canonical_text(variant.mesh)} if variant.mesh else {}),
         **{f"data {name}": value for name, value in data.items()},
         **(declared_fields(variant.env) if variant.env else {}),
     }
-
-
-@lru_cache(maxsize=256)
-def _shared_text(value: str | tuple[str, ...]) -> str:
-    """Return a value as JSON; cached, since all variants of a kernel share it."""
-    return canonical_text(value)
-
-
-@lru_cache(maxsize=256)
-def _figures(target: Target) -> str:
-    return canonical_text(target.figures())
-
-
-@lru_cache(maxsize=256)
-def _facts(target: Target) -> str:
-    return canonical_text(target.facts())
 
 
 def _toolchain_fields(context: Context) -> dict[str, str]:
@@ -170,5 +161,4 @@ def _entries_in(value: object) -> Iterator[str]:
             yield from _entries_in(item)
     elif isinstance(value, Mapping):
         yield from (value[key] for key in ("$call", "$ref") if key in value)
-        for item in value.values():
-            yield from _entries_in(item)
+        yield from _entries_in([*value.values()])

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 
-from pallasc.cache import format
+from pallasc.cache.format import MANIFESTS
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs.lookup import Lookup
-from pallasc.compiler.inputs.manifest import fields_in, short_fields
+from pallasc.compiler.inputs.manifest import short_fields
 from pallasc.compiler.inputs.request import request_fields
 from pallasc.compiler.toolchain.identity import TOOL, components_in
 from pallasc.compiler.toolchain.setup import Context
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.budgets import check_budget
-from pallasc.specs.lock import VARIABLE
-from pallasc.specs.lock import differences as lock_differences
+from pallasc.specs.lock import VARIABLE, differences
 from pallasc.specs.spec import Variant
 
 
@@ -75,24 +75,23 @@ def explain_variants(
         versions: returns the versions of the toolchain's parts; called only if they matter.
     """
     lookup = Lookup(context, store)
-    manifests: list[Manifest] | None = None
+    stored: list[Manifest] | None = None
     result = []
     for variant in variants:
         request = lookup.requests.of(variant)
-        key = request.key
-        cached = lookup.find(request)
-        if cached.artifact is not None:
-            result.append(_hit(variant, key, cached.artifact))
-            continue
-        if not cached.is_new:
-            sources = tuple(clause for change in cached.changes for clause in change.sentences())
+        found = lookup.find(request)
+        if found.artifact is not None:
+            result.append(_hit(variant, request.key, found.artifact))
+        elif not found.is_new:
+            sources = tuple(change.sentence for change in found.changes)
             result.append(
-                Explanation(variant.id, False, cached.reason, key, variant.id, (), sources)
+                Explanation(variant.id, False, found.reason, request.key, variant.id, (), sources)
             )
-            continue
-        if manifests is None:
-            manifests = all_manifests(store)
-        result.append(_compare(variant, key, context, versions, manifests))
+        else:
+            if stored is None:
+                manifests = map(store.get_manifest, store.names(MANIFESTS))
+                stored = [each for each in manifests if each is not None and each.request]
+            result.append(_compare(variant, request.key, context, versions, stored))
     return result
 
 
@@ -104,32 +103,25 @@ def _hit(variant: Variant, key: str, artifact: Artifact) -> Explanation:
     return Explanation(variant.id, True, reason, key, variant.id, over_budget=over.message)
 
 
-def all_manifests(store: Store) -> list[Manifest]:
-    """Return the manifests of compilations in the store."""
-    manifests = map(store.get_manifest, store.names(format.MANIFESTS))
-    return [manifest for manifest in manifests if manifest is not None and manifest.request]
-
-
 def _compare(
     variant: Variant,
     key: str,
     context: Context,
     versions: Callable[[], Mapping[str, str]],
-    manifests: list[Manifest],
+    stored: list[Manifest],
 ) -> Explanation:
     """Compare a request with the most similar one of the same kernel."""
-    fields = short_fields(request_fields(variant, context))
-    same = [manifest for manifest in manifests if manifest.name == variant.name]
+    now = short_fields(request_fields(variant, context))
+    same = [(m, _fields(m)) for m in stored if m.name == variant.name]
     if not same:
         return Explanation(variant.id, False, "no kernel with this name has been compiled yet", key)
-    nearest = min(
-        same,
-        key=lambda m: (len(differences(fields_in(m.request), fields)), m.variant != variant.id),
+    nearest, before = min(
+        same, key=lambda each: (len(_differences(each[1], now)), each[0].variant != variant.id)
     )
-    differing = tuple(differences(fields_in(nearest.request), fields))
+    differing = tuple(_differences(before, now))
     name = nearest.variant or variant.name
-    before = components_in(fields_in(nearest.request), nearest.versions)
-    clauses = tuple(lock_differences(before, context.components(versions())))
+    components = components_in(before, nearest.versions)
+    clauses = tuple(differences(components, context.components(versions())))
     labels = [d.label for d in differing if not d.label.startswith((TOOL, VARIABLE))]
     is_own = name == variant.id  # which its own explanation need not name
     reasons = []
@@ -143,7 +135,16 @@ def _compare(
     return Explanation(variant.id, False, reason, key, name, differing, toolchain=clauses)
 
 
-def differences(stored: Mapping[str, str], now: Mapping[str, str]) -> list[Difference]:
+def _fields(manifest: Manifest) -> dict[str, str]:
+    """Return the labelled fields of a manifest's request key, {} if they are damaged."""
+    try:
+        fields = json.loads(manifest.request)
+    except ValueError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _differences(stored: Mapping[str, str], now: Mapping[str, str]) -> list[Difference]:
     """Return the fields whose values differ, sorted by label."""
     return [
         Difference(label, stored.get(label), now.get(label))

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pallasc.compiler.inputs.isolation import enter, expose_variables
+from pallasc.compiler.inputs.recorders import enter, expose_variables
 from pallasc.compiler.lowering.diagnose import frames, user_place
 from pallasc.compiler.lowering.entry import (
     abstract,

@@ -166,7 +166,7 @@ def _prepare(requests: int, answers: int, folder: str, data_bytes: int) -> None:
 
 
 def _isolate(folder: str, program: str) -> None:
-    from pallasc.compiler.inputs.isolation import isolate_process
+    from pallasc.compiler.inputs.recorders import isolate_process
     from pallasc.specs.variables import PLACES, SYSTEM_PATH
 
     isolate_process(folder, program, hidden=PLACES, path=SYSTEM_PATH)

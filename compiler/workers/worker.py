@@ -24,13 +24,19 @@ from pallasc.cache.manifests import About, set_name
 from pallasc.cache.signing import Trust
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs import imports, reads
-from pallasc.compiler.inputs.isolation import enter, expose_variables
+from pallasc.compiler.inputs import recorders
 from pallasc.compiler.inputs.lookup import stored_artifact
-from pallasc.compiler.inputs.manifest import Sources, fields_text, make_manifest
+from pallasc.compiler.inputs.manifest import (
+    Sources,
+    closure,
+    fields_text,
+    find_sources,
+    make_manifest,
+    missed_by,
+)
 from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, SharedState, read_flags
-from pallasc.compiler.inputs.reads import missed_so_far, name_of
 from pallasc.compiler.inputs.request import data_digests, named_entries, place_of
+from pallasc.compiler.inputs.sources import FILE, name_of
 from pallasc.compiler.lowering.compile import Tools, action_fields, compile_job, lower_job
 from pallasc.compiler.lowering.entry import array_arguments, import_function, static_arguments
 from pallasc.compiler.lowering.kernel_output import pack, printed_text
@@ -75,8 +81,7 @@ from pallasc.specs.spec import Variant
 def main(arguments: list[str], channel: Channel) -> int:
     """Serve requests until there are no more."""
     hide_nvjitlink()
-    imports.record_imports()
-    imports.read_sources_afresh()
+    recorders.record_imports()
     sessions: list[Session] = []
 
     def introduce(request: Introduction) -> None:
@@ -112,11 +117,10 @@ def _collect(request: Collect) -> Reply:
     note_task()
     file = Path(request.path).resolve()
     folder, name = str(file.parent), module_name(request.path)
-    if any(variable.endswith("_FLAGS") for variable in os.environ):
-        read_flags()
-    expose_variables(request.env)
+    read_flags(os.environ)
+    recorders.expose_variables(request.env)
     if file.is_file():
-        enter(folder)
+        recorders.enter(folder)
     listener = Listener()
     with listener.listening(folder, outputs=(1, 2)):
         try:
@@ -126,10 +130,10 @@ def _collect(request: Collect) -> Reply:
         diagnostics = listener.diagnostics()
     for table in dict.fromkeys(spec.table for spec in specs if spec.table):
         # pallasc itself has read it for the file.
-        reads.of_module(name).look(reads.FILE, str(Path(folder, table)))
+        recorders.record_of(name).look(FILE, str(Path(folder, table)))
     read = None
     try:
-        read = imports.sources(imports.closure([name]), folder, by_path={name: file.name})
+        read = find_sources([name], folder, entry_files=[file.name])
         uncached = why_uncached(read)
     except Exception as error:  # noqa: BLE001 - what the user's code did must not fail it here
         uncached = why_unknown_reads(error)
@@ -205,7 +209,7 @@ class Session:
         # Stored digests of files are signed, too, and only the parent can check them.
         self.digests = FileDigests(None if introduction.signing else self.store.root)
         _user_context()(0)  # JAX's state differs from the first call on
-        self.before, self.shared = ProcessSnapshot.now(), SharedState()
+        self.before, self.shared = ProcessSnapshot(), SharedState()
         self.listener = Listener()
         self._traced = 0
         if introduction.rehearsal is not None:
@@ -225,7 +229,7 @@ class Session:
         """Make the artifact of a variant, or say why it cannot be compiled."""
         variant, self.store.not_stored = request.variant, ""
         with self._tracing(request.env), self.listener.listening(variant.base_dir):
-            earlier = missed_so_far()
+            earlier = recorders.missed_so_far()
             try:
                 return self._compiled(request)
             except PallascError as error:
@@ -344,7 +348,7 @@ class Session:
 
     def _diagnostics(self, variant: Variant) -> tuple[Diagnostic, ...]:
         """Return the diagnostics of a variant and of the modules that it reaches."""
-        return self.listener.diagnostics(imports.closure(_entry_modules(variant)))
+        return self.listener.diagnostics(closure(_entry_modules(variant)))
 
     def _remember(
         self, made: Compiled, request: Compile, read: Sources, fields: Mapping[str, str]
@@ -400,17 +404,12 @@ def _job(variant: Variant) -> Job:
 
 def entry_sources(variant: Variant, entries: Sequence[Entry]) -> Sources:
     """Return the sources that the modules of entry points of a variant reach."""
-    read = imports.sources(
-        imports.closure(_modules(entries)),
+    return find_sources(
+        _modules(entries),
         variant.base_dir,
         folders=place_of(variant).folders,
-        by_path={module_name(e.source): e.source for e in entries if e.is_file},
+        entry_files=[entry.source for entry in entries if entry.is_file],
     )
-    # Two files of one name in two folders share a module name.
-    read.files.update(
-        (f"file:{e.source}", Path(variant.base_dir) / e.source) for e in entries if e.is_file
-    )
-    return read
 
 
 def _entry_modules(variant: Variant) -> list[str]:
@@ -423,9 +422,9 @@ def _modules(entries: Sequence[Entry]) -> list[str]:
 
 
 def missed_of(entries: Sequence[str], base_dir: str, earlier: Iterable[str]) -> dict[str, str]:
-    """Return `imports.missed_by`; {} if the user's code makes it fail."""
+    """Return `missed_by`; {} if the user's code makes it fail."""
     try:
-        return imports.missed_by(entries, base_dir, earlier)
+        return missed_by(entries, base_dir, earlier)
     except Exception:  # noqa: BLE001 - the error of the compilation itself is what counts
         return {}
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.inputs.imports import Sources
+from pallasc.compiler.inputs.manifest import Sources
 from pallasc.compiler.toolchain import modules
 from pallasc.compiler.toolchain.modules import Place, is_standard, locate_module
 from pallasc.errors import SpecError

@@ -14,7 +14,6 @@ import pytest
 from pallasc.cache import stat_digest
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.store import Store
-from pallasc.compiler.inputs.lookup import CurrentSources, blob_reader
 from pallasc.compiler.inputs.manifest import short_fields
 from pallasc.compiler.inputs.request import (
     Requests,
@@ -22,6 +21,7 @@ from pallasc.compiler.inputs.request import (
     place_of,
     request_fields,
 )
+from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.toolchain.modules import Place
 from pallasc.compiler.toolchain.setup import Context
 from pallasc.specs.loading.yaml_loader import parse_yaml
@@ -246,9 +246,4 @@ def test_a_changed_source_is_named(tmp_path: Path, context: Context) -> None:
     for sentence, manifest in cases.items():
         change = sources.first_change(manifest)
         assert change is not None
-        assert change.sentences() == [sentence]
-
-
-def test_a_lost_blob_is_read_as_nothing() -> None:
-    assert blob_reader({"a": b"1"}.get)("a") == b"1"
-    assert blob_reader({"a": b"1"}.get)("b") == b""
+        assert change.sentence == sentence

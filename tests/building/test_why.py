@@ -103,8 +103,8 @@ def test_a_package_that_a_kernel_imports_is_named_with_both_versions(
     site = tmp_path / "site-packages"
     monkeypatch.setattr("pallasc.compiler.toolchain.modules.site_folders", lambda: (f"{site}/",))
     monkeypatch.setattr(sys, "path", [*sys.path, str(site)])
-    from pallasc.compiler.inputs.lookup import CurrentSources
     from pallasc.compiler.inputs.manifest import Sources, make_manifest
+    from pallasc.compiler.inputs.sources import CurrentSources
     from pallasc.compiler.toolchain.modules import Place
 
     def install(version: str | None, text: str) -> None:
@@ -121,7 +121,7 @@ def test_a_package_that_a_kernel_imports_is_named_with_both_versions(
     sources = CurrentSources(Place(str(tmp_path), (str(tmp_path),)), digests)
     assert sources.first_change(manifest) is None
     install(now, "ONE = 1\n")
-    assert [change.sentences() for change in sources.changes(manifest)] == [[clause]]
+    assert [change.sentence for change in sources.changes(manifest)] == [clause]
 
 
 def test_the_version_of_a_module_is_that_of_its_distribution() -> None:

@@ -23,9 +23,8 @@ import pytest
 import pallasc.errors
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.inputs import request
-from pallasc.compiler.inputs.lookup import CurrentSources
 from pallasc.compiler.inputs.request import place_of, request_key
+from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.lowering.compile import Tools, action_fields
 from pallasc.compiler.lowering.lower import Job, Lowered, Signature
 from pallasc.compiler.toolchain import identity as identities
@@ -230,7 +229,6 @@ class World:
         table = dict(gpus.ARCHITECTURES)
         table[capability] = table.get(capability, table[9, 0])._replace(**values)
         self.patch.setattr(gpus, "ARCHITECTURES", table)
-        self.patch.setattr(request, "_facts", request._facts.__wrapped__)
 
     def replace(self, name: str, old: str, new: str) -> None:
         """Replace a text that must be in a file."""
@@ -277,7 +275,7 @@ class World:
             answers = Answers(
                 request_key(variant, context),
                 labelled_key(self.action_fields(variant, context)),
-                tuple(sentence for change in changes for sentence in change.sentences()),
+                tuple(change.sentence for change in changes),
             )
         modules.site_folders.cache_clear()
         return answers

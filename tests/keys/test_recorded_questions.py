@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.compiler.inputs.reads import digest_of
 from pallasc.compiler.inputs.recorders import RecordingFunction, absolute
+from pallasc.compiler.inputs.sources import digest_of
 from pallasc.errors import ToolError
 
 NOTES = "HERE / 'notes.txt'"

@@ -16,9 +16,8 @@ from typing import Any
 
 import jax.experimental.pallas.mosaic_gpu
 
-from pallasc.compiler.inputs import imports
-from pallasc.compiler.inputs.isolation import isolate_process
 from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, SharedState
+from pallasc.compiler.inputs.recorders import isolate_process, record_imports
 from pallasc.compiler.lowering.entry import import_function
 
 HEADER = "import os, sys\nimport jax\nimport jax.numpy as jnp\nimport numpy as np\nimport helper\n"
@@ -49,11 +48,10 @@ def main(folder: str) -> None:
         Path(folder, f"a_{name}.py").write_text(f"{HEADER}{imported}\ndef run():\n    {body}\n")
         Path(folder, f"z_{name}.py").write_text(f"{HEADER}def run():\n    return {read}\n")
     isolate_process(os.path.join(folder, "own"), "pallasc", hidden=(), path=os.environ["PATH"])
-    imports.record_imports()
-    imports.read_sources_afresh()
+    record_imports()
 
     def run(name: str, *, leaks: bool, cleans: bool) -> Any:
-        before, shared = ProcessSnapshot.now(), SharedState() if cleans else None  # a fork differs
+        before, shared = ProcessSnapshot(), SharedState() if cleans else None  # a fork differs
         if leaks:
             with before.working_in(folder):
                 import_function(f"a_{name}.py:run", folder)()

@@ -14,7 +14,7 @@ import tempfile
 
 from msgspec import structs
 
-from pallasc.compiler.inputs import imports, isolation
+from pallasc.compiler.inputs import recorders
 from pallasc.compiler.toolchain import modules
 from pallasc.specs.variables import PLACES, SYSTEM_PATH
 
@@ -23,10 +23,9 @@ site.USER_SITE = fake_site
 sys.path.insert(0, fake_site)
 declared = json.loads(given)
 scratch = tempfile.TemporaryDirectory()
-isolation.isolate_process(scratch.name, "trace", hidden=PLACES, path=SYSTEM_PATH)
+recorders.isolate_process(scratch.name, "trace", hidden=PLACES, path=SYSTEM_PATH)
 modules.site_folders.cache_clear()
-imports.record_imports()
-imports.read_sources_afresh()
+recorders.record_imports()
 
 from pallasc.cache.stat_digest import FileDigests  # noqa: E402
 from pallasc.compiler.inputs.manifest import make_manifest  # noqa: E402
@@ -37,10 +36,10 @@ from pallasc.specs.loading.yaml_loader import load_yaml  # noqa: E402
 
 found = {}
 variants = expand(load_yaml(spec))
-isolation.expose_variables(
+recorders.expose_variables(
     {name: declared.get(name) for variant in variants for name in variant.env}
 )
-isolation.enter(os.path.dirname(spec))
+recorders.enter(os.path.dirname(spec))
 for variant in variants:
     job = _job(variant)
     job.function(**dict.fromkeys(variant.args, 3.0), **job.static)

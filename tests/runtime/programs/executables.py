@@ -64,7 +64,7 @@ def keep(own: Path, record: dict[str, Any], blobs: dict[str, bytes], executable:
 def main() -> None:
     """Compile what standard input lists."""
     folder, ptxas = Path(sys.argv[1]), Path(sys.argv[2])
-    before = ProcessSnapshot.now()
+    before = ProcessSnapshot()
     for data in json.load(sys.stdin):
         variant = variant_from_json(data)
         own = place(folder, variant)

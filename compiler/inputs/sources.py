@@ -1,0 +1,251 @@
+"""Sources as manifests list them: the labels of files that kernels read, and what has changed.
+
+Labels, each with its value in `opened` of a manifest; null if it does not exist:
+
+* `file:<path>`: a file that was read; digest of its contents
+* `folder:<path>`: a folder that was listed; digest of the names in it
+* `is:<path>`: a path that was tested; whether it is a file, a folder or something else
+* `link:<path>`: a link that was read; digest of its target, or the kind of what is there instead
+* `site:<path>`: a path below the folder of installed packages, with a trailing slash for a listing;
+  for the other two kinds, `is:site:<path>` and `link:site:<path>`
+
+Paths below the spec's folder are relative to it. Links in them are not resolved, so that a link
+which is changed is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from pallasc.cache.manifests import Manifest
+from pallasc.cache.stat_digest import FileDigests
+from pallasc.compiler.toolchain.identity import located_digest
+from pallasc.compiler.toolchain.modules import Place, site_folders
+from pallasc.errors import PallascError
+
+FILE, FOLDER, IS, LINK, INSTALLED = "file:", "folder:", "is:", "link:", "site:"
+_CHANGED = {
+    LINK: "no longer links to the same place",
+    IS: "was tested for and has been created, removed or replaced",
+}
+
+_SHADOWED = "different modules of Python are shadowed by files of the same name"
+
+
+class SourceChange(NamedTuple):
+    """A source that differs from what a manifest recorded.
+
+    Attributes:
+        sentence: the change in words.
+        label: label in `files` of the manifest; "" for sources that other fields list.
+    """
+
+    sentence: str
+    label: str = ""
+
+
+class CurrentSources(NamedTuple):
+    """The current state of the sources that manifests list.
+
+    Attributes:
+        place: folders in which files and modules are searched for.
+        digests: computes digests of files.
+        unchecked: if not None, missing packages do not count as changed, and their names are added
+            here.
+    """
+
+    place: Place
+    digests: FileDigests
+    unchecked: set[str] | None = None
+
+    def first_change(self, manifest: Manifest) -> SourceChange | None:
+        """Return the first source that has changed, None if none has."""
+        return next(self.changes(manifest), None)
+
+    def changes(self, manifest: Manifest) -> Iterator[SourceChange]:
+        """Yield each source that has changed."""
+        try:
+            found = self.place.find(manifest)
+            yield from self._files(manifest, found.files)
+            yield from self._packages(manifest, found.packages)
+            yield from self._opened(manifest)
+            for name in found.importable:
+                yield SourceChange(f"{name} was missing and can be imported now")
+            if manifest.hidden != found.hidden:
+                yield SourceChange(_SHADOWED)
+        except (OSError, ValueError) as error:  # a name that no file or package can have
+            yield SourceChange(f"a source listed in its manifest cannot be read: {error}")
+
+    def _files(
+        self, manifest: Manifest, found: Mapping[str, Path | None]
+    ) -> Iterator[SourceChange]:
+        for label, path in found.items():
+            now = None if path is None else digest_of(FILE, path, self.digests.digest)
+            if now != manifest.files[label]:
+                sentence = _file_sentence(label, path if now else None, self.place.base_dir)
+                yield SourceChange(sentence, label)
+
+    def _packages(
+        self, manifest: Manifest, found: Mapping[str, Path | None]
+    ) -> Iterator[SourceChange]:
+        differing: dict[str, str | None] = {}
+        for name, path in found.items():
+            now = None if path is None else located_digest(path, self.digests.digest)
+            if now is None and self.unchecked is not None:
+                self.unchecked.add(name)
+            elif now != manifest.packages[name]:
+                differing[name] = now
+        if differing:
+            yield from map(SourceChange, _package_sentences(manifest, differing))
+
+    def _opened(self, manifest: Manifest) -> Iterator[SourceChange]:
+        for label, recorded in sorted(manifest.opened.items()):
+            now = digest_of(label, path_of(label, self.place.base_dir), self.digests.digest)
+            package = package_in(label)
+            if self.unchecked is not None and now is None and recorded is not None and package:
+                self.unchecked.add(package)
+            elif now != recorded:
+                changed = _CHANGED.get(_kind(label), "was read and has changed")
+                yield SourceChange(f"{name_of(label)} {changed}")
+
+
+def _file_sentence(label: str, path: Path | None, base_dir: str) -> str:
+    """Name a source: `helper (lib/helper.py) has changed`, `kernel.py is gone`."""
+    kind, _, name = label.partition(":")
+    if path is None:
+        return f"{name} is gone"
+    if kind != "file":
+        inside = path.relative_to(base_dir) if path.is_relative_to(base_dir) else path
+        name = f"{name} ({inside})"
+    return f"{name} has changed"
+
+
+def _package_sentences(manifest: Manifest, now: Mapping[str, str | None]) -> list[str]:
+    """Name each package with both versions."""
+    from pallasc.compiler.toolchain.identity import package_components
+    from pallasc.compiler.toolchain.toolchain import version_of
+    from pallasc.specs.lock import differences
+
+    before = {name: manifest.packages.get(name) for name in now}
+    versions = {name: version_of(name) for name, digest in now.items() if digest}
+    return differences(
+        package_components(before, manifest.package_versions), package_components(now, versions)
+    )
+
+
+# ---- values of labels
+
+
+def digest_of(label: str, path: Path, digest: Callable[[Path], str]) -> str | None:
+    """Return the value of a label in a manifest.
+
+    Args:
+        label: a label from `label_of`.
+        path: its path, from `path_of`.
+        digest: returns the digest of a file's contents, or raises a `PallascError`.
+    """
+    kind = _kind(label)
+    if kind in (IS, LINK):
+        return state(kind, str(path))
+    if kind == FOLDER or label.endswith(os.sep):
+        return state(FOLDER, str(path))
+    try:
+        return digest(path)
+    except PallascError:
+        return state(IS, str(path))  # a folder, or an unreadable file
+
+
+def state(kind: str, path: str) -> str | None:
+    """Return a cheap description of a path, None if it does not exist."""
+    if kind == FOLDER:
+        return listing_digest(Path(path))
+    try:
+        if kind == LINK and os.path.islink(path):
+            return f"link to {_sha256(os.readlink(path))}"
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return None
+    if stat.S_ISREG(mode):
+        return "file"
+    return "folder" if stat.S_ISDIR(mode) else "other"
+
+
+def listing_digest(folder: Path) -> str | None:
+    """Return the digest of the names in a folder except bytecode; None if it does not exist."""
+    try:
+        names = sorted(os.listdir(folder))
+    except (OSError, ValueError):
+        return None
+    # Importing a module next to it writes bytecode.
+    sources = [name for name in names if name != "__pycache__" and not name.endswith(".pyc")]
+    return _sha256("\0".join(sources))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(os.fsencode(text)).hexdigest()
+
+
+# ---- labels of paths
+
+
+def _kind(label: str) -> str:
+    return f"{label.partition(':')[0]}:"
+
+
+def name_of(label: str) -> str:
+    """Return the path in a label, for messages."""
+    return label.partition(":")[2].removeprefix(INSTALLED)
+
+
+def package_in(label: str) -> str:
+    """Return the installed package that a label is in, "" for other paths."""
+    place = label.removeprefix(IS).removeprefix(LINK)
+    return place.removeprefix(INSTALLED).partition(os.sep)[0] if place.startswith(INSTALLED) else ""
+
+
+def label_of(kind: str, path: str, base_dir: str) -> str:
+    """Return a label that stays valid when the spec's folder, or Python's, is moved."""
+    for folder in site_folders():
+        if path.startswith(folder):
+            place = f"{INSTALLED}{path.removeprefix(folder)}"
+            if kind in (IS, LINK):
+                return f"{kind}{place}"
+            return f"{place}{os.sep}" if kind == FOLDER else place
+    return f"{kind}{_relative(path, base_dir)}"
+
+
+def _relative(path: str, base_dir: str) -> str:
+    """Return a path relative to the spec's folder if it is inside, links kept."""
+    real = os.path.realpath(base_dir)
+    base = next((base for base in (base_dir, real) if _holds(base, path)), "")
+    if not base and _holds(real, os.path.realpath(path)):  # reached through another link
+        parents = [path, *map(str, Path(path).parents)]
+        base = next((p for p in reversed(parents) if os.path.realpath(p) == real), "")
+    if not base:
+        return path
+    inside = os.path.relpath(path, base)
+    return os.path.join(os.curdir, inside) if inside.startswith(INSTALLED) else inside
+
+
+def _holds(folder: str, path: str) -> bool:
+    return path == folder or path.startswith(os.path.join(folder, ""))
+
+
+def contains_inputs(path: str, base_dir: str) -> bool:
+    """Return True if a path contains the spec's folder or a folder of installed packages."""
+    return any(_holds(path, place) for place in (base_dir, *site_folders()))
+
+
+def path_of(label: str, base_dir: str) -> Path:
+    """Return the current path of a label; it need not exist."""
+    place = label.removeprefix(IS).removeprefix(LINK)
+    if not place.startswith(INSTALLED):
+        return Path(base_dir) / label.partition(":")[2]
+    name = place.removeprefix(INSTALLED)
+    places = [Path(folder) / name for folder in site_folders()]
+    return next((place for place in places if os.path.lexists(place)), places[0])
