@@ -79,6 +79,7 @@ class Translation:
     output_buffers: list[int]
     steps: list[Step] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
+    mosaic: list[MosaicKernel] = field(default_factory=list)
     profiles: list[Profile] = field(default_factory=list)
 
 
@@ -294,6 +295,7 @@ class _Translator:
         """Return the kernel of a call, which is read once for all rounds of a loop."""
         if state not in self._mosaics:
             self._mosaics[state] = read_mosaic_kernel(state, buffers=buffers, ranks=self.ranks)
+            self.result.mosaic.append(self._mosaics[state])
         return self._mosaics[state]
 
     def _aligned(
