@@ -14,7 +14,7 @@ compiler or that a spec declares. Every variable belongs to one of these groups:
   sets, from which a kernel may be unrolled; the locale and UTF-8 mode say how a table is decoded;
   threads of BLAS decide the order of sums in constants; `PATH` begins with the assembler's folder.
 * **places**: where modules and libraries lie (`PYTHONPATH` and its like, `LD_LIBRARY_PATH`). The
-  process has them, and kernels do not see them (`isolation`); the contents count.
+  process has them, and kernels do not see them (`recorders`); the contents count.
 * **declared**: a spec lists it under `env`, or the project's `pyproject.toml` does. Its value is in
   the request key of the kernels that declare it.
 * **withheld**: everything else. Kernels see none. Where one asks for such a variable and it is set,
@@ -121,7 +121,7 @@ def compiling_environment(base: Mapping[str, str], tools: Path) -> dict[str, str
 def settled(base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment that a worker is started with in place of `base`.
 
-    `HOME` is there for Python to find the user's own packages; `isolation` replaces both.
+    `HOME` is there for Python to find the user's own packages; `recorders` replaces both.
     """
     kept = {
         name: value

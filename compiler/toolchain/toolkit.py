@@ -93,7 +93,7 @@ def find_nvjitlink(cuda: int, root: Path) -> Path | None:
 def _library_path() -> str:
     """Return `LD_LIBRARY_PATH` as the loader read it when this process began.
 
-    Workers hide the variable from `os.environ` (`isolation`), and the loader ignores later changes.
+    Workers hide the variable from `os.environ` (`recorders`), and the loader ignores later changes.
     """
     with contextlib.suppress(OSError):
         for entry in Path("/proc/self/environ").read_bytes().split(b"\0"):
