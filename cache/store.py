@@ -113,7 +113,7 @@ class StoredArtifact(Struct, eq=False):
     @property
     def artifact_digest(self) -> str:
         """SHA-256 of `artifact` as canonical JSON."""
-        return format.artifact_digest(self._data, self.record)
+        return format.artifact_digest(self._data)
 
     @property
     def artifact(self) -> dict[str, object]:

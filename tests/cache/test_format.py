@@ -118,12 +118,11 @@ def test_only_64_lower_case_hexadecimal_digits_are_a_name(name: Any) -> None:
         format.check_name(name)
 
 
-@pytest.mark.parametrize("artifact", [{}, {"b": [1, {"c": "\u00e4"}], "a": None}])
+@pytest.mark.parametrize("artifact", [{}, {"b": [1, {"c": "\u00e4"}], "a": '","blobs":{'}])
 @pytest.mark.parametrize("blobs", [{}, {"x": {"digest": "0" * 64, "size": 7}}])
 def test_the_digest_of_an_artifact_is_that_of_its_canonical_json(
     artifact: dict[str, Any], blobs: dict[str, Any]
 ) -> None:
     key = "1" * 64
     data, _ = format.encode("artifact", key, {"blobs": blobs, "artifact": artifact})
-    body, _ = format.decode("artifact", key, data)
-    assert format.artifact_digest(data, body) == digest(canonical_json(artifact))
+    assert format.artifact_digest(data) == digest(canonical_json(artifact))
