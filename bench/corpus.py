@@ -7,12 +7,11 @@ which is taken down and not run. Then each is compiled for sm_90a by `jax.jit(â€
 the next kernel in the other order. What plain JAX refuses, as some tests want it, and what holds no
 kernel of Mosaic GPU is left out and counted.
 
-pallasc goes first in the process. JAX keeps to the assembler that it found first, so from then on
-plain JAX starts the same one, through the script of `ptxas_reports`: the few milliseconds that this
-script takes are in both times. The other way round pallasc would have XLA compile in a process of
-its own. It does so, too, where the system has a CUDA toolkit of another version or
-libnvJitLink is loaded. That costs, and the figures say whether it happened. To measure without it,
-put the toolkit of NVIDIA's wheel where JAX looks first: start Python with `-X PLACE`, where
+pallasc goes first in the process. JAX keeps the assembler that it found first, so plain JAX starts
+the same one afterwards. Otherwise pallasc would have XLA compile in a separate process. It also
+does so if the system has a CUDA toolkit of another version, or if libnvJitLink is loaded. That
+costs time, and the figures show whether it happened. To measure without it, put the toolkit of
+NVIDIA's wheel where JAX looks first: start Python with `-X PLACE`, where
 `PLACE.runfiles/cuda_nvcc` and `PLACE.runfiles/rules_ml_toolchain++cuda_redist_init_ext+cuda_nvcc`
 are links to it.
 
