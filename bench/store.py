@@ -1,6 +1,6 @@
 """The store: a verified hit, a miss and a durable put of 64 kB, and the care of many records.
 
-Goal: a verified hit takes at most twice as long as reading the same bytes and hashing them with
+Goal: a verified hit takes at most 1.25 times as long as reading the same bytes and hashing them with
 plain Python. Beside it, the caches of JAX, Triton and cuda-core, where they are installed, and
 whether they answer with damaged bytes after a bit flip, a cut, or the loss of everything.
 """
@@ -89,7 +89,7 @@ def _against_plain_python(folder: Path, rounds: int) -> list[Figure]:
         plain_s.append(_time(lambda place=other: read_and_hash(place)))
     ratio = statistics.median(hits_s) / statistics.median(plain_s)
     return [
-        Figure("verified hit / plain read and hash", ratio, goal=2.0),
+        Figure("verified hit / plain read and hash", ratio, goal=1.25),
         *_percentiles("plain read and hash", plain_s),
     ]
 

@@ -1,8 +1,7 @@
 """A build where nothing has changed, against starting Python with click, yaml and sqlite3.
 
-Goals: at most 3 times that for one variant, 10 times for a thousand; ten thousand variants within
-6 times the thousand; a thousand that lie in a pack within 1.05 times the same in files of their
-own. Beside it: the first 24 of the same kernels in one process with JAX's own
+Goals: at most 2.5 times that for one variant, 7 times for a thousand; ten thousand variants within
+5 times the thousand; a thousand in a pack within 1.05 times the same in separate files. Also: the first 24 of the same kernels in one process with JAX's own
 persistent compilation cache, which has all of them from a run before. How many of them JAX could
 take from it is in the name of the figure: without a GPU it cannot load what it finds (it says
 "PjRtCompiler must be constructed with a Client"), and compiles again.
@@ -78,9 +77,9 @@ def _figures(times: dict[str | int, list[float]]) -> list[Figure]:
     seconds = [Figure(f"{name}", statistics.median(found), "s") for name, found in times.items()]
     return [
         *seconds,
-        Figure("1 variant / baseline", ratio(1, "baseline"), goal=3),
-        Figure("1,000 variants / baseline", ratio(1000, "baseline"), goal=10),
-        Figure("10,000 variants / 1,000 variants", ratio(10_000, 1000), goal=6),
+        Figure("1 variant / baseline", ratio(1, "baseline"), goal=2.5),
+        Figure("1,000 variants / baseline", ratio(1000, "baseline"), goal=7),
+        Figure("10,000 variants / 1,000 variants", ratio(10_000, 1000), goal=5),
         Figure("1,000 variants in a pack / in files", ratio(PACKED, 1000), goal=1.05),
     ]
 
