@@ -1,7 +1,7 @@
 """The store: a verified hit, a miss and a durable put of 64 kB, and the care of many records.
 
-Goal: a verified hit takes at most 1.25 times as long as reading the same bytes and hashing them with
-plain Python. Beside it, the caches of JAX, Triton and cuda-core, where they are installed, and
+Goal: a verified hit takes at most 1.25 times as long as reading the same bytes and hashing them
+with plain Python. Also: the caches of JAX, Triton and cuda-core, where they are installed, and
 whether they answer with damaged bytes after a bit flip, a cut, or the loss of everything.
 """
 

@@ -1,10 +1,12 @@
 """A build where nothing has changed, against starting Python with click, yaml and sqlite3.
 
 Goals: at most 2.5 times that for one variant, 7 times for a thousand; ten thousand variants within
-5 times the thousand; a thousand in a pack within 1.05 times the same in separate files. Also: the first 24 of the same kernels in one process with JAX's own
-persistent compilation cache, which has all of them from a run before. How many of them JAX could
-take from it is in the name of the figure: without a GPU it cannot load what it finds (it says
-"PjRtCompiler must be constructed with a Client"), and compiles again.
+5 times the thousand; a thousand in a pack within 1.05 times the same in separate files.
+
+Also: the first 24 of the same kernels in one process with JAX's persistent compilation cache, which
+has all of them from an earlier run. The name of the figure has how many JAX could load: without a
+GPU it cannot load what it finds ("PjRtCompiler must be constructed with a Client"), and compiles
+again.
 
 The stores are filled by `filled_store`: what is compiled is copied under the keys of the others.
 """
