@@ -52,8 +52,6 @@ _NO_LINKS = {
     errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK,
     errno.EXDEV, errno.EINVAL,
 }  # fmt: skip
-# SQLite's integers have a sign; some file systems use all 64 bits of an inode number.
-_LARGEST = 2**63 - 1
 _TOKEN = re.compile(r"([0-9a-z]{7,12})-([0-9]{1,20})-([0-9]{1,20})", re.ASCII)
 _UNKNOWN = "unknown"
 _DEAD_STATES = {"Z", "X", "x"}
@@ -77,7 +75,7 @@ class Content(NamedTuple):
 
 def identity(status: os.stat_result) -> Identity:
     """Return the identity of a file."""
-    return status.st_ino & _LARGEST, min(status.st_mtime_ns, _LARGEST), status.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 # ---- reading and writing
