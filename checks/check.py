@@ -277,7 +277,9 @@ class Checking:
         """Return a result, its races as notes where the level that decides passed."""
         result, from_store = self._results[id(asking), name]
         decided = self._results.get((id(asking), _DECIDES))
-        if decided is None or decided[0].status == "not checked" or decided[0].fails:
+        if not any(map(_is_race, result.findings)) or decided is None:
+            return result, from_store
+        if decided[0].status == "not checked" or decided[0].fails:
             return result, from_store
         from pallasc.checks.findings import status_of
 

@@ -244,6 +244,20 @@ def test_a_copy_that_has_read_may_be_left(name: str, level: str, results: Any) -
     assert (result["status"], result["findings"]) == ("passed", []), result
 
 
+def test_a_bundle_is_checked_without_the_level_that_needs_source(
+    checked: Any, checking: Any
+) -> None:
+    words = ["spec.yaml", "-k", "name=complete", "--keep-ptx", "-o", "one.pallasc"]
+    subprocess.run(
+        [sys.executable, "-P", "-m", "pallasc", "bundle", "create", *words, "--store", "store"],
+        cwd=checked.folder, capture_output=True, check=True,
+    )  # fmt: skip
+    shown = checking.check(checked.folder, "one.pallasc", "--level", "all")
+    assert shown.code == 0, shown.err
+    assert re.search(r"not checked +interpreter .*it needs the source", shown.out + shown.err)
+    assert re.search(r"passed +artifact", shown.out + shown.err)
+
+
 @needs_new
 def test_a_lost_stride_is_found_with_reference_and_interpreter(results: Any) -> None:
     by_level = results["rows"]
