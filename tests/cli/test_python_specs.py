@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 STARTERS = {
-    "msgspec",
     "pallasc.compiler.workers.pool",
     "pallasc.compiler.workers.warden",
     "pallasc.compiler.workers.worker_process",
