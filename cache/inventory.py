@@ -6,7 +6,7 @@ the same inode, time, and size, and an index that is damaged or missing is made 
 
     index = { "facts": { pack SP area SP name: stamp, facts } }   a record of kind `index`
     stamp = inode SP mtime_ns SP bytes          "" in a pack, whose name decides
-    facts = { "blobs": [digest] } | { "action", "about", "lines": bool }
+    facts = { "blobs": [digest] } | { "action", "about", "lines": bool }   empty ones are left out
 
 `pack` is "" for a file in its area.
 """

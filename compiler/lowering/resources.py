@@ -451,7 +451,7 @@ def who_takes_memory(lower: Callable[[], object], message: str) -> str:
     """
     if not _TOO_MUCH.search(message):
         return ""
-    # Whatever fails here must not replace the message.
+    # An error here must not replace the message.
     with contextlib.suppress(Exception):
         with recorded_memory() as recorded, contextlib.suppress(Exception):
             lower()
