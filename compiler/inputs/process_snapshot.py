@@ -186,8 +186,8 @@ class SharedState:
     """The modules that all variants of a process share; the others are loaded again for each.
 
     Shared are the modules of Python, of JAX, and of the packages that were imported before any of
-    the user's code. `reset` compares settings, namespaces, and containers; except in Python's
-    library and numpy also attributes of objects and classes; and parts of JAX's public functions.
+    the user's code. `reset` compares settings, namespaces, containers, and attributes of classes;
+    except in Python's library and numpy also those of objects; and parts of JAX's public functions.
     JAX fills caches while it compiles, which do not count.
 
     Not compared: state inside extension modules, and caches that Python cannot look into, such as
@@ -260,12 +260,10 @@ class SharedState:
                 continue
             elif kind in _CONTAINERS:
                 self._add_container(place, value, _NESTED)
-            elif not goes_deeper:
-                continue
             elif isinstance(value, type):
                 if value.__module__ == name and not value.__flags__ & _IMMUTABLE_CLASS:
                     self._add(_NAMES, place, vars(value))
-            elif kind.__module__.startswith(_WRAPPERS):
+            elif not goes_deeper or kind.__module__.startswith(_WRAPPERS):
                 continue
             elif kind.__dictoffset__ and (has := namespace_of(value)):
                 self._add(_OBJECT, place, has)

@@ -270,22 +270,21 @@ def keep_64_bits() -> Any:
     return module.enable_x64(True)
 
 
-def adapt(*, has_clusters: bool) -> None:
-    """Patch this process's Mosaic to do what later versions do.
-
-    Args:
-        has_clusters: whether the target has clusters of blocks.
-    """
+@contextlib.contextmanager
+def adapted(target: Target) -> Iterator[None]:
+    """Make Mosaic lower as later versions of JAX do, while the context lasts."""
     import jax
 
     series = jax.__version_info__[:2]
-    if series == (0, 10) and not has_clusters:
-        _adapt_before_hopper()
-    if series == (0, 11):
-        _name_dumps_alike()
+    with contextlib.ExitStack() as stack:
+        if series == (0, 10) and "clusters" not in target.features:
+            _adapt_before_hopper(stack)
+        if series == (0, 11):
+            stack.enter_context(_same_dump_names())
+        yield
 
 
-def _adapt_before_hopper() -> None:
+def _adapt_before_hopper(stack: contextlib.ExitStack) -> None:
     """Replace two operations that do not exist before Hopper, in Mosaic of JAX 0.10.
 
     It picks one thread of a block with `elect.sync` and fences barrier initialisation for
@@ -306,15 +305,13 @@ def _adapt_before_hopper() -> None:
         zero = utils.c(0, index.type)
         return arith.cmpi(arith.CmpIPredicate.eq, index, zero)
 
-    gpu.single_thread_predicate = first_thread
-    utils.single_thread_predicate = first_thread
-    mosaic: Any = nvvm
-    mosaic.fence_mbarrier_init = lambda *_, **__: None
+    for module in (gpu, utils):
+        stack.enter_context(patched(module, {"single_thread_predicate": first_thread}))
+    stack.enter_context(patched(nvvm, {"fence_mbarrier_init": lambda *_, **__: None}))
 
 
-@cache
-def _name_dumps_alike() -> None:
-    """Give every module of this process the same name for its dumps, in Mosaic of JAX 0.11.
+def _same_dump_names() -> contextlib.AbstractContextManager[None]:
+    """Give every module the same name for its dumps, in Mosaic of JAX 0.11.
 
     It numbers the kernels of a process and puts the number into each module, as the name of the
     files that it would dump (`get_or_set_dump_options`). The kernel's hash, and with it the key of
@@ -323,8 +320,7 @@ def _name_dumps_alike() -> None:
     from jax.experimental.mosaic.gpu import core
     from jaxlib.mlir import ir
 
-    mosaic: Any = core
-    dialect = mosaic.dialect
+    dialect: Any = vars(core)["dialect"]
     options_of = dialect.get_or_set_dump_options
 
     def dump_options(module: Any) -> Any:
@@ -334,7 +330,7 @@ def _name_dumps_alike() -> None:
                 attributes[_ATTRIBUTE] = ir.StringAttr.get("kernel")
         return options_of(module)
 
-    dialect.get_or_set_dump_options = dump_options
+    return patched(dialect, {"get_or_set_dump_options": dump_options})
 
 
 _TEMPLATE = """\

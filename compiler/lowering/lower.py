@@ -30,7 +30,7 @@ from pallasc.compiler.lowering.entry import (
     takes,
 )
 from pallasc.compiler.lowering.jax_versions import (
-    adapt,
+    adapted,
     devices_for,
     devices_present,
     inferred_architecture,
@@ -110,7 +110,7 @@ def lower(job: Job, *, locations: bool = False) -> Lowered:
         devices = devices_for(job.target, math.prod(size for _, size in job.mesh))
         names, values = _ordered(job)
         callee, sharding = _placed(_callee(job, names), job.mesh, devices)
-        with _settings(devices, job.args, locations):
+        with _settings(devices, job.args, locations), adapted(job.target):
             _claim_architecture(job.target)
             arrays = [abstract(value, sharding) for value in values]
             traced = jax.jit(callee, keep_unused=True).trace(*arrays)
@@ -179,7 +179,6 @@ def _claim_architecture(target: Target) -> None:
             f"this process compiles for {claimed} and cannot compile for {target.arch} as well",
             hint="Mosaic GPU compiles for one architecture per process: pass isolated=True.",
         )
-    adapt(has_clusters="clusters" in target.features)
 
 
 _process_architecture: dict[str, str] = {}

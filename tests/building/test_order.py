@@ -30,6 +30,12 @@ REGISTRY = {}
 def register(function): REGISTRY[function.__name__] = function
 """
 
+FILES = {
+    "helper.py": HELPER, "other.py": "", "package/__init__.py": "", "package/part.py": "",
+    "hidden.py": "SCALE = 2\n", "elsewhere/hidden.py": "SCALE = 9\n",
+}  # fmt: skip
+HEADER = "import os, sys\nimport jax\nimport jax.numpy as jnp\nimport numpy as np\nimport helper\n"
+
 STUB = "import types; stub = types.ModuleType('hidden'); stub.SCALE = 9"
 
 LEAKS = {
@@ -64,10 +70,15 @@ LEAKS = {
     # In Python and numpy.
     "function_of_python": ["import math\nmath.sqrt = lambda x: 9", "",
                            "__import__('math').sqrt(4)"],
+    "class_of_python": ["import fractions\nfractions.Fraction.mine = 9", "",
+                        "hasattr(__import__('fractions').Fraction, 'mine')"],
+    "method_of_python": ["", "import fractions\nfractions.Fraction.limit_denominator = None",
+                         "__import__('fractions').Fraction.limit_denominator is None"],
+    "class_of_numpy": ["np.poly1d.mine = 9", "", "hasattr(np.poly1d, 'mine')"],
     "builtin": ["import builtins\nbuiltins.mine = 9", "",
                 "getattr(__import__('builtins'), 'mine', 2)"],
     "environment": ["os.environ['MINE'] = '9'", "", "os.environ.get('MINE')"],
-    "folder": ["", "os.chdir('/')", "os.getcwd()"],
+    "folder": ["", "os.chdir('/')", "os.path.basename(os.getcwd())"],
     "errors_of_numpy": ["np.seterr(all='raise')", "", "np.geterr()"],
     "printing_of_numpy": ["np.set_printoptions(precision=1)", "", "str(np.array([1 / 3]))"],
     "random_of_numpy": ["np.random.seed(0)", "", "int(np.random.get_state()[1][0]) == 0"],
@@ -126,11 +137,7 @@ LEAKS = {
 def test_nothing_leaks_from_one_variant_into_the_next(
     tmp_path: Path, run_program: Callable[..., Any]
 ) -> None:
-    for name, text in {
-        "helper.py": HELPER, "other.py": "", "package/__init__.py": "", "package/part.py": "",
-        "hidden.py": "SCALE = 2\n", "elsewhere/hidden.py": "SCALE = 9\n",
-        "cases.json": json.dumps(LEAKS), "own/empty": "",
-    }.items():  # fmt: skip
+    for name, text in {**FILES, "cases.json": json.dumps(LEAKS), "own/empty": ""}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     seen = run_program("leaks.py", tmp_path)
@@ -140,54 +147,57 @@ def test_nothing_leaks_from_one_variant_into_the_next(
     assert {n: each for n, each in seen.items() if each[2] not in (None, each[0])} == {}
 
 
-KERNEL = """
-import jax.numpy as jnp
-import helper
-def kernel(scale, x):
+BUILT = (
+    "patched_function", "added_attribute", "class_of_jax", "defaults_of_jax", "context_of_jax",
+    "module_of_jax", "dialect", "class_of_python", "method_of_python", "environment", "folder",
+    "printing_of_numpy", "random", "path", "stub", "value", "nested", "class", "object", "defaults",
+    "cache", "registry",
+)  # fmt: skip
+KERNEL = f"""
+{HEADER}
+import zlib
+
+def run(x):
     from jax.experimental.pallas import mosaic_gpu as plgpu
-    def body(x_ref, o_ref): o_ref[...] = x_ref[...] * scale
+
+    seen = [{", ".join(LEAKS[name][2] for name in BUILT)}]
+    scale = zlib.crc32(repr(seen).encode())
+
+    def body(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * float(scale)
+
     return plgpu.kernel(body, out_type=x)(x)
-def plain(x): return kernel(2.0, x) + jnp.arange(x.shape[0])
-def default(x): return kernel(float(helper.DEFAULTS["scale"]), x)
-def added(x): return kernel(float(getattr(jnp, "mine", 2)), x)
-def late(x):
-    import hidden
-    return kernel(float(hidden.SCALE), x)
 """
-AROUND = {
-    "plain": "import jax.numpy as jnp\nbefore = jnp.arange\njnp.arange = lambda n: before(n) + 1\n",
-    "default": "import helper\nhelper.DEFAULTS['scale'] = 9\n",
-    "added": "import jax.numpy as jnp\njnp.mine = 9\n",
-    "late": "import os, sys\nsys.path.insert(0, os.path.dirname(__file__) + '/elsewhere')\n",
-}
 
 
 def test_artifact_and_manifest_are_the_same_in_any_order(
     make_project: Callable[[], Any], results: Any
 ) -> None:
-    def built(kernels: list[dict[str, Any]], jobs: int) -> dict[str, Any]:
+    def built(names: list[str], jobs: int) -> dict[str, Any]:
         project = make_project()
-        for name, text in {
-            "helper.py": HELPER, "kernel.py": KERNEL,
-            "hidden.py": "SCALE = 2\n", "elsewhere/hidden.py": "SCALE = 9\n",
-            **{f"changes_{n}.py": f"{text}from kernel import {n}\n" for n, text in AROUND.items()},
-        }.items():  # fmt: skip
+        for name, text in {**FILES, "kernel.py": KERNEL}.items():
             project.write(name, text)
-        project.spec(*({"args": {"x": "f32[128]"}, **kernel} for kernel in kernels))
+        for name in BUILT:
+            imported, traced, _ = LEAKS[name]
+            body = "\n    ".join([*traced.splitlines(), "import kernel", "return kernel.run(x)"])
+            project.write(f"{name}.py", f"{HEADER}{imported}\ndef run(x):\n    {body}\n")
+        project.spec(
+            *({"name": n, "entry": f"{n}.py:run", "args": {"x": "f32[128]"}} for n in names)
+        )
         found = results(project.build(jobs=jobs))
+        assert {name: str(result.error) for name, result in found.items() if result.error} == {}
         manifests: Mapping[str, Any] = project.manifests(project.variants())
         return {
             name: (result.artifact.digest, {**manifests[name].to_json(), "about": None})
             for name, result in found.items()
         }
 
-    plain = [{"name": name, "entry": f"kernel.py:{name}"} for name in AROUND]
-    changing = [{"name": f"with_{n}", "entry": f"changes_{n}.py:{n}"} for n in AROUND]
-    alone = built(plain, 1)
-    first = built([*changing, *plain], 1)
-    assert {name: first[name] for name in alone} == alone
-    assert all(first[f"with_{name}"][0] != alone[name][0] for name in alone)
-    assert built([*plain, *changing], 2) == first
+    names = ["kernel", *BUILT]
+    alone = built(["kernel"], 1)["kernel"]
+    first = built([*BUILT, "kernel"], 1)
+    assert first["kernel"] == alone
+    assert [name for name in BUILT if first[name][0] == alone[0]] == []  # each sees its own change
+    assert built(names[::-1], 2) == first
 
 
 def test_a_module_that_cannot_be_executed_twice_gets_a_new_process(project: Any) -> None:
@@ -200,3 +210,24 @@ def test_a_module_that_cannot_be_executed_twice_gets_a_new_process(project: Any)
         *[{"name": "third", "entry": "flag.py:run", "args": {"x": "f32[16, 128]"}}],
     )
     assert [result.error for result in project.build().results] == [None, None, None]
+
+
+def test_variants_of_an_architecture_share_a_process(project: Any) -> None:
+    project.write(
+        "process.py",
+        "import os\n"
+        "def first(x):\n"
+        "    from jax.experimental.pallas import mosaic_gpu as plgpu\n"
+        "    def body(x_ref, o_ref): o_ref[...] = x_ref[...] * float(os.getpid())\n"
+        "    return plgpu.kernel(body, out_type=x)(x)\n"
+        "def second(x): return first(x)\n"
+        "def third(x): return first(x)\n",
+    )
+    names = ("first", "second", "third")
+    project.spec(
+        *({"name": n, "entry": f"process.py:{n}", "args": {"x": "f32[128]"}} for n in names),
+        targets=["sm_80", "sm_90a"],
+    )
+    built = project.build().results
+    assert [result.error for result in built] == [None] * 6
+    assert len({result.artifact.digest for result in built}) == 2
