@@ -108,7 +108,7 @@ def _ready(file: Path) -> bytes:
     the bundle was made here, or by somebody who is trusted here.
     """
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.trust import read_policy
+    from pallasc.specs.bundle.signature import read_policy
 
     try:
         data = file.read_bytes()
@@ -194,8 +194,7 @@ def _check(made: BundleResult, setting: Setting) -> None:
 
 def _signed(data: bytes, environ: Mapping[str, str]) -> bytes:
     """Return a bundle with a signature by the key of the environment, where there is one."""
-    from pallasc.specs.bundle.rearrange import signed
-    from pallasc.specs.bundle.signature import parse_private_key
+    from pallasc.specs.bundle.signature import parse_private_key, signed
 
     name = environ.get(SIGN_KEY)
     if not name:

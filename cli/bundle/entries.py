@@ -29,7 +29,7 @@ def list_bundles(
             entries = selected_entries(bundle, targets=targets, expression=expression)
             for entry in sorted(entries, key=_order):
                 listed.append({"bundle": str(file), **entry_json(bundle, entry)})
-                size = f"{bundle.stored_bytes(entry):,}"
+                size = f"{stored_bytes(bundle, entry):,}"
                 rows.append([entry.id, entry.arch, size, entry.digest[:12], _used_for(entry)])
     if as_json:
         echo(json_text({"variants": listed}))
@@ -38,6 +38,11 @@ def list_bundles(
     if not any(row[-1] for row in rows):  # no kernel is tuned
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     echo(table(columns, rows, right={"BYTES"}))
+
+
+def stored_bytes(bundle: Bundle, entry: Entry) -> int:
+    """Return the bytes that an entry's blobs take in the file, bases not counted."""
+    return sum(row.extent.size for row in bundle.rows(entry))
 
 
 def _used_for(entry: Entry) -> str:
@@ -73,7 +78,7 @@ def entry_json(bundle: Bundle, entry: Entry) -> dict[str, object]:
         "outputs": [str(array) for array in entry.outputs],
         "minimum_driver": dict(entry.minimum_driver),
         "digest": entry.digest,
-        "bytes": bundle.stored_bytes(entry),
+        "bytes": stored_bytes(bundle, entry),
         "vmap": entry.vmap,
         "tune": None if entry.tuning is None else entry.tuning.to_json(),
     }

@@ -17,8 +17,7 @@ from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
-    from pallasc.specs.bundle.manifest import Entry
-    from pallasc.specs.bundle.provenance import Provenance
+    from pallasc.specs.bundle.manifest import Entry, Provenance
 
 _MOST_LISTED = 8
 
@@ -79,8 +78,8 @@ def find_entry(bundle: Bundle, name: str) -> Entry:
     Raises:
         SpecError: there is none, or there are several.
     """
+    from pallasc.cli.bundle.options import select_entries
     from pallasc.errors import SpecError
-    from pallasc.specs.bundle.rearrange import select_entries
 
     entries = list(bundle.entries())
     # An id is exact; a name or an expression may match several.
@@ -179,8 +178,8 @@ def _variant_json(bundle: Bundle, entry: Entry) -> dict[str, object]:
         "variant": entry_json(bundle, entry),
         "record": dict(bundle.record(entry)),
         "shipped": {
-            key: None if place is None else {"digest": place[0], "bytes": place[1]}
-            for key, place in bundle.shipped(entry).items()
+            key: None if row is None else {"digest": row.digest.hex(), "bytes": row.size}
+            for key, row in bundle.shipped(entry).items()
         },
     }
 
@@ -196,13 +195,12 @@ def _variant_text(bundle: Bundle, entry: Entry) -> Iterator[str]:
     yield "plan"
     yield from (f"  {line}" for line in plan_text(artifact.plan).splitlines())
     yield "blobs"
-    for key, place in bundle.shipped(entry).items():
-        if place is None:
+    for key, row in bundle.shipped(entry).items():
+        if row is None:
             yield f"  {key}  left out"
-        elif place[0] == key:
-            yield f"  {key}  {place[1]} bytes"
         else:
-            yield f"  {key}  as {place[0]}, {place[1]} bytes"
+            name = row.digest.hex()
+            yield f"  {key}  {'' if name == key else f'as {name}, '}{row.size} bytes"
 
 
 def _tuning_text(entry: Entry) -> Iterator[str]:

@@ -19,8 +19,8 @@ from pallasc.specs.bundle.compress import DEFAULT_LEVEL, check_level
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.collect import Selection
-    from pallasc.specs.bundle.items import Item
-    from pallasc.specs.bundle.provenance import Provenance
+    from pallasc.specs.bundle.manifest import Provenance
+    from pallasc.specs.bundle.writer import Item
     from pallasc.specs.spec import Spec
 
 Source = Literal["compile", "store", "frozen"]
@@ -216,10 +216,10 @@ def _written(
 
 
 def _item(result: VariantResult, **fields: Any) -> Item:
-    """Return a variant with its artifact; `fields` are further ones of `item_of`."""
-    from pallasc.specs.bundle.items import item_of
+    """Return a variant with its artifact; `fields` are further ones of `Item`."""
+    from pallasc.specs.bundle.writer import Item
 
     variant, artifact = result.variant, result.artifact
     if artifact is None:
         raise ValueError(f"{variant.id} was not compiled")
-    return item_of(variant.name, dict(variant.params), artifact, vmap=variant.vmap, **fields)
+    return Item(variant.name, dict(variant.params), artifact, vmap=variant.vmap, **fields)

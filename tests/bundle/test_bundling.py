@@ -19,7 +19,7 @@ from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.options import Options
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.provenance import Provenance
+from pallasc.specs.bundle.manifest import Provenance
 
 KERNEL = """\
 from pallasc.specs.library.elementwise import add
@@ -179,7 +179,6 @@ def test_two_clones_give_the_same_bytes(
 def test_one_bundle_a_target_and_merged_they_are_the_whole(
     project: Project, expected: bytes, tmp_path: Path
 ) -> None:
-    from pallasc.specs.bundle.rearrange import merged_items, merged_provenance
     from pallasc.specs.bundle.writer import build_bundle
 
     made = project.make(tmp_path / "kernels.pallasc", split_by="target")
@@ -195,8 +194,9 @@ def test_one_bundle_a_target_and_merged_they_are_the_whole(
         {"h100-sxm"},
         {"h200"},
     ]
-    choices = [(part, list(part.entries())) for part in parts[::-1]]
-    assert build_bundle(merged_items(choices), provenance=merged_provenance(parts)) == expected
+    items = (item for part in parts[::-1] for item in part.items())
+    origins = [origin for part in parts for origin in part.provenance]
+    assert build_bundle(items, provenance=origins) == expected
     by_arch = project.make(tmp_path / "a" / "kernels.pallasc", split_by="arch")
     assert [bundle.path.name for bundle in by_arch.bundles] == ["kernels-sm_90a.pallasc"]
     assert by_arch.bundles[0].path.read_bytes() == expected

@@ -11,7 +11,6 @@ from made_bundles import make_items
 
 from pallasc.errors import CorruptError, SpecError, ToolError
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.rearrange import signed
 from pallasc.specs.bundle.signature import (
     PublicKey,
     Signature,
@@ -23,6 +22,7 @@ from pallasc.specs.bundle.signature import (
     private_key_text,
     public_key,
     sign,
+    signed,
 )
 from pallasc.specs.bundle.writer import build_bundle
 

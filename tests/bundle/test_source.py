@@ -11,7 +11,7 @@ import pytest
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
-from pallasc.specs.bundle.source import MemorySource, OpenFile, open_source
+from pallasc.specs.bundle.reader import MemorySource, OpenFile
 
 
 def test_parts_of_a_file_and_of_memory_are_the_same(tmp_path: Path) -> None:
@@ -26,9 +26,9 @@ def test_parts_of_a_file_and_of_memory_are_the_same(tmp_path: Path) -> None:
 class _Endless(MemorySource):
     """A bundle with a terabyte behind its end, which is not to be read."""
 
-    @property
-    def size(self) -> int:
-        return 2**40
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.size = 2**40
 
     def read(self, at: int, size: int) -> bytes:
         assert size < 2**20
@@ -58,7 +58,7 @@ _CUT = """
 import os
 import sys
 from pallasc.errors import CorruptError
-from pallasc.specs.bundle.source import OpenFile
+from pallasc.specs.bundle.reader import OpenFile
 
 path, size = sys.argv[1], 2**20
 source = OpenFile(path)
@@ -143,5 +143,5 @@ def test_descriptors_are_given_back(tmp_path: Path, small: bytes) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_bytes_are_called_the_bundle() -> None:
-    assert open_source(b"abc")[1] == "the bundle"
+def test_bytes_are_called_the_bundle(small: bytes) -> None:
+    assert open_bundle(small).name == "the bundle"

@@ -10,9 +10,8 @@ from made_bundles import make_items
 from taken_apart import Parts
 
 from pallasc.errors import CorruptError
-from pallasc.specs.bundle.blobs import Kind
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
-from pallasc.specs.bundle.format import HEAD_BYTES
+from pallasc.specs.bundle.format import HEAD_BYTES, Kind
 from pallasc.specs.bundle.writer import build_bundle
 
 

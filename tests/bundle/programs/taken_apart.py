@@ -12,16 +12,18 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from pallasc.specs.bundle.blobs import BlobRow, pack_rows
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.catalog import PageRow, pack_catalog
 from pallasc.specs.bundle.compress import RAW, compress, store
 from pallasc.specs.bundle.format import (
     BLOBS_PER_PAGE,
     HEAD_BYTES,
+    BlobRow,
     Extent,
     Head,
+    PageRow,
+    pack_catalog,
     pack_head,
+    pack_rows,
     sha256,
 )
 
@@ -69,7 +71,7 @@ class Parts:
             return cls(
                 rows=rows,
                 stored=[reader.read(row.extent) for row in rows],
-                entry_pages=[reader.page_bytes(page) for page in pages],
+                entry_pages=[reader.page(page) for page in pages],
                 entries=catalog.entries,
                 first_keys=[catalog.first_key(page) for page in range(catalog.entry_pages)],
                 info=catalog.info,

@@ -1,0 +1,525 @@
+"""Write variants of a bundle into a folder: as files for other tools, or as C sources for CMake.
+
+`unpack` writes
+
+    FOLDER/VARIANT/artifact.json     the record of what is in the bundle (`artifacts/artifact.py`)
+    FOLDER/VARIANT/plan.json         its launch plan
+    FOLDER/VARIANT/KERNEL.cubin
+    FOLDER/VARIANT/KERNEL.ptx        where the bundle has it
+    FOLDER/VARIANT/DIGEST.constant   16 digits of it
+
+and `export_c`, which gives the same bytes for the same variants,
+
+    FOLDER/include/NAME/NAME.h       its functions: NAME_KERNEL, NAME_KERNEL_prepare and others
+    FOLDER/NAME.c                    tables of variants, and __tvm_ffi_KERNEL for hosts of tvm-ffi
+    FOLDER/CMakeLists.txt            one library NAME
+    FOLDER/plans/VARIANT.plan        the flat plan of each variant, which NAME.c includes
+    FOLDER/pallasc/, pallasc/export/ the C library's sources
+    FOLDER/pallasc/include/          its headers for programs
+
+Names in a bundle are data from strangers. As names of files and identifiers they are letters,
+digits and few signs, the first digits of a digest after them where that makes two names one; within
+literals and comments of C they are made harmless.
+
+Sizes are data from strangers, too: many variants may share a blob that is tiny while it is
+compressed. So the bytes to write are added up from what the bundle declares before any is written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pallasc.errors import SpecError, ToolError
+from pallasc.specs.arrays import array_text
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.flat_plan import flat_plan
+from pallasc.specs.artifacts.occupancy import model_figure
+from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.artifacts.signature import Signature
+from pallasc.specs.bundle.bundle import Bundle
+from pallasc.specs.bundle.manifest import Entry
+from pallasc.specs.canonical import digest
+from pallasc.specs.gpus import ARCH, device_names
+from pallasc.specs.made_folder import replace_folder
+from pallasc.specs.templates import Scalar
+from pallasc.specs.tuning import How, chosen_by, is_for, names_of
+
+DEFAULT_MOST_BYTES = 4 << 30
+
+LIBRARY_SOURCES = (
+    *("cubin.c", "cuda_abi.h", "driver.c", "driver.h", "driver_functions.h", "errors.c"),
+    *("errors.h", "export/kernels.c", "export/kernels.h", "export/pallasc_tensor.h"),
+    *("export/tvm_ffi.c", "flat_plan.h", "include/pallasc.h", "launch.c", "map_rules.c"),
+    *("plan.c", "plan.h", "prepare.c", "prepare.h", "sha256.c", "sha256.h", "text.c", "text.h"),
+)
+"""What programs need of the C library's sources; the others are for Python and JAX."""
+
+_PLACES = {"export/pallasc_tensor.h": "include/pallasc_tensor.h"}
+"""Where else an export has them: beside the other header that programs include."""
+
+_TARGETS_OF_CMAKE = frozenset(
+    (
+        *("all", "all_build", "clean", "cmake", "codegen", "continuous", "default_target"),
+        *("depend", "edit_cache", "experimental", "help", "install", "list_install_components"),
+        *("nightly", "package", "package_source", "preinstall", "rebuild_cache", "run_tests"),
+        *("test", "zero_check"),
+    )
+)
+"""Targets that CMake, CTest or CPack make, in lower case."""
+
+_SYSTEM_LIBRARIES = frozenset(
+    (
+        *("asan", "atomic", "c", "crypt", "cuda", "cudart", "dl", "gcc", "gcc_s", "gomp", "m"),
+        *("nvrtc", "pthread", "resolv", "rt", "tsan", "ubsan", "util"),
+    )
+)
+"""Libraries that a program may link by these names."""
+
+_HOWS: tuple[How | None, ...] = ("row", "bucket", "default", None)
+_UNSAFE = re.compile(r"[^A-Za-z0-9_=,@+\[\].-]|^[.-]|\.$")
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_FOREIGN = re.compile(r"[^A-Za-z0-9_]")
+_LONGEST_FILE = 120
+_LONGEST_PLAN = 100
+_LONGEST_NAME = 40
+_DIGITS = 16
+_LEAST_FILE_BYTES = 4096
+"""What a small file takes on disk."""
+
+
+def check_size(bundle: Bundle, entries: Sequence[Entry], most_bytes: int | None) -> None:
+    """Add up the sizes that a bundle declares, before any of it is read.
+
+    Raises:
+        SpecError: it is more than `most_bytes`.
+    """
+    total = 0
+    for number, entry in enumerate(entries, 1):
+        record, *blobs = (row.size for row in bundle.rows(entry))
+        total += sum(max(size, _LEAST_FILE_BYTES) for size in (record, record, *blobs))
+        if most_bytes is not None and total > most_bytes:
+            raise SpecError(
+                f"the first {number:,} of {len(entries):,} variants take more than {most_bytes:,} "
+                f"bytes; the bundle has {bundle.size:,}.",
+                hint="Choose variants with -k; --max-size of export allows more.",
+            )
+
+
+def _suffixed(safe: str, name: str) -> str:
+    return f"{safe}-{digest(name.encode('utf-8', 'backslashreplace'))[:_DIGITS]}"
+
+
+# ---- files for other tools
+
+
+def unpack(
+    bundle: Bundle,
+    entries: Iterable[Entry],
+    folder: Path,
+    *,
+    most_bytes: int | None = DEFAULT_MOST_BYTES,
+) -> list[Path]:
+    """Write the files of variants, and return them.
+
+    Args:
+        bundle: the bundle to read.
+        entries: the variants to write.
+        folder: the folder that gets a folder for each variant; it is made if it is not there.
+        most_bytes: the most bytes to write, None for any number; a file counts at least 4 KiB.
+
+    Raises:
+        SpecError: the folder of a variant already exists, or there is too much, and then nothing is
+            written; or a file cannot be written.
+        CorruptError: the bundle is damaged.
+    """
+    chosen = list(entries)
+    check_size(bundle, chosen, most_bytes)
+    names = safe_names(entry.id for entry in chosen)
+    for name in names.values():
+        if os.path.lexists(folder / name):
+            raise SpecError(
+                f"{folder / name} already exists.", hint="Remove it, or give another folder."
+            )
+    written = []
+    for entry in chosen:
+        own = folder / names[entry.id]
+        try:
+            own.mkdir(parents=True)
+            for name, data in _files(bundle.artifact(entry)):
+                (own / name).write_bytes(data)
+                written.append(own / name)
+        except OSError as error:
+            raise SpecError(
+                f"{own} cannot be written: {error.strerror}.", hint="Give another folder."
+            ) from error
+    return written
+
+
+def safe_names(names: Iterable[str]) -> dict[str, str]:
+    """Return distinct names that files can have on any system, by the names given."""
+    by_name: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in sorted(set(names)):
+        safe = _UNSAFE.sub("_", name)[:_LONGEST_FILE]
+        if safe != name or not safe or safe.lower() in taken:
+            safe = _suffixed(safe, name)
+        taken.add(safe.lower())
+        by_name[name] = safe
+    return by_name
+
+
+def _files(artifact: Artifact) -> Iterator[tuple[str, bytes]]:
+    """Yield names and contents; kernels of one name in several cubins get digits after it."""
+    for name, value in (("artifact", artifact.record), ("plan", artifact.record["plan"])):
+        yield f"{name}.json", json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
+    labels = {key: (key[:_DIGITS], "constant") for key in artifact.record["blobs"]}
+    for kernel in reversed(artifact.kernels):  # the first kernel names a cubin
+        labels[kernel.cubin] = kernel.name, "cubin"
+        if kernel.ptx is not None:
+            labels[kernel.ptx] = kernel.name, "ptx"
+    safe = safe_names(label for label, _ in labels.values())
+    counts = Counter(labels.values())
+    for key, (label, ending) in labels.items():
+        digits = f"-{key[:_DIGITS]}" if counts[label, ending] > 1 else ""
+        yield f"{safe[label]}{digits}.{ending}", artifact.blob(key)
+
+
+# ---- sources for C and C++
+
+
+@dataclass(slots=True)
+class CVariant:
+    """A variant in an export.
+
+    Attributes:
+        entry: its entry.
+        artifact: its artifact.
+        file: the file of its flat plan, in the folder.
+        chosen_by: what chose it of its tuned kernel's variants, None where it was the only one.
+        size: bytes of its flat plan, once it is written.
+    """
+
+    entry: Entry
+    artifact: Artifact
+    file: str
+    chosen_by: How | None
+    size: int = 0
+
+    @property
+    def signature(self) -> Signature:
+        """Its arrays; not kept, as there may be many."""
+        return Signature.of(self.artifact.plan)
+
+
+@dataclass(frozen=True, slots=True)
+class CKernel:
+    """A kernel in an export.
+
+    Attributes:
+        name: its name.
+        identifier: what it is called in C, after the library's name.
+        function: the C function that launches it.
+        variants: the variants that it chooses among.
+        left_out: how many variants are not there because a table chooses others.
+    """
+
+    name: str
+    identifier: str
+    function: str
+    variants: tuple[CVariant, ...]
+    left_out: int
+
+
+def export_c(
+    bundle: Bundle,
+    entries: Sequence[Entry],
+    folder: Path,
+    *,
+    name: str,
+    native: Path,
+    version: str,
+    most_bytes: int | None = DEFAULT_MOST_BYTES,
+) -> list[CKernel]:
+    """Write the folder.
+
+    Args:
+        bundle: the bundle to read.
+        entries: the variants to write.
+        folder: the folder to write; it is replaced where nobody has changed it.
+        name: name of the library, with which its functions begin.
+        native: the folder of the C library's sources.
+        version: version of pallasc.
+        most_bytes: the most bytes to write, None for any number.
+
+    Raises:
+        SpecError: names collide, variants cannot be told apart, there is too much, or the folder
+            cannot be written.
+        ToolError: the C library's sources are missing.
+        CorruptError: the bundle is damaged.
+        UnsupportedError: a variant cannot be a flat plan.
+    """
+    if why := _why_not(name):
+        raise SpecError(
+            f"--name {why}, got {name!r}.", hint="C functions and the library are named after it."
+        )
+    chosen = chosen_entries(entries)
+    check_size(bundle, [entry for entry, _ in chosen], most_bytes)
+    kernels = _kernels(bundle, chosen, name, Counter(entry.name for entry in entries))
+    sources = {_PLACES.get(own, own): _source(native, own) for own in LIBRARY_SOURCES}
+    header, cmake = (
+        _source(native, f"export/{file}.in").decode() for file in ("library.h", "CMakeLists.txt")
+    )
+
+    def files() -> Iterator[tuple[str, bytes]]:
+        for source in sources:
+            yield f"pallasc/{source}", sources[source]
+        for kernel in kernels:
+            for variant in kernel.variants:
+                plan = flat_plan(variant.artifact, name=variant.entry.id)
+                variant.size = len(plan)
+                yield variant.file, plan
+        guard, functions = f"PALLASC_EXPORT_{name.upper()}", "".join(map(_declared, kernels))
+        text = _filled(header, NAME=name, GUARD=guard, FUNCTIONS=functions)
+        yield f"include/{name}/{name}.h", text.encode("ascii")
+        yield f"{name}.c", _source_text(name, kernels).encode("ascii")
+        compiled = "".join(f"    pallasc/{own}\n" for own in sources if own.endswith(".c"))
+        known = re.sub(r"[^A-Za-z0-9.+-]", "_", version)
+        text = _filled(cmake, NAME=name, SOURCES=compiled, VERSION=known)
+        yield "CMakeLists.txt", text.encode("ascii")
+
+    replace_folder(folder, files())
+    return kernels
+
+
+def name_from(file: str) -> str:
+    """Return the name of a library that a bundle's file suggests."""
+    own = _FOREIGN.sub("_", file.removesuffix(".pallasc"))[:_LONGEST_NAME]
+    return "kernels" if _why_not(own) else own
+
+
+def _why_not(name: str) -> str:
+    """Return why a name cannot be a library's, "" where it can."""
+    if not _IDENTIFIER.fullmatch(name) or len(name) > _LONGEST_NAME:
+        return (
+            f"must begin with a letter and go on with at most {_LONGEST_NAME - 1} letters, digits "
+            "and underscores"
+        )
+    lower = name.lower()
+    if lower.startswith("pallasc"):
+        return "must not begin with pallasc, as functions of the C library do"
+    if lower in _TARGETS_OF_CMAKE:
+        return "must not be a target of CMake's own"
+    return "must not be a library of the system's" if lower in _SYSTEM_LIBRARIES else ""
+
+
+def _source(native: Path, name: str) -> bytes:
+    try:
+        return (native / name).read_bytes()
+    except OSError as error:
+        raise ToolError(
+            f"this pallasc has no sources of its C library to export: {error.filename}: "
+            f"{error.strerror}.",
+            hint="Install pallasc again.",
+        ) from error
+
+
+def chosen_entries(entries: Sequence[Entry]) -> list[tuple[Entry, How | None]]:
+    """Return the entries that are used on their models, and what chose each.
+
+    Only rows can choose: of variants for the same target and arrays that differ only in what was
+    tuned, the one that `chosen_by` names is taken; where it names none or several, all of them are.
+    A variant that is alone needs no row.
+    """
+    groups: dict[object, dict[How | None, list[Entry]]] = {}
+    for entry in entries:
+        group = entry.name, entry.target, entry.inputs, _untuned(entry)
+        groups.setdefault(group, {}).setdefault(_how(entry), []).append(entry)
+    chosen: dict[str, How | None] = {}
+    for by_how in groups.values():
+        how = next(how for how in _HOWS if how in by_how)
+        chosen.update((entry.id, how) for entry in by_how[how])
+    return [(entry, chosen[entry.id]) for entry in entries if entry.id in chosen]
+
+
+def _untuned(entry: Entry) -> tuple[tuple[str, Scalar], ...]:
+    """Return the parameters of an entry without those that were tuned."""
+    over = () if entry.tuning is None else entry.tuning.over
+    return tuple(item for item in entry.params if item[0] not in over)
+
+
+def _how(entry: Entry) -> How | None:
+    if entry.tuning is None:
+        return None
+    names = names_of(entry.target)
+    found = chosen_by(entry.tuning, dict(entry.params), lambda row: is_for(row, names))
+    return None if found is None else found[0]
+
+
+def _kernels(
+    bundle: Bundle,
+    chosen: Sequence[tuple[Entry, How | None]],
+    name: str,
+    counts: Mapping[str, int],
+) -> list[CKernel]:
+    grouped: dict[str, list[tuple[Entry, How | None]]] = {}
+    for entry, how in chosen:
+        grouped.setdefault(entry.name, []).append((entry, how))
+    functions = {f"{name}_last_error": "the function for errors"}
+    taken: set[str] = set()
+    kernels = []
+    for kernel, own in grouped.items():
+        identifier = _FOREIGN.sub("_", kernel)
+        for function in (f"{name}_{identifier}", f"{name}_{identifier}_prepare"):
+            if function in functions:
+                raise SpecError(
+                    f"kernel {kernel} and {functions[function]} would both be {function} in C.",
+                    hint="Choose variants with -k.",
+                )
+            functions[function] = f"kernel {kernel}"
+        _check_distinct([entry for entry, _ in own])
+        variants = tuple(
+            CVariant(entry, bundle.artifact(entry), _plan_file(entry.id, taken), how)
+            for entry, how in own
+        )
+        left_out = counts[kernel] - len(variants)
+        kernels.append(CKernel(kernel, identifier, f"{name}_{identifier}", variants, left_out))
+    return kernels
+
+
+def _check_distinct(entries: Sequence[Entry]) -> None:
+    """Refuse variants of one kernel that only parameters tell apart: C passes none."""
+    seen: dict[object, Entry] = {}
+    for entry in entries:
+        first = seen.setdefault((entry.arch, entry.inputs), entry)
+        # Of several models of an architecture C takes the likest, whose own rows then count.
+        is_other = first.target != entry.target
+        own, others = (_untuned(e) if is_other else e.params for e in (entry, first))
+        if dict(own) != dict(others):
+            raise SpecError(
+                f"{first.id} and {entry.id} take the same arrays, and C functions choose by them.",
+                hint="Choose one of them with -k.",
+            )
+
+
+def _plan_file(variant: str, taken: set[str]) -> str:
+    own = re.sub(r"[^A-Za-z0-9_.]+", "-", variant).strip("-.")[:_LONGEST_PLAN]
+    if not own or own.lower() in taken:
+        own = _suffixed(own, variant)
+    taken.add(own.lower())
+    return f"plans/{own}.plan"
+
+
+# ---- the text of C
+
+
+def _literal(text: str) -> str:
+    """Return a string of C."""
+    return '"' + "".join(map(_escaped, text.encode("utf-8", "backslashreplace"))) + '"'
+
+
+def _escaped(byte: int) -> str:
+    sign = chr(byte)
+    return sign if " " <= sign <= "~" and sign not in '"\\?' else f"\\{byte:03o}"
+
+
+def _comment(text: str) -> str:
+    """Return a text that cannot end a comment, or begin one."""
+    plain = "".join(sign if " " <= sign <= "~" else "?" for sign in text)
+    return plain.replace("*/", "* /").replace("/*", "/ *").replace("??/", "?? /")
+
+
+def _arrays(bindings: Sequence[Binding]) -> str:
+    return ", ".join(
+        f"{own.path}: {array_text(own.dtype, own.shape, own.layout)}" for own in bindings
+    )
+
+
+def _filled(text: str, **values: str) -> str:
+    return re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], text)
+
+
+def _declared(kernel: CKernel) -> str:
+    rows = []
+    for variant in kernel.variants:
+        own = variant.signature
+        text = f"{variant.entry.id}: {_arrays(own.inputs)} -> {_arrays(own.results) or 'in place'}"
+        rows.append(f" *   {_comment(text)}\n")
+    return f"""
+/* {_comment(kernel.name)}
+{"".join(rows)} */
+int {kernel.function}(int device, const pallasc_tensor *arrays, size_t count, void *workspace,
+    size_t workspace_bytes, void *stream);
+int {kernel.function}_prepare(int device, const pallasc_tensor *arrays, size_t count,
+    size_t *workspace_bytes);
+"""
+
+
+def _source_text(name: str, kernels: Sequence[CKernel]) -> str:
+    """Return the tables and functions of a library, whose flat plans are written."""
+    parts = [
+        f"""/* Written by `pallasc bundle export --c`. */
+#include "{name}/{name}.h"
+
+#include "pallasc/export/kernels.h"
+
+PALLASC_EXPORTED const char *{name}_last_error(void)
+{{
+    return pallasc_last_error();
+}}
+"""
+    ]
+    number = 0
+    for place, kernel in enumerate(kernels):
+        rows = []
+        for variant in kernel.variants:
+            plan, arrays = f"{name}_plan_{number}", f"arrays_{number}"
+            parts.append(f'\nINCLUDE_PLAN({plan}, "{variant.file}");\n')
+            parts.append(_array_table(arrays, variant.signature.passed))
+            rows.append(_row(variant, plan, arrays))
+            number += 1
+        parts.append(
+            f"""
+static struct variant variants_{place}[] = {{
+{"".join(rows)}}};
+static struct kernel kernel_{place} = {{{_literal(kernel.name)}, variants_{place}, {len(rows)}}};
+KERNEL_FUNCTIONS({kernel.function}, &kernel_{place}, {kernel.identifier})
+"""
+        )
+    return "".join(parts)
+
+
+def _array_table(table: str, bindings: Sequence[Binding]) -> str:
+    rows = []
+    for own in bindings:
+        numbers = ", ".join(f"{number}LL" for number in (*own.shape, *own.strides)) or "0"
+        rows.append(
+            f"    {{{_literal(own.path)}, {_literal(own.dtype)}, (const int64_t[]){{{numbers}}}, "
+            f"{len(own.shape)}}},\n"
+        )
+    return f"static const struct array_type {table}[] = {{\n{''.join(rows)}}};\n"
+
+
+def _row(variant: CVariant, plan: str, arrays: str) -> str:
+    target = variant.artifact.target
+    match = ARCH.fullmatch(variant.entry.arch)
+    sm, suffix = (int(match[1] + match[2]), match[3]) if match else (0, "")
+    models = ", ".join(map(_literal, device_names(str(target.get("description", "")))))
+    return f"""\
+    {{
+        .name = {_literal(variant.entry.id)},
+        .plan = {plan},
+        .plan_bytes = {variant.size},
+        .models = (const char *const[]){{{models}, NULL}},
+        .arrays = {arrays},
+        .array_count = {len(variant.signature.passed)},
+        .sm = {sm},
+        .suffix = {f"'{suffix}'" if suffix else "0"},
+        .sm_count = {model_figure(target, "sm_count")},
+    }},
+"""
