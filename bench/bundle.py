@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "bundl
 from made_bundles import make_artifact
 
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
-from pallasc.specs.bundle.manifest import Entry
+from pallasc.specs.bundle.manifest import Entry, Item
 from pallasc.specs.bundle.reader import MemorySource
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.writer import build_bundle
 
 TARGETS = ("a100-sxm", "a6000", "l40s", "h100-sxm", "b200", "b300", "thor", "rtx-pro-6000")
 KERNELS = 10

@@ -30,8 +30,9 @@ from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.format import Kind
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.strip import strip_debug
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.loading.matrix import expand
 
 LIBRARY = Path(__file__).resolve().parent.parent / "specs" / "library"

@@ -35,7 +35,8 @@ from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.lowering.jax_versions import devices_for
 from pallasc.compiler.toolchain.toolchain import find_toolchain
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.gpus import Target
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml

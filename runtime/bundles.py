@@ -106,7 +106,7 @@ class Bundles:
             for file in files:
                 bundle = _open(file.file)
                 self._opened.append((file, bundle))
-                policy.check(bundle)
+                bundle.check_policy(policy)
         except BaseException:
             self.close()
             raise

@@ -21,7 +21,8 @@ from pallasc.compiler.references.comparison import Samples, sample_references
 from pallasc.errors import BudgetError, CompileError, NotCachedError, SpecError, ToolError
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.plain_text import one_line
 from pallasc.specs.spec import Variant
 from pallasc.specs.tuning import Tuning, key_text

@@ -124,7 +124,7 @@ def bundle_side(path: Path) -> Side:
     from pallasc.specs.bundle.signature import read_policy
 
     bundle = open_bundle(path)
-    read_policy().check(bundle)
+    bundle.check_policy(read_policy())
     return side_of(
         str(path),
         (

@@ -86,7 +86,8 @@ def _row(variant: Any, digest: str) -> dict[str, Any]:
 
 def pack_package(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
     """Write a package with a bundle of the kernel that adds, and a second bundle for it."""
-    from pallasc.specs.bundle.writer import Item, build_bundle
+    from pallasc.specs.bundle.manifest import Item
+    from pallasc.specs.bundle.writer import build_bundle
 
     adding = [pair for pair in built if pair[0].name == "add"]
     package, beside = folder / "gpu_check_ops", folder / "built"
@@ -109,7 +110,8 @@ def pack_package(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
 
 def pack_jobs(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
     """Write a job for `pallasc tune run` of each kernel of which there are tunings for one GPU."""
-    from pallasc.specs.bundle.writer import Item, build_bundle
+    from pallasc.specs.bundle.manifest import Item
+    from pallasc.specs.bundle.writer import build_bundle
     from pallasc.specs.tuning import Tuning
 
     folder.mkdir()
@@ -133,7 +135,8 @@ def pack_exports(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
     import c_exports
     import standin
 
-    from pallasc.specs.bundle.writer import Item, build_bundle
+    from pallasc.specs.bundle.manifest import Item
+    from pallasc.specs.bundle.writer import build_bundle
 
     folder.mkdir()
     adding = [

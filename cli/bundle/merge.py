@@ -55,11 +55,12 @@ def command(
       digest    of all its content
     """
     from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.verify import verify
 
     with ExitStack() as stack:
         bundles = [stack.enter_context(open_bundle(file)) for file in files]
         for bundle in bundles:
-            bundle.verify()
+            verify(bundle)
         data = _merged(_selected(bundles, selection), strip_lines=strip_lines)
         for bundle in bundles:
             if bundle.signatures:

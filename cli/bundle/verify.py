@@ -132,11 +132,11 @@ def command(
       findings  a list; of each: severity (error, warning, note), kind, subject, message
     """
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.verify import Rules, audit, sort_findings
+    from pallasc.specs.bundle.verify import Rules, audit, sort_findings, verify
 
     rules = Rules(targets=_checked(targets), **limits)
     with open_bundle(file) as bundle:
-        bundle.verify()
+        verify(bundle)
         signers = _signers(bundle, keys, require=require_signature)
         differences = [] if lock is None else _compare(bundle, lock)
         findings = sort_findings([*differences, *audit(bundle, rules)])
@@ -173,7 +173,7 @@ def _signers(bundle: Bundle, keys: Sequence[str], *, require: bool) -> list[Publ
     signers = {}
     if keys:
         signers = {key.id: key for key in bundle.check_signatures(read_keys(keys))}
-    policy.check(bundle)
+    bundle.check_policy(policy)
     for demand in policy.demands:
         signers |= {key.id: key for key in bundle.check_signatures(demand.keys)}
     return [signers[name] for name in sorted(signers)]

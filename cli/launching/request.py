@@ -164,7 +164,7 @@ def read_bundled(
     pairs = []
     for file in files:
         bundle = open_bundle(file)
-        policy.check(bundle)
+        bundle.check_policy(policy)
         for entry in selected_entries(bundle, targets=targets, expression=expression):
             artifact = bundle.artifact(entry)
             target = target_of_record(artifact.target)

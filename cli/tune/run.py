@@ -219,7 +219,7 @@ def _measure(
 
     progress = _Progress(stderr_screen(), quiet=quiet)
     with open_bundle(job) as bundle, progress:
-        read_policy().check(bundle)
+        bundle.check_policy(read_policy())
         device = look_at_device(ordinal)
         matches = read_job(bundle, device)
         conditions = find_conditions(pci_address(device))

@@ -19,8 +19,7 @@ from pallasc.specs.bundle.compress import DEFAULT_LEVEL, check_level
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.collect import Selection
-    from pallasc.specs.bundle.manifest import Provenance
-    from pallasc.specs.bundle.writer import Item
+    from pallasc.specs.bundle.manifest import Item, Provenance
     from pallasc.specs.spec import Spec
 
 Source = Literal["compile", "store", "frozen"]
@@ -217,7 +216,7 @@ def _written(
 
 def _item(result: VariantResult, **fields: Any) -> Item:
     """Return a variant with its artifact; `fields` are further ones of `Item`."""
-    from pallasc.specs.bundle.writer import Item
+    from pallasc.specs.bundle.manifest import Item
 
     variant, artifact = result.variant, result.artifact
     if artifact is None:

@@ -231,7 +231,7 @@ def _in_bundle(path: Path) -> Baseline:
     from pallasc.specs.bundle.signature import read_policy
 
     bundle = open_bundle(path)
-    read_policy().check(bundle)
+    bundle.check_policy(read_policy())
     entries = {entry.id: entry for entry in bundle.entries()}
 
     def find(variant: str) -> tuple[Resources, Kernels] | None:

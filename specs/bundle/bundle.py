@@ -13,6 +13,7 @@ from pallasc.specs.artifacts.artifact import Artifact, ArtifactRecord
 from pallasc.specs.bundle.format import MAX_RECORD_BYTES, BlobRow, Extent, Kind, sha256
 from pallasc.specs.bundle.manifest import (
     Entry,
+    Item,
     Provenance,
     arrays_of,
     entry_key,
@@ -21,6 +22,7 @@ from pallasc.specs.bundle.manifest import (
 )
 from pallasc.specs.bundle.reader import MemorySource, OpenFile, Reader, Source
 from pallasc.specs.bundle.signature import (
+    Policy,
     PublicKey,
     Signature,
     check_room,
@@ -36,7 +38,6 @@ from pallasc.specs.untrusted_json import as_object, parse_json
 if TYPE_CHECKING:
     from pallasc.specs.artifacts.source_lines import SourceLines
     from pallasc.specs.bundle.tuned import Reference
-    from pallasc.specs.bundle.writer import Item
 
 _CALLED = {Kind.LINES: "source lines", Kind.REFERENCE: "reference values"}
 _MOST_NAMED = 200
@@ -256,8 +257,6 @@ class Bundle:
 
     def items(self, entries: Iterable[Entry] | None = None) -> Iterator[Item]:
         """Yield entries, all by default, as items to write another bundle from."""
-        from pallasc.specs.bundle.writer import Item
-
         for entry in self.entries() if entries is None else entries:
             with self.reader.naming():
                 record = self._record(entry)
@@ -273,27 +272,25 @@ class Bundle:
                 read=partial(self._read, numbers),
             )
 
-    def verify(self) -> None:
-        """Read everything and compare all of it with its digests.
-
-        Raises:
-            CorruptError: the first thing that is wrong.
-        """
-        from pallasc.specs.bundle.verify import verify
-
-        with self.reader.naming():
-            verify(self)
-
     def check_signatures(self, trusted: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
         """Return the trusted keys that signed the bundle, at least one.
 
-        All that is read afterwards is covered by the signatures, without `verify`.
+        The signatures cover all that is read afterwards.
 
         Raises:
             CorruptError: it is not signed, not by a trusted key, or a signature is wrong.
             ToolError: the cryptography package is missing.
         """
         return check_signatures(self.signatures, self.reader.head.root, trusted, self.name)
+
+    def check_policy(self, policy: Policy) -> None:
+        """Check the signatures that a policy demands.
+
+        Raises:
+            CorruptError: one is missing or wrong.
+            ToolError: the cryptography package is missing.
+        """
+        policy.check(self.signatures, self.reader.head.root, self.name)
 
     def _content(self, number: int) -> bytes:
         with self.reader.naming():

@@ -54,6 +54,7 @@ from itertools import pairwise
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import array_text
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.bundle.format import MAX_COUNT, MAX_PROVENANCE_BYTES, pack_ends
 from pallasc.specs.canonical import canonical_json, variant_id
@@ -155,6 +156,42 @@ class Entry:
         """Numbers of all blobs that it names."""
         named = (self.record, *self.blobs, self.lines, self.reference)
         return [number for number in named if number is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A variant to put into a bundle.
+
+    Attributes:
+        name: the kernel.
+        params: parameters and their values, in the order of the matrix.
+        artifact: the artifact as it was compiled.
+        vmap: the kernel that does the same to a batch, None where the spec names none.
+        lines: the record of its source lines; None for none.
+        tuning: what decides where it is used, None where the kernel is not tuned.
+        reference: its reference values (`specs/bundle/tuned.py`); None for none.
+        read: returns the bytes of a blob of the artifact as an earlier bundle has them, None where
+            it left them out; by default the artifact is read.
+    """
+
+    name: str
+    params: Mapping[str, Scalar]
+    artifact: Artifact
+    vmap: str | None = None
+    lines: bytes | None = None
+    tuning: Tuning | None = None
+    reference: bytes | None = None
+    read: Callable[[str], bytes | None] | None = None
+
+    @property
+    def target(self) -> str:
+        """The model that it was compiled for."""
+        return str(self.artifact.target["name"])
+
+    @property
+    def id(self) -> str:
+        """The variant's id."""
+        return variant_id(self.name, self.params.items(), self.target)
 
 
 def is_name(text: str) -> bool:

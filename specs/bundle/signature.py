@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
         Ed25519PrivateKey as Ed25519PrivateKey,
     )
-
-    from pallasc.specs.bundle.bundle import Bundle
-
 REQUIRE = "PALLASC_REQUIRE_SIGNATURE"
 TRUSTED = "PALLASC_TRUSTED_KEYS"
 
@@ -198,27 +195,6 @@ def sign(root: bytes, private_key: Ed25519PrivateKey) -> Signature:
     return Signature(public_key(private_key).id, root, signature)
 
 
-def signed(data: bytes, private_key: Ed25519PrivateKey, name: str = "the bundle") -> bytes:
-    """Return the bytes of a bundle with one signature more; one by the same key is replaced.
-
-    Args:
-        data: the bytes of a bundle.
-        private_key: the key to sign with.
-        name: the bundle's name in messages.
-
-    Raises:
-        CorruptError: the bundle is damaged, and must not be signed.
-    """
-    from pallasc.specs.bundle.bundle import Bundle
-    from pallasc.specs.bundle.reader import MemorySource
-
-    with Bundle(MemorySource(data), name) as bundle:
-        bundle.verify()
-        head = bundle.reader.head
-        signatures = [*bundle.signatures, sign(head.root, private_key)]
-        return data[: head.body_end] + pack_signatures(signatures)
-
-
 def generate_key() -> Ed25519PrivateKey:
     """Return a new private key.
 
@@ -323,8 +299,8 @@ class Policy(NamedTuple):
 
     demands: tuple[Demand, ...] = ()
 
-    def check(self, bundle: Bundle) -> None:
-        """Check that of each demand one of the keys signed a bundle.
+    def check(self, signatures: Sequence[Signature], root: bytes, name: str) -> None:
+        """Check that of each demand one of the keys signed; arguments as of `check_signatures`.
 
         Raises:
             CorruptError: none did, or a signature is wrong.
@@ -332,7 +308,7 @@ class Policy(NamedTuple):
         """
         for keys, place in self.demands:
             try:
-                bundle.check_signatures(keys)
+                check_signatures(signatures, root, keys, name)
             except CorruptError as error:
                 hint = f"{error.hint or ''} Trusted keys were taken from {place}.".lstrip()
                 raise CorruptError(error.message, hint=hint) from error

@@ -1,4 +1,4 @@
-"""Check a bundle: `verify` that it is whole, `audit` what it would ship.
+"""Check a whole bundle: `verify` that it is undamaged, sign it then, `audit` what it would ship.
 
 Verifying reads all of it: every byte has its place and matches its digest. An audit changes
 nothing. Kinds of its findings, with the severity of each:
@@ -23,7 +23,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -31,11 +31,15 @@ from pallasc.specs.artifacts.cubin import parse_cubin
 from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.format import MINOR, Extent, Kind
 from pallasc.specs.bundle.manifest import Entry, content_digest, differing, key_of, parse_entry
-from pallasc.specs.bundle.reader import Reader
+from pallasc.specs.bundle.reader import MemorySource, Reader
+from pallasc.specs.bundle.signature import pack_signatures, sign
 from pallasc.specs.bundle.strip import debug_bytes
 from pallasc.specs.bundle.tuned import Agreement
 from pallasc.specs.lock import Lock
 from pallasc.specs.tuning import Tuning
+
+if TYPE_CHECKING:
+    from pallasc.specs.bundle.signature import Ed25519PrivateKey
 
 Severity = Literal["note", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
@@ -45,11 +49,16 @@ _LEFT_IN = {Kind.PTX: "PTX", Kind.LINES: "source lines", Kind.REFERENCE: "refere
 
 
 def verify(bundle: Bundle) -> None:
-    """Verify a bundle, signatures aside.
+    """Read all of a bundle and compare it with its digests, signatures aside.
 
     Raises:
-        CorruptError: the first thing that is wrong, without the name of the file.
+        CorruptError: the first thing that is wrong.
     """
+    with bundle.reader.naming():
+        _verify(bundle)
+
+
+def _verify(bundle: Bundle) -> None:
     reader = bundle.reader
     # What a later minor version adds, to entries or as parts of its own, is not known here.
     is_known = reader.head.minor <= MINOR
@@ -125,6 +134,24 @@ def _checked(bundle: Bundle, users: dict[int, str]) -> Iterator[Entry]:
         for number in entry.numbers:
             users.setdefault(number, entry.id)
         yield entry
+
+
+def signed(data: bytes, private_key: Ed25519PrivateKey, name: str = "the bundle") -> bytes:
+    """Return the bytes of a bundle with one signature more; one by the same key is replaced.
+
+    Args:
+        data: the bytes of a bundle.
+        private_key: the key to sign with.
+        name: the bundle's name in messages.
+
+    Raises:
+        CorruptError: the bundle is damaged, and must not be signed.
+    """
+    with Bundle(MemorySource(data), name) as bundle:
+        verify(bundle)
+        head = bundle.reader.head
+        signatures = [*bundle.signatures, sign(head.root, private_key)]
+        return data[: head.body_end] + pack_signatures(signatures)
 
 
 # ---- the audit

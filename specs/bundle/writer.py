@@ -12,14 +12,13 @@ pieces is joined first, as long as no path gets too long.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 from zlib import crc32
 
 from pallasc.errors import CorruptError, SpecError
-from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import kinds_of, minimum_driver
 from pallasc.specs.bundle.compress import (
     DEFAULT_LEVEL,
@@ -51,6 +50,7 @@ from pallasc.specs.bundle.format import (
 )
 from pallasc.specs.bundle.manifest import (
     Entry,
+    Item,
     Provenance,
     arrays_of,
     content_digest,
@@ -60,9 +60,7 @@ from pallasc.specs.bundle.manifest import (
 )
 from pallasc.specs.bundle.strip import strip_debug
 from pallasc.specs.bundle.tuned import check_agreement, joined
-from pallasc.specs.canonical import canonical_json, digest, variant_id
-from pallasc.specs.templates import Scalar
-from pallasc.specs.tuning import Tuning
+from pallasc.specs.canonical import canonical_json, digest
 
 LONGEST_PATH = 5
 """Most bases that are read for one blob; the format allows more."""
@@ -72,42 +70,6 @@ _ROW_BYTES = 16
 _NEIGHBOURS = (32, 128)
 _MOST_PAIRS = 2**18
 _MOST_PIECES = 2**21
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A variant to put into a bundle.
-
-    Attributes:
-        name: the kernel.
-        params: parameters and their values, in the order of the matrix.
-        artifact: the artifact as it was compiled.
-        vmap: the kernel that does the same to a batch, None where the spec names none.
-        lines: the record of its source lines; None for none.
-        tuning: what decides where it is used, None where the kernel is not tuned.
-        reference: its reference values (`specs/bundle/tuned.py`); None for none.
-        read: returns the bytes of a blob of the artifact as an earlier bundle has them, None where
-            it left them out; by default the artifact is read.
-    """
-
-    name: str
-    params: Mapping[str, Scalar]
-    artifact: Artifact
-    vmap: str | None = None
-    lines: bytes | None = None
-    tuning: Tuning | None = None
-    reference: bytes | None = None
-    read: Callable[[str], bytes | None] | None = None
-
-    @property
-    def target(self) -> str:
-        """The model that it was compiled for."""
-        return str(self.artifact.target["name"])
-
-    @property
-    def id(self) -> str:
-        """The variant's id."""
-        return variant_id(self.name, self.params.items(), self.target)
 
 
 @dataclass(frozen=True, slots=True)

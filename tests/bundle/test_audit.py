@@ -8,9 +8,10 @@ import pytest
 from made_bundles import make_artifact, make_items
 
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.signature import generate_key, signed
-from pallasc.specs.bundle.verify import Finding, Rules, Severity, audit, compare_with_lock
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.signature import generate_key
+from pallasc.specs.bundle.verify import Finding, Rules, Severity, audit, compare_with_lock, signed
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.lock import Entry, Lock
 
 KEY = generate_key()

@@ -20,6 +20,7 @@ from pallasc.compiler.builds.options import Options
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.manifest import Provenance
+from pallasc.specs.bundle.verify import verify
 
 KERNEL = """\
 from pallasc.specs.library.elementwise import add
@@ -93,7 +94,7 @@ def expected(project: Project) -> bytes:
 
 def test_a_bundle_has_what_was_wanted(project: Project, expected: bytes) -> None:
     with open_bundle(expected) as bundle:
-        bundle.verify()
+        verify(bundle)
         assert [entry.id for entry in bundle.entries()] == [
             "double@h100-sxm",
             "double@h200",

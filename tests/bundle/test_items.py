@@ -10,8 +10,9 @@ from made_bundles import make_artifact
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.strip import debug_bytes
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.canonical import digest
 
 ARTIFACT = make_artifact(1, constant=b"numbers")

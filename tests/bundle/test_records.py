@@ -13,7 +13,8 @@ from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import kinds_of, minimum_driver, open_bundle
 from pallasc.specs.bundle.format import Kind
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.canonical import canonical_json, digest
 
 ARTIFACT = make_artifact(1, constant=b"numbers")

@@ -12,6 +12,7 @@ import pytest
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.reader import MemorySource, OpenFile
+from pallasc.specs.bundle.verify import verify
 
 
 def test_parts_of_a_file_and_of_memory_are_the_same(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_a_file_that_is_cut_off_while_it_is_open_is_an_error_and_kills_nobody(
         with pytest.raises(CorruptError, match=r"kernels\.pallasc is damaged: it was cut off"):
             bundle.artifact(entry).cubin()
         with pytest.raises(CorruptError, match="cut off while it was open"):
-            bundle.verify()
+            verify(bundle)
 
 
 _CUT = """
@@ -101,7 +102,7 @@ def test_a_file_that_is_replaced_by_renaming_stays_readable(tmp_path: Path, smal
         other = tmp_path / "new"
         other.write_bytes(b"another file")
         other.replace(path)
-        bundle.verify()
+        verify(bundle)
 
 
 def test_a_closed_bundle_says_so(tmp_path: Path, small: bytes) -> None:
@@ -110,7 +111,7 @@ def test_a_closed_bundle_says_so(tmp_path: Path, small: bytes) -> None:
     with open_bundle(path) as bundle:
         pass
     with pytest.raises(SpecError, match=r"kernels\.pallasc is closed"):
-        bundle.verify()
+        verify(bundle)
 
 
 def test_an_empty_file_is_no_bundle(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from pallasc.cli.main import main
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.export import chosen_entries
-from pallasc.specs.bundle.manifest import pack_entries, parse_entry
+from pallasc.specs.bundle.manifest import Item, pack_entries, parse_entry
 from pallasc.specs.bundle.tuned import Reference, Sampled, pack_reference
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.verify import verify
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.tuning import Measured, Row, Tuning
 
 TUNING = Tuning(by=("m",), over=("tile",), buckets={"m": "pow2"}, pad={"m": {"x": 0, "out": 0}})
@@ -41,7 +42,7 @@ def test_rows_and_reference_values_come_back_from_a_bundle_of_version_1_2() -> N
         "k", {"m": 16, "tile": 2}, artifact, tuning=TUNING, reference=pack_reference(REFERENCE)
     )
     with open_bundle(build_bundle([first, job])) as bundle:
-        bundle.verify()
+        verify(bundle)
         assert bundle.reader.head.minor == 2
         tuned, other = bundle.entries()
         assert first.tuning is not None
@@ -105,7 +106,7 @@ def test_a_forged_bundle_whose_variants_disagree_does_not_verify() -> None:
 
     parts.change_entry(1, change)
     with pytest.raises(CorruptError, match="say different things"):
-        open_bundle(parts.data()).verify()
+        verify(open_bundle(parts.data()))
 
 
 @pytest.mark.parametrize(

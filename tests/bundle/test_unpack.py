@@ -12,7 +12,8 @@ from pallasc.errors import SpecError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.export import safe_names, unpack
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.canonical import digest
 
 

@@ -17,7 +17,9 @@ from made_bundles import make_artifact, make_items
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle import writer
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.verify import verify
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.canonical import digest
 from pallasc.specs.user_files import replace_file
 
@@ -49,7 +51,7 @@ def test_what_goes_in_comes_out(
     rng.shuffle(items)
     assert build_bundle(items, keep_debug=debug, keep_ptx=ptx, level=3) == data
     bundle = open_bundle(data)
-    bundle.verify()
+    verify(bundle)
     assert bundle.names() == sorted({name for name, *_ in variants}, key=str.encode)
     assert len(bundle) == len(variants)
     for (name, m, target), artifact in artifacts.items():
@@ -102,7 +104,7 @@ def test_a_kernel_for_batches_is_kept_whichever_copy_names_it() -> None:
     assert data == build_bundle([named, plain]) == build_bundle([named])
     assert data != build_bundle([plain])
     with open_bundle(data) as bundle:
-        bundle.verify()
+        verify(bundle)
         (entry,) = bundle.entries()
         assert (entry.vmap, entry.digest) == ("a", artifact.digest)
         assert build_bundle(bundle.items(), keep_debug=True, keep_ptx=True) == data
@@ -119,7 +121,7 @@ def test_two_artifacts_of_one_variant_are_refused() -> None:
 
 def test_nothing_makes_a_bundle_of_nothing() -> None:
     bundle = open_bundle(build_bundle([]))
-    bundle.verify()
+    verify(bundle)
     assert (len(bundle), bundle.names(), list(bundle.entries("x"))) == (0, [], [])
     assert bundle.find("x", {}, "sm_90a") is None
 

@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "bundle" / "programs"))
 from made_bundles import make_artifact, make_items
 
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.manifest import Provenance
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item, Provenance
+from pallasc.specs.bundle.writer import build_bundle
 
 RunCommand = Callable[..., Any]
 ORIGIN = Provenance("pallasc 1.0", {"ptxas": "13.5"}, {"a.yaml": "ab" * 32}, "c0ffee" * 6, False)

@@ -19,8 +19,8 @@ from made_bundles import make_artifact
 from taken_apart import Parts
 
 from pallasc.specs.bundle.format import Kind
-from pallasc.specs.bundle.manifest import Provenance
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item, Provenance
+from pallasc.specs.bundle.writer import build_bundle
 
 RunCommand = Callable[..., Any]
 

@@ -16,8 +16,8 @@ from pallasc.specs.bundle.signature import (
     generate_key,
     private_key_text,
     public_key,
-    signed,
 )
+from pallasc.specs.bundle.verify import signed
 from pallasc.specs.bundle.writer import build_bundle
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import made
 
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.user_files import replace_file
 
 TARGETS = ("h100-sxm", "h200", "b200", "a100-sxm")

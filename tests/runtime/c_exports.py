@@ -17,7 +17,8 @@ import made
 from pallasc.runtime.native.library import FOLDER
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.export import export_c
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
 
 WARNINGS = "-Wall -Wextra -Werror"
 TEMPORARY_BYTES = 1000

@@ -32,7 +32,8 @@ from pallasc.errors import DriverError
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 from pallasc.runtime.native.library import open_library
 from pallasc.specs.artifacts.flat_plan import flat_plan
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 

@@ -16,7 +16,8 @@ from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.adapters.torch_operator import _Operator
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import Kernels, open_bundle
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
 
 TEXT = "f32[4, 64]"
 

@@ -23,7 +23,8 @@ from pallasc.runtime.matching.candidates import Origin
 from pallasc.runtime.native.library import FOLDER
 from pallasc.runtime.opening import Kernels
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
 
 TYPES = [("f32", (4, 64))] * 2
 

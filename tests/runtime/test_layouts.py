@@ -14,7 +14,8 @@ import pytest
 from pallasc.errors import ArgumentError
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import Kernels, open_bundle
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
 
 TEXT = "f32[4, 64]"
 VALUES = np.arange(256, dtype=np.float32).reshape(4, 64)

@@ -13,7 +13,7 @@ from tuned_bundles import H100, item, kernel, row
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.device.devices import active, get_device
-from pallasc.specs.bundle.writer import Item
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.tuning import Tuning
 
 PAD = {"m": {"a": 0, "b": 0, "out": 0}}

@@ -15,7 +15,8 @@ from bundle_files import add_artifact, write_bundle
 import pallasc
 from pallasc.errors import ArgumentError, SelectionError, ToolError
 from pallasc.runtime.discovery import PATH
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.user_files import replace_file
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import pallasc
 from pallasc.errors import CorruptError, SpecError, ToolError
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.signature import (
     REQUIRE,
     TRUSTED,
@@ -22,9 +23,9 @@ from pallasc.specs.bundle.signature import (
     public_key,
     read_keys,
     read_policy,
-    signed,
 )
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.verify import signed
+from pallasc.specs.bundle.writer import build_bundle
 
 pytest.importorskip("cryptography")
 

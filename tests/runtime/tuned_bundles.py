@@ -10,7 +10,8 @@ import made
 
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import open_bundle
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.gpus import MODELS
 from pallasc.specs.tuning import Measured, Row, Tuning
 

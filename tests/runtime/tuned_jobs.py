@@ -16,8 +16,9 @@ import made
 import rig
 import standin
 
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.tuned import Reference, Sampled, pack_reference
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.tuning import Tuning
 from pallasc.specs.user_files import replace_file
 

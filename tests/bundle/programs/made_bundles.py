@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.bundle.writer import Item
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.canonical import digest
 from pallasc.specs.targets import resolve_target
 

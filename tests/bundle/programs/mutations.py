@@ -26,11 +26,11 @@ from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.format import Kind, pack_rows
-from pallasc.specs.bundle.manifest import Provenance
+from pallasc.specs.bundle.manifest import Item, Provenance
 from pallasc.specs.bundle.signature import Signature, pack_signatures
 from pallasc.specs.bundle.tuned import Reference, Sampled, pack_reference
-from pallasc.specs.bundle.verify import Rules, audit
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.verify import Rules, audit, verify
+from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.canonical import digest
 from pallasc.specs.templates import Scalar
 from pallasc.specs.tuning import Measured, Row, Tuning
@@ -263,7 +263,7 @@ def judge(data: bytes, original: Content | None) -> str:
     try:
         with open_bundle(data) as bundle:
             found = read_all(bundle)
-            bundle.verify()
+            verify(bundle)
             if original is None:
                 audit(bundle, Rules(targets=("sm_90a",), bundle_bytes=1, driver="12.0"))
     except CorruptError as error:

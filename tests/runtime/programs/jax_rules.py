@@ -22,7 +22,8 @@ from jax_ways import message
 
 import pallasc
 from pallasc.runtime.opening import Kernels
-from pallasc.specs.bundle.writer import Item, build_bundle
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.writer import build_bundle
 
 ROWS = (4, 64)
 
