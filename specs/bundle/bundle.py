@@ -22,10 +22,10 @@ from pallasc.specs.bundle.manifest import (
 )
 from pallasc.specs.bundle.reader import MemorySource, OpenFile, Reader, Source
 from pallasc.specs.bundle.signature import (
+    MAX_SIGNATURES_BYTES,
     Policy,
     PublicKey,
     Signature,
-    check_room,
     check_signatures,
     parse_signatures,
 )
@@ -80,9 +80,9 @@ class Bundle:
         self.reader = Reader(source, name)
         self.name = name
         body_end = self.reader.head.body_end
+        # One byte more than there may be shows that there are too many.
+        tail = Extent(body_end, min(source.size - body_end, MAX_SIGNATURES_BYTES + 1))
         with self.reader.naming():
-            tail = Extent(body_end, source.size - body_end)
-            check_room(tail.size)
             self.signatures: tuple[Signature, ...] = parse_signatures(self.reader.read(tail))
 
     def __enter__(self) -> Bundle:

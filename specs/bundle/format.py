@@ -156,20 +156,31 @@ class Extent(NamedTuple):
         return self.at + self.size
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """The head of a bundle, as in the grammar; packing and parsing it fill in `root`."""
 
     minor: int
     head_bytes: int
     body_end: int
-    catalog: Extent
-    provenance: Extent
+    catalog_at: int
+    catalog_bytes: int
+    provenance_at: int
+    provenance_bytes: int
     content: bytes
     catalog_digest: bytes
     provenance_digest: bytes
     body_digest: bytes
     root: bytes = bytes(_DIGEST_BYTES)
+
+    @property
+    def catalog(self) -> Extent:
+        """Place of the catalog."""
+        return Extent(self.catalog_at, self.catalog_bytes)
+
+    @property
+    def provenance(self) -> Extent:
+        """Place of the provenance."""
+        return Extent(self.provenance_at, self.provenance_bytes)
 
 
 class Kind(IntEnum):
@@ -234,19 +245,7 @@ def sha256(data: bytes | memoryview) -> bytes:
 
 def pack_head(head: Head) -> bytes:
     """Return the bytes of a head of this version."""
-    data = _HEAD.pack(
-        MAGIC,
-        MAJOR,
-        head.minor,
-        HEAD_BYTES,
-        head.body_end,
-        *head.catalog,
-        *head.provenance,
-        head.content,
-        head.catalog_digest,
-        head.provenance_digest,
-        head.body_digest,
-    )
+    data = _HEAD.pack(MAGIC, MAJOR, *head[:-1])
     return data + sha256(data)
 
 
@@ -278,33 +277,21 @@ def parse_head(start: bytes, size: int, name: str) -> Head:
     covered, root = start[: head_bytes - _DIGEST_BYTES], start[:head_bytes][-_DIGEST_BYTES:]
     if sha256(covered) != root:
         raise CorruptError(f"{name} is damaged: its head does not match its digest.")
-    _, _, _, _, body_end, *places, content, catalog, provenance, body = _HEAD.unpack_from(covered)
-    catalog_at, provenance_at = Extent(*places[:2]), Extent(*places[2:])
-    if body_end > size:
-        raise _cut_off(name, size, body_end)
+    head = Head(*_HEAD.unpack_from(covered)[2:], root)
+    if head.body_end > size:
+        raise _cut_off(name, size, head.body_end)
     for label, part, most in (
-        ("catalog", catalog_at, MAX_CATALOG_BYTES),
-        ("provenance", provenance_at, MAX_PROVENANCE_BYTES),
+        ("catalog", head.catalog, MAX_CATALOG_BYTES),
+        ("provenance", head.provenance, MAX_PROVENANCE_BYTES),
     ):
-        if not head_bytes <= part.at <= part.end <= body_end:
+        if not head_bytes <= part.at <= part.end <= head.body_end:
             raise CorruptError(
                 f"{name} is damaged: its {label} (bytes {part.at} to {part.end}) ends after its "
-                f"content, which has {body_end} bytes."
+                f"content, which has {head.body_end} bytes."
             )
         if part.size > most:
             raise CorruptError(f"{name} has a {label} of {part.size} bytes: too many.")
-    return Head(
-        minor,
-        head_bytes,
-        body_end,
-        catalog_at,
-        provenance_at,
-        content,
-        catalog,
-        provenance,
-        body,
-        root,
-    )
+    return head
 
 
 def _cut_off(name: str, size: int, expected: int) -> CorruptError:

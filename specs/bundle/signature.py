@@ -39,6 +39,7 @@ TRUSTED = "PALLASC_TRUSTED_KEYS"
 _MAX_SIGNATURES = 64
 _ALGORITHM = b"ed25519\0"
 _RECORD = struct.Struct("<8s32s32s64s")
+MAX_SIGNATURES_BYTES = _MAX_SIGNATURES * _RECORD.size
 _MESSAGE = b"pallasc bundle 1\n"
 _PREFIX = "ed25519:"
 _KEY_BYTES = 32
@@ -80,12 +81,13 @@ class Signature(NamedTuple):
 
 
 def parse_signatures(data: bytes) -> tuple[Signature, ...]:
-    """Return the signatures at the end of a bundle.
+    """Return the signatures from the bytes after a bundle's body.
 
     Raises:
         CorruptError: they are cut off, damaged, or of another algorithm.
     """
-    check_room(len(data))
+    if len(data) % _RECORD.size or len(data) > MAX_SIGNATURES_BYTES:
+        raise CorruptError(f"the {len(data)} bytes after its end are not signatures")
     signatures = []
     for algorithm, key_id, root, signature in _RECORD.iter_unpack(data):
         if algorithm != _ALGORITHM:
@@ -95,16 +97,6 @@ def parse_signatures(data: bytes) -> tuple[Signature, ...]:
     if ids != sorted(set(ids)):
         raise CorruptError("its signatures are out of order")
     return tuple(signatures)
-
-
-def check_room(size: int) -> None:
-    """Check, before they are read, that so many bytes may be signatures.
-
-    Raises:
-        CorruptError: no number of them has so many.
-    """
-    if size % _RECORD.size or size > _MAX_SIGNATURES * _RECORD.size:
-        raise CorruptError(f"the {size} bytes after its end are not signatures")
 
 
 def pack_signatures(signatures: Iterable[Signature]) -> bytes:

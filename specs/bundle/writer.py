@@ -392,13 +392,12 @@ class _Body:
                 f"the catalog is {len(catalog)} bytes; the limit is {MAX_CATALOG_BYTES}.",
                 hint="Split the bundle, or shorten the names of kernels and parameters.",
             )
-        catalog_at, origins_at = self._append(catalog), self._append(origins)
+        places = (*self._append(catalog), *self._append(origins))
         head = Head(
-            minor=_minor(entries),
-            head_bytes=HEAD_BYTES,
-            body_end=len(self._data),
-            catalog=catalog_at,
-            provenance=origins_at,
+            _minor(entries),
+            HEAD_BYTES,
+            len(self._data),
+            *places,
             content=content_digest(entries),
             catalog_digest=sha256(catalog),
             provenance_digest=sha256(origins) if origins else bytes(32),

@@ -112,21 +112,18 @@ class Parts:
             stored = frame(raw)
             pages.append(PageRow(_append(data, stored), len(raw), sha256(stored)))
         catalog = pack_catalog(len(self.rows), self.entries, pages, self.first_keys, self.info)
-        places = {
-            "catalog": _append(data, catalog),
-            "provenance": _append(data, self.provenance),
-        }
+        places = (*_append(data, catalog), *_append(data, self.provenance))
         head = Head(
-            minor=0,
-            head_bytes=HEAD_BYTES,
-            body_end=len(data),
+            0,
+            HEAD_BYTES,
+            len(data),
+            *places,
             content=self.content,
             catalog_digest=sha256(catalog),
             provenance_digest=sha256(self.provenance),
             body_digest=sha256(bytes(data[HEAD_BYTES:])),
-            **places,
         )
-        data[:HEAD_BYTES] = pack_head(replace(head, **self.head))
+        data[:HEAD_BYTES] = pack_head(head._replace(**self.head))
         return bytes(data) + self.signatures
 
     def change_entry(self, number: int, change: Callable[[Any], bytes | None]) -> None:
