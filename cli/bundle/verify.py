@@ -170,13 +170,9 @@ def _signers(bundle: Bundle, keys: Sequence[str], *, require: bool) -> list[Publ
     from pallasc.specs.bundle.signature import read_policy
 
     policy = read_policy(require_signature=require)
-    signers = {}
-    if keys:
-        signers = {key.id: key for key in bundle.check_signatures(read_keys(keys))}
-    bundle.check_policy(policy)
-    for demand in policy.demands:
-        signers |= {key.id: key for key in bundle.check_signatures(demand.keys)}
-    return [signers[name] for name in sorted(signers)]
+    signers = [*bundle.check_signatures(read_keys(keys))] if keys else []
+    signers += bundle.check_policy(policy)
+    return sorted({key.id: key for key in signers}.values(), key=lambda key: key.id)
 
 
 def _compare(bundle: Bundle, path: Path) -> list[Finding]:

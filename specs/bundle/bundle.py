@@ -283,14 +283,14 @@ class Bundle:
         """
         return check_signatures(self.signatures, self.reader.head.root, trusted, self.name)
 
-    def check_policy(self, policy: Policy) -> None:
-        """Check the signatures that a policy demands.
+    def check_policy(self, policy: Policy) -> list[PublicKey]:
+        """Return the keys that signed the bundle as a policy demands.
 
         Raises:
             CorruptError: one is missing or wrong.
             ToolError: the cryptography package is missing.
         """
-        policy.check(self.signatures, self.reader.head.root, self.name)
+        return policy.check(self.signatures, self.reader.head.root, self.name)
 
     def _content(self, number: int) -> bytes:
         with self.reader.naming():

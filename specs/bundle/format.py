@@ -277,7 +277,7 @@ def parse_head(start: bytes, size: int, name: str) -> Head:
     covered, root = start[: head_bytes - _DIGEST_BYTES], start[:head_bytes][-_DIGEST_BYTES:]
     if sha256(covered) != root:
         raise CorruptError(f"{name} is damaged: its head does not match its digest.")
-    head = Head(*_HEAD.unpack_from(covered)[2:], root)
+    head = Head._make((*_HEAD.unpack_from(covered)[2:], root))
     if head.body_end > size:
         raise _cut_off(name, size, head.body_end)
     for label, part, most in (

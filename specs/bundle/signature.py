@@ -291,19 +291,21 @@ class Policy(NamedTuple):
 
     demands: tuple[Demand, ...] = ()
 
-    def check(self, signatures: Sequence[Signature], root: bytes, name: str) -> None:
-        """Check that of each demand one of the keys signed; arguments as of `check_signatures`.
+    def check(self, signatures: Sequence[Signature], root: bytes, name: str) -> list[PublicKey]:
+        """Return the keys that signed, one or more of each demand; see `check_signatures`.
 
         Raises:
             CorruptError: none did, or a signature is wrong.
             ToolError: the cryptography package is missing.
         """
+        signers: list[PublicKey] = []
         for keys, place in self.demands:
             try:
-                check_signatures(signatures, root, keys, name)
+                signers += check_signatures(signatures, root, keys, name)
             except CorruptError as error:
                 hint = f"{error.hint or ''} Trusted keys were taken from {place}.".lstrip()
                 raise CorruptError(error.message, hint=hint) from error
+        return signers
 
 
 def read_policy(
