@@ -74,7 +74,7 @@ def command(
     from pallasc.cli.terminal.output import count, json_text
     from pallasc.runtime.native.library import FOLDER
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.export import export_c, name_from
+    from pallasc.specs.bundle.c_export import export_c, name_from
     from pallasc.version import installed_version
 
     library = name_from(file.name) if name is None else name

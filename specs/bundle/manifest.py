@@ -59,7 +59,7 @@ from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.bundle.format import MAX_COUNT, MAX_PROVENANCE_BYTES, pack_ends
 from pallasc.specs.canonical import canonical_json, variant_id
 from pallasc.specs.templates import Scalar
-from pallasc.specs.tuning import Tuning, check_padding
+from pallasc.specs.tuning import Tuning, as_scalar, check_padding
 from pallasc.specs.untrusted_json import (
     as_flag,
     as_list,
@@ -315,7 +315,7 @@ def _entry(key: bytes, about: Mapping[str, object], digest_of: Callable[[int], s
     vmap = as_text(about["vmap"]) if "vmap" in about else None
     if vmap is not None and not is_name(vmap):
         raise ValueError("its kernel for batches has no name of a kernel")
-    point = {item: _scalar(values[item]) for item in order}
+    point = {item: as_scalar(values[item]) for item in order}
     inputs = tuple(map(_array, as_list(about["inputs"])))
     outputs = tuple(map(_array, as_list(about["outputs"])))
     tuning = None
@@ -360,12 +360,6 @@ def _number(value: object) -> int:
     if not 0 <= number < MAX_COUNT:
         raise ValueError(f"{number} is not a blob number")
     return number
-
-
-def _scalar(value: object) -> Scalar:
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    raise TypeError(f"{str(value)[:80]} is not the value of a parameter")
 
 
 # ---- provenance

@@ -14,7 +14,7 @@ from taken_apart import Parts
 from pallasc.cli.main import main
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.export import chosen_entries
+from pallasc.specs.bundle.c_export import chosen_entries
 from pallasc.specs.bundle.manifest import Item, pack_entries, parse_entry
 from pallasc.specs.bundle.tuned import Reference, Sampled, pack_reference
 from pallasc.specs.bundle.verify import verify

@@ -16,7 +16,7 @@ import made
 
 from pallasc.runtime.native.library import FOLDER
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.export import export_c
+from pallasc.specs.bundle.c_export import export_c
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 

@@ -17,7 +17,7 @@ from pallasc.runtime.matching import tuned as tuned_module
 from pallasc.runtime.native.library import FOLDER
 from pallasc.specs import tuning as tuning_records
 from pallasc.specs.bundle import bundle
-from pallasc.specs.bundle.export import export_c
+from pallasc.specs.bundle.c_export import export_c
 from pallasc.specs.bundle.writer import build_bundle
 
 ITEMS = (

@@ -17,7 +17,7 @@ import pytest
 from pallasc.cli.main import main
 from pallasc.runtime.native.library import FOLDER
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.export import LIBRARY_SOURCES, name_from
+from pallasc.specs.bundle.c_export import LIBRARY_SOURCES, name_from
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 

@@ -1,25 +1,15 @@
-"""Write variants of a bundle into a folder: as files for other tools, or as C sources for CMake.
+"""Variants of a bundle as sources for CMake: flat plans, tables, and the C library's sources.
 
-`unpack` writes
+    include/NAME/NAME.h        the functions: NAME_KERNEL, NAME_KERNEL_prepare, NAME_last_error
+    NAME.c                     tables of variants, and __tvm_ffi_KERNEL for hosts of tvm-ffi
+    CMakeLists.txt             one library NAME
+    plans/VARIANT.plan         the flat plan of each variant, which NAME.c includes
+    pallasc/, pallasc/export/  the C library's sources
+    pallasc/include/           its headers for programs
 
-    FOLDER/VARIANT/artifact.json     the record of what is in the bundle (`artifacts/artifact.py`)
-    FOLDER/VARIANT/plan.json         its launch plan
-    FOLDER/VARIANT/KERNEL.cubin
-    FOLDER/VARIANT/KERNEL.ptx        where the bundle has it
-    FOLDER/VARIANT/DIGEST.constant   16 digits of it
-
-and `export_c`, which gives the same bytes for the same variants,
-
-    FOLDER/include/NAME/NAME.h       its functions: NAME_KERNEL, NAME_KERNEL_prepare and others
-    FOLDER/NAME.c                    tables of variants, and __tvm_ffi_KERNEL for hosts of tvm-ffi
-    FOLDER/CMakeLists.txt            one library NAME
-    FOLDER/plans/VARIANT.plan        the flat plan of each variant, which NAME.c includes
-    FOLDER/pallasc/, pallasc/export/ the C library's sources
-    FOLDER/pallasc/include/          its headers for programs
-
-Names in a bundle are data from strangers. As names of files and identifiers they are letters,
-digits and few signs, the first digits of a digest after them where that makes two names one; within
-literals and comments of C they are made harmless.
+The same variants give the same bytes. Names in a bundle are data from strangers. As names of files
+and identifiers they are letters, digits and few signs, the first digits of a digest after them
+where that makes two names one; within literals and comments they are made harmless.
 
 Sizes are data from strangers, too: many variants may share a blob that is tiny while it is
 compressed. So the bytes to write are added up from what the bundle declares before any is written.
@@ -27,11 +17,9 @@ compressed. So the bytes to write are added up from what the bundle declares bef
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,10 +70,8 @@ _SYSTEM_LIBRARIES = frozenset(
 """Libraries that a program may link by these names."""
 
 _HOWS: tuple[How | None, ...] = ("row", "bucket", "default", None)
-_UNSAFE = re.compile(r"[^A-Za-z0-9_=,@+\[\].-]|^[.-]|\.$")
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_]")
-_LONGEST_FILE = 120
 _LONGEST_PLAN = 100
 _LONGEST_NAME = 40
 _DIGITS = 16
@@ -109,88 +95,6 @@ def check_size(bundle: Bundle, entries: Sequence[Entry], most_bytes: int | None)
                 f"bytes; the bundle has {bundle.size:,}.",
                 hint="Choose variants with -k; --max-size of export allows more.",
             )
-
-
-def _suffixed(safe: str, name: str) -> str:
-    return f"{safe}-{digest(name.encode('utf-8', 'backslashreplace'))[:_DIGITS]}"
-
-
-# ---- files for other tools
-
-
-def unpack(
-    bundle: Bundle,
-    entries: Iterable[Entry],
-    folder: Path,
-    *,
-    most_bytes: int | None = DEFAULT_MOST_BYTES,
-) -> list[Path]:
-    """Write the files of variants, and return them.
-
-    Args:
-        bundle: the bundle to read.
-        entries: the variants to write.
-        folder: the folder that gets a folder for each variant; it is made if it is not there.
-        most_bytes: the most bytes to write, None for any number; a file counts at least 4 KiB.
-
-    Raises:
-        SpecError: the folder of a variant already exists, or there is too much, and then nothing is
-            written; or a file cannot be written.
-        CorruptError: the bundle is damaged.
-    """
-    chosen = list(entries)
-    check_size(bundle, chosen, most_bytes)
-    names = safe_names(entry.id for entry in chosen)
-    for name in names.values():
-        if os.path.lexists(folder / name):
-            raise SpecError(
-                f"{folder / name} already exists.", hint="Remove it, or give another folder."
-            )
-    written = []
-    for entry in chosen:
-        own = folder / names[entry.id]
-        try:
-            own.mkdir(parents=True)
-            for name, data in _files(bundle.artifact(entry)):
-                (own / name).write_bytes(data)
-                written.append(own / name)
-        except OSError as error:
-            raise SpecError(
-                f"{own} cannot be written: {error.strerror}.", hint="Give another folder."
-            ) from error
-    return written
-
-
-def safe_names(names: Iterable[str]) -> dict[str, str]:
-    """Return distinct names that files can have on any system, by the names given."""
-    by_name: dict[str, str] = {}
-    taken: set[str] = set()
-    for name in sorted(set(names)):
-        safe = _UNSAFE.sub("_", name)[:_LONGEST_FILE]
-        if safe != name or not safe or safe.lower() in taken:
-            safe = _suffixed(safe, name)
-        taken.add(safe.lower())
-        by_name[name] = safe
-    return by_name
-
-
-def _files(artifact: Artifact) -> Iterator[tuple[str, bytes]]:
-    """Yield names and contents; kernels of one name in several cubins get digits after it."""
-    for name, value in (("artifact", artifact.record), ("plan", artifact.record["plan"])):
-        yield f"{name}.json", json.dumps(value, indent=1, sort_keys=True).encode() + b"\n"
-    labels = {key: (key[:_DIGITS], "constant") for key in artifact.record["blobs"]}
-    for kernel in reversed(artifact.kernels):  # the first kernel names a cubin
-        labels[kernel.cubin] = kernel.name, "cubin"
-        if kernel.ptx is not None:
-            labels[kernel.ptx] = kernel.name, "ptx"
-    safe = safe_names(label for label, _ in labels.values())
-    counts = Counter(labels.values())
-    for key, (label, ending) in labels.items():
-        digits = f"-{key[:_DIGITS]}" if counts[label, ending] > 1 else ""
-        yield f"{safe[label]}{digits}.{ending}", artifact.blob(key)
-
-
-# ---- sources for C and C++
 
 
 @dataclass(slots=True)
@@ -223,14 +127,12 @@ class CKernel:
 
     Attributes:
         name: its name.
-        identifier: what it is called in C, after the library's name.
         function: the C function that launches it.
         variants: the variants that it chooses among.
         left_out: how many variants are not there because a table chooses others.
     """
 
     name: str
-    identifier: str
     function: str
     variants: tuple[CVariant, ...]
     left_out: int
@@ -388,7 +290,7 @@ def _kernels(
             for entry, how in own
         )
         left_out = counts[kernel] - len(variants)
-        kernels.append(CKernel(kernel, identifier, f"{name}_{identifier}", variants, left_out))
+        kernels.append(CKernel(kernel, f"{name}_{identifier}", variants, left_out))
     return kernels
 
 
@@ -410,7 +312,7 @@ def _check_distinct(entries: Sequence[Entry]) -> None:
 def _plan_file(variant: str, taken: set[str]) -> str:
     own = re.sub(r"[^A-Za-z0-9_.]+", "-", variant).strip("-.")[:_LONGEST_PLAN]
     if not own or own.lower() in taken:
-        own = _suffixed(own, variant)
+        own = f"{own}-{digest(variant.encode('utf-8', 'backslashreplace'))[:_DIGITS]}"
     taken.add(own.lower())
     return f"plans/{own}.plan"
 
@@ -488,7 +390,7 @@ PALLASC_EXPORTED const char *{name}_last_error(void)
 static struct variant variants_{place}[] = {{
 {"".join(rows)}}};
 static struct kernel kernel_{place} = {{{_literal(kernel.name)}, variants_{place}, {len(rows)}}};
-KERNEL_FUNCTIONS({kernel.function}, &kernel_{place}, {kernel.identifier})
+KERNEL_FUNCTIONS({kernel.function}, &kernel_{place}, {kernel.function.removeprefix(f"{name}_")})
 """
         )
     return "".join(parts)

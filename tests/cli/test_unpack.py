@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from made_bundles import make_artifact, make_items
 
+from pallasc.cli.artifacts.unpack import safe_names, unpack
 from pallasc.errors import SpecError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
-from pallasc.specs.bundle.export import safe_names, unpack
 from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.canonical import digest
