@@ -33,7 +33,7 @@ from pallasc.specs.canonical import canonical_json, variant_id
 from pallasc.specs.gpus import DEFAULT_MODELS, target_of_record
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar
-from pallasc.specs.untrusted_json import as_object, parse_json
+from pallasc.specs.untrusted_json import parse_json
 
 if TYPE_CHECKING:
     from pallasc.specs.artifacts.source_lines import SourceLines
@@ -212,17 +212,12 @@ class Bundle:
             CorruptError: entry, record and blobs do not belong together.
         """
         with self.reader.naming():
-            record = self._record(entry)
-            numbers = _numbers(entry, record)
-            rows = self._shipped(numbers)
-            shipped = _shipped_record(entry, record, rows)
-            places = {
-                row.digest.hex(): number
-                for number, row in zip(entry.blobs, rows.values(), strict=True)
-                if row is not None and number is not None
-            }
-            artifact = Artifact(shipped, lambda key: self._content(places[key]))
-            _check(entry, artifact, rows.values())
+            record, rows = self._parts(entry)
+            shipped = {row.digest.hex(): row for row in rows.values() if row is not None}
+            artifact = Artifact(
+                _shipped_record(entry, record, rows), lambda key: self._content(shipped[key])
+            )
+            _check(entry, artifact, shipped)
         artifact.find_source_lines = partial(self._source_lines, entry)
         return artifact
 
@@ -234,7 +229,7 @@ class Bundle:
     def shipped(self, entry: Entry) -> dict[str, BlobRow | None]:
         """Return what ships for each blob of the record, by its digest there; None if left out."""
         with self.reader.naming():
-            return self._shipped(_numbers(entry, self._record(entry)))
+            return self._parts(entry)[1]
 
     def rows(self, entry: Entry) -> list[BlobRow]:
         """Return the rows of all blobs that an entry names, each once."""
@@ -259,8 +254,7 @@ class Bundle:
         """Yield entries, all by default, as items to write another bundle from."""
         for entry in self.entries() if entries is None else entries:
             with self.reader.naming():
-                record = self._record(entry)
-                numbers = _numbers(entry, record)
+                record, rows = self._parts(entry)
             yield Item(
                 entry.name,
                 dict(entry.params),
@@ -269,7 +263,7 @@ class Bundle:
                 lines=self._beside(entry.lines, Kind.LINES),
                 tuning=entry.tuning,
                 reference=self._beside(entry.reference, Kind.REFERENCE),
-                read=partial(self._read, numbers),
+                read=partial(self._read, rows),
             )
 
     def check_signatures(self, trusted: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
@@ -292,13 +286,13 @@ class Bundle:
         """
         return policy.check(self.signatures, self.reader.head.root, self.name)
 
-    def _content(self, number: int) -> bytes:
+    def _content(self, row: BlobRow) -> bytes:
         with self.reader.naming():
-            return self.reader.content(number)
+            return self.reader.content(row.number)
 
-    def _read(self, numbers: Mapping[str, int | None], key: str) -> bytes | None:
-        number = numbers[key]
-        return None if number is None else self._content(number)
+    def _read(self, rows: Mapping[str, BlobRow | None], key: str) -> bytes | None:
+        row = rows[key]
+        return None if row is None else self._content(row)
 
     def _beside(self, number: int | None, kind: Kind) -> bytes | None:
         """Return the content of a blob of a kind that no record names."""
@@ -330,13 +324,19 @@ class Bundle:
         if row.size > MAX_RECORD_BYTES:
             raise CorruptError(f"the record of {entry.id} has {row.size} bytes")
         data = self.reader.content(entry.record)
-        record = Artifact(as_object(parse_json(data)), lambda key: b"").record
+        stored: Any = parse_json(data)
+        record = Artifact(stored, lambda key: b"").record
         if canonical_json(record) != data:
             raise CorruptError(f"the record of {entry.id} is not canonical JSON")
         return record
 
-    def _shipped(self, numbers: Mapping[str, int | None]) -> dict[str, BlobRow | None]:
-        return {key: None if n is None else self.reader.row(n) for key, n in numbers.items()}
+    def _parts(self, entry: Entry) -> tuple[ArtifactRecord, dict[str, BlobRow | None]]:
+        """Return the record of an entry, and what ships for each of the record's blobs."""
+        record = self._record(entry)
+        if len(record["blobs"]) != len(entry.blobs):
+            raise _mismatch(entry)
+        rows = [None if n is None else self.reader.row(n) for n in entry.blobs]
+        return record, dict(zip(sorted(record["blobs"]), rows, strict=True))
 
 
 def minimum_driver(record: ArtifactRecord) -> Mapping[str, str]:
@@ -361,13 +361,6 @@ def kinds_of(artifact: Artifact) -> dict[str, Kind]:
     if kinds.keys() != artifact.record["blobs"].keys():
         raise CorruptError("an artifact's record does not list the blobs that it uses")
     return {key: kinds[key] for key in sorted(kinds)}
-
-
-def _numbers(entry: Entry, record: ArtifactRecord) -> dict[str, int | None]:
-    """Return the number of each blob of a record, by the digest that it has there."""
-    if len(record["blobs"]) != len(entry.blobs):
-        raise _mismatch(entry)
-    return dict(zip(sorted(record["blobs"]), entry.blobs, strict=True))
 
 
 def _mismatch(entry: Entry) -> CorruptError:
@@ -403,14 +396,13 @@ def _shipped_record(
     }
 
 
-def _check(entry: Entry, artifact: Artifact, rows: Iterable[BlobRow | None]) -> None:
+def _check(entry: Entry, artifact: Artifact, shipped: Mapping[str, BlobRow]) -> None:
     """Check that an artifact as it ships is what its entry and the blob table say.
 
     Raises:
         CorruptError: it is not, or the artifact is damaged.
     """
-    kinds = kinds_of(artifact)
-    if any(row is not None and kinds[row.digest.hex()] is not row.kind for row in rows):
+    if kinds_of(artifact) != {key: row.kind for key, row in shipped.items()}:
         raise _mismatch(entry)
     target, plan = target_of_record(artifact.target), artifact.plan
     inputs, outputs = arrays_of(plan.inputs), arrays_of(plan.outputs)

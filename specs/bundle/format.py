@@ -199,6 +199,7 @@ class BlobRow:
     """A row of the blob table.
 
     Attributes:
+        number: number of the blob.
         extent: place of the stored bytes.
         size: bytes of the content.
         step: how many numbers before it its base has; 0 where it has none.
@@ -207,6 +208,7 @@ class BlobRow:
         digest: digest of the content.
     """
 
+    number: int
     extent: Extent
     size: int
     step: int
@@ -347,7 +349,7 @@ def parse_row(page: bytes, number: int) -> BlobRow:
         )
     extent = Extent(at + sum(numbers[:index]), stored)
     digest = page[digest_at : digest_at + _DIGEST_BYTES]
-    return BlobRow(extent, size, step, Kind(kind), coding, digest)
+    return BlobRow(number, extent, size, step, Kind(kind), coding, digest)
 
 
 # ---- the catalog

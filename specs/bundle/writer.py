@@ -370,6 +370,7 @@ class _Body:
             for item, (coding, data) in zip(order, pool.map(stored, order), strict=True):
                 base = bases[item]
                 row = BlobRow(
+                    number=places[item],
                     extent=self._append(data),
                     size=len(contents[item].data),
                     step=0 if base is None else places[item] - places[base],

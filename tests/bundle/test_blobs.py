@@ -26,7 +26,15 @@ def _rows(sizes: list[tuple[int, int]], first: int = 216) -> list[BlobRow]:
     at = first
     for number, (stored, size) in enumerate(sizes):
         rows.append(
-            BlobRow(Extent(at, stored), size, min(number, 3), Kind(number % 4), ZSTD, sha256(b"x"))
+            BlobRow(
+                number,
+                Extent(at, stored),
+                size,
+                min(number, 3),
+                Kind(number % 4),
+                ZSTD,
+                sha256(b"x"),
+            )
         )
         at += stored
     return rows
@@ -46,7 +54,7 @@ def test_rows_come_back(sizes: list[tuple[int, int]]) -> None:
 
 
 def test_a_raw_blob_is_as_long_as_its_content() -> None:
-    row = BlobRow(Extent(216, 5), 5, 0, Kind.CONSTANT, RAW, sha256(b"x"))
+    row = BlobRow(640, Extent(216, 5), 5, 0, Kind.CONSTANT, RAW, sha256(b"x"))
     assert parse_row(pack_rows([row]), 640) == row
 
 
