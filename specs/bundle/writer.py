@@ -270,15 +270,14 @@ def choose_bases(blobs: Sequence[Blob]) -> list[int | None]:
     """
     bases: list[int | None] = [None] * len(blobs)
     heights = [0] * len(blobs)
-    for _, item, base in _pairs(blobs):
-        if bases[item] is not None:
-            continue
-        path = _path(bases, base)
-        if item in path or len(path) + heights[item] > LONGEST_PATH:
-            continue
-        bases[item] = base
-        for height, above in enumerate(path, heights[item] + 1):
-            heights[above] = max(heights[above], height)
+    for _, first, second in _pairs(blobs):
+        for item, base in ((second, first), (first, second)):
+            path = _path(bases, base)
+            fits = len(path) + heights[item] <= LONGEST_PATH
+            if bases[item] is None and item not in path and fits:
+                bases[item] = base
+                for height, above in enumerate(path, heights[item] + 1):
+                    heights[above] = max(heights[above], height)
     return bases
 
 
@@ -291,7 +290,7 @@ def _path(bases: Sequence[int | None], item: int) -> list[int]:
 
 
 def _pairs(blobs: Sequence[Blob]) -> list[tuple[int, int, int]]:
-    """Return pairs of blobs near each other: pieces in common, negative; item; possible base."""
+    """Return pairs of blobs near each other: pieces in common, negative; the first; the second."""
     pieces = _sampled([_pieces(blob) for blob in blobs])
     fewest, most = _NEIGHBOURS
     near = min(max(_MOST_PAIRS // max(1, len(blobs)), fewest), most)
@@ -299,7 +298,7 @@ def _pairs(blobs: Sequence[Blob]) -> list[tuple[int, int, int]]:
     for item, own in enumerate(pieces):
         for other in range(max(0, item - near), item) if own else ():
             if blobs[other].kind is blobs[item].kind and (shared := len(own & pieces[other])):
-                pairs += [(-shared, item, other), (-shared, other, item)]
+                pairs.append((-shared, other, item))
     return sorted(pairs)
 
 
