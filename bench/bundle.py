@@ -25,9 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "bundl
 from made_bundles import make_artifact
 
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
-from pallasc.specs.bundle.items import item_of
-from pallasc.specs.bundle.manifest import Entry
-from pallasc.specs.bundle.source import MemorySource
+from pallasc.specs.bundle.manifest import Entry, Item
+from pallasc.specs.bundle.reader import MemorySource
 from pallasc.specs.bundle.writer import build_bundle
 
 TARGETS = ("a100-sxm", "a6000", "l40s", "h100-sxm", "b200", "b300", "thor", "rtx-pro-6000")
@@ -51,7 +50,7 @@ def make_bundle(path: Path, variants: int) -> None:
     """Write a bundle of so many different variants of ten kernels on eight targets."""
     points = max(1, variants // (KERNELS * len(TARGETS)))
     items = (
-        item_of(
+        Item(
             f"kernel_{kernel}",
             {"m": 16 * (point + 1), "n": 256 * (point % 7 + 1), "dtype": "bf16"},
             make_artifact(1000 * kernel + point, target=target, shape=(16 * (point + 1), 256)),

@@ -28,9 +28,9 @@ from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.toolchain.toolchain import find_toolchain
-from pallasc.specs.bundle.blobs import Kind
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.items import Item, item_of
+from pallasc.specs.bundle.format import Kind
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.strip import strip_debug
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.loading.matrix import expand
@@ -70,7 +70,7 @@ def cubins_of(results: Iterable[VariantResult]) -> dict[str, Cubin]:
 def items_of(results: Iterable[VariantResult]) -> list[Item]:
     """Return what a bundle of all results is made from."""
     return [
-        item_of(result.variant.name, dict(result.variant.params), result.artifact)
+        Item(result.variant.name, dict(result.variant.params), result.artifact)
         for result in results
         if result.artifact is not None
     ]

@@ -246,7 +246,6 @@ def as_atheris(arguments: Sequence[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["pallasc.specs"]):
-        import pallasc.specs.bundle.audit
         import pallasc.specs.bundle.verify  # noqa: F401
     reading = Reading()
 

@@ -35,7 +35,7 @@ from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.lowering.jax_versions import devices_for
 from pallasc.compiler.toolchain.toolchain import find_toolchain
-from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.gpus import Target
 from pallasc.specs.loading.matrix import expand
@@ -113,7 +113,7 @@ def _reason(result: VariantResult) -> str:
 def bundled(results: Sequence[VariantResult], path: Path) -> list[Figure]:
     """Return the size of a bundle of everything, and that it opens without JAX."""
     items = [
-        item_of(r.variant.name, dict(r.variant.params), r.artifact, tuning=r.variant.tuning)
+        Item(r.variant.name, dict(r.variant.params), r.artifact, tuning=r.variant.tuning)
         for r in results
         if r.artifact is not None
     ]

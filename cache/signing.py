@@ -18,7 +18,7 @@ Signed with: the private key of `$PALLASC_STORE_KEY`, and this user's secret, wh
 random bytes in hexadecimal in `pallasc/store.secret` below the user's settings, which nobody else
 may read. Where signatures are required and there is neither, the secret is made.
 
-Trusted are the keys that the machine trusts (`specs/bundle/trust.py`), the key in
+Trusted are the keys that the machine trusts (`specs/bundle/signature.py`), the key in
 `$PALLASC_STORE_KEY`, and the secret. An old signed manifest that is put back is still true: it says
 what came out of these sources with this toolchain. A key counts until it is no longer trusted.
 
@@ -198,8 +198,7 @@ def _private_key(file: str, password: str | None) -> tuple[str, Sign, Check]:
 
 
 def _trusted_keys() -> dict[str, Check]:
-    from pallasc.specs.bundle.signature import is_signed
-    from pallasc.specs.bundle.trust import machine_keys
+    from pallasc.specs.bundle.signature import is_signed, machine_keys
 
     return {key.id: partial(is_signed, key.data) for key in machine_keys()}
 

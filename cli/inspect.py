@@ -205,10 +205,10 @@ def _extract(
     bundles: Sequence[Path], folder: Path, targets: Sequence[str], expression: str | None
 ) -> int:
     """Write cubins, launch plans, records, and PTX where there is any, into files."""
+    from pallasc.cli.artifacts.unpack import unpack
     from pallasc.cli.bundle.options import selected_entries
     from pallasc.cli.terminal.output import count
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.unpack import unpack
 
     for file in bundles:
         with open_bundle(file) as bundle:
@@ -264,7 +264,7 @@ def show(
     metrics = _metrics(shown) if "resources" in views else {}
     views = [view for view in views if view in ("json", JSON_LINES)] or views
     if output is not None and is_folder(output):
-        from pallasc.specs.bundle.unpack import safe_names
+        from pallasc.cli.artifacts.unpack import safe_names
 
         # Two ids that differ in what a file name cannot have must not share a file.
         names = safe_names(result.variant.id for result in shown)

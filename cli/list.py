@@ -56,7 +56,7 @@ def command(
     used, null where it is not tuned)
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
-    from pallasc.cli.bundle.entries import list_bundles
+    from pallasc.cli.bundle.show import list_bundles
     from pallasc.cli.launching.request import bundle_files
     from pallasc.cli.terminal.output import json_text
 

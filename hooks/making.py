@@ -108,7 +108,8 @@ def _ready(file: Path) -> bytes:
     the bundle was made here, or by somebody who is trusted here.
     """
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.trust import read_policy
+    from pallasc.specs.bundle.signature import read_policy
+    from pallasc.specs.bundle.verify import verify
 
     try:
         data = file.read_bytes()
@@ -118,8 +119,8 @@ def _ready(file: Path) -> bytes:
             hint="Make it first: pallasc bundle create writes it.",
         ) from error
     with open_bundle(data) as bundle:
-        read_policy().check(bundle)
-        bundle.verify()
+        bundle.check_policy(read_policy())
+        verify(bundle)
     return data
 
 
@@ -194,8 +195,8 @@ def _check(made: BundleResult, setting: Setting) -> None:
 
 def _signed(data: bytes, environ: Mapping[str, str]) -> bytes:
     """Return a bundle with a signature by the key of the environment, where there is one."""
-    from pallasc.specs.bundle.rearrange import signed
     from pallasc.specs.bundle.signature import parse_private_key
+    from pallasc.specs.bundle.verify import signed
 
     name = environ.get(SIGN_KEY)
     if not name:

@@ -18,7 +18,7 @@ from pallasc.compiler.toolchain.toolchain import find_package, is_compiler_insta
 from pallasc.errors import PallascError
 from pallasc.hooks.making import SIGN_KEY
 from pallasc.hooks.settings import Setting, compiler_extra, read_settings
-from pallasc.specs.bundle.trust import machine_keys, machine_requires
+from pallasc.specs.bundle.signature import machine_keys, machine_requires
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings

@@ -18,8 +18,8 @@ from pallasc.runtime.matching.candidates import Candidate, Facts, Origin
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
 from pallasc.specs.bundle.manifest import Entry, is_name
-from pallasc.specs.bundle.source import MemorySource
-from pallasc.specs.bundle.trust import Policy
+from pallasc.specs.bundle.reader import MemorySource
+from pallasc.specs.bundle.signature import Policy
 from pallasc.specs.lazy import cached_property
 from pallasc.specs.tuning import Tuning
 
@@ -106,7 +106,7 @@ class Bundles:
             for file in files:
                 bundle = _open(file.file)
                 self._opened.append((file, bundle))
-                policy.check(bundle)
+                bundle.check_policy(policy)
         except BaseException:
             self.close()
             raise

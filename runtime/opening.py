@@ -20,7 +20,7 @@ from pallasc.specs.templates import Scalar
 
 if TYPE_CHECKING:
     from pallasc.runtime.bundles import Bundles
-    from pallasc.specs.bundle.trust import Keys
+    from pallasc.specs.bundle.signature import Keys
 
 Entry = tuple[str, Mapping[str, Scalar], Artifact]
 """A variant that can be opened: name of the kernel, its parameters, what was compiled."""
@@ -219,7 +219,7 @@ def open_bundle(
 
     from pallasc.runtime.bundles import Bundles
     from pallasc.runtime.discovery import BundleFile
-    from pallasc.specs.bundle.trust import read_policy
+    from pallasc.specs.bundle.signature import read_policy
 
     file = Path(path)
     policy = read_policy(trusted, require_signature)
@@ -254,7 +254,7 @@ def load(
     """
     from pallasc.runtime.bundles import Bundles
     from pallasc.runtime.discovery import find_bundles, package_folders
-    from pallasc.specs.bundle.trust import read_policy
+    from pallasc.specs.bundle.signature import read_policy
 
     files = find_bundles(package)
     beside = () if trusted is None else package_folders(package)

@@ -414,7 +414,7 @@ def _row_json(row: Row) -> dict[str, object]:
 
 def _row_from(value: object, length: int, use: dict[str, Scalar]) -> Row:
     data = as_object(value)
-    key = tuple(map(_scalar, as_list(data["key"])))
+    key = tuple(map(as_scalar, as_list(data["key"])))
     if len(key) != length:
         raise ValueError(f"the key of a row has {len(key)} values, not {length}")
     source = as_text(data.get("source", ""))
@@ -422,7 +422,12 @@ def _row_from(value: object, length: int, use: dict[str, Scalar]) -> Row:
     return Row(as_text(data["gpu"]), key, use, None, source, measured)
 
 
-def _scalar(value: object) -> Scalar:
+def as_scalar(value: object) -> Scalar:
+    """Return the value of a parameter.
+
+    Raises:
+        TypeError: it is something else.
+    """
     if value is None or isinstance(value, str | int | float | bool):
         return value
     raise TypeError(f"{str(value)[:80]} is not the value of a parameter")

@@ -21,7 +21,7 @@ from pallasc.compiler.references.comparison import Samples, sample_references
 from pallasc.errors import BudgetError, CompileError, NotCachedError, SpecError, ToolError
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.compress import DEFAULT_LEVEL
-from pallasc.specs.bundle.items import Item, item_of
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.plain_text import one_line
 from pallasc.specs.spec import Variant
@@ -180,7 +180,7 @@ def _item(result: VariantResult, rank: int, samples: Samples) -> Item:
     variant = result.variant
     if result.artifact is None:
         raise ValueError(f"{variant.id} was not compiled")
-    return item_of(
+    return Item(
         variant.name,
         dict(variant.params),
         result.artifact,

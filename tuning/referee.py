@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pallasc.specs.artifacts.signature import Signature
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry
-    from pallasc.specs.bundle.reference import Reference
+    from pallasc.specs.bundle.tuned import Reference
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,10 +121,10 @@ def bundle_side(path: Path) -> Side:
         CorruptError: it is damaged, or not signed as this machine demands.
     """
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.trust import read_policy
+    from pallasc.specs.bundle.signature import read_policy
 
     bundle = open_bundle(path)
-    read_policy().check(bundle)
+    bundle.check_policy(read_policy())
     return side_of(
         str(path),
         (

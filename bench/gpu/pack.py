@@ -86,7 +86,7 @@ def _row(variant: Any, digest: str) -> dict[str, Any]:
 
 def pack_package(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
     """Write a package with a bundle of the kernel that adds, and a second bundle for it."""
-    from pallasc.specs.bundle.items import item_of
+    from pallasc.specs.bundle.manifest import Item
     from pallasc.specs.bundle.writer import build_bundle
 
     adding = [pair for pair in built if pair[0].name == "add"]
@@ -102,8 +102,7 @@ def pack_package(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
         place.mkdir(parents=True)
         if chosen:
             items = [
-                item_of(variant.name, dict(variant.params), artifact)
-                for variant, artifact in chosen
+                Item(variant.name, dict(variant.params), artifact) for variant, artifact in chosen
             ]
             (place / f"{name}.pallasc").write_bytes(build_bundle(items))
     (package / "__init__.py").write_text('"""Kernels of a package that pallasc.load opens."""\n')
@@ -111,7 +110,7 @@ def pack_package(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
 
 def pack_jobs(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
     """Write a job for `pallasc tune run` of each kernel of which there are tunings for one GPU."""
-    from pallasc.specs.bundle.items import item_of
+    from pallasc.specs.bundle.manifest import Item
     from pallasc.specs.bundle.writer import build_bundle
     from pallasc.specs.tuning import Tuning
 
@@ -127,7 +126,7 @@ def pack_jobs(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
             by = tuple(own for own in params if own in _NOT_TUNED)
             over = tuple(own for own in params if own not in _NOT_TUNED)
             tuning = Tuning(by=by, over=over, rank=rank)
-            items.append(item_of(name, params, artifact, tuning=tuning))
+            items.append(Item(name, params, artifact, tuning=tuning))
         (folder / f"{name}.pallasc").write_bytes(build_bundle(items))
 
 
@@ -136,7 +135,7 @@ def pack_exports(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
     import c_exports
     import standin
 
-    from pallasc.specs.bundle.items import item_of
+    from pallasc.specs.bundle.manifest import Item
     from pallasc.specs.bundle.writer import build_bundle
 
     folder.mkdir()
@@ -147,7 +146,7 @@ def pack_exports(folder: Path, built: Sequence[tuple[Any, Any]]) -> None:
     ]
     for variant, artifact in adding[:1]:
         (folder / "variant").write_text(variant.id)
-        item = item_of(variant.name, dict(variant.params), artifact)
+        item = Item(variant.name, dict(variant.params), artifact)
         (folder / "add.pallasc").write_bytes(build_bundle([item]))
         if standin.compiler() is None:
             continue

@@ -180,7 +180,7 @@ def _finder(store: Store, options: Options, say: Callable[[str], None]) -> FindL
 
 def _tell(made: BundleResult, *, quiet: bool) -> None:
     from pallasc.cli.terminal.output import count
-    from pallasc.specs.bundle.provenance import differing
+    from pallasc.specs.bundle.manifest import differing
 
     for text in sorted({differing(origin) for origin in made.provenance if origin.dirty}):
         echo(f"warning: {text}; the bundle says so", err=True)

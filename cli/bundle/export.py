@@ -97,8 +97,8 @@ def command(
                 "left_out": kernel.left_out,
                 "variants": [
                     {
-                        "id": own.id,
-                        "arch": own.arch,
+                        "id": own.entry.id,
+                        "arch": own.entry.arch,
                         "file": own.file,
                         "bytes": own.size,
                         "chosen_by": own.chosen_by,
@@ -113,7 +113,7 @@ def command(
     for kernel in kernels:
         for own in kernel.variants:
             if own.chosen_by is not None:
-                echo(f"{own.id}: by the {_CHOSEN_BY[own.chosen_by]}", err=True)
+                echo(f"{own.entry.id}: by the {_CHOSEN_BY[own.chosen_by]}", err=True)
         if kernel.left_out:
             echo(f"left out {count(kernel.left_out, 'variant')} of {kernel.name}", err=True)
     variants = count(sum(len(kernel.variants) for kernel in kernels), "variant")

@@ -55,11 +55,12 @@ def command(
       digest    of all its content
     """
     from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.verify import verify
 
     with ExitStack() as stack:
         bundles = [stack.enter_context(open_bundle(file)) for file in files]
         for bundle in bundles:
-            bundle.verify()
+            verify(bundle)
         data = _merged(_selected(bundles, selection), strip_lines=strip_lines)
         for bundle in bundles:
             if bundle.signatures:
@@ -98,11 +99,9 @@ def _merged(choices: Sequence[Chosen], *, strip_lines: bool) -> bytes:
     """
     from pallasc.cli.terminal.output import count
     from pallasc.errors import CorruptError
-    from pallasc.specs.bundle.rearrange import find_conflicts, merged_items, merged_provenance
     from pallasc.specs.bundle.writer import build_bundle
 
-    conflicts = find_conflicts(choices)
-    if conflicts:
+    if conflicts := _conflicts(choices):
         named = "\n".join(f"  {conflict}" for conflict in conflicts[:_MOST_NAMED])
         more = f"\n  and {len(conflicts) - _MOST_NAMED} more" * (len(conflicts) > _MOST_NAMED)
         raise CorruptError(
@@ -110,11 +109,24 @@ def _merged(choices: Sequence[Chosen], *, strip_lines: bool) -> bytes:
             f"{named}{more}",
             hint="Build them again with one toolchain, or leave them out with -k.",
         )
-    origins = merged_provenance(bundle for bundle, _ in choices)
-    items = merged_items(choices)
+    origins = [origin for bundle, _ in choices for origin in bundle.provenance]
+    items = (item for bundle, entries in choices for item in bundle.items(entries))
     if strip_lines:
         items = (replace(item, lines=None) for item in items)
     return build_bundle(items, keep_debug=True, keep_ptx=True, provenance=origins)
+
+
+def _conflicts(choices: Sequence[Chosen]) -> list[str]:
+    """Return the variants that bundles disagree on, with the artifact that each bundle has."""
+    found: dict[bytes, list[tuple[str, Entry]]] = {}
+    for bundle, entries in choices:
+        for entry in entries:
+            found.setdefault(entry.key, []).append((bundle.name, entry))
+    return [
+        f"{own[0][1].id}: {', '.join(f'{e.digest[:12]} in {name}' for name, e in own)}"
+        for _, own in sorted(found.items())
+        if len({entry.digest for _, entry in own}) > 1
+    ]
 
 
 def _write(output: Path, data: bytes, *, as_json: bool) -> None:

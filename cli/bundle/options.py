@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.manifest import Entry
     from pallasc.specs.bundle.signature import PublicKey
+    from pallasc.specs.templates import Scalar
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,9 +78,37 @@ def selected_entries(
         entries = [entry for entry in entries if {entry.target, entry.arch} & {*targets}]
     if expression is None:
         return entries
-    from pallasc.specs.bundle.rearrange import select_entries
-
     return select_entries(entries, expression)
+
+
+class _Model(NamedTuple):
+    name: str
+    arch: str
+
+
+class _Selectable(NamedTuple):
+    """An entry, as an expression sees a variant."""
+
+    entry: Entry
+    id: str
+    name: str
+    params: Sequence[tuple[str, Scalar]]
+    target: _Model
+
+
+def select_entries(entries: Iterable[Entry], expression: str) -> list[Entry]:
+    """Return the entries that an expression selects (`specs/loading/select.py`), in their order.
+
+    Raises:
+        SpecError: the expression is wrong, or selects none of them.
+    """
+    from pallasc.specs.loading.select import select
+
+    views = [
+        _Selectable(entry, entry.id, entry.name, entry.params, _Model(entry.target, entry.arch))
+        for entry in entries
+    ]
+    return [view.entry for view in select(views, expression)]
 
 
 def read_keys(keys: Sequence[str]) -> tuple[PublicKey, ...]:
@@ -89,11 +118,11 @@ def read_keys(keys: Sequence[str]) -> tuple[PublicKey, ...]:
         SpecError: a file cannot be read, or holds something other than keys.
     """
     from pallasc.errors import SpecError
-    from pallasc.specs.bundle import trust
+    from pallasc.specs.bundle.signature import read_keys as read_trusted
 
     # On a command line a path is relative to the current folder, as everywhere in a shell.
     named = [key if key.startswith("ed25519:") else os.path.abspath(key) for key in keys if key]
-    public_keys = trust.read_keys(named)
+    public_keys = read_trusted(named)
     if keys and not public_keys:
         raise SpecError(
             f"no public key in {', '.join(keys)}.",

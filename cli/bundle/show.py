@@ -1,12 +1,12 @@
-"""`pallasc bundle show`: a bundle as a whole, or one of its variants."""
+"""`pallasc bundle show`, and `pallasc list` of bundles: a bundle, its variants, or one of them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,8 +17,7 @@ from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
-    from pallasc.specs.bundle.manifest import Entry
-    from pallasc.specs.bundle.provenance import Provenance
+    from pallasc.specs.bundle.manifest import Entry, Provenance
 
 _MOST_LISTED = 8
 
@@ -79,8 +78,8 @@ def find_entry(bundle: Bundle, name: str) -> Entry:
     Raises:
         SpecError: there is none, or there are several.
     """
+    from pallasc.cli.bundle.options import select_entries
     from pallasc.errors import SpecError
-    from pallasc.specs.bundle.rearrange import select_entries
 
     entries = list(bundle.entries())
     # An id is exact; a name or an expression may match several.
@@ -100,23 +99,20 @@ def find_entry(bundle: Bundle, name: str) -> Entry:
     return matching[0]
 
 
-@dataclass(slots=True)
-class _TargetRow:
-    """What a bundle has for one target."""
-
-    target: str
-    arch: str
-    variants: int = 0
-    minimum_driver: Mapping[str, str] = field(default_factory=dict)
-
-
-def _targets(bundle: Bundle) -> list[_TargetRow]:
-    rows: dict[tuple[str, str], _TargetRow] = {}
+def _targets(bundle: Bundle) -> list[dict[str, Any]]:
+    """Return target, architecture, number of variants and newest minimum driver of each target."""
+    found: dict[tuple[str, str], list[dict[str, str]]] = {}
     for entry in bundle.entries():
-        row = rows.setdefault((entry.arch, entry.target), _TargetRow(entry.target, entry.arch))
-        row.variants += 1
-        row.minimum_driver = max(row.minimum_driver, dict(entry.minimum_driver), key=_newness)
-    return [rows[key] for key in sorted(rows)]
+        found.setdefault((entry.arch, entry.target), []).append(dict(entry.minimum_driver))
+    return [
+        {
+            "target": target,
+            "arch": arch,
+            "variants": len(drivers),
+            "minimum_driver": max(drivers, key=_newness),
+        }
+        for (arch, target), drivers in sorted(found.items())
+    ]
 
 
 def _newness(driver: Mapping[str, str]) -> list[int]:
@@ -143,7 +139,7 @@ def _bundle_json(bundle: Bundle) -> dict[str, object]:
         "codec": dict(bundle.codec),
         "signatures": [signature.key_id for signature in bundle.signatures],
         "kernels": _kernels(bundle),
-        "targets": [asdict(row) for row in _targets(bundle)],
+        "targets": _targets(bundle),
     }
 
 
@@ -163,8 +159,8 @@ def _bundle_text(bundle: Bundle) -> Iterator[str]:
         yield f"  {name}: {count(number, 'variant')}"
     yield "targets"
     for row in _targets(bundle):
-        variants = count(row.variants, "variant")
-        yield f"  {row.target} ({row.arch}): {variants}, {_driver(row.minimum_driver)}"
+        driver = _driver(row["minimum_driver"])
+        yield f"  {row['target']} ({row['arch']}): {count(row['variants'], 'variant')}, {driver}"
 
 
 def _driver(driver: Mapping[str, str]) -> str:
@@ -173,14 +169,12 @@ def _driver(driver: Mapping[str, str]) -> str:
 
 
 def _variant_json(bundle: Bundle, entry: Entry) -> dict[str, object]:
-    from pallasc.cli.bundle.entries import entry_json
-
     return {
         "variant": entry_json(bundle, entry),
         "record": dict(bundle.record(entry)),
         "shipped": {
-            key: None if place is None else {"digest": place[0], "bytes": place[1]}
-            for key, place in bundle.shipped(entry).items()
+            key: None if row is None else {"digest": row.digest.hex(), "bytes": row.size}
+            for key, row in bundle.shipped(entry).items()
         },
     }
 
@@ -196,13 +190,12 @@ def _variant_text(bundle: Bundle, entry: Entry) -> Iterator[str]:
     yield "plan"
     yield from (f"  {line}" for line in plan_text(artifact.plan).splitlines())
     yield "blobs"
-    for key, place in bundle.shipped(entry).items():
-        if place is None:
+    for key, row in bundle.shipped(entry).items():
+        if row is None:
             yield f"  {key}  left out"
-        elif place[0] == key:
-            yield f"  {key}  {place[1]} bytes"
         else:
-            yield f"  {key}  as {place[0]}, {place[1]} bytes"
+            name = row.digest.hex()
+            yield f"  {key}  {'' if name == key else f'as {name}, '}{row.size} bytes"
 
 
 def _tuning_text(entry: Entry) -> Iterator[str]:
@@ -242,3 +235,76 @@ def _origins(origins: Sequence[Provenance]) -> Iterator[str]:
             yield f"    {digest[:12]}  {name}"
         for name in origin.changed:
             yield f"    differs       {name}"
+
+
+# ---- pallasc list
+
+
+def list_bundles(
+    files: Sequence[Path], *, targets: Sequence[str], expression: str | None, as_json: bool
+) -> None:
+    """Print the variants of bundles, sorted by kernel, target and parameters."""
+    from pallasc.cli.bundle.options import selected_entries
+    from pallasc.cli.terminal.output import json_text, table
+    from pallasc.specs.bundle.bundle import open_bundle
+
+    listed: list[dict[str, object]] = []
+    rows: list[list[str]] = []
+    for file in files:
+        with open_bundle(file) as bundle:
+            entries = selected_entries(bundle, targets=targets, expression=expression)
+            for entry in sorted(entries, key=_order):
+                listed.append({"bundle": str(file), **entry_json(bundle, entry)})
+                size = f"{stored_bytes(bundle, entry):,}"
+                rows.append([entry.id, entry.arch, size, entry.digest[:12], _used_for(entry)])
+    if as_json:
+        echo(json_text({"variants": listed}))
+        return
+    columns = ["VARIANT", "ARCH", "BYTES", "DIGEST", "USED FOR"]
+    if not any(row[-1] for row in rows):  # no kernel is tuned
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    echo(table(columns, rows, right={"BYTES"}))
+
+
+def stored_bytes(bundle: Bundle, entry: Entry) -> int:
+    """Return the bytes that an entry's blobs take in the file, bases not counted."""
+    return sum(row.extent.size for row in bundle.rows(entry))
+
+
+def _used_for(entry: Entry) -> str:
+    """Return where a variant is used: how many rows choose it, and whether it is the default."""
+    from pallasc.cli.terminal.output import count
+
+    tuning = entry.tuning
+    if tuning is None:
+        return ""
+    gpus = Counter(row.gpu for row in tuning.rows)
+    uses = [f"{count(number, 'row')} for {gpu}" for gpu, number in sorted(gpus.items())]
+    return ", ".join([*uses, *(["default"] if tuning.is_default else [])])
+
+
+def _order(entry: Entry) -> tuple[object, ...]:
+    """Return what a variant is sorted by: numbers by their size, and before other values."""
+    params = [
+        (name, 0, value, "") if isinstance(value, int | float) else (name, 1, 0, str(value))
+        for name, value in entry.params
+    ]
+    return entry.name, entry.target, params
+
+
+def entry_json(bundle: Bundle, entry: Entry) -> dict[str, object]:
+    """Return what `--json` says of a variant."""
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "params": dict(entry.params),
+        "target": entry.target,
+        "arch": entry.arch,
+        "inputs": [str(array) for array in entry.inputs],
+        "outputs": [str(array) for array in entry.outputs],
+        "minimum_driver": dict(entry.minimum_driver),
+        "digest": entry.digest,
+        "bytes": stored_bytes(bundle, entry),
+        "vmap": entry.vmap,
+        "tune": None if entry.tuning is None else entry.tuning.to_json(),
+    }

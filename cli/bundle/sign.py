@@ -95,8 +95,8 @@ def sign_command(files: tuple[Path, ...], key_file: str, as_json: bool) -> int:
     """
     from pallasc.cli.terminal.output import json_text
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.rearrange import signed
     from pallasc.specs.bundle.signature import public_key
+    from pallasc.specs.bundle.verify import signed
     from pallasc.specs.user_files import replace_file
 
     key = _read_key(key_file)

@@ -15,9 +15,9 @@ from pallasc.cli.bundle.options import file_argument, key_option
 from pallasc.cli.terminal.output import echo
 
 if TYPE_CHECKING:
-    from pallasc.specs.bundle.audit import Finding
     from pallasc.specs.bundle.bundle import Bundle
     from pallasc.specs.bundle.signature import PublicKey
+    from pallasc.specs.bundle.verify import Finding
 
 _NOT_AS_LOCKED, _FOUND = 3, 5
 _DRIVER = re.compile(r"\d{1,3}(\.\d{1,3})*")
@@ -131,12 +131,12 @@ def command(
       totals    number of findings by severity
       findings  a list; of each: severity (error, warning, note), kind, subject, message
     """
-    from pallasc.specs.bundle.audit import Rules, audit, sort_findings
     from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.verify import Rules, audit, sort_findings, verify
 
     rules = Rules(targets=_checked(targets), **limits)
     with open_bundle(file) as bundle:
-        bundle.verify()
+        verify(bundle)
         signers = _signers(bundle, keys, require=require_signature)
         differences = [] if lock is None else _compare(bundle, lock)
         findings = sort_findings([*differences, *audit(bundle, rules)])
@@ -167,16 +167,12 @@ def _checked(targets: Sequence[str]) -> tuple[str, ...]:
 def _signers(bundle: Bundle, keys: Sequence[str], *, require: bool) -> list[PublicKey]:
     """Return the keys that signed it, of those that had to."""
     from pallasc.cli.bundle.options import read_keys
-    from pallasc.specs.bundle.trust import read_policy
+    from pallasc.specs.bundle.signature import read_policy
 
     policy = read_policy(require_signature=require)
-    signers = {}
-    if keys:
-        signers = {key.id: key for key in bundle.check_signatures(read_keys(keys))}
-    policy.check(bundle)
-    for demand in policy.demands:
-        signers |= {key.id: key for key in bundle.check_signatures(demand.keys)}
-    return [signers[name] for name in sorted(signers)]
+    signers = [*bundle.check_signatures(read_keys(keys))] if keys else []
+    signers += bundle.check_policy(policy)
+    return sorted({key.id: key for key in signers}.values(), key=lambda key: key.id)
 
 
 def _compare(bundle: Bundle, path: Path) -> list[Finding]:
@@ -186,7 +182,7 @@ def _compare(bundle: Bundle, path: Path) -> list[Finding]:
         NotCachedError: there is no such file.
     """
     from pallasc.errors import NotCachedError
-    from pallasc.specs.bundle.audit import compare_with_lock
+    from pallasc.specs.bundle.verify import compare_with_lock
     from pallasc.specs.loading.lock_file import read_lock
     from pallasc.specs.lock import update_command
 
@@ -206,7 +202,7 @@ def _show(
     as_json: bool,
 ) -> None:
     from pallasc.cli.terminal.output import count, json_text, table
-    from pallasc.specs.bundle.audit import SEVERITIES
+    from pallasc.specs.bundle.verify import SEVERITIES
 
     totals = {name: sum(f.severity == name for f in findings) for name in SEVERITIES}
     words = ", ".join(count(totals[name], name) for name in reversed(SEVERITIES) if totals[name])

@@ -75,7 +75,7 @@ class Opener:
         """Return a side that is compiled already, None for specs."""
         from pallasc.analysis.compare.sides import bundle_side, lock_side, store_side
         from pallasc.cli.arguments.selection import open_store
-        from pallasc.specs.bundle.source import is_bundle
+        from pallasc.specs.bundle.format import is_bundle
 
         path = Path(text)
         if is_bundle(path):

@@ -127,7 +127,7 @@ def bundle_files(specs: Sequence[str]) -> list[Path]:
     Raises:
         SpecError: only some of them are bundles.
     """
-    from pallasc.specs.bundle.source import is_bundle
+    from pallasc.specs.bundle.format import is_bundle
 
     bundles = [Path(spec) for spec in specs if is_bundle(Path(spec))]
     if bundles and len(bundles) < len(specs):
@@ -157,14 +157,14 @@ def read_bundled(
     """
     from pallasc.cli.bundle.options import selected_entries
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.trust import read_policy
+    from pallasc.specs.bundle.signature import read_policy
     from pallasc.specs.gpus import target_of_record
 
     policy = read_policy()
     pairs = []
     for file in files:
         bundle = open_bundle(file)
-        policy.check(bundle)
+        bundle.check_policy(policy)
         for entry in selected_entries(bundle, targets=targets, expression=expression):
             artifact = bundle.artifact(entry)
             target = target_of_record(artifact.target)

@@ -211,7 +211,7 @@ def _measure(
     from pallasc.runtime.device.conditions import find_conditions, pci_address
     from pallasc.runtime.device.devices import look_at_device
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.trust import read_policy
+    from pallasc.specs.bundle.signature import read_policy
     from pallasc.tuning.measure import Run
     from pallasc.tuning.points import Setup, read_job
     from pallasc.tuning.referee import OutputReferee
@@ -219,7 +219,7 @@ def _measure(
 
     progress = _Progress(stderr_screen(), quiet=quiet)
     with open_bundle(job) as bundle, progress:
-        read_policy().check(bundle)
+        bundle.check_policy(read_policy())
         device = look_at_device(ordinal)
         matches = read_job(bundle, device)
         conditions = find_conditions(pci_address(device))

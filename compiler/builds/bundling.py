@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
@@ -19,8 +19,7 @@ from pallasc.specs.bundle.compress import DEFAULT_LEVEL, check_level
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.collect import Selection
-    from pallasc.specs.bundle.items import Item
-    from pallasc.specs.bundle.provenance import Provenance
+    from pallasc.specs.bundle.manifest import Item, Provenance
     from pallasc.specs.spec import Spec
 
 Source = Literal["compile", "store", "frozen"]
@@ -157,10 +156,7 @@ def make_bundle(
         lines = dict(zip(ids, options.lines(report.results), strict=True))
     packed = [
         build_bundle(
-            [
-                _item(result, lines=lines.get(result.variant.id), tuning=result.variant.tuning)
-                for result in results
-            ],
+            [_item(result, lines.get(result.variant.id)) for result in results],
             keep_debug=options.keep_debug,
             keep_ptx=options.keep_ptx,
             level=options.level,
@@ -215,11 +211,11 @@ def _written(
         return WrittenBundle(path, target, ids, len(data), bundle.digest)
 
 
-def _item(result: VariantResult, **fields: Any) -> Item:
-    """Return a variant with its artifact; `fields` are further ones of `item_of`."""
-    from pallasc.specs.bundle.items import item_of
+def _item(result: VariantResult, lines: bytes | None) -> Item:
+    from pallasc.specs.bundle.manifest import Item
 
-    variant, artifact = result.variant, result.artifact
+    own, artifact = result.variant, result.artifact
     if artifact is None:
-        raise ValueError(f"{variant.id} was not compiled")
-    return item_of(variant.name, dict(variant.params), artifact, vmap=variant.vmap, **fields)
+        raise ValueError(f"{own.id} was not compiled")
+    params = dict(own.params)
+    return Item(own.name, params, artifact, vmap=own.vmap, lines=lines, tuning=own.tuning)

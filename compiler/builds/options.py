@@ -203,7 +203,7 @@ def open_baseline(path: Path) -> Baseline:
         SpecError: it does not exist, cannot be read, or is a lock without resources.
         CorruptError: the bundle is damaged, or not signed as this machine demands.
     """
-    from pallasc.specs.bundle.source import is_bundle
+    from pallasc.specs.bundle.format import is_bundle
 
     if is_bundle(path):
         return _in_bundle(path)
@@ -228,10 +228,10 @@ def open_baseline(path: Path) -> Baseline:
 def _in_bundle(path: Path) -> Baseline:
     from pallasc.specs.artifacts.resources import kernels_of, resources_of
     from pallasc.specs.bundle.bundle import open_bundle
-    from pallasc.specs.bundle.trust import read_policy
+    from pallasc.specs.bundle.signature import read_policy
 
     bundle = open_bundle(path)
-    read_policy().check(bundle)
+    bundle.check_policy(read_policy())
     entries = {entry.id: entry for entry in bundle.entries()}
 
     def find(variant: str) -> tuple[Resources, Kernels] | None:

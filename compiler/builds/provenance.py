@@ -34,7 +34,7 @@ from pallasc.compiler.inputs.sources import FILE, path_of
 from pallasc.compiler.toolchain.modules import Place, is_installed
 from pallasc.errors import Location, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.bundle.provenance import MOST_CHANGED, Provenance
+from pallasc.specs.bundle.manifest import MOST_CHANGED, Provenance
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.spec import Spec
 from pallasc.specs.wire import spec_to_json

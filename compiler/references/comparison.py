@@ -24,7 +24,7 @@ from pallasc.compiler.workers.messages import Reply, Request, Task
 from pallasc.compiler.workers.pool import Pool
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.plan import Binding, LaunchPlan
-from pallasc.specs.bundle.reference import MOST_VALUES, parse_reference
+from pallasc.specs.bundle.tuned import MOST_VALUES, parse_reference
 from pallasc.specs.spec import Tolerance, Variant
 
 

@@ -39,8 +39,8 @@ from pallasc.compiler.workers.messages import serve
 from pallasc.errors import SpecError, summary_of
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.artifacts.signature import array_bytes
-from pallasc.specs.bundle.reference import Reference, pack_reference
-from pallasc.specs.bundle.reference import Sampled as SampledOutput
+from pallasc.specs.bundle.tuned import Reference, pack_reference
+from pallasc.specs.bundle.tuned import Sampled as SampledOutput
 from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.spec import Variant
 

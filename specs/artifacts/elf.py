@@ -14,14 +14,15 @@ from pallasc.errors import CorruptError
 ELF = b"\x7fELF\x02\x01"
 """How such a file begins."""
 _HEADER_BYTES = 64
-_SHT_NOBITS = 8
+# SHT_NOBITS, and the type that `.nv.merc.nv.shared.…` has: a size, and no bytes in the file.
+NO_BITS = (8, 0x70000015)
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One section: `content` is empty where the file holds none (SHT_NOBITS)."""
+    """One section: `content` is empty where the file holds none."""
 
     name: str
     kind: int
@@ -106,11 +107,11 @@ def parse_elf(data: bytes) -> Elf:
 
 
 def _end(row: tuple[int, ...]) -> int:
-    return 0 if row[1] == _SHT_NOBITS else row[4] + row[5]
+    return 0 if row[1] in NO_BITS else row[4] + row[5]
 
 
 def _content(data: bytes, row: tuple[int, ...]) -> bytes:
-    return b"" if row[1] == _SHT_NOBITS else data[row[4] : row[4] + row[5]]
+    return b"" if row[1] in NO_BITS else data[row[4] : row[4] + row[5]]
 
 
 def _text(table: bytes, start: int) -> str:

@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pallasc.errors import CorruptError, SelectionError
 from pallasc.specs.artifacts.artifact import Artifact, ArtifactRecord
-from pallasc.specs.bundle.blobs import BlobRow, Kind
-from pallasc.specs.bundle.format import MAX_RECORD_BYTES, Extent, sha256
-from pallasc.specs.bundle.manifest import Entry, entry_key, is_name
-from pallasc.specs.bundle.provenance import Provenance, parse_provenance
-from pallasc.specs.bundle.reader import Reader
-from pallasc.specs.bundle.records import (
-    Shipped,
-    kinds_of,
-    minimum_driver,
-    parse_record,
-    shipped_record,
-    signature,
+from pallasc.specs.bundle.format import MAX_RECORD_BYTES, BlobRow, Extent, Kind, sha256
+from pallasc.specs.bundle.manifest import (
+    Entry,
+    Item,
+    Provenance,
+    arrays_of,
+    entry_key,
+    is_name,
+    parse_provenance,
 )
+from pallasc.specs.bundle.reader import MemorySource, OpenFile, Reader, Source
 from pallasc.specs.bundle.signature import (
+    MAX_SIGNATURES_BYTES,
+    Policy,
     PublicKey,
     Signature,
-    check_room,
     check_signatures,
     parse_signatures,
 )
-from pallasc.specs.bundle.source import Source, open_source
 from pallasc.specs.canonical import canonical_json, variant_id
-from pallasc.specs.gpus import DEFAULT_MODELS
+from pallasc.specs.gpus import DEFAULT_MODELS, target_of_record
 from pallasc.specs.spelling import suggestion
 from pallasc.specs.templates import Scalar
+from pallasc.specs.untrusted_json import parse_json
 
 if TYPE_CHECKING:
     from pallasc.specs.artifacts.source_lines import SourceLines
-    from pallasc.specs.bundle.items import Item
-    from pallasc.specs.bundle.reference import Reference
-
+    from pallasc.specs.bundle.tuned import Reference
 
 _CALLED = {Kind.LINES: "source lines", Kind.REFERENCE: "reference values"}
 _MOST_NAMED = 200
@@ -54,9 +51,11 @@ def open_bundle(file: str | os.PathLike[str] | bytes) -> Bundle:
         CorruptError: it is not a bundle, has another major version, is cut off or damaged.
         SpecError: the file cannot be read.
     """
-    source, name = open_source(file)
+    if isinstance(file, bytes):
+        return Bundle(MemorySource(file), "the bundle")
+    source = OpenFile(file)
     try:
-        return Bundle(source, name)
+        return Bundle(source, os.fspath(file))
     except CorruptError:
         source.close()
         raise
@@ -69,16 +68,22 @@ class Bundle:
 
     Args:
         source: its bytes.
-        name: what messages call it.
+        name: its name in messages.
+
+    Attributes:
+        reader: the parts of the bundle, as they lie in the file.
+        name: the path that it was opened from.
+        signatures: its signatures, which nobody has checked.
     """
 
     def __init__(self, source: Source, name: str) -> None:
-        self._reader = Reader(source, name)
-        head = self._reader.head
-        with self._reader.naming:
-            tail = Extent(head.body_end, source.size - head.body_end)
-            check_room(tail.size)
-            self.signatures: tuple[Signature, ...] = parse_signatures(self._reader.read(tail))
+        self.reader = Reader(source, name)
+        self.name = name
+        body_end = self.reader.head.body_end
+        # One byte more than there may be shows that there are too many.
+        tail = Extent(body_end, min(source.size - body_end, MAX_SIGNATURES_BYTES + 1))
+        with self.reader.naming():
+            self.signatures: tuple[Signature, ...] = parse_signatures(self.reader.read(tail))
 
     def __enter__(self) -> Bundle:
         return self
@@ -87,53 +92,43 @@ class Bundle:
         self.close()
 
     def __len__(self) -> int:
-        return self._reader.catalog.entries
+        return self.reader.catalog.entries
 
     def __repr__(self) -> str:
         return f"<Bundle {self.name} of {len(self)} variants>"
 
     def close(self) -> None:
         """Close the file."""
-        self._reader.source.close()
-
-    @property
-    def reader(self) -> Reader:
-        """The parts of the bundle, as they lie in the file."""
-        return self._reader
-
-    @property
-    def name(self) -> str:
-        """The path that it was opened from."""
-        return self._reader.name
+        self.reader.source.close()
 
     @property
     def size(self) -> int:
         """Bytes of the file."""
-        return self._reader.source.size
+        return self.reader.source.size
 
     @property
     def digest(self) -> str:
         """Digest of what it holds; compression and provenance do not change it."""
-        return self._reader.head.content.hex()
+        return self.reader.head.content.hex()
 
     @property
     def root(self) -> str:
         """Digest of the head, which covers the whole file but the signatures."""
-        return self._reader.head.root.hex()
+        return self.reader.head.root.hex()
 
     @property
     def codec(self) -> Mapping[str, object]:
         """What compressed it: level and version of the zstd library."""
-        with self._reader.naming:
-            codec = self._reader.catalog.info.get("codec")
+        with self.reader.naming():
+            codec = self.reader.catalog.info.get("codec")
         return codec if isinstance(codec, Mapping) else {}
 
     @property
     def provenance(self) -> tuple[Provenance, ...]:
         """The sources that it was made from; several where bundles were merged."""
-        head = self._reader.head
-        with self._reader.naming:
-            data = self._reader.read(head.provenance)
+        head = self.reader.head
+        with self.reader.naming():
+            data = self.reader.read(head.provenance)
             if data and sha256(data) != head.provenance_digest:
                 raise CorruptError("its provenance does not match the digest in its head")
             return parse_provenance(data)
@@ -142,14 +137,14 @@ class Bundle:
         """Return the names of the kernels, sorted; one page is read for each."""
         names = []
         number = 0
-        with self._reader.naming:
+        with self.reader.naming():
             while number < len(self):
-                name = self._reader.key(number).partition(b"\0")[0]
+                name = self.reader.key(number).partition(b"\0")[0]
                 text = name.decode("utf-8", "replace")
                 if not is_name(text):
                     raise CorruptError(f"{name!r} cannot be the name of a kernel")
                 names.append(text)
-                number = max(number + 1, self._reader.find(name + b"\1"))
+                number = max(number + 1, self.reader.find(name + b"\1"))
         return names
 
     def entries(
@@ -165,12 +160,13 @@ class Bundle:
         prefix = b"" if name is None else name.encode("utf-8", "replace") + b"\0"
         if name is not None and target is not None:
             prefix += target.encode("utf-8", "replace") + b"\0"
-        number = self._find(prefix)
+        with self.reader.naming():
+            number = self.reader.find(prefix)
         while number < len(self):
-            with self._reader.naming:
-                if not self._reader.key(number).startswith(prefix):
+            with self.reader.naming():
+                if not self.reader.key(number).startswith(prefix):
                     return
-                entry = self._reader.entry(number)
+                entry = self.reader.entry(number)
             if target in (None, entry.target) and arch in (None, entry.arch):
                 yield entry
             number += 1
@@ -184,10 +180,10 @@ class Bundle:
             target: a model, or an architecture, which stands for its default model.
         """
         key = entry_key(name, DEFAULT_MODELS.get(target, target), params)
-        number = self._find(key)
-        with self._reader.naming:
-            if number < len(self) and self._reader.key(number) == key:
-                return self._reader.entry(number)
+        with self.reader.naming():
+            number = self.reader.find(key)
+            if number < len(self) and self.reader.key(number) == key:
+                return self.reader.entry(number)
         return None
 
     def select(self, name: str, params: Mapping[str, Scalar], target: str) -> Entry:
@@ -215,178 +211,202 @@ class Bundle:
         Raises:
             CorruptError: entry, record and blobs do not belong together.
         """
-        with self._reader.naming:
-            record = self._record(entry)
-            rows = self._rows(entry, record)
-            shipped = shipped_record(record, _places(rows))
-            artifact = Artifact(shipped, self._content_of(entry, rows))
-            _ = artifact.plan, artifact.kernels  # checked while the file can still be named
+        with self.reader.naming():
+            record, rows = self._parts(entry)
+            shipped = {row.digest.hex(): row for row in rows.values() if row is not None}
+            artifact = Artifact(
+                _shipped_record(entry, record, rows), lambda key: self._content(shipped[key])
+            )
+            _check(entry, artifact, shipped)
         artifact.find_source_lines = partial(self._source_lines, entry)
         return artifact
 
     def record(self, entry: Entry) -> ArtifactRecord:
         """Return the artifact's record as it was compiled: `entry.digest` is over it."""
-        with self._reader.naming:
+        with self.reader.naming():
             return self._record(entry)
 
+    def shipped(self, entry: Entry) -> dict[str, BlobRow | None]:
+        """Return what ships for each blob of the record, by its digest there; None if left out."""
+        with self.reader.naming():
+            return self._parts(entry)[1]
+
+    def rows(self, entry: Entry) -> list[BlobRow]:
+        """Return the rows of all blobs that an entry names, each once."""
+        with self.reader.naming():
+            return [self.reader.row(number) for number in dict.fromkeys(entry.numbers)]
+
     def reference(self, entry: Entry) -> Reference | None:
-        """Return what results of an entry are compared with, None where the bundle does not say.
+        """Return the values to compare results of an entry with, None where there are none.
 
         Raises:
-            CorruptError: it is damaged, or not for results of this entry.
+            CorruptError: they are damaged, or not for results of this entry.
         """
-        if entry.reference is None:
-            return None
-        from pallasc.specs.bundle.reference import parse_reference
-
         data = self._beside(entry.reference, Kind.REFERENCE)
-        with self._reader.naming:
+        if data is None:
+            return None
+        from pallasc.specs.bundle.tuned import parse_reference
+
+        with self.reader.naming():
             return parse_reference(data, [output.shape for output in entry.outputs])
-
-    def shipped(self, entry: Entry) -> Shipped:
-        """Return digest and size of what ships for each blob of the record; None if left out."""
-        with self._reader.naming:
-            return _places(self._rows(entry, self._record(entry)))
-
-    def _rows(self, entry: Entry, record: ArtifactRecord) -> dict[str, BlobRow | None]:
-        """Return the row of each blob of a record, by the digest that it has there."""
-        numbers = dict(zip(kinds_of(record), entry.blobs, strict=True))
-        return {key: None if n is None else self._reader.row(n) for key, n in numbers.items()}
-
-    def _content_of(
-        self, entry: Entry, rows: Mapping[str, BlobRow | None]
-    ) -> Callable[[str], bytes]:
-        places = {
-            row.digest.hex(): number
-            for number, row in zip(entry.blobs, rows.values(), strict=True)
-            if row is not None and number is not None
-        }
-        return lambda key: self._content(places[key])
 
     def items(self, entries: Iterable[Entry] | None = None) -> Iterator[Item]:
         """Yield entries, all by default, as items to write another bundle from."""
-        from pallasc.specs.bundle.items import Item
-
         for entry in self.entries() if entries is None else entries:
-            with self._reader.naming:
-                record = self._record(entry)
-                numbers = dict(zip(kinds_of(record), entry.blobs, strict=True))
+            with self.reader.naming():
+                record, rows = self._parts(entry)
             yield Item(
                 entry.name,
-                entry.params,
-                record,
-                self._read_of(numbers),
-                entry.vmap,
-                self._reader_of(entry.lines, Kind.LINES),
-                entry.tuning,
-                self._reader_of(entry.reference, Kind.REFERENCE),
+                dict(entry.params),
+                Artifact(record, lambda key: b""),
+                vmap=entry.vmap,
+                lines=self._beside(entry.lines, Kind.LINES),
+                tuning=entry.tuning,
+                reference=self._beside(entry.reference, Kind.REFERENCE),
+                read=partial(self._read, rows),
             )
-
-    def stored_bytes(self, entry: Entry) -> int:
-        """Return the bytes that an entry's record and blobs take in the file, bases not counted."""
-        named = (entry.record, entry.lines, entry.reference, *entry.blobs)
-        numbers = {number for number in named if number is not None}
-        with self._reader.naming:
-            return sum(self._reader.row(number).extent.size for number in numbers)
-
-    def declared_sizes(self, entry: Entry) -> list[int]:
-        """Return the bytes that the files of an entry have: record, plan, blobs; none is read."""
-        with self._reader.naming:
-            record = self._reader.row(entry.record).size
-            blobs = [self._reader.row(n).size for n in entry.blobs if n is not None]
-        return [record, record, *blobs]
-
-    def verify(self) -> None:
-        """Read everything and compare all of it with its digests.
-
-        Raises:
-            CorruptError: the first thing that is wrong.
-        """
-        from pallasc.specs.bundle.verify import verify
-
-        with self._reader.naming:
-            verify(self._reader, self.entries(), self.artifact, self.reference)
-            _ = self.provenance, self.codec
 
     def check_signatures(self, trusted: Iterable[PublicKey]) -> tuple[PublicKey, ...]:
         """Return the trusted keys that signed the bundle, at least one.
 
-        All that is read afterwards is covered by the signatures, without `verify`.
+        The signatures cover all that is read afterwards.
 
         Raises:
             CorruptError: it is not signed, not by a trusted key, or a signature is wrong.
             ToolError: the cryptography package is missing.
         """
-        return check_signatures(self.signatures, self._reader.head.root, trusted, self.name)
+        return check_signatures(self.signatures, self.reader.head.root, trusted, self.name)
 
-    def _find(self, key: bytes) -> int:
-        with self._reader.naming:
-            return self._reader.find(key)
+    def check_policy(self, policy: Policy) -> list[PublicKey]:
+        """Return the keys that signed the bundle as a policy demands.
 
-    def _content(self, number: int) -> bytes:
-        with self._reader.naming:
-            return self._reader.content(number)
+        Raises:
+            CorruptError: one is missing or wrong.
+            ToolError: the cryptography package is missing.
+        """
+        return policy.check(self.signatures, self.reader.head.root, self.name)
 
-    def _read_of(self, numbers: Mapping[str, int | None]) -> Callable[[str], bytes | None]:
-        def read(key: str) -> bytes | None:
-            number = numbers[key]
-            return None if number is None else self._content(number)
+    def _content(self, row: BlobRow) -> bytes:
+        with self.reader.naming():
+            return self.reader.content(row.number)
 
-        return read
+    def _read(self, rows: Mapping[str, BlobRow | None], key: str) -> bytes | None:
+        row = rows[key]
+        return None if row is None else self._content(row)
 
-    def _reader_of(self, number: int | None, kind: Kind) -> Callable[[], bytes] | None:
-        return None if number is None else partial(self._beside, number, kind)
-
-    def _beside(self, number: int, kind: Kind) -> bytes:
+    def _beside(self, number: int | None, kind: Kind) -> bytes | None:
         """Return the content of a blob of a kind that no record names."""
-        with self._reader.naming:
-            if self._reader.row(number).kind is not kind:
+        if number is None:
+            return None
+        with self.reader.naming():
+            if self.reader.row(number).kind is not kind:
                 raise CorruptError(f"blob {number} has no {_CALLED[kind]}, and an entry says so")
-        return self._content(number)
+            return self.reader.content(number)
 
     def _source_lines(self, entry: Entry) -> SourceLines | None:
-        if entry.lines is None:
+        data = self._beside(entry.lines, Kind.LINES)
+        if data is None:
             return None
         from pallasc.specs.artifacts.source_lines import from_json
 
-        data = self._beside(entry.lines, Kind.LINES)
-        with self._reader.naming:
+        with self.reader.naming():
             return from_json(data)
 
     def _record(self, entry: Entry) -> ArtifactRecord:
         """Return the record of an entry, as it was compiled.
 
         Raises:
-            CorruptError: it is not the one of this entry.
+            CorruptError: it is not the record of this entry.
         """
-        row = self._reader.row(entry.record)
+        row = self.reader.row(entry.record)
         if row.kind is not Kind.RECORD or row.digest.hex() != entry.digest:
             raise CorruptError(f"{entry.id} names blob {entry.record}, which is not its record")
         if row.size > MAX_RECORD_BYTES:
             raise CorruptError(f"the record of {entry.id} has {row.size} bytes")
-        data = self._reader.content(entry.record)
-        record = parse_record(data)
+        data = self.reader.content(entry.record)
+        stored: Any = parse_json(data)
+        record = Artifact(stored, lambda key: b"").record
         if canonical_json(record) != data:
             raise CorruptError(f"the record of {entry.id} is not canonical JSON")
-        expected = (
-            record["target"]["name"],
-            record["target"]["arch"],
-            minimum_driver(record),
-            signature(record["plan"], "inputs"),
-            signature(record["plan"], "outputs"),
-        )
-        stated = entry.target, entry.arch, entry.minimum_driver, entry.inputs, entry.outputs
-        if stated != expected:
-            raise CorruptError(f"the manifest and the artifact of {entry.id} disagree")
-        kinds = list(kinds_of(record).values())
-        rows = [None if n is None else self._reader.row(n).kind for n in entry.blobs]
-        if len(rows) != len(kinds) or any(
-            own not in (kind, None) or (own is None and kind is not Kind.PTX)
-            for own, kind in zip(rows, kinds, strict=True)
-        ):
-            raise CorruptError(f"the blobs of {entry.id} do not match its artifact")
         return record
 
+    def _parts(self, entry: Entry) -> tuple[ArtifactRecord, dict[str, BlobRow | None]]:
+        """Return the record of an entry, and what ships for each of the record's blobs."""
+        record = self._record(entry)
+        if len(record["blobs"]) != len(entry.blobs):
+            raise _mismatch(entry)
+        rows = [None if n is None else self.reader.row(n) for n in entry.blobs]
+        return record, dict(zip(sorted(record["blobs"]), rows, strict=True))
 
-def _places(rows: Mapping[str, BlobRow | None]) -> Shipped:
-    return {key: None if row is None else (row.digest.hex(), row.size) for key, row in rows.items()}
+
+def minimum_driver(record: ArtifactRecord) -> Mapping[str, str]:
+    """Return `cuda` and `linux` of the driver that a record asks for; empty if it asks for none."""
+    return record.get("minimum_driver") or {}
+
+
+def kinds_of(artifact: Artifact) -> dict[str, Kind]:
+    """Return the kind of each blob of an artifact, by digest, in the order of the digests.
+
+    Raises:
+        CorruptError: the artifact is damaged, or lists a blob that it does not use.
+    """
+    kinds = {launch.cubin: Kind.CUBIN for launch in artifact.plan.launches}
+    for kernel in artifact.kernels:
+        kinds[kernel.cubin] = Kind.CUBIN
+        if kernel.ptx is not None:
+            kinds[kernel.ptx] = Kind.PTX
+    for buffer in artifact.plan.buffers:
+        if buffer.digest is not None:
+            kinds[buffer.digest] = Kind.CONSTANT
+    if kinds.keys() != artifact.record["blobs"].keys():
+        raise CorruptError("an artifact's record does not list the blobs that it uses")
+    return {key: kinds[key] for key in sorted(kinds)}
+
+
+def _mismatch(entry: Entry) -> CorruptError:
+    return CorruptError(f"the blobs of {entry.id} do not match its artifact")
+
+
+def _shipped_record(
+    entry: Entry, record: ArtifactRecord, rows: Mapping[str, BlobRow | None]
+) -> Mapping[str, object]:
+    """Return an artifact's record with the digests of the bytes that the bundle contains.
+
+    Raises:
+        CorruptError: a cubin does not ship, or the record is damaged.
+    """
+    names: dict[object, str] = {k: row.digest.hex() for k, row in rows.items() if row is not None}
+    plan: Any = record["plan"]
+    try:
+        kernels = [
+            {**kernel, "cubin": names[kernel["cubin"]], "ptx": names.get(kernel["ptx"])}
+            for kernel in record["kernels"]
+        ]
+        steps = [
+            {**step, "cubin": names[step["cubin"]]} if step["kind"] == "launch" else step
+            for step in plan["steps"]
+        ]
+    except (LookupError, TypeError) as error:
+        raise _mismatch(entry) from error
+    return {
+        **record,
+        "blobs": {row.digest.hex(): row.size for row in rows.values() if row is not None},
+        "kernels": kernels,
+        "plan": {**plan, "steps": steps},
+    }
+
+
+def _check(entry: Entry, artifact: Artifact, shipped: Mapping[str, BlobRow]) -> None:
+    """Check that an artifact as it ships is what its entry and the blob table say.
+
+    Raises:
+        CorruptError: it is not, or the artifact is damaged.
+    """
+    if kinds_of(artifact) != {key: row.kind for key, row in shipped.items()}:
+        raise _mismatch(entry)
+    target, plan = target_of_record(artifact.target), artifact.plan
+    inputs, outputs = arrays_of(plan.inputs), arrays_of(plan.outputs)
+    made = target.name, target.arch, minimum_driver(artifact.record), inputs, outputs
+    stated = entry.target, entry.arch, entry.minimum_driver, entry.inputs, entry.outputs
+    if made != stated:
+        raise CorruptError(f"the manifest and the artifact of {entry.id} disagree")

@@ -7,8 +7,12 @@
     pallasc/, pallasc/export/  the C library's sources
     pallasc/include/           its headers for programs
 
-The same variants give the same bytes. Names in a bundle are data from strangers: as files they are
-letters, digits and few signs.
+The same variants give the same bytes. Names in a bundle are data from strangers. As names of files
+and identifiers they are letters, digits and few signs, the first digits of a digest after them
+where that makes two names one; within literals and comments they are made harmless.
+
+Sizes are data from strangers, too: many variants may share a blob that is tiny while it is
+compressed. So the bytes to write are added up from what the bundle declares before any is written.
 """
 
 from __future__ import annotations
@@ -20,15 +24,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pallasc.errors import SpecError, ToolError
+from pallasc.specs.arrays import array_text
+from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.flat_plan import flat_plan
+from pallasc.specs.artifacts.occupancy import model_figure
+from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.artifacts.signature import Signature
 from pallasc.specs.bundle.bundle import Bundle
-from pallasc.specs.bundle.c_text import CKernel, CVariant, cmake_text, header_text, source_text
 from pallasc.specs.bundle.manifest import Entry
-from pallasc.specs.bundle.tuned import chosen_entries, untuned
-from pallasc.specs.bundle.unpack import DEFAULT_MOST_BYTES, check_size
 from pallasc.specs.canonical import digest
+from pallasc.specs.gpus import ARCH, device_names
 from pallasc.specs.made_folder import replace_folder
-from pallasc.specs.tuning import How
+from pallasc.specs.templates import Scalar
+from pallasc.specs.tuning import How, chosen_by, is_for, names_of
+
+DEFAULT_MOST_BYTES = 4 << 30
 
 LIBRARY_SOURCES = (
     *("cubin.c", "cuda_abi.h", "driver.c", "driver.h", "driver_functions.h", "errors.c"),
@@ -49,7 +59,7 @@ _TARGETS_OF_CMAKE = frozenset(
         *("test", "zero_check"),
     )
 )
-"""What CMake, CTest or CPack call targets of their own, in lower case."""
+"""Targets that CMake, CTest or CPack make, in lower case."""
 
 _SYSTEM_LIBRARIES = frozenset(
     (
@@ -59,47 +69,73 @@ _SYSTEM_LIBRARIES = frozenset(
 )
 """Libraries that a program may link by these names."""
 
+_HOWS: tuple[How | None, ...] = ("row", "bucket", "default", None)
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FOREIGN = re.compile(r"[^A-Za-z0-9_]")
-_LONGEST = 100
+_LONGEST_PLAN = 100
 _LONGEST_NAME = 40
 _DIGITS = 16
+_LEAST_FILE_BYTES = 4096
+"""What a small file takes on disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedVariant:
-    """A variant.
+def check_size(bundle: Bundle, entries: Sequence[Entry], most_bytes: int | None) -> None:
+    """Add up the sizes that a bundle declares, before any of it is read.
+
+    Raises:
+        SpecError: it is more than `most_bytes`.
+    """
+    total = 0
+    for number, entry in enumerate(entries, 1):
+        record, *blobs = (row.size for row in bundle.rows(entry))
+        total += sum(max(size, _LEAST_FILE_BYTES) for size in (record, record, *blobs))
+        if most_bytes is not None and total > most_bytes:
+            raise SpecError(
+                f"the first {number:,} of {len(entries):,} variants take more than {most_bytes:,} "
+                f"bytes; the bundle has {bundle.size:,}.",
+                hint="Choose variants with -k; --max-size of export allows more.",
+            )
+
+
+@dataclass(slots=True)
+class CVariant:
+    """A variant in an export.
 
     Attributes:
-        id: its id.
-        arch: its architecture.
-        file: that of its flat plan, in the folder.
-        size: bytes of that.
-        chosen_by: what a tuned kernel's variant is taken by, None where it was the only one.
+        entry: its entry.
+        artifact: its artifact.
+        file: the file of its flat plan, in the folder.
+        chosen_by: what chose it of its tuned kernel's variants, None where it was the only one.
+        size: bytes of its flat plan, once it is written.
     """
 
-    id: str
-    arch: str
+    entry: Entry
+    artifact: Artifact
     file: str
-    size: int
-    chosen_by: How | None = None
+    chosen_by: How | None
+    size: int = 0
+
+    @property
+    def signature(self) -> Signature:
+        """Its arrays; not kept, as there may be many."""
+        return Signature.of(self.artifact.plan)
 
 
 @dataclass(frozen=True, slots=True)
-class ExportedKernel:
-    """A kernel.
+class CKernel:
+    """A kernel in an export.
 
     Attributes:
         name: its name.
         function: the C function that launches it.
-        variants: what it chooses among.
+        variants: the variants that it chooses among.
         left_out: how many variants are not there because a table chooses others.
     """
 
     name: str
     function: str
-    variants: tuple[ExportedVariant, ...]
-    left_out: int = 0
+    variants: tuple[CVariant, ...]
+    left_out: int
 
 
 def export_c(
@@ -111,32 +147,36 @@ def export_c(
     native: Path,
     version: str,
     most_bytes: int | None = DEFAULT_MOST_BYTES,
-) -> list[ExportedKernel]:
+) -> list[CKernel]:
     """Write the folder.
 
     Args:
-        bundle: what to read.
-        entries: which of its variants.
-        folder: where to; it is replaced where nobody has changed it.
-        name: of the library, and what its functions begin with.
-        native: where the C library's sources lie.
-        version: of pallasc.
-        most_bytes: what may be written in all, None for any amount.
+        bundle: the bundle to read.
+        entries: the variants to write.
+        folder: the folder to write; it is replaced where nobody has changed it.
+        name: name of the library, with which its functions begin.
+        native: the folder of the C library's sources.
+        version: version of pallasc.
+        most_bytes: the most bytes to write, None for any number.
 
     Raises:
         SpecError: names collide, variants cannot be told apart, there is too much, or the folder
             cannot be written.
+        ToolError: the C library's sources are missing.
         CorruptError: the bundle is damaged.
         UnsupportedError: a variant cannot be a flat plan.
-        ToolError: the C library's sources are not there.
     """
-    _check_name(name)
+    if why := _why_not(name):
+        raise SpecError(
+            f"--name {why}, got {name!r}.", hint="C functions and the library are named after it."
+        )
     chosen = chosen_entries(entries)
-    check_size(bundle, [own for own, _ in chosen.values()], most_bytes)
-    kernels = _kernels(bundle, [own for own, _ in chosen.values()], name)
-    counts = Counter(entry.name for entry in entries)
-    sources = _library_sources(native)
-    sizes: dict[str, int] = {}
+    check_size(bundle, [entry for entry, _ in chosen], most_bytes)
+    kernels = _kernels(bundle, chosen, name, Counter(entry.name for entry in entries))
+    sources = {_PLACES.get(own, own): _source(native, own) for own in LIBRARY_SOURCES}
+    header, cmake = (
+        _source(native, f"export/{file}.in").decode() for file in ("library.h", "CMakeLists.txt")
+    )
 
     def files() -> Iterator[tuple[str, bytes]]:
         for source in sources:
@@ -144,47 +184,19 @@ def export_c(
         for kernel in kernels:
             for variant in kernel.variants:
                 plan = flat_plan(variant.artifact, name=variant.entry.id)
-                sizes[variant.file] = len(plan)
+                variant.size = len(plan)
                 yield variant.file, plan
-        yield f"include/{name}/{name}.h", header_text(name, kernels).encode("ascii")
-        yield f"{name}.c", source_text(name, kernels, sizes).encode("ascii")
-        yield "CMakeLists.txt", cmake_text(name, [*sources], version).encode("ascii")
+        guard, functions = f"PALLASC_EXPORT_{name.upper()}", "".join(map(_declared, kernels))
+        text = _filled(header, NAME=name, GUARD=guard, FUNCTIONS=functions)
+        yield f"include/{name}/{name}.h", text.encode("ascii")
+        yield f"{name}.c", _source_text(name, kernels).encode("ascii")
+        compiled = "".join(f"    pallasc/{own}\n" for own in sources if own.endswith(".c"))
+        known = re.sub(r"[^A-Za-z0-9.+-]", "_", version)
+        text = _filled(cmake, NAME=name, SOURCES=compiled, VERSION=known)
+        yield "CMakeLists.txt", text.encode("ascii")
 
     replace_folder(folder, files())
-    return [
-        ExportedKernel(
-            kernel.name,
-            f"{name}_{kernel.identifier}",
-            tuple(
-                ExportedVariant(
-                    own.entry.id,
-                    own.entry.arch,
-                    own.file,
-                    sizes[own.file],
-                    chosen[own.entry.id][1],
-                )
-                for own in kernel.variants
-            ),
-            counts[kernel.name] - len(kernel.variants),
-        )
-        for kernel in kernels
-    ]
-
-
-def _library_sources(native: Path) -> Mapping[str, bytes]:
-    """Return the sources of the C library that programs need, by their places in the export.
-
-    Raises:
-        ToolError: they are not there, or cannot be read.
-    """
-    try:
-        return {_PLACES.get(name, name): (native / name).read_bytes() for name in LIBRARY_SOURCES}
-    except OSError as error:
-        raise ToolError(
-            f"this pallasc has no sources of its C library to export: {error.filename}: "
-            f"{error.strerror}.",
-            hint="Install pallasc again.",
-        ) from error
+    return kernels
 
 
 def name_from(file: str) -> str:
@@ -193,15 +205,8 @@ def name_from(file: str) -> str:
     return "kernels" if _why_not(own) else own
 
 
-def _check_name(name: str) -> None:
-    if why := _why_not(name):
-        raise SpecError(
-            f"--name {why}, got {name!r}.", hint="C functions and the library are named after it."
-        )
-
-
 def _why_not(name: str) -> str:
-    """Return what a name of a library must not be, "" where it may be this."""
+    """Return why a name cannot be a library's, "" where it can."""
     if not _IDENTIFIER.fullmatch(name) or len(name) > _LONGEST_NAME:
         return (
             f"must begin with a letter and go on with at most {_LONGEST_NAME - 1} letters, digits "
@@ -212,36 +217,80 @@ def _why_not(name: str) -> str:
         return "must not begin with pallasc, as functions of the C library do"
     if lower in _TARGETS_OF_CMAKE:
         return "must not be a target of CMake's own"
-    if lower in _SYSTEM_LIBRARIES:
-        return "must not be a library of the system's"
-    return ""
+    return "must not be a library of the system's" if lower in _SYSTEM_LIBRARIES else ""
 
 
-# ---- which kernels and variants
+def _source(native: Path, name: str) -> bytes:
+    try:
+        return (native / name).read_bytes()
+    except OSError as error:
+        raise ToolError(
+            f"this pallasc has no sources of its C library to export: {error.filename}: "
+            f"{error.strerror}.",
+            hint="Install pallasc again.",
+        ) from error
 
 
-def _kernels(bundle: Bundle, entries: Sequence[Entry], name: str) -> list[CKernel]:
-    grouped: dict[str, list[Entry]] = {}
+def chosen_entries(entries: Sequence[Entry]) -> list[tuple[Entry, How | None]]:
+    """Return the entries that are used on their models, and what chose each.
+
+    Only rows can choose: of variants for the same target and arrays that differ only in what was
+    tuned, the one that `chosen_by` names is taken; where it names none or several, all of them are.
+    A variant that is alone needs no row.
+    """
+    groups: dict[object, dict[How | None, list[Entry]]] = {}
     for entry in entries:
-        grouped.setdefault(entry.name, []).append(entry)
+        group = entry.name, entry.target, entry.inputs, _untuned(entry)
+        groups.setdefault(group, {}).setdefault(_how(entry), []).append(entry)
+    chosen: dict[str, How | None] = {}
+    for by_how in groups.values():
+        how = next(how for how in _HOWS if how in by_how)
+        chosen.update((entry.id, how) for entry in by_how[how])
+    return [(entry, chosen[entry.id]) for entry in entries if entry.id in chosen]
+
+
+def _untuned(entry: Entry) -> tuple[tuple[str, Scalar], ...]:
+    """Return the parameters of an entry without those that were tuned."""
+    over = () if entry.tuning is None else entry.tuning.over
+    return tuple(item for item in entry.params if item[0] not in over)
+
+
+def _how(entry: Entry) -> How | None:
+    if entry.tuning is None:
+        return None
+    names = names_of(entry.target)
+    found = chosen_by(entry.tuning, dict(entry.params), lambda row: is_for(row, names))
+    return None if found is None else found[0]
+
+
+def _kernels(
+    bundle: Bundle,
+    chosen: Sequence[tuple[Entry, How | None]],
+    name: str,
+    counts: Mapping[str, int],
+) -> list[CKernel]:
+    grouped: dict[str, list[tuple[Entry, How | None]]] = {}
+    for entry, how in chosen:
+        grouped.setdefault(entry.name, []).append((entry, how))
     functions = {f"{name}_last_error": "the function for errors"}
     taken: set[str] = set()
     kernels = []
     for kernel, own in grouped.items():
         identifier = _FOREIGN.sub("_", kernel)
-        for ending in ("", "_prepare"):
-            function = f"{name}_{identifier}{ending}"
+        for function in (f"{name}_{identifier}", f"{name}_{identifier}_prepare"):
             if function in functions:
                 raise SpecError(
                     f"kernel {kernel} and {functions[function]} would both be {function} in C.",
                     hint="Choose variants with -k.",
                 )
             functions[function] = f"kernel {kernel}"
-        _check_distinct(own)
-        variants = (
-            CVariant(entry, bundle.artifact(entry), _plan_file(entry.id, taken)) for entry in own
+        _check_distinct([entry for entry, _ in own])
+        variants = tuple(
+            CVariant(entry, bundle.artifact(entry), _plan_file(entry.id, taken), how)
+            for entry, how in own
         )
-        kernels.append(CKernel(kernel, identifier, tuple(variants)))
+        left_out = counts[kernel] - len(variants)
+        kernels.append(CKernel(kernel, f"{name}_{identifier}", variants, left_out))
     return kernels
 
 
@@ -251,8 +300,9 @@ def _check_distinct(entries: Sequence[Entry]) -> None:
     for entry in entries:
         first = seen.setdefault((entry.arch, entry.inputs), entry)
         # Of several models of an architecture C takes the likest, whose own rows then count.
-        rest = untuned if first.target != entry.target else lambda own: own.params
-        if dict(rest(first)) != dict(rest(entry)):
+        is_other = first.target != entry.target
+        own, others = (_untuned(e) if is_other else e.params for e in (entry, first))
+        if dict(own) != dict(others):
             raise SpecError(
                 f"{first.id} and {entry.id} take the same arrays, and C functions choose by them.",
                 hint="Choose one of them with -k.",
@@ -260,8 +310,118 @@ def _check_distinct(entries: Sequence[Entry]) -> None:
 
 
 def _plan_file(variant: str, taken: set[str]) -> str:
-    own = re.sub(r"[^A-Za-z0-9_.]+", "-", variant).strip("-.")[:_LONGEST]
+    own = re.sub(r"[^A-Za-z0-9_.]+", "-", variant).strip("-.")[:_LONGEST_PLAN]
     if not own or own.lower() in taken:
         own = f"{own}-{digest(variant.encode('utf-8', 'backslashreplace'))[:_DIGITS]}"
     taken.add(own.lower())
     return f"plans/{own}.plan"
+
+
+# ---- the text of C
+
+
+def _literal(text: str) -> str:
+    """Return a string of C."""
+    return '"' + "".join(map(_escaped, text.encode("utf-8", "backslashreplace"))) + '"'
+
+
+def _escaped(byte: int) -> str:
+    sign = chr(byte)
+    return sign if " " <= sign <= "~" and sign not in '"\\?' else f"\\{byte:03o}"
+
+
+def _comment(text: str) -> str:
+    """Return a text that cannot end a comment, or begin one."""
+    plain = "".join(sign if " " <= sign <= "~" else "?" for sign in text)
+    return plain.replace("*/", "* /").replace("/*", "/ *").replace("??/", "?? /")
+
+
+def _arrays(bindings: Sequence[Binding]) -> str:
+    return ", ".join(
+        f"{own.path}: {array_text(own.dtype, own.shape, own.layout)}" for own in bindings
+    )
+
+
+def _filled(text: str, **values: str) -> str:
+    return re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], text)
+
+
+def _declared(kernel: CKernel) -> str:
+    rows = []
+    for variant in kernel.variants:
+        own = variant.signature
+        text = f"{variant.entry.id}: {_arrays(own.inputs)} -> {_arrays(own.results) or 'in place'}"
+        rows.append(f" *   {_comment(text)}\n")
+    return f"""
+/* {_comment(kernel.name)}
+{"".join(rows)} */
+int {kernel.function}(int device, const pallasc_tensor *arrays, size_t count, void *workspace,
+    size_t workspace_bytes, void *stream);
+int {kernel.function}_prepare(int device, const pallasc_tensor *arrays, size_t count,
+    size_t *workspace_bytes);
+"""
+
+
+def _source_text(name: str, kernels: Sequence[CKernel]) -> str:
+    """Return the tables and functions of a library, whose flat plans are written."""
+    parts = [
+        f"""/* Written by `pallasc bundle export --c`. */
+#include "{name}/{name}.h"
+
+#include "pallasc/export/kernels.h"
+
+PALLASC_EXPORTED const char *{name}_last_error(void)
+{{
+    return pallasc_last_error();
+}}
+"""
+    ]
+    number = 0
+    for place, kernel in enumerate(kernels):
+        rows = []
+        for variant in kernel.variants:
+            plan, arrays = f"{name}_plan_{number}", f"arrays_{number}"
+            parts.append(f'\nINCLUDE_PLAN({plan}, "{variant.file}");\n')
+            parts.append(_array_table(arrays, variant.signature.passed))
+            rows.append(_row(variant, plan, arrays))
+            number += 1
+        parts.append(
+            f"""
+static struct variant variants_{place}[] = {{
+{"".join(rows)}}};
+static struct kernel kernel_{place} = {{{_literal(kernel.name)}, variants_{place}, {len(rows)}}};
+KERNEL_FUNCTIONS({kernel.function}, &kernel_{place}, {kernel.function.removeprefix(f"{name}_")})
+"""
+        )
+    return "".join(parts)
+
+
+def _array_table(table: str, bindings: Sequence[Binding]) -> str:
+    rows = []
+    for own in bindings:
+        numbers = ", ".join(f"{number}LL" for number in (*own.shape, *own.strides)) or "0"
+        rows.append(
+            f"    {{{_literal(own.path)}, {_literal(own.dtype)}, (const int64_t[]){{{numbers}}}, "
+            f"{len(own.shape)}}},\n"
+        )
+    return f"static const struct array_type {table}[] = {{\n{''.join(rows)}}};\n"
+
+
+def _row(variant: CVariant, plan: str, arrays: str) -> str:
+    target = variant.artifact.target
+    match = ARCH.fullmatch(variant.entry.arch)
+    sm, suffix = (int(match[1] + match[2]), match[3]) if match else (0, "")
+    models = ", ".join(map(_literal, device_names(str(target.get("description", "")))))
+    return f"""\
+    {{
+        .name = {_literal(variant.entry.id)},
+        .plan = {plan},
+        .plan_bytes = {variant.size},
+        .models = (const char *const[]){{{models}, NULL}},
+        .arrays = {arrays},
+        .array_count = {len(variant.signature.passed)},
+        .sm = {sm},
+        .suffix = {f"'{suffix}'" if suffix else "0"},
+        .sm_count = {model_figure(target, "sm_count")},
+    }},
+"""

@@ -75,7 +75,7 @@ whatever compressed them.
 library, which stand in `info`, and from the provenance, which comes last and is not part of
 `content`. Neither order, time, folder nor machine is in it.
 
-    provenance = nothing, or a JSON array of objects, see `specs/bundle/provenance.py`
+    provenance = nothing, or a JSON array of objects, see `specs/bundle/manifest.py`
     signatures = { algorithm key_id root signature }
     algorithm  = "ed25519" NUL
     key_id     = digest of the 32 bytes of the public key
@@ -90,7 +90,7 @@ History:
          `lines`. A bundle without any is written as 1.0; a reader of 1.0 refuses the kind where it
          comes across it, which is when it verifies.
     1.2  what a variant of a tuned kernel carries, `tune` of an entry, and reference values
-         (`specs/bundle/reference.py`): a blob of kind 5 that an entry names in `reference`. A
+         (`specs/bundle/tuned.py`): a blob of kind 5 that an entry names in `reference`. A
          bundle without any is written as 1.1 or 1.0. An earlier reader passes over `tune`, and so
          chooses without rows.
 """
@@ -99,16 +99,24 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from itertools import accumulate
+from pathlib import Path
 from typing import NamedTuple
 
 from pallasc.errors import CorruptError
+from pallasc.specs.bundle.compress import RAW, ZSTD, most_stored
+from pallasc.specs.canonical import canonical_json
+from pallasc.specs.untrusted_json import parse_json
 
+SUFFIX = ".pallasc"
 MAGIC = b"\x89pallasc"
 MAJOR, MINOR = 1, 2
 MINOR_WITH_LINES = 1
 MINOR_OF_OLD = 0
-CONTENT_SCHEMA = b"pallasc bundle content 1\n"
 
 ENTRIES_PER_PAGE = 64
 BLOBS_PER_PAGE = 64
@@ -126,14 +134,14 @@ MAX_DEPTH = 8
 """Most bases that are needed for one blob."""
 MAX_PATH_BYTES = 2**24
 """Most bytes that these have together."""
-MAX_SIGNATURES = 64
-
-NO_DIGEST = bytes(32)
 
 _HEAD = struct.Struct("<8sHHIQQQQQ32s32s32s32s")
 _VERSION = struct.Struct("<8sHHI")
 _DIGEST_BYTES = 32
 HEAD_BYTES = _HEAD.size + _DIGEST_BYTES
+_BLOB_ROW_BYTES = 4 + 4 + 4 + 1 + _DIGEST_BYTES
+_COUNTS = struct.Struct("<IIII")
+_PAGE_ROW = struct.Struct("<QII32s")
 
 
 class Extent(NamedTuple):
@@ -148,20 +156,85 @@ class Extent(NamedTuple):
         return self.at + self.size
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """The head of a bundle, as in the grammar; packing and parsing it fill in `root`."""
 
     minor: int
     head_bytes: int
     body_end: int
-    catalog: Extent
-    provenance: Extent
+    catalog_at: int
+    catalog_bytes: int
+    provenance_at: int
+    provenance_bytes: int
     content: bytes
     catalog_digest: bytes
     provenance_digest: bytes
     body_digest: bytes
-    root: bytes = NO_DIGEST
+    root: bytes = bytes(_DIGEST_BYTES)
+
+    @property
+    def catalog(self) -> Extent:
+        """Place of the catalog."""
+        return Extent(self.catalog_at, self.catalog_bytes)
+
+    @property
+    def provenance(self) -> Extent:
+        """Place of the provenance."""
+        return Extent(self.provenance_at, self.provenance_bytes)
+
+
+class Kind(IntEnum):
+    """Kinds of blobs."""
+
+    RECORD = 0
+    CUBIN = 1
+    PTX = 2
+    CONSTANT = 3
+    LINES = 4
+    REFERENCE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class BlobRow:
+    """A row of the blob table.
+
+    Attributes:
+        number: number of the blob.
+        extent: place of the stored bytes.
+        size: bytes of the content.
+        step: how many numbers before it its base has; 0 where it has none.
+        kind: kind of its content.
+        coding: `RAW` or `ZSTD`.
+        digest: digest of the content.
+    """
+
+    number: int
+    extent: Extent
+    size: int
+    step: int
+    kind: Kind
+    coding: int
+    digest: bytes
+
+
+class PageRow(NamedTuple):
+    """Place of a page, its size when decompressed, and the digest of its stored bytes."""
+
+    extent: Extent
+    raw_bytes: int
+    digest: bytes
+
+
+def is_bundle(path: Path) -> bool:
+    """Return True if a path is a bundle's, by its name or by how the file begins."""
+    # By name too, so that messages call a truncated or missing bundle a bundle.
+    if path.suffix == SUFFIX and not path.is_dir():
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def sha256(data: bytes | memoryview) -> bytes:
@@ -169,21 +242,12 @@ def sha256(data: bytes | memoryview) -> bytes:
     return hashlib.sha256(data).digest()
 
 
+# ---- the head
+
+
 def pack_head(head: Head) -> bytes:
     """Return the bytes of a head of this version."""
-    data = _HEAD.pack(
-        MAGIC,
-        MAJOR,
-        head.minor,
-        HEAD_BYTES,
-        head.body_end,
-        *head.catalog,
-        *head.provenance,
-        head.content,
-        head.catalog_digest,
-        head.provenance_digest,
-        head.body_digest,
-    )
+    data = _HEAD.pack(MAGIC, MAJOR, *head[:-1])
     return data + sha256(data)
 
 
@@ -193,65 +257,42 @@ def parse_head(start: bytes, size: int, name: str) -> Head:
     Args:
         start: its first bytes, `MAX_HEAD_BYTES` or all of them.
         size: bytes of the file.
-        name: what messages call it.
+        name: the file's name in messages.
 
     Raises:
         CorruptError: it is not a bundle, has another major version, is cut off or damaged.
     """
     if not start.startswith(MAGIC):
-        what = "is empty" if not start else "is not a bundle"
-        raise CorruptError(f"{name} {what}.")
+        raise CorruptError(f"{name} {'is not a bundle' if start else 'is empty'}.")
     if len(start) < _VERSION.size:
         raise _cut_off(name, size, HEAD_BYTES)
     _, major, minor, head_bytes = _VERSION.unpack_from(start)
     if major != MAJOR:
-        later = major > MAJOR
         raise CorruptError(
             f"{name} has version {major}.{minor} of the bundle format; this pallasc reads {MAJOR}.",
-            hint="Install a newer pallasc." if later else "Make the bundle again.",
+            hint="Install a newer pallasc." if major > MAJOR else "Make the bundle again.",
         )
     if not HEAD_BYTES <= head_bytes <= MAX_HEAD_BYTES:
         raise CorruptError(f"{name} is damaged: its head has {head_bytes} bytes.")
     if len(start) < head_bytes:
         raise _cut_off(name, size, head_bytes)
-    covered = start[: head_bytes - _DIGEST_BYTES]
-    root = start[head_bytes - _DIGEST_BYTES : head_bytes]
+    covered, root = start[: head_bytes - _DIGEST_BYTES], start[:head_bytes][-_DIGEST_BYTES:]
     if sha256(covered) != root:
         raise CorruptError(f"{name} is damaged: its head does not match its digest.")
-    return _checked(_unpack(covered, root), size, name)
-
-
-def _unpack(covered: bytes, root: bytes) -> Head:
-    _, _, minor, head_bytes, end, *places, content, catalog, provenance, body = _HEAD.unpack_from(
-        covered
-    )
-    return Head(
-        minor=minor,
-        head_bytes=head_bytes,
-        body_end=end,
-        catalog=Extent(*places[:2]),
-        provenance=Extent(*places[2:]),
-        content=content,
-        catalog_digest=catalog,
-        provenance_digest=provenance,
-        body_digest=body,
-        root=root,
-    )
-
-
-def _checked(head: Head, size: int, name: str) -> Head:
+    head = Head._make((*_HEAD.unpack_from(covered)[2:], root))
     if head.body_end > size:
         raise _cut_off(name, size, head.body_end)
-    for label, part in (("catalog", head.catalog), ("provenance", head.provenance)):
-        if not head.head_bytes <= part.at <= part.end <= head.body_end:
+    for label, part, most in (
+        ("catalog", head.catalog, MAX_CATALOG_BYTES),
+        ("provenance", head.provenance, MAX_PROVENANCE_BYTES),
+    ):
+        if not head_bytes <= part.at <= part.end <= head.body_end:
             raise CorruptError(
                 f"{name} is damaged: its {label} (bytes {part.at} to {part.end}) ends after its "
                 f"content, which has {head.body_end} bytes."
             )
-    if head.catalog.size > MAX_CATALOG_BYTES:
-        raise CorruptError(f"{name} has a catalog of {head.catalog.size} bytes: too many.")
-    if head.provenance.size > MAX_PROVENANCE_BYTES:
-        raise CorruptError(f"{name} has {head.provenance.size} bytes of provenance: too many.")
+        if part.size > most:
+            raise CorruptError(f"{name} has a {label} of {part.size} bytes: too many.")
     return head
 
 
@@ -260,3 +301,156 @@ def _cut_off(name: str, size: int, expected: int) -> CorruptError:
         f"{name} is cut off: it has {size} bytes of {expected} or more.",
         hint="Copy or download it again.",
     )
+
+
+# ---- the blob table
+
+
+def pack_rows(rows: Sequence[BlobRow]) -> bytes:
+    """Return a page of the table, before it is compressed; the blobs lie one after the other."""
+    numbers = [row.extent.size for row in rows]
+    numbers += [row.size for row in rows]
+    numbers += [row.step for row in rows]
+    forms = bytes(row.kind + 16 * row.coding for row in rows)
+    packed = struct.pack(f"<Q{len(numbers)}I", rows[0].extent.at, *numbers)
+    return packed + forms + b"".join(row.digest for row in rows)
+
+
+def check_blob_page(page: bytes, count: int) -> bytes:
+    """Return a page of the table if it has `count` rows.
+
+    Raises:
+        CorruptError: it has not.
+    """
+    if len(page) != 8 + count * _BLOB_ROW_BYTES:
+        raise CorruptError(f"a page of {len(page)} bytes does not describe {count} blobs")
+    return page
+
+
+def parse_row(page: bytes, number: int) -> BlobRow:
+    """Return the row of blob `number` from its page of the table.
+
+    Raises:
+        CorruptError: it does not describe a blob.
+    """
+    count = len(page) // _BLOB_ROW_BYTES
+    at, *numbers = struct.unpack_from(f"<Q{3 * count}I", page)
+    index = number % BLOBS_PER_PAGE
+    stored, size, step = numbers[index::count]
+    coding, kind = divmod(page[8 + 12 * count + index], 16)
+    digest_at = 8 + 13 * count + index * _DIGEST_BYTES
+    if kind > max(Kind) or coding not in (RAW, ZSTD):
+        raise CorruptError(f"blob {number} is of kind {kind} and coding {coding}: unknown")
+    is_raw = coding == RAW and stored == size and not step
+    is_zstd = coding == ZSTD and stored <= most_stored(size)
+    if size > MAX_BLOB_BYTES or step > number or not (is_raw or is_zstd):
+        raise CorruptError(
+            f"blob {number} takes {stored} bytes for {size}, and its base is {step} before it"
+        )
+    extent = Extent(at + sum(numbers[:index]), stored)
+    digest = page[digest_at : digest_at + _DIGEST_BYTES]
+    return BlobRow(number, extent, size, step, Kind(kind), coding, digest)
+
+
+# ---- the catalog
+
+
+def pack_catalog(
+    blobs: int,
+    entries: int,
+    rows: Sequence[PageRow],
+    first_keys: Sequence[bytes],
+    info: Mapping[str, object],
+) -> bytes:
+    """Return the bytes of a catalog.
+
+    Args:
+        blobs: number of blobs.
+        entries: number of entries.
+        rows: rows of the pages of the blob table, then of the pages of entries.
+        first_keys: the first key of each page of entries.
+        info: the codec that compressed the bundle.
+    """
+    text = canonical_json(info)
+    ends = pack_ends(first_keys)
+    packed = [_PAGE_ROW.pack(*row.extent, row.raw_bytes, row.digest) for row in rows]
+    return b"".join((_COUNTS.pack(entries, blobs, len(text), 0), *packed, ends, *first_keys, text))
+
+
+class Catalog:
+    """A catalog, kept as the bytes that it is stored in.
+
+    Args:
+        data: its bytes.
+        at: its place; all pages and blobs lie before it.
+
+    Raises:
+        CorruptError: they are not a catalog.
+    """
+
+    def __init__(self, data: bytes, at: int) -> None:
+        if len(data) < _COUNTS.size:
+            raise CorruptError(f"its catalog has {len(data)} bytes")
+        counts: tuple[int, ...] = _COUNTS.unpack_from(data)
+        self.entries, self.blobs, info_bytes, _ = counts
+        self.blob_pages = -(-self.blobs // BLOBS_PER_PAGE)
+        self.entry_pages = -(-self.entries // ENTRIES_PER_PAGE)
+        ends_at = _COUNTS.size + (self.blob_pages + self.entry_pages) * _PAGE_ROW.size
+        self._keys_at = ends_at + self.entry_pages * 4
+        self._info_at = len(data) - info_bytes
+        self._data, self._at = data, at
+        if max(self.entries, self.blobs) > MAX_COUNT or info_bytes > MAX_INFO_BYTES:
+            raise CorruptError("its catalog counts more than a bundle holds")
+        if self._keys_at > len(data):
+            raise CorruptError("its catalog ends too early")
+        self._key_ends = (0, *struct.unpack_from(f"<{self.entry_pages}I", data, ends_at))
+        if self._keys_at + self._key_ends[-1] != self._info_at:
+            raise CorruptError("the sizes in its catalog do not add up")
+
+    @property
+    def info(self) -> Mapping[str, object]:
+        """The codec that compressed the bundle.
+
+        Raises:
+            CorruptError: it is not a JSON object.
+        """
+        info = parse_json(self._data[self._info_at :])
+        if not isinstance(info, dict):
+            raise CorruptError("the information in its catalog is not a JSON object")
+        return info
+
+    def page(self, index: int) -> PageRow:
+        """Return the row of a page, counted over both kinds.
+
+        Each page follows the one before it, so that no few bytes are read as a great many pages.
+
+        Raises:
+            CorruptError: it cannot be one.
+        """
+        place = _COUNTS.size + index * _PAGE_ROW.size
+        at, size, raw_bytes, digest = _PAGE_ROW.unpack_from(self._data, place)
+        end = at
+        if index:
+            before_at, before_size, *_ = _PAGE_ROW.unpack_from(self._data, place - _PAGE_ROW.size)
+            end = before_at + before_size
+        is_possible = raw_bytes <= MAX_PAGE_BYTES and size <= most_stored(raw_bytes)
+        if at != end or at + size > self._at or not is_possible:
+            raise CorruptError(
+                f"page {index} of {raw_bytes} bytes lies at {at} to {at + size}, the one before it "
+                f"ends at {end}, and the catalog begins at {self._at}"
+            )
+        return PageRow(Extent(at, size), raw_bytes, digest)
+
+    def first_key(self, page: int) -> bytes:
+        """Return the first key of a page of entries."""
+        start, end = self._key_ends[page], self._key_ends[page + 1]
+        return self._data[self._keys_at + start : self._keys_at + end]
+
+    def find(self, key: bytes) -> int:
+        """Return the page of entries that holds `key`, or would."""
+        return max(0, bisect_right(range(self.entry_pages), key, key=self.first_key) - 1)
+
+
+def pack_ends(texts: Sequence[bytes]) -> bytes:
+    """Return where each text ends, counted from the beginning of the first one."""
+    return struct.pack(f"<{len(texts)}I", *accumulate(map(len, texts)))

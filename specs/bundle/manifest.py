@@ -10,7 +10,7 @@
   where it is not row-major
 * `lines`: number of the source lines among the blobs; only where they ship
 * `order`: the parameters' names in the order of the matrix
-* `reference`: number of its reference values among the blobs (`specs/bundle/reference.py`); only in
+* `reference`: number of its reference values among the blobs (`specs/bundle/tuned.py`); only in
   jobs for `pallasc tune run`
 * `tune`: what decides where it is used; only of tuned kernels
 * `vmap`: the kernel that does the same to a batch, for `jax.vmap`; only where the spec names one
@@ -30,27 +30,53 @@ entry's own values of `over`, and its times are of the entry's own artifact, unl
 where they are from. `rank` counts the points of a key from 1 by what is known without a GPU. All
 variants of a kernel agree on `by`, `over`, `buckets`, `pad` and `round`, on the values of `over` of
 the default, and on what a row of one model and key uses (`specs/bundle/tuned.py`).
+
+**Provenance** is a JSON array, an object for each bundle that was merged, in the order of their
+canonical text. Neither times, folders nor machines are in it, so the same sources give the same
+bytes:
+
+* `builder`: the program that made it, "pallasc 0.2.0"
+* `toolchain`: version of each part of the toolchain, by its name
+* `specs`: digest of each spec file, by its name relative to the project
+* `commit`: the commit of the sources, null where they are in no repository
+* `dirty`: whether they differed from it, null where that is not known
+* `changed`: names of files that differed, relative to the repository, 20 at the most; left out
+  where there are none
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.arrays import array_text
-from pallasc.specs.bundle.format import CONTENT_SCHEMA, MAX_COUNT
+from pallasc.specs.artifacts.artifact import Artifact
+from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.bundle.format import MAX_COUNT, MAX_PROVENANCE_BYTES, pack_ends
 from pallasc.specs.canonical import canonical_json, variant_id
 from pallasc.specs.templates import Scalar
-from pallasc.specs.tuning import Tuning, check_padding
-from pallasc.specs.untrusted_json import as_list, as_object, as_text, as_whole, fault, parse_json
+from pallasc.specs.tuning import Tuning, as_scalar, check_padding
+from pallasc.specs.untrusted_json import (
+    as_flag,
+    as_list,
+    as_object,
+    as_text,
+    as_whole,
+    fault,
+    parse_json,
+)
 
-_END = struct.Struct("<I")
+MOST_CHANGED = 20
+"""So many names of files that differed are kept."""
+
+_CONTENT_SCHEMA = b"pallasc bundle content 1\n"
 _MAX_RANK = 64
 _LARGEST = 2**63 - 1
+_MOST_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +148,54 @@ class Entry:
 
     @property
     def key(self) -> bytes:
-        """What the entry is found by."""
+        """The key that finds the entry."""
         return entry_key(self.name, self.target, dict(self.params))
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of all blobs that it names."""
+        named = (self.record, *self.blobs, self.lines, self.reference)
+        return [number for number in named if number is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A variant to put into a bundle.
+
+    Attributes:
+        name: the kernel.
+        params: parameters and their values, in the order of the matrix.
+        artifact: the artifact as it was compiled.
+        vmap: the kernel that does the same to a batch, None where the spec names none.
+        lines: the record of its source lines; None for none.
+        tuning: what decides where it is used, None where the kernel is not tuned.
+        reference: its reference values (`specs/bundle/tuned.py`); None for none.
+        read: returns the bytes of a blob of the artifact as an earlier bundle has them, None where
+            it left them out; by default the artifact is read.
+    """
+
+    name: str
+    params: Mapping[str, Scalar]
+    artifact: Artifact
+    vmap: str | None = None
+    lines: bytes | None = None
+    tuning: Tuning | None = None
+    reference: bytes | None = None
+    read: Callable[[str], bytes | None] | None = None
+
+    @property
+    def target(self) -> str:
+        """The model that it was compiled for."""
+        return str(self.artifact.target["name"])
+
+    @property
+    def id(self) -> str:
+        """The variant's id."""
+        return variant_id(self.name, self.params.items(), self.target)
 
 
 def is_name(text: str) -> bool:
-    """Tell whether a key can hold a text as the name of a kernel or target."""
+    """Return True if a key can hold a text as the name of a kernel or target."""
     return bool(text) and text.isprintable()
 
 
@@ -145,147 +213,95 @@ def entry_key(name: str, target: str, params: Mapping[str, Scalar]) -> bytes:
     return b"\0".join((name.encode(), target.encode(), canonical_json(dict(params))))
 
 
-def about_of(
-    entry: Entry,
-    *,
-    record: int | str,
-    blobs: Sequence[int | str | None],
-    lines: int | str | None = None,
-    reference: int | str | None = None,
-) -> bytes:
-    """Return `about` of an entry, with numbers or with digests of all that it names."""
-    return canonical_json(
-        {
-            "arch": entry.arch,
-            "blobs": list(blobs),
-            "driver": dict(entry.minimum_driver),
-            "inputs": [array.to_json() for array in entry.inputs],
-            **({} if lines is None else {"lines": lines}),
-            "order": [name for name, _ in entry.params],
-            "outputs": [array.to_json() for array in entry.outputs],
-            "record": record,
-            **({} if reference is None else {"reference": reference}),
-            **({} if entry.tuning is None else {"tune": entry.tuning.to_json()}),
-            **({} if entry.vmap is None else {"vmap": entry.vmap}),
-        }
-    )
+def arrays_of(bindings: Iterable[Binding]) -> tuple[Array, ...]:
+    """Return the arrays of a plan's signature."""
+    return tuple(Array(own.path, own.dtype, own.shape, own.layout) for own in bindings)
 
 
-class Named(NamedTuple):
-    """An entry with the digests of what it names.
-
-    Attributes:
-        entry: the variant.
-        blobs: digest of each of the record's blobs as it ships, None where it was left out.
-        lines: that of its source lines, None where none ship.
-        reference: that of its reference values, None where none ship.
-    """
-
-    entry: Entry
-    blobs: Sequence[str | None]
-    lines: str | None = None
-    reference: str | None = None
+# ---- packing
 
 
-def content_digest(entries: Iterable[Named]) -> bytes:
-    """Return the digest of what a bundle holds.
+def pack_entries(entries: Iterable[Entry]) -> bytes:
+    """Return a page of entries, before it is compressed."""
+    texts = [entry.key + b"\n" + _about(entry, lambda number: number) for entry in entries]
+    return pack_ends(texts) + b"".join(texts)
 
-    Args:
-        entries: all that it has, in the order of their keys.
-    """
-    state = hashlib.sha256(CONTENT_SCHEMA)
-    for entry, blobs, lines, reference in entries:
-        about = about_of(entry, record=entry.digest, blobs=blobs, lines=lines, reference=reference)
-        state.update(entry.key + b"\n" + about + b"\n")
+
+def content_digest(entries: Iterable[Entry]) -> bytes:
+    """Return the digest of a bundle's content, of its entries in the order of their keys."""
+    state = hashlib.sha256(_CONTENT_SCHEMA)
+    for entry in entries:
+        state.update(entry.key + b"\n" + _about(entry, entry.digest_of) + b"\n")
     return state.digest()
 
 
-def pack_entries(entries: Sequence[Entry]) -> bytes:
-    """Return a page of entries, before it is compressed."""
-    texts = [
-        entry.key
-        + b"\n"
-        + about_of(
-            entry,
-            record=entry.record,
-            blobs=entry.blobs,
-            lines=entry.lines,
-            reference=entry.reference,
-        )
-        for entry in entries
-    ]
-    ends = bytearray()
-    end = 0
-    for text in texts:
-        end += len(text)
-        ends += _END.pack(end)
-    return bytes(ends) + b"".join(texts)
+def _about(entry: Entry, name_of: Callable[[int], int | str]) -> bytes:
+    """Return `about` of an entry, with a name for each blob: its number, or its digest."""
+    about: dict[str, object] = {
+        "arch": entry.arch,
+        "blobs": [None if number is None else name_of(number) for number in entry.blobs],
+        "driver": dict(entry.minimum_driver),
+        "inputs": [array.to_json() for array in entry.inputs],
+        "order": [name for name, _ in entry.params],
+        "outputs": [array.to_json() for array in entry.outputs],
+        "record": name_of(entry.record),
+    }
+    if entry.lines is not None:
+        about["lines"] = name_of(entry.lines)
+    if entry.reference is not None:
+        about["reference"] = name_of(entry.reference)
+    if entry.tuning is not None:
+        about["tune"] = entry.tuning.to_json()
+    if entry.vmap is not None:
+        about["vmap"] = entry.vmap
+    return canonical_json(about)
 
 
-class EntryPage:
-    """A page of entries, each parsed when it is asked for.
+# ---- parsing
 
-    Args:
-        raw: the decompressed page.
-        count: entries that it must hold.
+
+def split_page(page: bytes, count: int) -> list[bytes]:
+    """Return the texts of a page that has `count` entries.
 
     Raises:
-        CorruptError: it does not hold them.
+        CorruptError: it does not have them.
     """
+    start = count * 4
+    if len(page) < start:
+        raise CorruptError(f"a page of {len(page)} bytes has no room for {count} entries")
+    ends = (0, *struct.unpack_from(f"<{count}I", page))
+    if ends[-1] != len(page) - start or not all(a < b for a, b in pairwise(ends)):
+        raise CorruptError("the entries of a page do not follow each other")
+    return [page[start + a : start + b] for a, b in pairwise(ends)]
 
-    def __init__(self, raw: bytes, count: int) -> None:
-        self._raw = raw
-        start = count * _END.size
-        if len(raw) < start:
-            raise CorruptError(f"a page of {len(raw)} bytes has no room for {count} entries")
-        ends = struct.unpack_from(f"<{count}I", raw)
-        if ends[-1] != len(raw) - start or list(ends) != sorted({0, *ends})[1:]:
-            raise CorruptError("the entries of a page do not follow each other")
-        self._start = start
-        self._bounds = (0, *ends)
 
-    def __len__(self) -> int:
-        return len(self._bounds) - 1
+def key_of(text: bytes) -> bytes:
+    """Return the key of an entry's text.
 
-    def key(self, index: int) -> bytes:
-        """Return the key of an entry."""
-        return self._parts(index)[0]
+    Raises:
+        CorruptError: it has none.
+    """
+    key, newline, _ = text.partition(b"\n")
+    if not newline:
+        raise CorruptError(f"entry {text[:80]!r} has an unterminated key")
+    return key
 
-    def find(self, key: bytes) -> int:
-        """Return the index of the first entry whose key is not less than `key`."""
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self.key(middle) < key:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
-    def entry(self, index: int, digest_of: Callable[[int], str]) -> Entry:
-        """Return an entry.
+def parse_entry(text: bytes, digest_of: Callable[[int], str]) -> Entry:
+    """Return an entry from its text.
 
-        Args:
-            index: its number on the page.
-            digest_of: returns the digest of a blob by its number. The page does not keep it,
-                so that an unused bundle is closed at once.
+    Args:
+        text: its text on the page.
+        digest_of: returns the digest of a blob by its number.
 
-        Raises:
-            CorruptError: it is not an entry.
-        """
-        key, about = self._parts(index)
-        try:
-            return _entry(key, as_object(parse_json(about)), digest_of)
-        except (LookupError, TypeError, ValueError) as error:
-            raise CorruptError(f"entry {key[:80]!r} is damaged: {fault(error)}") from error
-
-    def _parts(self, index: int) -> tuple[bytes, bytes]:
-        start, end = self._bounds[index], self._bounds[index + 1]
-        text = self._raw[self._start + start : self._start + end]
-        key, newline, about = text.partition(b"\n")
-        if not newline:
-            raise CorruptError(f"entry {text[:80]!r} has an unterminated key")
-        return key, about
+    Raises:
+        CorruptError: it is not an entry.
+    """
+    key = key_of(text)
+    try:
+        return _entry(key, as_object(parse_json(text[len(key) + 1 :])), digest_of)
+    except (LookupError, TypeError, ValueError) as error:
+        raise CorruptError(f"entry {key[:80]!r} is damaged: {fault(error)}") from error
 
 
 def _entry(key: bytes, about: Mapping[str, object], digest_of: Callable[[int], str]) -> Entry:
@@ -299,9 +315,14 @@ def _entry(key: bytes, about: Mapping[str, object], digest_of: Callable[[int], s
     vmap = as_text(about["vmap"]) if "vmap" in about else None
     if vmap is not None and not is_name(vmap):
         raise ValueError("its kernel for batches has no name of a kernel")
-    point = {item: _scalar(values[item]) for item in order}
-    inputs = tuple(map(parse_array, as_list(about["inputs"])))
-    outputs = tuple(map(parse_array, as_list(about["outputs"])))
+    point = {item: as_scalar(values[item]) for item in order}
+    inputs = tuple(map(_array, as_list(about["inputs"])))
+    outputs = tuple(map(_array, as_list(about["outputs"])))
+    tuning = None
+    if "tune" in about:
+        tuning = Tuning.from_json(about["tune"], point)
+        shapes = {array.path: array.shape for array in (*inputs, *outputs)}
+        check_padding(tuning.pad, point, shapes)
     return Entry(
         name=name,
         params=tuple(point.items()),
@@ -315,29 +336,12 @@ def _entry(key: bytes, about: Mapping[str, object], digest_of: Callable[[int], s
         digest_of=digest_of,
         vmap=vmap,
         lines=_number(about["lines"]) if "lines" in about else None,
-        tuning=_tuning(about, point, (*inputs, *outputs)),
+        tuning=tuning,
         reference=_number(about["reference"]) if "reference" in about else None,
     )
 
 
-def _tuning(
-    about: Mapping[str, object],
-    point: Mapping[str, Scalar],
-    arrays: Sequence[Array],
-) -> Tuning | None:
-    if "tune" not in about:
-        return None
-    tuning = Tuning.from_json(about["tune"], point)
-    check_padding(tuning.pad, point, {array.path: array.shape for array in arrays})
-    return tuning
-
-
-def parse_array(item: object) -> Array:
-    """Return an array from `[path, dtype, shape]` or `[path, dtype, shape, layout]`.
-
-    Raises:
-        TypeError, ValueError: it is something else.
-    """
+def _array(item: object) -> Array:
     path, dtype, sizes, *orders = as_list(item)
     shape = tuple(map(as_whole, as_list(sizes)))
     if len(shape) > _MAX_RANK or not all(0 <= size <= _LARGEST for size in shape):
@@ -358,7 +362,71 @@ def _number(value: object) -> int:
     return number
 
 
-def _scalar(value: object) -> Scalar:
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    raise TypeError(f"{str(value)[:80]} is not the value of a parameter")
+# ---- provenance
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """The sources and tools that a bundle was made from; its fields are those of the JSON."""
+
+    builder: str = ""
+    toolchain: Mapping[str, str] = field(default_factory=dict)
+    specs: Mapping[str, str] = field(default_factory=dict)
+    commit: str | None = None
+    dirty: bool | None = None
+    changed: tuple[str, ...] = ()
+
+
+def differing(origin: Provenance) -> str:
+    """Return a sentence about the sources of a bundle that differ from their commit."""
+    shown = ", ".join(origin.changed[:_MOST_SHOWN])
+    more = len(origin.changed) - _MOST_SHOWN
+    names = f": {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
+    return f"it was made from files that differ from commit {(origin.commit or '')[:12]}{names}"
+
+
+def pack_provenance(origins: Iterable[Provenance]) -> bytes:
+    """Return the bytes of the provenance in a bundle; none where nothing is said.
+
+    Raises:
+        SpecError: there is too much of it.
+    """
+    texts = sorted({_provenance_json(origin) for origin in origins})
+    data = b"[" + b",".join(texts) + b"]" if texts else b""
+    if len(data) > MAX_PROVENANCE_BYTES:
+        raise SpecError(
+            f"the provenance is {len(data)} bytes; the limit is {MAX_PROVENANCE_BYTES}.",
+            hint="Name fewer spec files.",
+        )
+    return data
+
+
+def _provenance_json(origin: Provenance) -> bytes:
+    data = asdict(origin)
+    if not origin.changed:
+        del data["changed"]
+    return canonical_json(data)
+
+
+def parse_provenance(data: bytes) -> tuple[Provenance, ...]:
+    """Return what `pack_provenance` was given; fields of later minor versions are left out.
+
+    Raises:
+        CorruptError: it is something else.
+    """
+    try:
+        return tuple(_origin(as_object(item)) for item in as_list(parse_json(data or b"[]")))
+    except (LookupError, TypeError) as error:
+        raise CorruptError(f"the provenance is damaged: {fault(error)}") from error
+
+
+def _origin(data: Mapping[str, object]) -> Provenance:
+    commit, dirty = data["commit"], data["dirty"]
+    return Provenance(
+        builder=as_text(data["builder"]),
+        toolchain={key: as_text(text) for key, text in as_object(data["toolchain"]).items()},
+        specs={key: as_text(text) for key, text in as_object(data["specs"]).items()},
+        commit=None if commit is None else as_text(commit),
+        dirty=None if dirty is None else as_flag(dirty),
+        changed=tuple(map(as_text, as_list(data.get("changed", ())))),
+    )

@@ -1,19 +1,21 @@
 """Read the parts of a bundle: entries by number or key, blobs by number.
 
-Opening reads head and catalog, an entry its page, a blob its row and those of its bases, and their
-bytes. Each is compared with its digest before it is used, and whatever is wrong is a CorruptError
-with the name of the file. Several threads may read at once.
+Opening reads head and catalog, an entry its page, a blob its row and the rows of its bases, and
+their bytes. Each is compared with its digest before it is used, and whatever is wrong is a
+CorruptError with the name of the file. Several threads may read at once.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from typing import Generic, TypeVar
+import os
+import stat
+import weakref
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
 
-from pallasc.errors import CorruptError
-from pallasc.specs.bundle.blobs import BlobPage, BlobRow
-from pallasc.specs.bundle.catalog import Catalog
+from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.compress import RAW, decompress
 from pallasc.specs.bundle.format import (
     BLOBS_PER_PAGE,
@@ -21,78 +23,100 @@ from pallasc.specs.bundle.format import (
     MAX_DEPTH,
     MAX_HEAD_BYTES,
     MAX_PATH_BYTES,
+    BlobRow,
+    Catalog,
     Extent,
+    check_blob_page,
     parse_head,
+    parse_row,
     sha256,
 )
-from pallasc.specs.bundle.manifest import Entry, EntryPage
-from pallasc.specs.bundle.source import Source
+from pallasc.specs.bundle.manifest import Entry, key_of, parse_entry, split_page
 
-_CACHED_BYTES = 2**23
-"""Most bytes of recent pages, and of recent contents of bases."""
+# A pipe in the place of a file must not block.
+_READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+
+# How many recent pages and bases are kept. A page of the blob table has 3 KB; a page of entries of
+# a forged bundle may have 4 MB.
+_MOST_BLOB_PAGES, _MOST_ENTRY_PAGES, _MOST_BASES = 256, 8, 32
+_LARGEST_KEPT_BYTES = 2**18
 
 _Value = TypeVar("_Value")
 
 
-class RecentValues(Generic[_Value]):
-    """The values that were used last, up to a number of bytes.
+class MemorySource:
+    """The bytes of a bundle in memory."""
 
-    No thread waits for the lock: one that finds it taken does without the value. So a fork while it
-    is taken does not stop the child.
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.size = len(data)
+
+    def read(self, at: int, size: int) -> bytes:
+        """Return `size` bytes from a place."""
+        return self._data[at : at + size]
+
+    def close(self) -> None:
+        """Do nothing: memory needs no closing."""
+
+
+class OpenFile:
+    """The bytes of a bundle in a file, which is read in part.
+
+    It is not mapped: a process that touches a mapped page after the end of its file is killed, and
+    a file can be cut off at any moment. Replace bundles by renaming; those who have the old one
+    open keep it. Several threads may read at once, and so may a process and those that it forks.
+
+    Raises:
+        SpecError: it cannot be read, or is not a file.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._bytes = 0
-        self._values: OrderedDict[int, tuple[_Value, int]] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: int) -> _Value | None:
-        """Return a value, or None."""
-        if not self._lock.acquire(blocking=False):
-            return None
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._name = os.fspath(path)
         try:
-            cached = self._values.get(key)
-            if cached is None:
-                return None
-            self._values.move_to_end(key)
-            return cached[0]
-        finally:
-            self._lock.release()
+            self._descriptor = os.open(path, _READ)
+        except OSError as error:
+            raise self._unreadable(error.strerror) from error
+        self._close = weakref.finalize(self, os.close, self._descriptor)
+        status = os.fstat(self._descriptor)
+        self.size = status.st_size
+        if not stat.S_ISREG(status.st_mode):
+            self._close()
+            raise self._unreadable("it is not a file")
 
-    def put(self, key: int, value: _Value, size: int) -> None:
-        """Keep a value of so many bytes, and drop older ones."""
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            if key in self._values or size > self._limit_bytes:
-                return
-            self._values[key] = value, size
-            self._bytes += size
-            while self._bytes > self._limit_bytes:
-                _, (_, gone) = self._values.popitem(last=False)
-                self._bytes -= gone
-        finally:
-            self._lock.release()
+    def read(self, at: int, size: int) -> bytes:
+        """Return `size` bytes from a place.
+
+        Raises:
+            CorruptError: the file has been cut off since it was opened.
+            SpecError: it was closed, or cannot be read.
+        """
+        if not self._close.alive:
+            raise SpecError(
+                f"{self._name} is closed.", hint="Keep the bundle open while it is used."
+            )
+        data = b""
+        while len(data) < size:
+            try:
+                # pread has no position that threads and forked processes would share.
+                more = os.pread(self._descriptor, size - len(data), at + len(data))
+            except OSError as error:
+                raise self._unreadable(error.strerror) from error
+            if not more:
+                raise CorruptError("it was cut off while it was open")
+            data += more
+        return data
+
+    def close(self) -> None:
+        """Close the file; doing it again does nothing."""
+        self._close()
+
+    def _unreadable(self, reason: str | None) -> SpecError:
+        return SpecError(
+            f"{self._name} cannot be read: {reason}.", hint="Give the path of a bundle."
+        )
 
 
-class _NamedError(CorruptError):
-    """An error whose message already names the file."""
-
-
-class Naming:
-    """A reusable context that puts the file's name in front of error messages."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        if isinstance(error, CorruptError) and not isinstance(error, _NamedError):
-            message = f"{self._name} is damaged: {error.message}."
-            raise _NamedError(message, hint=error.hint) from error
+Source = MemorySource | OpenFile
 
 
 class Reader:
@@ -100,7 +124,7 @@ class Reader:
 
     Args:
         source: its bytes.
-        name: what messages call it.
+        name: its name in messages.
 
     Raises:
         CorruptError: it is not a bundle, has another major version, is cut off or damaged.
@@ -109,102 +133,101 @@ class Reader:
     def __init__(self, source: Source, name: str) -> None:
         self.source = source
         self.name = name
-        self.naming = Naming(name)
         start = source.read(0, min(source.size, MAX_HEAD_BYTES))
         self.head = parse_head(start, source.size, name)
-        with self.naming:
+        with self.naming():
             data = self.read(self.head.catalog)
             if sha256(data) != self.head.catalog_digest:
                 raise CorruptError("its catalog does not match the digest in its head")
-            self.catalog = Catalog(data, self.head.catalog)
-        self._pages: RecentValues[EntryPage | BlobPage] = RecentValues(_CACHED_BYTES)
-        self._contents: RecentValues[bytes] = RecentValues(_CACHED_BYTES)
+            self.catalog = Catalog(data, self.head.catalog.at)
+        self._blob_pages: dict[int, bytes] = {}
+        self._entry_pages: dict[int, list[bytes]] = {}
+        self._bases: dict[int, bytes] = {}
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Put the file's name in front of error messages."""
+        try:
+            yield
+        except CorruptError as error:
+            if error.message.startswith(f"{self.name} is damaged: "):
+                raise
+            message = f"{self.name} is damaged: {error.message}."
+            raise CorruptError(message, hint=error.hint) from error
 
     def read(self, extent: Extent) -> bytes:
         """Return the bytes of a part."""
         return self.source.read(extent.at, extent.size)
 
-    def page_bytes(self, page: int) -> bytes:
-        """Return a page, decompressed.
-
-        Raises:
-            CorruptError: it is not what the catalog names.
-        """
-        row = self.catalog.page(page)
-        stored = self.read(row.extent)
-        if sha256(stored) != row.digest:
-            raise CorruptError(f"page {page} does not match the digest in the catalog")
-        return decompress(stored, row.raw_bytes)
-
-    def entry_page(self, page: int) -> EntryPage:
-        """Return a page of entries."""
-        number = self.catalog.blob_pages + page
-        cached = self._pages.get(number)
-        if not isinstance(cached, EntryPage):
-            raw = self.page_bytes(number)
-            cached = EntryPage(raw, self.catalog.entries_on(page))
-            self._pages.put(number, cached, len(raw))
-        return cached
-
-    def blob_page(self, page: int) -> BlobPage:
-        """Return a page of the blob table."""
-        cached = self._pages.get(page)
-        if not isinstance(cached, BlobPage):
-            raw = self.page_bytes(page)
-            cached = BlobPage(raw, page * BLOBS_PER_PAGE, self.catalog.blobs_on(page))
-            self._pages.put(page, cached, len(raw))
-        return cached
+    # ---- entries
 
     def find(self, key: bytes) -> int:
         """Return the number of the first entry whose key is not less than `key`."""
         if not self.catalog.entries:
             return 0
         page = self.catalog.find(key)
-        return page * ENTRIES_PER_PAGE + self.entry_page(page).find(key)
+        return page * ENTRIES_PER_PAGE + bisect_left(self.entry_page(page), key)
 
     def key(self, number: int) -> bytes:
         """Return the key of an entry."""
-        page, index = divmod(number, ENTRIES_PER_PAGE)
-        return self.entry_page(page).key(index)
+        return key_of(self._text(number))
 
     def entry(self, number: int) -> Entry:
         """Return an entry."""
+        return parse_entry(self._text(number), self.digest)
+
+    def _text(self, number: int) -> bytes:
         page, index = divmod(number, ENTRIES_PER_PAGE)
-        return self.entry_page(page).entry(index, self._named_digest)
+        return self.entry_page(page)[index]
+
+    def entry_page(self, page: int) -> list[bytes]:
+        """Return the texts of a page of entries."""
+        texts = self._entry_pages.get(page)
+        if texts is None:
+            count = min(ENTRIES_PER_PAGE, self.catalog.entries - page * ENTRIES_PER_PAGE)
+            texts = split_page(self.page(self.catalog.blob_pages + page), count)
+            _keep(self._entry_pages, page, texts, _MOST_ENTRY_PAGES)
+        return texts
+
+    # ---- blobs
 
     def row(self, number: int) -> BlobRow:
         """Return the row of a blob."""
-        if number >= self.catalog.blobs:
-            raise CorruptError(f"it names blob {number} of {self.catalog.blobs}")
-        page, index = divmod(number, BLOBS_PER_PAGE)
-        row = self.blob_page(page).row(index)
+        blobs = self.catalog.blobs
+        if number >= blobs:
+            raise CorruptError(f"it names blob {number} of {blobs}")
+        index = number // BLOBS_PER_PAGE
+        page = self._blob_pages.get(index)
+        if page is None:
+            count = min(BLOBS_PER_PAGE, blobs - index * BLOBS_PER_PAGE)
+            page = check_blob_page(self.page(index), count)
+            _keep(self._blob_pages, index, page, _MOST_BLOB_PAGES)
+        row = parse_row(page, number)
         if not self.head.head_bytes <= row.extent.at <= row.extent.end <= self.head.catalog.at:
             raise CorruptError(f"blob {number} lies at {row.extent.at} to {row.extent.end}")
         return row
 
     def digest(self, number: int) -> str:
         """Return the digest of a blob's content."""
-        return self.row(number).digest.hex()
-
-    def _named_digest(self, number: int) -> str:
-        with self.naming:
-            return self.digest(number)
+        with self.naming():
+            return self.row(number).digest.hex()
 
     def content(self, number: int) -> bytes:
         """Return the content of a blob.
 
         Raises:
-            CorruptError: it is not what its row says.
+            CorruptError: it does not match its row.
         """
-        path = self._path(number)
+        *bases, last = self._path(number)
         dictionary = b""
-        for place, row in path[:-1]:
-            content = self._contents.get(place)
+        for place, row in bases:
+            content = self._bases.get(place)
             if content is None:
                 content = self._decode(place, row, dictionary)
-                self._contents.put(place, content, len(content))
+                if len(content) <= _LARGEST_KEPT_BYTES:
+                    _keep(self._bases, place, content, _MOST_BASES)
             dictionary += content
-        return self._decode(*path[-1], dictionary)
+        return self._decode(*last, dictionary)
 
     def _path(self, number: int) -> list[tuple[int, BlobRow]]:
         """Return a blob and its bases, outermost first."""
@@ -219,15 +242,30 @@ class Reader:
         return path[::-1]
 
     def _decode(self, number: int, row: BlobRow, dictionary: bytes) -> bytes:
+        blob = f"blob {number}, {row.kind.name.lower()} {row.digest.hex()[:12]},"
         stored = self.read(row.extent)
         try:
             content = stored if row.coding == RAW else decompress(stored, row.size, dictionary)
         except CorruptError as error:
-            raise CorruptError(f"{_what(number, row)} is wrong: {error.message}") from error
+            raise CorruptError(f"{blob} is wrong: {error.message}") from error
         if sha256(content) != row.digest:
-            raise CorruptError(f"{_what(number, row)} does not match its digest")
+            raise CorruptError(f"{blob} does not match its digest")
         return content
 
+    def page(self, index: int) -> bytes:
+        """Return a page, decompressed."""
+        page = self.catalog.page(index)
+        stored = self.read(page.extent)
+        if sha256(stored) != page.digest:
+            raise CorruptError(f"page {index} does not match the digest in the catalog")
+        return decompress(stored, page.raw_bytes)
 
-def _what(number: int, row: BlobRow) -> str:
-    return f"blob {number}, {row.kind.name.lower()} {row.digest.hex()[:12]},"
+
+def _keep(values: dict[int, _Value], key: int, value: _Value, most: int) -> None:
+    """Keep a value, and drop all others where there are many.
+
+    There is no lock that a fork could leave taken: two threads may both make a value.
+    """
+    if len(values) >= most:
+        values.clear()
+    values[key] = value

@@ -2,30 +2,51 @@
 
 A public key is written `ed25519:` and its 32 bytes in Base64, one a line; words after it are a
 comment, lines that begin with `#` are too. A private key is PKCS #8 in PEM, which `openssl` reads.
+
+**Trust.** Signatures are demanded by the program (arguments) or by the machine (environment), and
+both demands count: a program may ask for more than the machine, not for less. Keys of the machine
+are those that `PALLASC_TRUSTED_KEYS` names, files or folders with `*.pub`, else those in the folder
+`pallasc/trusted_keys` below `XDG_CONFIG_HOME` or `~/.config`.
+
+No key is ever looked for in the current folder, where anybody's file may lie: the paths of a
+program are relative to its package or absolute, those of the machine are absolute.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import os
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.errors import CorruptError, Location, SpecError, ToolError
-from pallasc.specs.bundle.format import MAX_SIGNATURES, sha256
+from pallasc.specs.canonical import digest
+from pallasc.specs.user_files import config_folder
 
 if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
         Ed25519PrivateKey as Ed25519PrivateKey,
     )
+REQUIRE = "PALLASC_REQUIRE_SIGNATURE"
+TRUSTED = "PALLASC_TRUSTED_KEYS"
 
+_MAX_SIGNATURES = 64
 _ALGORITHM = b"ed25519\0"
 _RECORD = struct.Struct("<8s32s32s64s")
+MAX_SIGNATURES_BYTES = _MAX_SIGNATURES * _RECORD.size
 _MESSAGE = b"pallasc bundle 1\n"
 _PREFIX = "ed25519:"
 _KEY_BYTES = 32
+_SWITCH = {
+    **dict.fromkeys(("", "0", "false", "no", "off"), False),
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +58,15 @@ class PublicKey:
 
     @property
     def id(self) -> str:
-        """What a key is called: the SHA-256 of its bytes."""
-        return sha256(self.data).hex()
+        """The SHA-256 of its bytes, which messages name."""
+        return digest(self.data)
 
     def __str__(self) -> str:
         text = _PREFIX + base64.b64encode(self.data).decode()
         return f"{text} {self.comment}" if self.comment else text
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """A signature in a bundle.
 
     Attributes:
@@ -61,12 +81,13 @@ class Signature:
 
 
 def parse_signatures(data: bytes) -> tuple[Signature, ...]:
-    """Return the signatures at the end of a bundle.
+    """Return the signatures from the bytes after a bundle's body.
 
     Raises:
         CorruptError: they are cut off, damaged, or of another algorithm.
     """
-    check_room(len(data))
+    if len(data) % _RECORD.size or len(data) > MAX_SIGNATURES_BYTES:
+        raise CorruptError(f"the {len(data)} bytes after its end are not signatures")
     signatures = []
     for algorithm, key_id, root, signature in _RECORD.iter_unpack(data):
         if algorithm != _ALGORITHM:
@@ -78,21 +99,11 @@ def parse_signatures(data: bytes) -> tuple[Signature, ...]:
     return tuple(signatures)
 
 
-def check_room(size: int) -> None:
-    """Check, before they are read, that so many bytes may be signatures.
-
-    Raises:
-        CorruptError: no number of them has so many.
-    """
-    if size % _RECORD.size or size > MAX_SIGNATURES * _RECORD.size:
-        raise CorruptError(f"the {size} bytes after its end are not signatures")
-
-
 def pack_signatures(signatures: Iterable[Signature]) -> bytes:
     """Return the bytes of signatures; of several by one key, the last counts."""
     by_key = {signature.key_id: signature for signature in signatures}
-    if len(by_key) > MAX_SIGNATURES:
-        raise SpecError(f"a bundle has at most {MAX_SIGNATURES} signatures.")
+    if len(by_key) > _MAX_SIGNATURES:
+        raise SpecError(f"a bundle has at most {_MAX_SIGNATURES} signatures.")
     return b"".join(
         _RECORD.pack(_ALGORITHM, bytes.fromhex(key_id), signature.root, signature.signature)
         for key_id, signature in sorted(by_key.items())
@@ -257,6 +268,165 @@ def _public_key(line: str, location: Location) -> PublicKey:
             hint="Write ed25519: and 32 bytes in Base64, as pallasc bundle keygen does.",
         )
     return PublicKey(data, comment.strip())
+
+
+# ---- trust
+
+Keys = PublicKey | str | os.PathLike[str]
+"""A key, its text `ed25519:…`, or the path of a file of keys or of a folder with `*.pub`."""
+
+Folders = Sequence["Traversable"]
+"""The folders of a package, in a zip file perhaps: relative paths of keys are looked for there."""
+
+
+class Demand(NamedTuple):
+    """Keys of which one must have signed, and where they were taken from."""
+
+    keys: tuple[PublicKey, ...]
+    place: str
+
+
+class Policy(NamedTuple):
+    """The demands of program and machine together; nothing by default."""
+
+    demands: tuple[Demand, ...] = ()
+
+    def check(self, signatures: Sequence[Signature], root: bytes, name: str) -> list[PublicKey]:
+        """Return the keys that signed, one or more of each demand; see `check_signatures`.
+
+        Raises:
+            CorruptError: none did, or a signature is wrong.
+            ToolError: the cryptography package is missing.
+        """
+        signers: list[PublicKey] = []
+        for keys, place in self.demands:
+            try:
+                signers += check_signatures(signatures, root, keys, name)
+            except CorruptError as error:
+                hint = f"{error.hint or ''} Trusted keys were taken from {place}.".lstrip()
+                raise CorruptError(error.message, hint=hint) from error
+        return signers
+
+
+def read_policy(
+    trusted: Keys | Iterable[Keys] | None = None,
+    require_signature: bool | None = None,
+    *,
+    beside: Folders = (),
+) -> Policy:
+    """Return what is demanded.
+
+    Args:
+        trusted: keys that the program trusts; a signature by one of them is demanded then.
+        beside: the folders of the program's package, for relative paths among `trusted`.
+        require_signature: demand a signature by a key of the machine, or by one of `trusted`. False
+            switches the demand of the program off, never that of the machine.
+
+    Raises:
+        SpecError: a file of keys cannot be read or holds something else, a path is neither
+            absolute nor in the package, or the environment is not understood.
+    """
+    demands = []
+    if machine_requires() or (require_signature and trusted is None):
+        demands.append(_machine_demand())
+    if trusted is not None and require_signature is not False:
+        keys = read_keys(trusted, beside=beside, source="the argument trusted")
+        demands.append(Demand(keys, "the argument trusted"))
+    return Policy(tuple(demands))
+
+
+def read_keys(
+    trusted: Keys | Iterable[Keys], *, beside: Folders = (), source: str = "a trusted key"
+) -> tuple[PublicKey, ...]:
+    """Return keys, those in files and folders among them.
+
+    Args:
+        trusted: keys, their texts, and paths.
+        beside: the folders that relative paths are looked for in.
+        source: what named the paths, for messages.
+
+    Raises:
+        SpecError: a file cannot be read or holds something else than keys, or a relative path is
+            in none of the folders.
+    """
+    if isinstance(trusted, PublicKey):
+        return (trusted,)
+    if isinstance(trusted, str) and trusted.startswith("ed25519:"):
+        return parse_public_keys(trusted, "the trusted key")
+    if isinstance(trusted, str | os.PathLike):
+        return _read_file(_place(os.fspath(trusted), beside, source))
+    return tuple(key for item in trusted for key in read_keys(item, beside=beside, source=source))
+
+
+def machine_keys() -> tuple[PublicKey, ...]:
+    """Return the keys that this machine trusts; errors as of `read_keys`."""
+    return _machine_demand().keys
+
+
+def machine_requires() -> bool:
+    """Tell whether this machine demands signatures of bundles.
+
+    Raises:
+        SpecError: the environment is not understood.
+    """
+    text = os.environ.get(REQUIRE, "")
+    # A misspelt value must not switch the demand off.
+    required = _SWITCH.get(text.strip().lower())
+    if required is None:
+        raise SpecError(f"{REQUIRE} is {text!r}.", hint="Set it to 1 or to 0.")
+    return required
+
+
+def _machine_demand() -> Demand:
+    named = [item for item in os.environ.get(TRUSTED, "").split(os.pathsep) if item]
+    if named:
+        return Demand(read_keys(named, source=TRUSTED), TRUSTED)
+    try:
+        folder = config_folder() / "trusted_keys"
+    except RuntimeError as error:
+        raise SpecError(
+            f"there is no folder of trusted keys: {error}",
+            hint=f"Set {TRUSTED} to the absolute path of a file of keys.",
+        ) from error
+    return Demand(read_keys(folder) if folder.is_dir() else (), str(folder))
+
+
+def _place(path: str, beside: Folders, source: str) -> Traversable:
+    """Return the file or folder of keys that a path names."""
+    pure = PurePath(path)
+    if pure.is_absolute():
+        return Path(path)
+    if not pure.parts or ".." in pure.parts or not beside:
+        where = "Give a file or folder inside the package" if beside else "Give an absolute path"
+        raise SpecError(
+            f"{source} is {path!r}, but keys are never read from the current folder.",
+            hint=f"{where}, or the text of the key, ed25519:….",
+        )
+    places = [place for folder in beside if (place := folder.joinpath(*pure.parts)).is_file()]
+    places += [place for folder in beside if (place := folder.joinpath(*pure.parts)).is_dir()]
+    if not places:
+        raise SpecError(
+            f"{source} is {path!r}, and there is no such file in {', '.join(map(str, beside))}.",
+            hint="Ship the file of keys in the package, or give an absolute path.",
+        )
+    return places[0]
+
+
+def _read_file(place: Traversable) -> tuple[PublicKey, ...]:
+    """Return the keys in a file, or in the files `*.pub` of a folder."""
+    try:
+        if place.is_dir():
+            files = [file for file in place.iterdir() if file.name.endswith(".pub")]
+            files.sort(key=lambda file: file.name)
+            return tuple(key for file in files for key in _read_file(file))
+        text = place.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise SpecError(
+            f"the trusted keys in {place} cannot be read: {reason}.",
+            hint="Give files that pallasc bundle keygen made, or a folder of them.",
+        ) from error
+    return parse_public_keys(text, str(place))
 
 
 def _need_cryptography() -> None:

@@ -14,20 +14,19 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pallasc.errors import CorruptError
+from pallasc.specs.artifacts.elf import NO_BITS, parse_elf
 
-_DEBUG = re.compile(rb"(?:\.nv\.merc)?(?:\.rela?)?\.(?:nv_)?debug_")
+_DEBUG = re.compile(r"(?:\.nv\.merc)?(?:\.rela?)?\.(?:nv_)?debug_")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _PROGRAM = struct.Struct("<IIQQQQQQ")
 _PLACES = struct.Struct("<QQ")
 _COUNTS = struct.Struct("<HHHHH")
 _HEADER_BYTES = 64
 _PLACES_AT, _COUNTS_AT = 32, 54
-# SHT_NOBITS, and the type that `.nv.merc.nv.shared.…` has: a size, and no bytes in the file.
-_NOBITS = (8, 0x70000015)
 _ALLOC = 2
 _MOST_ALIGNED = 2**16
 
@@ -36,7 +35,7 @@ _MOST_ALIGNED = 2**16
 class _Section:
     """One row of the section table."""
 
-    name: bytes
+    name: str
     row: list[int]
 
     @property
@@ -46,7 +45,7 @@ class _Section:
     @property
     def size(self) -> int:
         """Bytes in the file."""
-        return 0 if self.row[1] in _NOBITS else self.row[5]
+        return 0 if self.row[1] in NO_BITS else self.row[5]
 
     @property
     def alignment(self) -> int:
@@ -55,16 +54,6 @@ class _Section:
     @property
     def is_debug(self) -> bool:
         return bool(_DEBUG.match(self.name)) and not self.row[2] & _ALLOC
-
-
-@dataclass(slots=True)
-class _Parts:
-    """What a file consists of: both tables, and where they lie."""
-
-    programs_at: int
-    sections_at: int
-    programs: list[list[int]]
-    sections: list[_Section]
 
 
 @dataclass(slots=True)
@@ -83,7 +72,7 @@ def debug_bytes(cubin: bytes) -> int:
     Raises:
         CorruptError: it is not a 64-bit ELF file, or offsets in it do not fit.
     """
-    return sum(section.size for section in _parse(cubin).sections if section.is_debug)
+    return sum(section.size for section in _parse(cubin)[1] if section.is_debug)
 
 
 def strip_debug(cubin: bytes) -> bytes:
@@ -92,84 +81,65 @@ def strip_debug(cubin: bytes) -> bytes:
     Raises:
         CorruptError: it is not a 64-bit ELF file, or offsets in it do not fit.
     """
-    parts = _parse(cubin)
-    if not any(section.is_debug and section.size for section in parts.sections):
+    programs, sections = _parse(cubin)
+    debug = [section for section in sections if section.is_debug and section.size]
+    if not debug:
         return cubin
-    for section in parts.sections:
-        if section.is_debug:
-            section.row[4] = section.row[5] = 0
-    pieces = _merge(sorted(_pieces(parts), key=lambda piece: (piece.start, piece.end)))
-    data = _lay_out(cubin, pieces)
-    _write_tables(data, parts, pieces)
+    for section in debug:
+        section.row[4] = section.row[5] = 0
+    programs_at, sections_at = _PLACES.unpack_from(cubin, _PLACES_AT)
+    kept = [
+        _Piece(0, _HEADER_BYTES, 1),
+        _Piece(programs_at, programs_at + len(programs) * _PROGRAM.size, 8),
+        _Piece(sections_at, sections_at + len(sections) * _SECTION.size, 8),
+        *(_Piece(row[2], row[2] + row[5], 1) for row in programs),
+        *(_Piece(own.at, own.at + own.size, own.alignment) for own in sections),
+    ]
+    pieces = _merged(piece for piece in kept if piece.end > piece.start)
+    data = _laid_out(cubin, pieces)
+    for section in sections:
+        section.row[4] = _moved(pieces, section.at)
+    for row in programs:
+        row[2] = _moved(pieces, row[2])
+    if programs:
+        programs_at = _moved(pieces, programs_at)
+    sections_at = _moved(pieces, sections_at)
+    _PLACES.pack_into(data, _PLACES_AT, programs_at, sections_at)
+    for table_at, table, rows in (
+        (programs_at, _PROGRAM, programs),
+        (sections_at, _SECTION, [section.row for section in sections]),
+    ):
+        for index, row in enumerate(rows):
+            table.pack_into(data, table_at + index * table.size, *row)
     return bytes(data)
 
 
-def _parse(data: bytes) -> _Parts:
-    if data[:6] != b"\x7fELF\x02\x01" or len(data) < _HEADER_BYTES:
-        raise CorruptError("not a 64-bit little-endian ELF file")
+def _parse(data: bytes) -> tuple[list[list[int]], list[_Section]]:
+    """Return the rows of the program headers, and the sections."""
+    names = [section.name for section in parse_elf(data).sections]
     programs_at, sections_at = _PLACES.unpack_from(data, _PLACES_AT)
-    program_size, program_count, row_size, count, names = _COUNTS.unpack_from(data, _COUNTS_AT)
-    if (count and row_size != _SECTION.size) or (program_count and program_size != _PROGRAM.size):
-        raise CorruptError(f"an ELF file has headers of {row_size} and {program_size} bytes")
-    _check(data, sections_at, count * _SECTION.size)
-    _check(data, programs_at, program_count * _PROGRAM.size)
-    rows = [
-        list(_SECTION.unpack_from(data, sections_at + index * _SECTION.size))
-        for index in range(count)
-    ]
-    programs = [
-        list(_PROGRAM.unpack_from(data, programs_at + index * _PROGRAM.size))
-        for index in range(program_count)
-    ]
-    labels = _names(data, rows, names)
-    sections = [_Section(_text(labels, row[0]), row) for row in rows]
-    for section in sections:
-        _check(data, section.at, section.size)
-        if section.alignment > _MOST_ALIGNED:
-            raise CorruptError(f"an ELF file has a section aligned to {section.alignment} bytes")
-    for program in programs:
-        _check(data, program[2], program[5])
-    return _Parts(programs_at, sections_at, programs, sections)
+    program_bytes, program_count, *_ = _COUNTS.unpack_from(data, _COUNTS_AT)
+    if program_count and program_bytes != _PROGRAM.size:
+        raise CorruptError(f"an ELF file has program headers of {program_bytes} bytes")
+    programs = _rows(data, _PROGRAM, programs_at, program_count)
+    rows = _rows(data, _SECTION, sections_at, len(names))
+    for row in programs:
+        if row[2] + row[5] > len(data):
+            raise CorruptError(f"an ELF file of {len(data)} bytes ends inside a segment")
+    for row in rows:
+        if row[8] > _MOST_ALIGNED:
+            raise CorruptError(f"an ELF file has a section aligned to {row[8]} bytes")
+    return programs, [_Section(name, row) for name, row in zip(names, rows, strict=True)]
 
 
-def _check(data: bytes, at: int, size: int) -> None:
-    if at + size > len(data):
-        raise CorruptError(f"an ELF file of {len(data)} bytes has a part from {at} to {at + size}")
+def _rows(data: bytes, table: struct.Struct, at: int, count: int) -> list[list[int]]:
+    return [list(table.unpack_from(data, at + index * table.size)) for index in range(count)]
 
 
-def _names(data: bytes, rows: list[list[int]], index: int) -> bytes:
-    if not rows:
-        return b""
-    if index >= len(rows):
-        raise CorruptError(f"an ELF file with {len(rows)} sections has its names in {index}")
-    at, size = rows[index][4], rows[index][5]
-    _check(data, at, size)
-    return data[at : at + size]
-
-
-def _text(labels: bytes, start: int) -> bytes:
-    end = labels.find(b"\0", start)
-    return labels[start : end if end >= 0 else len(labels)]
-
-
-def _pieces(parts: _Parts) -> Iterator[_Piece]:
-    """Yield all that is kept: header, tables, segments, sections."""
-    yield _Piece(0, _HEADER_BYTES, 1)
-    if parts.programs:
-        end = parts.programs_at + len(parts.programs) * _PROGRAM.size
-        yield _Piece(parts.programs_at, end, 8)
-    yield _Piece(parts.sections_at, parts.sections_at + len(parts.sections) * _SECTION.size, 8)
-    for program in parts.programs:
-        if program[5]:
-            yield _Piece(program[2], program[2] + program[5], 1)
-    for section in parts.sections:
-        if section.size:
-            yield _Piece(section.at, section.at + section.size, section.alignment)
-
-
-def _merge(pieces: list[_Piece]) -> list[_Piece]:
+def _merged(pieces: Iterable[_Piece]) -> list[_Piece]:
+    """Return pieces in the order of the file, those that overlap as one."""
     merged: list[_Piece] = []
-    for piece in pieces:
+    for piece in sorted(pieces, key=lambda piece: (piece.start, piece.end)):
         if merged and piece.start < merged[-1].end:
             merged[-1].end = max(merged[-1].end, piece.end)
             merged[-1].alignment = max(merged[-1].alignment, piece.alignment)
@@ -178,7 +148,7 @@ def _merge(pieces: list[_Piece]) -> list[_Piece]:
     return merged
 
 
-def _lay_out(data: bytes, pieces: list[_Piece]) -> bytearray:
+def _laid_out(data: bytes, pieces: list[_Piece]) -> bytearray:
     """Put the pieces one after the other, each as far from its alignment as it was."""
     result = bytearray()
     for piece in pieces:
@@ -186,18 +156,6 @@ def _lay_out(data: bytes, pieces: list[_Piece]) -> bytearray:
         piece.moved_to = len(result)
         result += data[piece.start : piece.end]
     return result
-
-
-def _write_tables(data: bytearray, parts: _Parts, pieces: list[_Piece]) -> None:
-    sections_at = _moved(pieces, parts.sections_at)
-    programs_at = _moved(pieces, parts.programs_at) if parts.programs else parts.programs_at
-    for index, section in enumerate(parts.sections):
-        section.row[4] = _moved(pieces, section.at)
-        _SECTION.pack_into(data, sections_at + index * _SECTION.size, *section.row)
-    for index, program in enumerate(parts.programs):
-        program[2] = _moved(pieces, program[2])
-        _PROGRAM.pack_into(data, programs_at + index * _PROGRAM.size, *program)
-    _PLACES.pack_into(data, _PLACES_AT, programs_at, sections_at)
 
 
 def _moved(pieces: list[_Piece], at: int) -> int:

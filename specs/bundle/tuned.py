@@ -1,65 +1,80 @@
-"""Tuned kernels in a bundle: copies of a variant joined, and variants that disagree refused.
+"""Tuned kernels in a bundle: what their variants agree on, and reference values.
 
 The rows of a table lie in the variants that they choose, so a variant that comes from two bundles
-has the rows of both. All that is said of a kernel as a whole must be the same everywhere, or which
-variant a call gets would depend on the order in which they are asked.
+has the rows of both. Everything said of a kernel as a whole must be the same everywhere, or the
+order in which variants are asked would decide which one a call gets.
+
+Results of a tuned variant are compared with reference values where there is no JAX: a blob of kind
+5 of a bundle that is a job for `pallasc tune run`, canonical JSON:
+
+    reference = { "schema": 1, "seed": number, "rtol": number, "atol": number,
+                  "outputs": [ { "positions": [number…], "values": [number or text…] }… ] }
+
+`outputs` has one object for each output of the plan, in its order. `positions` are ascending and
+count elements in row-major order; `values` has what the reference function gives there for inputs
+made from `seed`, as `pallasc run` makes them. What JSON has no number for is text: "nan", "inf",
+"-inf". Outputs have at most 4,096 values each.
+
+History:
+    1  the first version.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from pallasc.errors import SpecError
+from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.manifest import Entry
-from pallasc.specs.canonical import canonical_text
-from pallasc.specs.templates import Scalar
+from pallasc.specs.canonical import canonical_json, canonical_text
 from pallasc.specs.tuning import (
-    How,
     Row,
     Tuning,
+    as_number,
     check_padding,
-    chosen_by,
-    is_for,
     key_text,
-    names_of,
     row_order,
     use_text,
 )
+from pallasc.specs.untrusted_json import as_list, as_object, as_whole, fault, parse_json
 
-_HOWS: tuple[How, ...] = ("row", "bucket", "default")
+MOST_VALUES = 4096
+"""Most values of one output."""
+
+_SCHEMA = 1
 _HINT = "Build the bundles from the same specs and the same table, or leave one of them out."
+_NAMED = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-def joined(*copies: Entry) -> Tuning | None:
-    """Return what copies of one variant say together of where it is used.
+def joined(variant: str, copies: Iterable[Tuning | None]) -> Tuning | None:
+    """Return the tuning of copies of one variant together.
 
-    Of two rows for one model and key the one that was measured last is taken; a rank is that of the
-    first copy that has one.
+    Of two rows for one model and key the one that was measured last is taken; the lowest rank
+    counts.
+
+    Args:
+        variant: the variant's id.
+        copies: the tuning of each copy.
 
     Raises:
-        SpecError: they say that it is tuned in different ways.
+        SpecError: they are tuned in different ways.
     """
-    tunings = [copy.tuning for copy in copies if copy.tuning is not None]
+    tunings = [tuning for tuning in copies if tuning is not None]
     if not tunings:
         return None
-    first, *others = tunings
-    for other in others:
+    first = tunings[0]
+    for other in tunings:
         if _settings(first) != _settings(other) or first.is_default != other.is_default:
-            raise SpecError(
-                f"two copies of {copies[0].id} say different things of `tune`.", hint=_HINT
-            )
-    rows: dict[object, Row] = {}
-    for row in sorted((row for own in tunings for row in own.rows), key=_age):
-        rows[_place(row)] = row
-    ranks = sorted({own.rank for own in tunings} - {0})
-    return replace(
-        first, rows=tuple(sorted(rows.values(), key=row_order)), rank=ranks[0] if ranks else 0
-    )
+            raise SpecError(f"two copies of {variant} say different things of `tune`.", hint=_HINT)
+    rows = {_place(row): row for row in sorted((r for t in tunings for r in t.rows), key=_age)}
+    rank = min((tuning.rank for tuning in tunings if tuning.rank), default=0)
+    return replace(first, rows=tuple(sorted(rows.values(), key=row_order)), rank=rank)
 
 
 class Agreement:
-    """What the variants of each tuned kernel have said so far of it as a whole."""
+    """Settings, default and rows of each tuned kernel, from the variants seen so far."""
 
     def __init__(self) -> None:
         self._settings: dict[str, tuple[str, str]] = {}
@@ -97,65 +112,22 @@ def check_agreement(entries: Iterable[Entry]) -> None:
     """
     agreement = Agreement()
     for entry in entries:
-        _check_padding(entry)
+        if entry.tuning is None:
+            continue
+        shapes = {array.path: array.shape for array in (*entry.inputs, *entry.outputs)}
+        try:
+            check_padding(entry.tuning.pad, dict(entry.params), shapes)
+        except ValueError as error:
+            raise SpecError(
+                f"{entry.id}: {error}.",
+                hint="Correct `pad` under `tune`; pallasc inspect shows a variant's arrays.",
+            ) from error
         if fault := agreement.disagreement(entry):
             raise SpecError(f"{fault}.", hint=_HINT)
 
 
-def _check_padding(entry: Entry) -> None:
-    if entry.tuning is None or not entry.tuning.pad:
-        return
-    shapes = {array.path: array.shape for array in (*entry.inputs, *entry.outputs)}
-    try:
-        check_padding(entry.tuning.pad, dict(entry.params), shapes)
-    except ValueError as error:
-        raise SpecError(
-            f"{entry.id}: {error}.",
-            hint="Correct `pad` under `tune`; pallasc inspect shows a variant's arrays.",
-        ) from error
-
-
-def chosen_entries(entries: Sequence[Entry]) -> dict[str, tuple[Entry, How | None]]:
-    """Return which entries are used on the models that they are for, where only rows can choose.
-
-    Of variants for the same target and arrays that differ only in what was tuned, the one that
-    `chosen_by` names is taken; where it names none or several, all of them are. A variant that is
-    alone needs no row.
-
-    Returns:
-        By id, in the order of the entries: the entry, and what it is chosen by.
-    """
-    groups: dict[object, list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault((entry.name, entry.target, entry.inputs, untuned(entry)), []).append(
-            entry
-        )
-    found: dict[str, tuple[Entry, How | None]] = {}
-    for group in groups.values():
-        by_how: dict[How | None, list[Entry]] = {}
-        for entry in group:
-            by_how.setdefault(_how(entry), []).append(entry)
-        taken = next((how for how in _HOWS if how in by_how), None)
-        found.update((own.id, (own, taken)) for own in by_how.get(taken, group))
-    return {entry.id: found[entry.id] for entry in entries if entry.id in found}
-
-
-def untuned(entry: Entry) -> tuple[tuple[str, Scalar], ...]:
-    """Return the parameters of an entry without those that were tuned."""
-    over = () if entry.tuning is None else entry.tuning.over
-    return tuple(item for item in entry.params if item[0] not in over)
-
-
-def _how(entry: Entry) -> How | None:
-    if entry.tuning is None:
-        return None
-    names = names_of(entry.target)
-    found = chosen_by(entry.tuning, dict(entry.params), lambda row: is_for(row, names))
-    return None if found is None else found[0]
-
-
 def _settings(tuning: Tuning) -> str:
-    """Return what all variants of a kernel have in common, as text."""
+    """Return the settings that all variants of a kernel have in common, as text."""
     return canonical_text(replace(tuning, is_default=False, rows=(), rank=0).to_json())
 
 
@@ -167,3 +139,95 @@ def _age(row: Row) -> tuple[str, str]:
     measured = row.measured
     figures = {} if measured is None else measured.to_json()
     return (measured.date if measured else ""), canonical_text([row.source, figures])
+
+
+# ---- reference values
+
+
+class Sampled(NamedTuple):
+    """Some elements of an output.
+
+    Attributes:
+        positions: which, counted in row-major order, ascending.
+        values: what they must be, within the tolerances.
+    """
+
+    positions: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+class Reference(NamedTuple):
+    """Values that results are compared with.
+
+    Attributes:
+        seed: the number that the inputs are made from.
+        rtol, atol: how far a result may be off: `abs(a - b) <= atol + rtol * abs(b)`.
+        outputs: elements of each output.
+    """
+
+    seed: int
+    rtol: float
+    atol: float
+    outputs: tuple[Sampled, ...]
+
+
+def pack_reference(reference: Reference) -> bytes:
+    """Return the bytes of the blob."""
+    outputs = [
+        {"positions": own.positions, "values": list(map(_json, own.values))}
+        for own in reference.outputs
+    ]
+    return canonical_json({"schema": _SCHEMA, **reference._asdict(), "outputs": outputs})
+
+
+def parse_reference(data: bytes, shapes: Sequence[Sequence[int]]) -> Reference:
+    """Return reference values from the bytes of a blob.
+
+    Args:
+        data: the blob.
+        shapes: the shape of each output of the variant.
+
+    Raises:
+        CorruptError: they are damaged, or not for such outputs.
+    """
+    try:
+        value = as_object(parse_json(data))
+        if value["schema"] != _SCHEMA:
+            raise ValueError(f"schema {str(value['schema'])[:20]} instead of {_SCHEMA}")
+        outputs = as_list(value["outputs"])
+        if len(outputs) != len(shapes):
+            raise ValueError(f"they are of {len(outputs)} outputs, not {len(shapes)}")
+        return Reference(
+            seed=as_whole(value["seed"]),
+            rtol=as_number(value["rtol"]),
+            atol=as_number(value["atol"]),
+            outputs=tuple(map(_sampled, outputs, map(math.prod, shapes))),
+        )
+    except (LookupError, TypeError, ValueError) as error:
+        raise CorruptError(f"reference values are damaged: {fault(error)}") from error
+
+
+def _sampled(value: object, size: int) -> Sampled:
+    data = as_object(value)
+    positions = tuple(map(as_whole, as_list(data["positions"])))
+    values = tuple(map(_value, as_list(data["values"])))
+    if len(positions) != len(values) or len(values) > MOST_VALUES:
+        raise ValueError(f"{len(positions)} positions for {len(values)} values")
+    if list(positions) != sorted(set(positions)):
+        raise ValueError("positions are not ascending")
+    if positions and not 0 <= positions[0] <= positions[-1] < size:
+        raise ValueError(f"position {positions[-1]} of {size} elements")
+    return Sampled(positions, values)
+
+
+def _value(value: object) -> float:
+    if type(value) is int or type(value) is float:
+        return value
+    if isinstance(value, str) and value in _NAMED:
+        return _NAMED[value]
+    raise TypeError(f"{str(value)[:80]} is not the value of an element")
+
+
+def _json(value: float) -> float | str:
+    # str() of what JSON has no number for is its text here: nan, inf, -inf.
+    return value if math.isfinite(value) else str(value)

@@ -1,68 +1,95 @@
-"""Read all of a bundle: every byte has its place, and is what its digest says."""
+"""Check a whole bundle: `verify` that it is undamaged, sign it then, `audit` what it would ship.
+
+Verifying reads all of it: every byte has its place and matches its digest. An audit changes
+nothing. Kinds of its findings, with the severity of each:
+
+* `target`: there are variants for a target that was not requested (warning), none for one that was
+  (error), or a kernel lacks variants for a requested one (warning)
+* `duplicate`: two models of one architecture have the same code (note)
+* `spill`: a kernel spills more than it may (warning), or it is not known whether it does (note)
+* `size`: the bundle or the cubins of a variant have more bytes than they may (error)
+* `driver`: what each architecture needs (note), or that it is newer than is allowed (error)
+* `signature`: it is not signed (warning)
+* `debug`: debug sections, PTX, lines of source or reference values were left in (warning)
+* `architecture`: a cubin is not for the architecture of its variant (error)
+* `provenance`: it was made from files that differ from the commit (warning)
+* `tuning`: rows and default of a tuned kernel (note), or variants that none of them uses (warning)
+* `lock`: it lacks a variant of the lock file (note), or has another one or another artifact (error)
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.bundle.format import MINOR, Extent
-from pallasc.specs.bundle.manifest import Entry, Named, content_digest
-from pallasc.specs.bundle.reader import Reader
+from pallasc.specs.artifacts.cubin import parse_cubin
+from pallasc.specs.bundle.bundle import Bundle
+from pallasc.specs.bundle.format import MINOR, Extent, Kind
+from pallasc.specs.bundle.manifest import Entry, content_digest, differing, key_of, parse_entry
+from pallasc.specs.bundle.reader import MemorySource, Reader
+from pallasc.specs.bundle.signature import pack_signatures, sign
+from pallasc.specs.bundle.strip import debug_bytes
 from pallasc.specs.bundle.tuned import Agreement
+from pallasc.specs.lock import Lock
+from pallasc.specs.tuning import Tuning
+
+if TYPE_CHECKING:
+    from pallasc.specs.bundle.signature import Ed25519PrivateKey
+
+Severity = Literal["note", "warning", "error"]
+SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error")
 
 _CHUNK_BYTES = 2**20
+_LEFT_IN = {Kind.PTX: "PTX", Kind.LINES: "source lines", Kind.REFERENCE: "reference values"}
 
 
-def verify(
-    reader: Reader,
-    entries: Iterable[Entry],
-    artifact: Callable[[Entry], Artifact],
-    reference: Callable[[Entry], object],
-) -> None:
-    """Verify a bundle, signatures and provenance aside.
-
-    Args:
-        reader: of the bundle.
-        entries: all that it has.
-        artifact: returns the artifact of one.
-        reference: returns its reference values, after it has checked them.
+def verify(bundle: Bundle) -> None:
+    """Read all of a bundle and compare it with its digests, signatures aside.
 
     Raises:
-        CorruptError: the first thing that is wrong, without the name of the file.
+        CorruptError: the first thing that is wrong.
     """
+    with bundle.reader.naming():
+        _verify(bundle)
+
+
+def _verify(bundle: Bundle) -> None:
+    reader = bundle.reader
     # What a later minor version adds, to entries or as parts of its own, is not known here.
     is_known = reader.head.minor <= MINOR
     if is_known:
         _check_places(reader)
     _check_keys(reader)
-    used: dict[int, str] = {}
-    contents = set()
-    content = content_digest(_used(reader, entries, artifact, reference, used))
+    users: dict[int, str] = {}
+    content = content_digest(_checked(bundle, users))
     if is_known and content != reader.head.content:
         raise CorruptError("its manifest does not match the digest of its content")
+    digests = set()
     for number in range(reader.catalog.blobs):
-        if number not in used:
+        if number not in users:
             raise CorruptError(f"no variant uses its blob {number}")
-        contents.add(reader.row(number).digest)
+        digests.add(reader.digest(number))
         try:
             reader.content(number)
         except CorruptError as error:
-            raise CorruptError(f"{error.message}; {used[number]} uses it") from error
-    if len(contents) != reader.catalog.blobs:
+            raise CorruptError(f"{error.message}; {users[number]} uses it") from error
+    if len(digests) != reader.catalog.blobs:
         raise CorruptError("it has a blob twice")
+    _ = bundle.provenance, bundle.codec
     _check_body(reader)  # last, as the others say which part is wrong
 
 
 def _check_body(reader: Reader) -> None:
     """Compare the body with its digest."""
     state = hashlib.sha256()
-    at = reader.head.head_bytes
-    while at < reader.head.body_end:
-        size = min(_CHUNK_BYTES, reader.head.body_end - at)
-        state.update(reader.read(Extent(at, size)))
-        at += size
+    end = reader.head.body_end
+    for at in range(reader.head.head_bytes, end, _CHUNK_BYTES):
+        state.update(reader.read(Extent(at, min(_CHUNK_BYTES, end - at))))
     if state.digest() != reader.head.body_digest:
         raise CorruptError("its bytes do not match their digest")
 
@@ -87,35 +114,255 @@ def _check_keys(reader: Reader) -> None:
     """Check that entries are in order, and that the catalog has the first key of each page."""
     last = b""
     for page in range(reader.catalog.entry_pages):
-        keys = reader.entry_page(page)
-        if reader.catalog.first_key(page) != keys.key(0):
+        texts = reader.entry_page(page)
+        if reader.catalog.first_key(page) != key_of(texts[0]):
             raise CorruptError(f"page {page} of its entries begins with another key")
-        for index in range(len(keys)):
-            key = keys.key(index)
-            if key <= last or keys.entry(index, reader.digest).key != key:
+        for text in texts:
+            key = key_of(text)
+            if key <= last or parse_entry(text, reader.digest).key != key:
                 raise CorruptError(f"entry {key[:80]!r} is out of order, or not canonical")
             last = key
 
 
-def _used(
-    reader: Reader,
-    entries: Iterable[Entry],
-    artifact: Callable[[Entry], Artifact],
-    reference: Callable[[Entry], object],
-    used: dict[int, str],
-) -> Iterator[Named]:
-    """Yield each entry with the digests of what it names; note who uses which blob."""
+def _checked(bundle: Bundle, users: dict[int, str]) -> Iterator[Entry]:
+    """Yield each entry after all that it names was checked; note who uses which blob."""
     agreement = Agreement()
-    for entry in entries:
+    for entry in bundle.entries():
         if fault := agreement.disagreement(entry):
             raise CorruptError(fault)
-        held = artifact(entry)
-        _ = held.plan, held.kernels, held.source_lines, reference(entry)
-        for number in (entry.record, *entry.blobs, entry.lines, entry.reference):
-            if number is not None:
-                used.setdefault(number, entry.id)
-        blobs, lines, values = (
-            [None if n is None else reader.digest(n) for n in numbers]
-            for numbers in (entry.blobs, [entry.lines], [entry.reference])
-        )
-        yield Named(entry, blobs, lines[0], values[0])
+        _ = bundle.artifact(entry).source_lines, bundle.reference(entry)
+        for number in entry.numbers:
+            users.setdefault(number, entry.id)
+        yield entry
+
+
+def signed(data: bytes, private_key: Ed25519PrivateKey, name: str = "the bundle") -> bytes:
+    """Return the bytes of a bundle with one signature more; one by the same key is replaced.
+
+    Args:
+        data: the bytes of a bundle.
+        private_key: the key to sign with.
+        name: the bundle's name in messages.
+
+    Raises:
+        CorruptError: the bundle is damaged, and must not be signed.
+    """
+    with Bundle(MemorySource(data), name) as bundle:
+        verify(bundle)
+        head = bundle.reader.head
+        signatures = [*bundle.signatures, sign(head.root, private_key)]
+        return data[: head.body_end] + pack_signatures(signatures)
+
+
+# ---- the audit
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that an audit found.
+
+    Attributes:
+        severity: how bad it is.
+        kind: see the module's text.
+        subject: what it is about: a variant, kernel, target or the bundle.
+        message: one sentence.
+    """
+
+    severity: Severity
+    kind: str
+    subject: str
+    message: str
+
+    def at_least(self, severity: Severity) -> bool:
+        """Tell whether it is of this severity or a worse one."""
+        return SEVERITIES.index(self.severity) >= SEVERITIES.index(severity)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules that a bundle is checked against; None and empty check nothing.
+
+    Attributes:
+        targets: models or architectures that it is for.
+        bundle_bytes: the most that the file may have.
+        variant_bytes: the most that the cubins of a variant may have, as they ship.
+        spill_bytes: the most that a thread of a kernel may spill.
+        driver: the newest driver API that may be asked for, "12.8".
+    """
+
+    targets: tuple[str, ...] = ()
+    bundle_bytes: int | None = None
+    variant_bytes: int | None = None
+    spill_bytes: int = 0
+    driver: str | None = None
+
+
+def audit(bundle: Bundle, rules: Rules) -> list[Finding]:
+    """Return the findings, the worst first.
+
+    Raises:
+        CorruptError: the bundle is damaged.
+    """
+    entries = list(bundle.entries())
+    findings = [
+        *_targets(entries, rules.targets),
+        *_duplicates(entries),
+        *_drivers(entries, rules.driver),
+        *_tunings(entries),
+        *_bundle(bundle, rules),
+        *_blobs(bundle, entries),
+    ]
+    for entry in entries:
+        findings += _variant(entry.id, bundle.artifact(entry), rules)
+    return sort_findings(findings)
+
+
+def sort_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings, the worst first."""
+    return sorted(
+        findings,
+        key=lambda f: (-SEVERITIES.index(f.severity), f.kind, f.subject, f.message),
+    )
+
+
+def _targets(entries: Sequence[Entry], requested: Sequence[str]) -> Iterator[Finding]:
+    if not requested:
+        return
+    for target, arch in sorted({(entry.target, entry.arch) for entry in entries}):
+        if target not in requested and arch not in requested:
+            count = sum(entry.target == target for entry in entries)
+            text = f"{count} variant{'s' * (count > 1)} for a target that was not requested"
+            yield Finding("warning", "target", target, text)
+    points: dict[str, set[object]] = {}
+    for entry in entries:
+        points.setdefault(entry.name, set()).add(entry.params)
+    for target in requested:
+        there = {(e.name, e.params) for e in entries if target in (e.target, e.arch)}
+        if not there:
+            yield Finding("error", "target", target, "the bundle has no variant for it")
+            continue
+        for name, own in points.items():
+            if lacking := [params for params in own if (name, params) not in there]:
+                text = f"{len(lacking)} of its {len(own)} variants lack one for {target}"
+                yield Finding("warning", "target", name, text)
+
+
+def _duplicates(entries: Sequence[Entry]) -> Iterator[Finding]:
+    seen: dict[object, Entry] = {}
+    points: dict[object, Entry] = {}
+    for entry in entries:
+        other = points.setdefault((entry.name, entry.target, entry.record), entry)
+        if other is not entry:
+            text = f"it equals {other.id}: the parameters that differ change nothing"
+            yield Finding("note", "duplicate", entry.id, text)
+        first = seen.setdefault((entry.name, entry.params, entry.arch, entry.blobs), entry)
+        if first is not entry:
+            text = f"its code equals that of {first.target}, also {entry.arch}"
+            yield Finding("note", "duplicate", entry.id, text)
+
+
+def _drivers(entries: Sequence[Entry], newest: str | None) -> Iterator[Finding]:
+    needs = {
+        (e.arch, e.minimum_driver.get("cuda", ""), e.minimum_driver.get("linux", "unknown"))
+        for e in entries
+    }
+    for arch, api, package in sorted(needs):
+        text = f"it needs driver {package} or newer (CUDA {api or 'unknown'})"
+        if newest is not None and _version(api) > _version(newest):
+            text += f", and the limit is CUDA {newest}"
+            yield Finding("error", "driver", arch, text)
+        else:
+            yield Finding("note", "driver", arch, text)
+
+
+def _tunings(entries: Sequence[Entry]) -> Iterator[Finding]:
+    kernels: dict[str, list[tuple[Entry, Tuning]]] = {}
+    for entry in entries:
+        if entry.tuning is not None:
+            kernels.setdefault(entry.name, []).append((entry, entry.tuning))
+    for name, own in kernels.items():
+        counts = Counter(row.gpu for _, tuning in own for row in tuning.rows)
+        rows = [f"{number} for {gpu}" for gpu, number in sorted(counts.items())]
+        default = "a default" if any(tuning.is_default for _, tuning in own) else "no default"
+        yield Finding("note", "tuning", name, f"its rows: {', '.join(rows) or 'none'}; {default}")
+        idle = [e.id for e, tuning in own if not (tuning.rows or tuning.is_default or tuning.rank)]
+        if idle and (rows or default == "a default"):
+            text = f"{len(idle)} of its {len(own)} variants are in no row, such as {idle[0]}"
+            yield Finding("warning", "tuning", name, text)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdecimal() else 0 for part in text.split("."))
+
+
+def _bundle(bundle: Bundle, rules: Rules) -> Iterator[Finding]:
+    if rules.bundle_bytes is not None and bundle.size > rules.bundle_bytes:
+        text = f"it has {bundle.size} bytes, and the limit is {rules.bundle_bytes}"
+        yield Finding("error", "size", "the bundle", text)
+    if not bundle.signatures:
+        yield Finding("warning", "signature", "the bundle", "it is not signed")
+    for origin in bundle.provenance:
+        if origin.dirty:
+            yield Finding("warning", "provenance", "the bundle", differing(origin))
+
+
+def _variant(name: str, artifact: Artifact, rules: Rules) -> Iterator[Finding]:
+    most, most_spilled = rules.variant_bytes, rules.spill_bytes
+    if most is not None and artifact.cubin_bytes > most:
+        text = f"its cubins have {artifact.cubin_bytes} bytes, and the limit is {most}"
+        yield Finding("error", "size", name, text)
+    for own in artifact.kernels:
+        if own.spill_bytes is None:
+            text = f"{own.name} has a stack of {own.stack_bytes} bytes, which may include spills"
+            yield Finding("note", "spill", name, text)
+        elif own.spill_bytes > most_spilled:
+            text = f"{own.name} spills {own.spill_bytes} bytes, and the limit is {most_spilled}"
+            yield Finding("warning", "spill", name, text)
+
+
+def _blobs(bundle: Bundle, entries: Iterable[Entry]) -> Iterator[Finding]:
+    """Yield findings about the blobs themselves; each blob is read once."""
+    reader = bundle.reader
+    users: dict[int, list[Entry]] = {}
+    for entry in entries:
+        for number in entry.numbers:
+            users.setdefault(number, []).append(entry)
+    for number, of in sorted(users.items()):
+        with reader.naming():
+            row = reader.row(number)
+            if row.kind in _LEFT_IN:
+                text = f"{row.size} bytes of {_LEFT_IN[row.kind]} are in it"
+                yield Finding("warning", "debug", of[0].id, text)
+            elif row.kind is Kind.CUBIN:
+                yield from _cubin(reader.content(number), of)
+
+
+def _cubin(content: bytes, users: Sequence[Entry]) -> Iterator[Finding]:
+    if left := debug_bytes(content):
+        text = f"{left} bytes of debug sections are in its cubin"
+        yield Finding("warning", "debug", users[0].id, text)
+    sm = parse_cubin(content).sm
+    for entry in users:
+        if entry.arch.rstrip("af") != f"sm_{sm}":
+            text = f"it is for {entry.arch}, but its cubin is for sm_{sm}"
+            yield Finding("error", "architecture", entry.id, text)
+
+
+def compare_with_lock(entries: Iterable[Entry], lock: Lock) -> list[Finding]:
+    """Return where entries and a lock file differ, the worst first.
+
+    What the entries lack is a note, because a bundle need not hold everything. Digests are of the
+    artifacts as they were compiled, before anything was left out.
+    """
+    left = dict(lock.variants)
+    findings = []
+    for entry in entries:
+        locked = left.pop(entry.id, None)
+        if locked is None:
+            text = "the lock file does not name it"
+            findings.append(Finding("error", "lock", entry.id, text))
+        elif locked.artifact != entry.digest:
+            text = f"the lock file has artifact {locked.artifact[:12]}, the bundle "
+            findings.append(Finding("error", "lock", entry.id, text + entry.digest[:12]))
+    findings += [Finding("note", "lock", name, "the bundle lacks it") for name in left]
+    return sort_findings(findings)

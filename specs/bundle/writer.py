@@ -2,6 +2,12 @@
 
 Contents lie in the order record, cubin, PTX, constant, each after its base, so that what is read
 for one kernel lies close together.
+
+**Bases.** Variants of a kernel differ in a few instructions, and cubins of neighbouring
+architectures in not many more. So a content may have a base: it is compressed with the contents on
+the path from the base's root as dictionary. To read it, the path is read and nothing else. Contents
+are compared by their pieces, 16-byte rows of a cubin or items of a text: the pair that shares most
+pieces is joined first, as long as no path gets too long.
 """
 
 from __future__ import annotations
@@ -10,11 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
+from zlib import crc32
 
-from pallasc.errors import SpecError
-from pallasc.specs.bundle.bases import Content, choose_bases, in_order
-from pallasc.specs.bundle.blobs import BlobRow, pack_rows
-from pallasc.specs.bundle.catalog import PageRow, pack_catalog
+from pallasc.errors import CorruptError, SpecError
+from pallasc.specs.bundle.bundle import kinds_of, minimum_driver
 from pallasc.specs.bundle.compress import (
     DEFAULT_LEVEL,
     check_level,
@@ -33,17 +38,67 @@ from pallasc.specs.bundle.format import (
     MINOR,
     MINOR_OF_OLD,
     MINOR_WITH_LINES,
-    NO_DIGEST,
+    BlobRow,
     Extent,
     Head,
+    Kind,
+    PageRow,
+    pack_catalog,
     pack_head,
+    pack_rows,
     sha256,
 )
-from pallasc.specs.bundle.items import Blob, Item, Packed, pack_item
-from pallasc.specs.bundle.manifest import Entry, Named, content_digest, pack_entries
-from pallasc.specs.bundle.provenance import Provenance, pack_provenance
+from pallasc.specs.bundle.manifest import (
+    Entry,
+    Item,
+    Provenance,
+    arrays_of,
+    content_digest,
+    entry_key,
+    pack_entries,
+    pack_provenance,
+)
+from pallasc.specs.bundle.strip import strip_debug
 from pallasc.specs.bundle.tuned import check_agreement, joined
-from pallasc.specs.canonical import canonical_json
+from pallasc.specs.canonical import canonical_json, digest
+
+LONGEST_PATH = 5
+"""Most bases that are read for one blob; the format allows more."""
+_LARGEST_BYTES = 2**18
+"""Bytes of the largest content that has a base or is one."""
+_ROW_BYTES = 16
+_NEIGHBOURS = (32, 128)
+_MOST_PAIRS = 2**18
+_MOST_PIECES = 2**21
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A blob as it ships: kind, content, and a name that similar blobs share."""
+
+    kind: Kind
+    data: bytes
+    family: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """An item as it ships.
+
+    Attributes:
+        item: the variant.
+        record: digest of the artifact's record.
+        shipped: digest of what ships for each of the record's blobs, in the order of their digests.
+        lines, reference: digests of source lines and reference values; None where none ship.
+        blobs: all that ships, by digest.
+    """
+
+    item: Item
+    record: str
+    shipped: tuple[str | None, ...]
+    lines: str | None
+    reference: str | None
+    blobs: Mapping[str, Blob]
 
 
 def build_bundle(
@@ -59,9 +114,9 @@ def build_bundle(
     Args:
         items: the variants, in any order.
         keep_debug: leave debug sections in the cubins.
-        keep_ptx: take the PTX along, which nothing needs that launches.
-        level: of zstd, 1 to 22.
-        provenance: from what the artifacts were made.
+        keep_ptx: include the PTX, which no launch needs.
+        level: compression level of zstd, 1 to 22.
+        provenance: the sources and tools that the artifacts were made from.
 
     Raises:
         SpecError: no such level, two artifacts of one variant, variants of a tuned kernel that
@@ -70,80 +125,101 @@ def build_bundle(
     """
     check_level(level)
     origins = pack_provenance(provenance)
-    variants = _sorted(pack_item(item, keep_debug=keep_debug, keep_ptx=keep_ptx) for item in items)
+    variants = _sorted(_pack(item, keep_debug=keep_debug, keep_ptx=keep_ptx) for item in items)
     body = _Body(level)
     body.add_blobs(_blobs(variants))
-    numbers = body.numbers
-    entries = [
-        replace(
-            variant.entry,
-            record=numbers[variant.entry.digest],
-            blobs=tuple(None if key is None else numbers[key] for key in variant.shipped),
-            lines=None if variant.lines is None else numbers[variant.lines],
-            reference=None if variant.reference is None else numbers[variant.reference],
-        )
-        for variant in variants
-    ]
+    entries = [_entry(variant, body) for variant in variants]
     check_agreement(entries)
-    content = content_digest(Named(v.entry, v.shipped, v.lines, v.reference) for v in variants)
-    return body.finish(entries, content, origins)
+    return body.finish(entries, origins)
 
 
-def _sorted(variants: Iterable[Packed]) -> list[Packed]:
+# ---- variants
+
+
+def _pack(item: Item, *, keep_debug: bool, keep_ptx: bool) -> _Packed:
+    """Return the parts of an item that ship.
+
+    Raises:
+        CorruptError: the record or a cubin is damaged, or a blob is missing.
+    """
+    artifact, read = item.artifact, item.read or item.artifact.blob
+    record = canonical_json(artifact.record)
+    families = {key: own.name for own in artifact.kernels for key in (own.cubin, own.ptx)}
+    blobs: dict[str, Blob] = {}
+
+    def add(kind: Kind, data: bytes | None, family: str) -> str | None:
+        if data is None:
+            return None
+        key = digest(data)
+        blobs[key] = Blob(kind, data, family)
+        return key
+
+    add(Kind.RECORD, record, item.name)
+    shipped = []
+    for key, kind in kinds_of(artifact).items():
+        data = None if kind is Kind.PTX and not keep_ptx else read(key)
+        if data is None and kind is not Kind.PTX:
+            raise CorruptError(f"{item.name}: its {kind.name.lower()} {key} was left out")
+        if data is not None and kind is Kind.CUBIN and not keep_debug:
+            data = strip_debug(data)
+        shipped.append(add(kind, data, families.get(key, "")))
+    lines = add(Kind.LINES, item.lines, item.name)
+    reference = add(Kind.REFERENCE, item.reference, item.name)
+    return _Packed(item, digest(record), tuple(shipped), lines, reference, blobs)
+
+
+def _sorted(variants: Iterable[_Packed]) -> list[_Packed]:
     """Return the variants in the order of their keys, each once.
 
     Raises:
         SpecError: two artifacts have the same key, copies of one name different kernels for batches
             or are tuned differently, or there are too many.
     """
-    by_key: dict[bytes, Packed] = {}
+    copies: dict[bytes, list[_Packed]] = {}
     for variant in variants:
-        entry = variant.entry
-        other = by_key.get(entry.key, variant)
-        if other.entry.digest != entry.digest:
+        item = variant.item
+        own = copies.setdefault(entry_key(item.name, item.target, item.params), [])
+        own.append(variant)
+        if own[0].record != variant.record:
             raise SpecError(
-                f"there are two artifacts of {entry.id}: {other.entry.digest[:12]} and "
-                f"{entry.digest[:12]}.",
+                f"there are two artifacts of {item.id}: {own[0].record[:12]} and "
+                f"{variant.record[:12]}.",
                 hint="Leave one of them out.",
             )
-        by_key[entry.key] = _joined(max(variant, other, key=_richness), variant, other)
-    if len(by_key) > MAX_COUNT:
-        raise SpecError(f"a bundle holds at most {MAX_COUNT} variants; there are {len(by_key)}.")
-    return [by_key[key] for key in sorted(by_key)]
+    if len(copies) > MAX_COUNT:
+        raise SpecError(f"a bundle holds at most {MAX_COUNT} variants; there are {len(copies)}.")
+    return [_joined(copies[key]) for key in sorted(copies)]
 
 
-def _joined(richest: Packed, *copies: Packed) -> Packed:
-    """Return a copy of an artifact with kernel for batches, rows and reference values of any copy.
+def _joined(copies: Sequence[_Packed]) -> _Packed:
+    """Return the richest copy of a variant, with kernel for batches and rows of any copy.
 
     Raises:
         SpecError: two copies name different kernels for batches, or are tuned differently.
     """
-    names = sorted({copy.entry.vmap for copy in copies if copy.entry.vmap is not None})
+    richest = max(copies, key=_richness)
+    names = sorted({copy.item.vmap for copy in copies if copy.item.vmap is not None})
     if len(names) > 1:
         raise SpecError(
-            f"there are two kernels for a batch of {richest.entry.id}: {' and '.join(names)}.",
+            f"there are two kernels for a batch of {richest.item.id}: {' and '.join(names)}.",
             hint="Leave one of its copies out.",
         )
-    tuning = joined(*(copy.entry for copy in copies))
-    entry = replace(richest.entry, vmap=names[0] if names else None, tuning=tuning)
-    return replace(richest, entry=entry)
+    tuning = joined(richest.item.id, [copy.item.tuning for copy in copies])
+    item = replace(richest.item, vmap=names[0] if names else None, tuning=tuning)
+    return replace(richest, item=item)
 
 
-def _richness(variant: Packed) -> tuple[int, tuple[str, ...], bytes]:
+def _richness(variant: _Packed) -> tuple[int, tuple[str, ...], bytes]:
     """Return a key by which the copy with debug sections, PTX and the like is the largest.
 
     Its other parts make the choice independent of the order of the items.
     """
     size = sum(len(blob.data) for blob in variant.blobs.values())
-    names = canonical_json([name for name, _ in variant.entry.params])
-    return (
-        size,
-        tuple(key or "" for key in (*variant.shipped, variant.lines, variant.reference)),
-        names,
-    )
+    digests = (*variant.shipped, variant.lines, variant.reference)
+    return size, tuple(key or "" for key in digests), canonical_json(list(variant.item.params))
 
 
-def _blobs(variants: Iterable[Packed]) -> dict[str, Blob]:
+def _blobs(variants: Iterable[_Packed]) -> dict[str, Blob]:
     """Return all blobs by digest, similar ones near each other."""
     blobs: dict[str, Blob] = {}
     for variant in variants:
@@ -153,7 +229,7 @@ def _blobs(variants: Iterable[Packed]) -> dict[str, Blob]:
                 blobs[key] = blob
             if len(blob.data) > MAX_BLOB_BYTES:
                 raise SpecError(
-                    f"a {blob.kind.name.lower()} of {variant.entry.id} is {len(blob.data)} bytes; "
+                    f"a {blob.kind.name.lower()} of {variant.item.id} is {len(blob.data)} bytes; "
                     f"the limit of a bundle is {MAX_BLOB_BYTES}."
                 )
     order = sorted(
@@ -162,23 +238,105 @@ def _blobs(variants: Iterable[Packed]) -> dict[str, Blob]:
     return {key: blobs[key] for key in order}
 
 
-def _minor(entries: Iterable[Entry]) -> int:
-    """Return the first minor version that has all that the entries need."""
-    minor = MINOR_OF_OLD
-    for entry in entries:
-        if entry.tuning is not None or entry.reference is not None:
-            return MINOR
-        if entry.lines is not None:
-            minor = MINOR_WITH_LINES
-    return minor
+def _entry(variant: _Packed, body: _Body) -> Entry:
+    item, numbers = variant.item, body.numbers
+    target, plan = item.artifact.target, item.artifact.plan
+    return Entry(
+        name=item.name,
+        params=tuple(item.params.items()),
+        target=item.target,
+        arch=str(target["arch"]),
+        inputs=arrays_of(plan.inputs),
+        outputs=arrays_of(plan.outputs),
+        minimum_driver=minimum_driver(item.artifact.record),
+        record=numbers[variant.record],
+        blobs=tuple(None if key is None else numbers[key] for key in variant.shipped),
+        digest_of=body.digest_of,
+        vmap=item.vmap,
+        lines=None if variant.lines is None else numbers[variant.lines],
+        tuning=item.tuning,
+        reference=None if variant.reference is None else numbers[variant.reference],
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A content to compress, and the contents on the path from its root."""
+# ---- bases
 
-    content: bytes
-    path: tuple[bytes, ...]
+
+def choose_bases(blobs: Sequence[Blob]) -> list[int | None]:
+    """Return for each blob the index of its base, None where it has none.
+
+    Args:
+        blobs: the blobs, similar ones near each other.
+    """
+    bases: list[int | None] = [None] * len(blobs)
+    heights = [0] * len(blobs)
+    for _, first, second in _pairs(blobs):
+        for item, base in ((second, first), (first, second)):
+            path = _path(bases, base)
+            fits = len(path) + heights[item] <= LONGEST_PATH
+            if bases[item] is None and item not in path and fits:
+                bases[item] = base
+                for height, above in enumerate(path, heights[item] + 1):
+                    heights[above] = max(heights[above], height)
+    return bases
+
+
+def _path(bases: Sequence[int | None], item: int) -> list[int]:
+    """Return an item and its bases, innermost first."""
+    path = [item]
+    while (base := bases[path[-1]]) is not None:
+        path.append(base)
+    return path
+
+
+def _pairs(blobs: Sequence[Blob]) -> list[tuple[int, int, int]]:
+    """Return pairs of blobs near each other: pieces in common, negative; the first; the second."""
+    pieces = _sampled([_pieces(blob) for blob in blobs])
+    fewest, most = _NEIGHBOURS
+    near = min(max(_MOST_PAIRS // max(1, len(blobs)), fewest), most)
+    pairs = []
+    for item, own in enumerate(pieces):
+        for other in range(max(0, item - near), item) if own else ():
+            if blobs[other].kind is blobs[item].kind and (shared := len(own & pieces[other])):
+                pairs.append((-shared, other, item))
+    return sorted(pairs)
+
+
+def _pieces(blob: Blob) -> set[int]:
+    """Return the pieces of a content by their checksums; none for what gets no base."""
+    data = blob.data
+    if len(data) > _LARGEST_BYTES or blob.kind is Kind.CONSTANT:
+        return set()
+    if blob.kind is Kind.CUBIN:
+        rows = {data[at : at + _ROW_BYTES] for at in range(0, len(data), _ROW_BYTES)}
+        rows.discard(bytes(_ROW_BYTES))
+    else:
+        rows = set(data.split(b"," if blob.kind is Kind.RECORD else b"\n"))
+    return set(map(crc32, rows))
+
+
+def _sampled(pieces: list[set[int]]) -> list[set[int]]:
+    """Return a sample of the pieces where there are very many: the same ones of each content."""
+    each = 1 << max(0, (sum(map(len, pieces)) - 1) // _MOST_PIECES).bit_length()
+    return [{piece for piece in own if piece % each == 0} for own in pieces]
+
+
+def in_order(bases: Sequence[int | None]) -> list[int]:
+    """Return the indices in an order in which each comes soon after its base."""
+    children: list[list[int]] = [[] for _ in bases]
+    for item, base in enumerate(bases):
+        if base is not None:
+            children[base].append(item)
+    result: list[int] = []
+    stack = [item for item, base in enumerate(bases) if base is None][::-1]
+    while stack:
+        item = stack.pop()
+        result.append(item)
+        stack += reversed(children[item])
+    return result
+
+
+# ---- the body
 
 
 class _Body:
@@ -190,24 +348,28 @@ class _Body:
         self._data = bytearray(HEAD_BYTES)
         self._rows: list[BlobRow] = []
 
+    def digest_of(self, number: int) -> str:
+        """Return the digest of a blob by its number."""
+        return self._rows[number].digest.hex()
+
     def add_blobs(self, blobs: Mapping[str, Blob]) -> None:
         """Append all blobs, each after its base."""
-        keys = list(blobs)
-        contents = [Content(blob.kind, blob.data) for blob in blobs.values()]
+        keys, contents = list(blobs), list(blobs.values())
         bases = choose_bases(contents)
         order = in_order(bases)
         places = {item: number for number, item in enumerate(order)}
         self.numbers = {keys[item]: number for item, number in places.items()}
-        jobs: dict[int, _Job] = {}
-        for item in order:
-            base = bases[item]
-            path = () if base is None else (*jobs[base].path, contents[base].data)
-            jobs[item] = _Job(contents[item].data, path)
+
+        def stored(item: int) -> tuple[int, bytes]:
+            path = reversed(_path(bases, item)[1:])
+            dictionary = b"".join(contents[base].data for base in path)
+            return store(contents[item].data, self._level, dictionary)
+
         with ThreadPoolExecutor() as pool:
-            stored = pool.map(self._store, (jobs[item] for item in order))
-            for item, (coding, data) in zip(order, stored, strict=True):
+            for item, (coding, data) in zip(order, pool.map(stored, order), strict=True):
                 base = bases[item]
                 row = BlobRow(
+                    number=places[item],
                     extent=self._append(data),
                     size=len(contents[item].data),
                     step=0 if base is None else places[item] - places[base],
@@ -217,7 +379,7 @@ class _Body:
                 )
                 self._rows.append(row)
 
-    def finish(self, entries: Sequence[Entry], content: bytes, origins: bytes) -> bytes:
+    def finish(self, entries: Sequence[Entry], origins: bytes) -> bytes:
         """Append pages, catalog and provenance, and return the bytes of the bundle."""
         pages = [self._page(pack_rows(rows)) for rows in _groups(self._rows, BLOBS_PER_PAGE)]
         groups = _groups(entries, ENTRIES_PER_PAGE)
@@ -230,23 +392,19 @@ class _Body:
                 f"the catalog is {len(catalog)} bytes; the limit is {MAX_CATALOG_BYTES}.",
                 hint="Split the bundle, or shorten the names of kernels and parameters.",
             )
-        catalog_at, origins_at = self._append(catalog), self._append(origins)
+        places = (*self._append(catalog), *self._append(origins))
         head = Head(
-            minor=_minor(entries),
-            head_bytes=HEAD_BYTES,
-            body_end=len(self._data),
-            catalog=catalog_at,
-            provenance=origins_at,
-            content=content,
+            _minor(entries),
+            HEAD_BYTES,
+            len(self._data),
+            *places,
+            content=content_digest(entries),
             catalog_digest=sha256(catalog),
-            provenance_digest=sha256(origins) if origins else NO_DIGEST,
+            provenance_digest=sha256(origins) if origins else bytes(32),
             body_digest=sha256(memoryview(self._data)[HEAD_BYTES:]),
         )
         self._data[:HEAD_BYTES] = pack_head(head)
         return bytes(self._data)
-
-    def _store(self, job: _Job) -> tuple[int, bytes]:
-        return store(job.content, self._level, b"".join(job.path))
 
     def _page(self, raw: bytes) -> PageRow:
         if len(raw) > MAX_PAGE_BYTES:
@@ -262,6 +420,17 @@ class _Body:
         extent = Extent(len(self._data), len(data))
         self._data += data
         return extent
+
+
+def _minor(entries: Iterable[Entry]) -> int:
+    """Return the first minor version that has all that the entries need."""
+    minor = MINOR_OF_OLD
+    for entry in entries:
+        if entry.tuning is not None or entry.reference is not None:
+            return MINOR
+        if entry.lines is not None:
+            minor = MINOR_WITH_LINES
+    return minor
 
 
 _Row = TypeVar("_Row")

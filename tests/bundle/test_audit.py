@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 import pytest
 from made_bundles import make_artifact, make_items
 
-from pallasc.specs.bundle.audit import Finding, Rules, Severity, audit, compare_with_lock
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.items import Item, item_of
-from pallasc.specs.bundle.rearrange import signed
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.signature import generate_key
+from pallasc.specs.bundle.verify import Finding, Rules, Severity, audit, compare_with_lock, signed
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.lock import Entry, Lock
 
@@ -56,7 +55,7 @@ def test_targets_that_nobody_asked_for_and_missing_ones_are_found() -> None:
 
 def test_models_with_the_same_code_are_found() -> None:
     items = [
-        item_of("k", {}, make_artifact(1, target=target)) for target in ("h100-sxm", "h200", "b200")
+        Item("k", {}, make_artifact(1, target=target)) for target in ("h100-sxm", "h200", "b200")
     ]
     assert _of(_audit(items), "duplicate") == [
         ("note", "k@h200", "its code equals that of h100-sxm, also sm_90a")
@@ -66,9 +65,9 @@ def test_models_with_the_same_code_are_found() -> None:
 def test_parameters_that_change_nothing_are_found() -> None:
     same = make_artifact(1, target="h100-sxm")
     items = [
-        item_of("k", {"hint": 1}, same),
-        item_of("k", {"hint": 2}, same),
-        item_of("k", {"hint": 3}, make_artifact(2, target="h100-sxm")),
+        Item("k", {"hint": 1}, same),
+        Item("k", {"hint": 2}, same),
+        Item("k", {"hint": 3}, make_artifact(2, target="h100-sxm")),
     ]
     assert _of(_audit(items), "duplicate") == [
         (
@@ -80,7 +79,7 @@ def test_parameters_that_change_nothing_are_found() -> None:
 
 
 def test_spills_are_found() -> None:
-    items = [item_of("k", {}, make_artifact(1, spills=24))]
+    items = [Item("k", {}, make_artifact(1, spills=24))]
     assert _of(_audit(items), "spill") == [
         ("warning", "k@h100-sxm", "k spills 24 bytes, and the limit is 0")
     ]
@@ -93,7 +92,7 @@ def test_spills_that_are_not_known_are_noted() -> None:
     record["kernels"] = [{**record["kernels"][0], "spill_load_bytes": None}]
     from pallasc.specs.artifacts.artifact import Artifact
 
-    items = [item_of("k", {}, Artifact(record, artifact.blob))]
+    items = [Item("k", {}, Artifact(record, artifact.blob))]
     text = "k has a stack of 24 bytes, which may include spills"
     assert _of(_audit(items), "spill") == [("note", "k@h100-sxm", text)]
 
@@ -131,25 +130,25 @@ def test_signatures_are_asked_for() -> None:
 
 def test_debug_data_left_in_is_found_once_for_each_blob() -> None:
     artifact = make_artifact(1)
-    items = [item_of("k", {}, artifact), item_of("l", {}, artifact)]
+    items = [Item("k", {}, artifact), Item("l", {}, artifact)]
     found = _of(_audit(items, keep_debug=True, keep_ptx=True), "debug")
     assert [row[:2] for row in found] == [("warning", "k@h100-sxm")] * 2
     assert sorted("PTX" in row[2] for row in found) == [False, True]
     assert _of(_audit(items), "debug") == []
-    located = [item_of("k", {}, artifact, lines=b"{}")]
+    located = [Item("k", {}, artifact, lines=b"{}")]
     ((severity, _, message),) = _of(_audit(located), "debug")
     assert (severity, message) == ("warning", "2 bytes of source lines are in it")
 
 
 def test_code_for_another_architecture_is_found() -> None:
-    items = [item_of("k", {}, make_artifact(1, sm=80))]
+    items = [Item("k", {}, make_artifact(1, sm=80))]
     assert _of(_audit(items), "architecture") == [
         ("error", "k@h100-sxm", "it is for sm_90a, but its cubin is for sm_80")
     ]
 
 
 def test_the_worst_comes_first_and_severities_have_an_order() -> None:
-    items = [item_of("k", {}, make_artifact(1, sm=80, spills=8))]
+    items = [Item("k", {}, make_artifact(1, sm=80, spills=8))]
     found = _audit(items)
     assert [finding.severity for finding in found] == ["error", "warning", "warning", "note"]
     assert [finding.at_least("warning") for finding in found] == [True, True, True, False]

@@ -19,7 +19,8 @@ from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.options import Options
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.provenance import Provenance
+from pallasc.specs.bundle.manifest import Provenance
+from pallasc.specs.bundle.verify import verify
 
 KERNEL = """\
 from pallasc.specs.library.elementwise import add
@@ -93,7 +94,7 @@ def expected(project: Project) -> bytes:
 
 def test_a_bundle_has_what_was_wanted(project: Project, expected: bytes) -> None:
     with open_bundle(expected) as bundle:
-        bundle.verify()
+        verify(bundle)
         assert [entry.id for entry in bundle.entries()] == [
             "double@h100-sxm",
             "double@h200",
@@ -179,7 +180,6 @@ def test_two_clones_give_the_same_bytes(
 def test_one_bundle_a_target_and_merged_they_are_the_whole(
     project: Project, expected: bytes, tmp_path: Path
 ) -> None:
-    from pallasc.specs.bundle.rearrange import merged_items, merged_provenance
     from pallasc.specs.bundle.writer import build_bundle
 
     made = project.make(tmp_path / "kernels.pallasc", split_by="target")
@@ -195,8 +195,9 @@ def test_one_bundle_a_target_and_merged_they_are_the_whole(
         {"h100-sxm"},
         {"h200"},
     ]
-    choices = [(part, list(part.entries())) for part in parts[::-1]]
-    assert build_bundle(merged_items(choices), provenance=merged_provenance(parts)) == expected
+    items = (item for part in parts[::-1] for item in part.items())
+    origins = [origin for part in parts for origin in part.provenance]
+    assert build_bundle(items, provenance=origins) == expected
     by_arch = project.make(tmp_path / "a" / "kernels.pallasc", split_by="arch")
     assert [bundle.path.name for bundle in by_arch.bundles] == ["kernels-sm_90a.pallasc"]
     assert by_arch.bundles[0].path.read_bytes() == expected

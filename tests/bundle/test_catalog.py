@@ -7,12 +7,11 @@ import struct
 import pytest
 
 from pallasc.errors import CorruptError
-from pallasc.specs.bundle.catalog import Catalog, PageRow, pack_catalog, pages
-from pallasc.specs.bundle.format import Extent
+from pallasc.specs.bundle.format import Catalog, Extent, PageRow, pack_catalog
 
 ROWS = [PageRow(Extent(100 * n, 100), 1000 + n, bytes([n]) * 32) for n in range(5)]
 KEYS = [b"apple", b"melon", b"pear"]
-PLACE = Extent(500, 1000)
+PLACE = 500
 DATA = pack_catalog(70, 130, ROWS, KEYS, {"codec": {"level": 3}})
 
 
@@ -22,8 +21,6 @@ def test_a_catalog_comes_back() -> None:
     assert (catalog.blob_pages, catalog.entry_pages) == (2, 3)
     assert [catalog.page(n) for n in range(5)] == ROWS
     assert [catalog.first_key(n) for n in range(3)] == KEYS
-    assert [catalog.entries_on(n) for n in range(3)] == [64, 64, 2]
-    assert [catalog.blobs_on(n) for n in range(2)] == [64, 6]
     assert catalog.info == {"codec": {"level": 3}}
 
 
@@ -39,11 +36,6 @@ def test_the_page_that_may_hold_a_key_is_found(key: bytes, page: int) -> None:
 def test_a_catalog_of_nothing_has_no_pages() -> None:
     catalog = Catalog(pack_catalog(0, 0, [], [], {}), PLACE)
     assert (catalog.blob_pages, catalog.entry_pages, catalog.find(b"x")) == (0, 0, 0)
-
-
-@pytest.mark.parametrize(("count", "expected"), [(0, 0), (1, 1), (64, 1), (65, 2), (128, 2)])
-def test_pages_are_counted(count: int, expected: int) -> None:
-    assert pages(count, 64) == expected
 
 
 @pytest.mark.parametrize(
@@ -79,7 +71,7 @@ def test_a_page_that_takes_more_than_compression_makes_of_it_is_refused() -> Non
     data = bytearray(DATA)
     struct.pack_into("<I", data, 16 + 4 * 48 + 8, 4096)
     with pytest.raises(CorruptError, match="page 4"):
-        Catalog(bytes(data), Extent(2**20, 1000)).page(4)
+        Catalog(bytes(data), 2**20).page(4)
 
 
 def test_information_of_another_form_is_refused() -> None:

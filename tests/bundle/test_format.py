@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +11,6 @@ from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.format import (
     HEAD_BYTES,
     MAGIC,
-    Extent,
     Head,
     pack_head,
     parse_head,
@@ -23,8 +21,10 @@ HEAD = Head(
     minor=0,
     head_bytes=HEAD_BYTES,
     body_end=1000,
-    catalog=Extent(300, 500),
-    provenance=Extent(800, 200),
+    catalog_at=300,
+    catalog_bytes=500,
+    provenance_at=800,
+    provenance_bytes=200,
     content=sha256(b"content"),
     catalog_digest=sha256(b"catalog"),
     provenance_digest=sha256(b"provenance"),
@@ -36,10 +36,14 @@ def _with_root(data: bytes) -> bytes:
     return data[:-32] + sha256(data[:-32])
 
 
+def _changed(**fields: int) -> bytes:
+    return pack_head(HEAD._replace(**fields))  # type: ignore[arg-type]
+
+
 def test_a_head_comes_back() -> None:
     data = pack_head(HEAD)
     assert len(data) == HEAD_BYTES
-    assert parse_head(data + bytes(784), 1000, "x") == replace(HEAD, root=data[-32:])
+    assert parse_head(data + bytes(784), 1000, "x") == HEAD._replace(root=data[-32:])
 
 
 def test_every_changed_bit_of_a_head_is_seen(small: bytes) -> None:
@@ -52,7 +56,7 @@ def test_every_changed_bit_of_a_head_is_seen(small: bytes) -> None:
 
 
 def test_a_later_minor_version_with_a_longer_head_is_read() -> None:
-    longer = bytearray(pack_head(replace(HEAD, minor=7))[:-32] + b"what is new in it")
+    longer = bytearray(pack_head(HEAD._replace(minor=7))[:-32] + b"what is new in it")
     struct.pack_into("<I", longer, 12, len(longer) + 32)
     data = _with_root(bytes(longer) + bytes(32))
     head = parse_head(data + bytes(800), 1000, "x")
@@ -80,18 +84,24 @@ def test_another_major_version_is_refused_by_its_number(major: int, hint: str) -
         (MAGIC, 8, "x is cut off: it has 8 bytes of 216 or more"),
         (pack_head(HEAD)[:100], 100, "x is cut off: it has 100 bytes of 216"),
         (pack_head(HEAD), 999, "x is cut off: it has 999 bytes of 1000"),
-        (_with_root(pack_head(replace(HEAD, catalog=Extent(300, 701)))), 1000, r"catalog \(bytes"),
-        (_with_root(pack_head(replace(HEAD, catalog=Extent(0, 5)))), 1000, r"catalog \(bytes 0"),
-        (pack_head(replace(HEAD, provenance=Extent(2**63, 2**63))), 1000, r"provenance \(bytes"),
         (
-            pack_head(replace(HEAD, body_end=2**40, provenance=Extent(300, 2**21))),
-            2**40,
-            "too many",
+            _with_root(pack_head(HEAD._replace(catalog_at=300, catalog_bytes=701))),
+            1000,
+            r"catalog \(bytes",
         ),
         (
-            pack_head(
-                replace(HEAD, body_end=2**40, catalog=Extent(300, 2**27), provenance=Extent(300, 0))
-            ),
+            _with_root(pack_head(HEAD._replace(catalog_at=0, catalog_bytes=5))),
+            1000,
+            r"catalog \(bytes 0",
+        ),
+        (
+            pack_head(HEAD._replace(provenance_at=2**63, provenance_bytes=2**63)),
+            1000,
+            r"provenance \(bytes",
+        ),
+        (_changed(body_end=2**40, provenance_at=300, provenance_bytes=2**21), 2**40, "too many"),
+        (
+            _changed(body_end=2**40, catalog_bytes=2**27, provenance_bytes=0),
             2**40,
             "a catalog of 134217728 bytes: too many",
         ),

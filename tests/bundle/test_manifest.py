@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,11 +15,12 @@ from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.manifest import (
     Array,
     Entry,
-    EntryPage,
-    Named,
     content_digest,
     entry_key,
+    key_of,
     pack_entries,
+    parse_entry,
+    split_page,
 )
 from pallasc.specs.canonical import variant_id
 from pallasc.specs.templates import Scalar
@@ -53,31 +56,36 @@ def _entry(
     )
 
 
+def _parsed(page: bytes) -> Entry:
+    (text,) = split_page(page, 1)
+    return parse_entry(text, _digest_of)
+
+
 @given(
     st.lists(st.tuples(NAMES, st.dictionaries(NAMES, SCALARS, max_size=3)), min_size=1, max_size=9)
 )
 def test_entries_come_back(variants: list[tuple[str, dict[str, Scalar]]]) -> None:
     entries = [_entry(name, params=params) for name, params in variants]
-    page = EntryPage(pack_entries(entries), len(entries))
-    assert [page.entry(index, _digest_of) for index in range(len(page))] == entries
-    assert page.entry(0, _digest_of).digest == _digest_of(5)
+    texts = split_page(pack_entries(entries), len(entries))
+    assert [parse_entry(text, _digest_of) for text in texts] == entries
+    assert [key_of(text) for text in texts] == [entry.key for entry in entries]
+    assert parse_entry(texts[0], _digest_of).digest == _digest_of(5)
 
 
 @given(st.sets(NAMES, min_size=1, max_size=20), NAMES)
 def test_the_first_entry_not_less_than_a_key_is_found(names: set[str], wanted: str) -> None:
     entries = sorted((_entry(name) for name in names), key=lambda entry: entry.key)
-    page = EntryPage(pack_entries(entries), len(entries))
+    texts = split_page(pack_entries(entries), len(entries))
     key = entry_key(wanted, "h100-sxm", {})
     expected = sum(entry.key < key for entry in entries)
-    assert page.find(key) == expected
+    assert bisect_left(texts, key) == expected
 
 
 def test_the_order_of_parameters_is_kept_and_no_part_of_the_key() -> None:
     first, other = _entry(params={"n": 1, "m": 2}), _entry(params={"m": 2, "n": 1})
     assert first.key == other.key
     assert (first.id, other.id) == ("k[n=1,m=2]@h100-sxm", "k[m=2,n=1]@h100-sxm")
-    page = EntryPage(pack_entries([first]), 1)
-    assert page.entry(0, _digest_of).params == (("n", 1), ("m", 2))
+    assert _parsed(pack_entries([first])).params == (("n", 1), ("m", 2))
 
 
 def test_values_of_other_types_are_other_keys() -> None:
@@ -98,18 +106,19 @@ def test_a_name_that_a_key_cannot_hold_is_refused(name: str, target: str) -> Non
 
 
 def test_the_content_depends_on_what_ships_and_not_on_numbers() -> None:
-    from dataclasses import replace
-
     entry = _entry()
-    first = content_digest([Named(entry, ["a" * 64, None])])
-    renumbered = replace(entry, record=9, digest_of=lambda _: _digest_of(5), blobs=(1, None))
-    assert content_digest([Named(renumbered, ["a" * 64, None])]) == first
-    assert content_digest([Named(entry, ["b" * 64, None])]) != first
-    assert content_digest([Named(entry, ["a" * 64, None], "c" * 64)]) != first
-    assert (
-        content_digest([Named(replace(entry, digest_of=lambda _: "c" * 64), ["a" * 64, None])])
-        != first
+    first = content_digest([entry])
+    renumbered = replace(
+        entry, record=9, blobs=(1, None), digest_of={9: _digest_of(5), 1: _digest_of(7)}.__getitem__
     )
+    assert content_digest([renumbered]) == first
+    for other in (
+        replace(entry, blobs=(8, None)),
+        replace(entry, record=6),
+        replace(entry, lines=3),
+        replace(entry, reference=3),
+    ):
+        assert content_digest([other]) != first
 
 
 @pytest.mark.parametrize(
@@ -124,7 +133,7 @@ def test_the_content_depends_on_what_ships_and_not_on_numbers() -> None:
 )
 def test_a_page_of_another_form_is_refused(raw: bytes, count: int, words: str) -> None:
     with pytest.raises(CorruptError, match=words):
-        EntryPage(raw, count)
+        split_page(raw, count)
 
 
 CHANGES: list[tuple[str, Any]] = [
@@ -144,9 +153,8 @@ def test_an_entry_with_another_field_is_refused(field: str, value: Any) -> None:
     key, _, about = raw[4:].partition(b"\n")
     changed = {**json.loads(about), field: value}
     text = key + b"\n" + json.dumps(changed).encode()
-    page = EntryPage(len(text).to_bytes(4, "little") + text, 1)
     with pytest.raises(CorruptError, match="damaged"):
-        page.entry(0, _digest_of)
+        parse_entry(text, _digest_of)
 
 
 @pytest.mark.parametrize(
@@ -167,27 +175,20 @@ def test_an_entry_with_another_field_is_refused(field: str, value: Any) -> None:
 def test_an_entry_with_another_key_is_refused(key: bytes) -> None:
     about = pack_entries([_entry(params={"m": 1})]).partition(b"\n")[2]
     text = key + b"\n" + about
-    page = EntryPage(len(text).to_bytes(4, "little") + text, 1)
     with pytest.raises(CorruptError):
-        page.entry(0, _digest_of)
-    page = EntryPage(b"\3\0\0\0abc", 1)
+        parse_entry(text, _digest_of)
     with pytest.raises(CorruptError, match="an unterminated key"):
-        page.key(0)
+        key_of(b"abc")
 
 
 def test_the_kernel_for_batches_comes_back_and_is_part_of_the_content() -> None:
-    from dataclasses import replace
-
     plain, named = _entry(), replace(_entry(), vmap="many")
-    page = EntryPage(pack_entries([named]), 1)
-    assert page.entry(0, _digest_of) == named
+    assert _parsed(pack_entries([named])) == named
     assert b"vmap" not in pack_entries([plain])
-    contents = {content_digest([Named(own, ["a" * 64, None])]) for own in (plain, named)}
-    assert len(contents) == 2
+    assert content_digest([plain]) != content_digest([named])
 
 
 def test_fields_of_a_later_minor_version_are_passed_over() -> None:
     key, _, about = pack_entries([_entry()])[4:].partition(b"\n")
     text = key + b"\n" + json.dumps({**json.loads(about), "later": [1]}).encode()
-    page = EntryPage(len(text).to_bytes(4, "little") + text, 1)
-    assert page.entry(0, _digest_of) == _entry()
+    assert parse_entry(text, _digest_of) == _entry()

@@ -10,7 +10,7 @@ import pytest
 from made_bundles import make_artifact
 
 from pallasc.compiler.builds.provenance import RECORD, origins, record_text
-from pallasc.specs.bundle.provenance import Provenance, pack_provenance
+from pallasc.specs.bundle.manifest import Provenance, pack_provenance
 from pallasc.specs.loading.yaml_loader import load_specs
 from pallasc.specs.spec import Spec
 

@@ -9,7 +9,7 @@ from made_bundles import make_items
 
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.provenance import Provenance, pack_provenance, parse_provenance
+from pallasc.specs.bundle.manifest import Provenance, pack_provenance, parse_provenance
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.canonical import canonical_json
 

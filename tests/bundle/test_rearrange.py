@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
-from made_bundles import make_artifact, make_items
+from made_bundles import make_items
 
+from pallasc.cli.bundle.options import select_entries
 from pallasc.errors import SpecError
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
-from pallasc.specs.bundle.items import item_of
-from pallasc.specs.bundle.provenance import Provenance
-from pallasc.specs.bundle.rearrange import (
-    find_conflicts,
-    merged_items,
-    merged_provenance,
-    select_entries,
-)
+from pallasc.specs.bundle.manifest import Provenance
 from pallasc.specs.bundle.writer import build_bundle
 
 
 def _merge(bundles: Sequence[Bundle], **options: bool) -> bytes:
-    choices = [(bundle, list(bundle.entries())) for bundle in bundles]
-    return build_bundle(merged_items(choices), provenance=merged_provenance(bundles), **options)
+    items = (item for bundle in bundles for item in bundle.items())
+    origins = [origin for bundle in bundles for origin in bundle.provenance]
+    return build_bundle(items, provenance=origins, **options)
 
 
 def test_taken_apart_and_merged_again_it_is_the_same(small: bytes) -> None:
@@ -47,26 +41,6 @@ def test_of_one_artifact_the_richer_one_is_taken() -> None:
         merged = _merge(order, keep_debug=True, keep_ptx=True)
         assert merged == build_bundle(items, keep_debug=True, keep_ptx=True)
         assert _merge(order) == build_bundle(items)
-
-
-def test_conflicts_name_the_variants_and_both_bundles(tmp_path: Path) -> None:
-    bundles = []
-    for seed, name in ((0, "a"), (1, "b"), (0, "c")):
-        path = tmp_path / name
-        items = [item_of("k", {"m": m}, make_artifact(seed * (m > 1) + m)) for m in (1, 2, 3)]
-        path.write_bytes(build_bundle(items))
-        bundles.append(open_bundle(path))
-    choices = [(bundle, list(bundle.entries())) for bundle in bundles]
-    found = find_conflicts(choices)
-    assert [conflict.variant for conflict in found] == ["k[m=2]@h100-sxm", "k[m=3]@h100-sxm"]
-    digests = [bundle.select("k", {"m": 2}, "sm_90a").digest for bundle in bundles]
-    places = zip((bundle.name for bundle in bundles), digests, strict=True)
-    assert found[0].artifacts == tuple(places)
-    assert str(found[0]).count(digests[0][:12]) == 2
-    assert str(tmp_path / "b") in str(found[0])
-    assert find_conflicts([choices[0], choices[2]]) == []
-    for bundle in bundles:
-        bundle.close()
 
 
 def test_provenance_of_all_is_kept() -> None:

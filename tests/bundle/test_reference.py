@@ -7,7 +7,7 @@ import math
 import pytest
 
 from pallasc.errors import CorruptError
-from pallasc.specs.bundle.reference import Reference, Sampled, pack_reference, parse_reference
+from pallasc.specs.bundle.tuned import Reference, Sampled, pack_reference, parse_reference
 from pallasc.specs.canonical import canonical_json
 
 VALUES = (1.5, -2, math.inf, -math.inf)

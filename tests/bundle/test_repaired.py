@@ -10,11 +10,12 @@ from repaired import frame, plain_bundle, repair
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.compress import decompress
+from pallasc.specs.bundle.verify import verify
 
 
 def test_a_plain_bundle_reads_as_the_compressed_one() -> None:
     plain = open_bundle(plain_bundle())
-    plain.verify()
+    verify(plain)
     assert read_all(plain) == read_all(open_bundle(make_bundle()))
 
 

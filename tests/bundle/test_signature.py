@@ -11,7 +11,6 @@ from made_bundles import make_items
 
 from pallasc.errors import CorruptError, SpecError, ToolError
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.rearrange import signed
 from pallasc.specs.bundle.signature import (
     PublicKey,
     Signature,
@@ -24,6 +23,7 @@ from pallasc.specs.bundle.signature import (
     public_key,
     sign,
 )
+from pallasc.specs.bundle.verify import signed, verify
 from pallasc.specs.bundle.writer import build_bundle
 
 ALICE, BOB = generate_key(), generate_key()
@@ -39,7 +39,7 @@ def test_a_signed_bundle_is_trusted_and_nothing_else_changes(small: bytes) -> No
     data = signed(small, ALICE)
     assert data.startswith(small)
     bundle = open_bundle(data)
-    bundle.verify()
+    verify(bundle)
     assert bundle.check_signatures(TRUST_ALICE) == TRUST_ALICE
     assert (bundle.digest, bundle.root) == (open_bundle(small).digest, open_bundle(small).root)
 
@@ -88,7 +88,7 @@ def test_a_replaced_blob_under_a_valid_manifest_is_seen(small: bytes) -> None:
     with pytest.raises(CorruptError, match=rf"blob {number}, cubin"):
         changed.artifact(next(changed.entries())).cubin()
     with pytest.raises(CorruptError, match=rf"blob {number}, cubin .*; norm\[.*\]@b200 uses it"):
-        changed.verify()
+        verify(changed)
 
 
 def test_the_signature_of_another_bundle_is_seen(small: bytes, other: bytes) -> None:
@@ -214,7 +214,7 @@ def test_without_the_package_reading_works_and_checking_says_what_to_install(
     for name in hidden:
         monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
     bundle = open_bundle(data)
-    bundle.verify()
+    verify(bundle)
     for call in (lambda: bundle.check_signatures(TRUST_ALICE), generate_key):
         with pytest.raises(ToolError, match="need the package cryptography") as caught:
             call()

@@ -14,10 +14,10 @@ from taken_apart import Parts
 from pallasc.cli.main import main
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.items import Item, item_of
-from pallasc.specs.bundle.manifest import EntryPage, pack_entries
-from pallasc.specs.bundle.reference import Reference, Sampled, pack_reference
-from pallasc.specs.bundle.tuned import chosen_entries
+from pallasc.specs.bundle.c_export import chosen_entries
+from pallasc.specs.bundle.manifest import Item, pack_entries, parse_entry
+from pallasc.specs.bundle.tuned import Reference, Sampled, pack_reference
+from pallasc.specs.bundle.verify import verify
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.tuning import Measured, Row, Tuning
 
@@ -32,17 +32,17 @@ def row(m: int, us: float = 10.0, date: str = "2026-11-23", gpu: str = "h100-sxm
 def item(tile: int, *rows: Row, m: int = 16, **changes: Any) -> Item:
     tuning = replace(TUNING, rows=rows, **changes)
     artifact = make_artifact(tile, shape=(m, 32))
-    return item_of("k", {"m": m, "tile": tile}, artifact, tuning=tuning)
+    return Item("k", {"m": m, "tile": tile}, artifact, tuning=tuning)
 
 
 def test_rows_and_reference_values_come_back_from_a_bundle_of_version_1_2() -> None:
     first = item(1, row(16), is_default=True)
     artifact = make_artifact(2, shape=(16, 32))
-    job = item_of(
+    job = Item(
         "k", {"m": 16, "tile": 2}, artifact, tuning=TUNING, reference=pack_reference(REFERENCE)
     )
     with open_bundle(build_bundle([first, job])) as bundle:
-        bundle.verify()
+        verify(bundle)
         assert bundle.reader.head.minor == 2
         tuned, other = bundle.entries()
         assert first.tuning is not None
@@ -64,7 +64,7 @@ def test_rows_are_part_of_the_content() -> None:
 
 def test_a_bundle_without_tuned_kernels_is_of_the_version_before() -> None:
     items = make_items(2)
-    lines = [replace(own, lines=lambda: b"{}") for own in items]
+    lines = [replace(own, lines=b"{}") for own in items]
     minors = [open_bundle(build_bundle(own)).reader.head.minor for own in (items, lines)]
     assert minors == [0, 1]
 
@@ -106,7 +106,7 @@ def test_a_forged_bundle_whose_variants_disagree_does_not_verify() -> None:
 
     parts.change_entry(1, change)
     with pytest.raises(CorruptError, match="say different things"):
-        open_bundle(parts.data()).verify()
+        verify(open_bundle(parts.data()))
 
 
 @pytest.mark.parametrize(
@@ -128,13 +128,12 @@ def test_a_forged_bundle_whose_variants_disagree_does_not_verify() -> None:
 )
 def test_what_is_said_by_strangers_is_checked(tune: dict[str, object], message: str) -> None:
     artifact = make_artifact(1)
-    made = item_of("k", {"m": 16, "tile": 1, "dtype": "bf16"}, artifact, tuning=TUNING)
+    made = Item("k", {"m": 16, "tile": 1, "dtype": "bf16"}, artifact, tuning=TUNING)
     (entry,) = open_bundle(build_bundle([made])).entries()
     key, _, about = pack_entries([entry])[4:].partition(b"\n")
     text = key + b"\n" + json.dumps({**json.loads(about), "tune": tune}).encode()
-    page = EntryPage(len(text).to_bytes(4, "little") + text, 1)
     with pytest.raises(CorruptError, match=message):
-        page.entry(0, lambda _: "a" * 64)
+        parse_entry(text, lambda _: "a" * 64)
 
 
 def test_what_is_shown_of_a_bundle_says_where_its_variants_are_used(
@@ -163,9 +162,7 @@ def test_where_only_rows_can_choose_each_target_has_the_variant_of_its_rows() ->
         item(4, m=20, is_default=False),
     ]
     entries = list(open_bundle(build_bundle(items)).entries())
-    chosen = [
-        (own.params[0][1], own.params[1][1], how) for own, how in chosen_entries(entries).values()
-    ]
+    chosen = [(own.params[0][1], own.params[1][1], how) for own, how in chosen_entries(entries)]
     assert chosen == [(16, 1, "row"), (20, 1, None), (20, 4, None), (9, 3, None)]
 
 

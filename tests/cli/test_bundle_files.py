@@ -15,8 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "bundle" / "programs"))
 from made_bundles import make_artifact, make_items
 
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.items import Item, item_of
-from pallasc.specs.bundle.provenance import Provenance
+from pallasc.specs.bundle.manifest import Item, Provenance
 from pallasc.specs.bundle.writer import build_bundle
 
 RunCommand = Callable[..., Any]
@@ -120,7 +119,7 @@ def test_text_of_a_stranger_s_bundle_cannot_reach_the_terminal(
     escape = "\x1b[2Jgone\x07\u202e"
     path = _write(
         tmp_path / "evil.pallasc",
-        [item_of("k", {"p": f"{escape}\n"}, make_artifact(1))],
+        [Item("k", {"p": f"{escape}\n"}, make_artifact(1))],
         provenance=[Provenance(escape, {escape: escape}, {escape: escape}, escape, True)],
     )
     for arguments in (("show",), ("show", "k"), ("verify", "--target", "b200")):
@@ -186,7 +185,7 @@ def test_a_choice_may_be_in_one_of_the_bundles_alone(run: RunCommand, tmp_path: 
 
 def test_conflicts_are_all_named_and_nothing_is_written(run: RunCommand, tmp_path: Path) -> None:
     paths = [
-        _write(tmp_path / name, [item_of("k", {"m": m}, make_artifact(m * seed)) for m in range(3)])
+        _write(tmp_path / name, [Item("k", {"m": m}, make_artifact(m * seed)) for m in range(3)])
         for name, seed in (("one", 1), ("other", 5))
     ]
     out = tmp_path / "merged"
@@ -229,8 +228,8 @@ def _audit(run: RunCommand, path: Path, *options: str) -> tuple[int, set[tuple[s
 def test_every_kind_of_finding_is_found(run: RunCommand, tmp_path: Path) -> None:
     items = make_items(2, names=("norm",), targets=("h100-sxm", "h200", "a100-sxm"))
     items += [
-        item_of("spilling", {}, make_artifact(7, spills=64)),
-        item_of("wrong", {}, make_artifact(8, sm=100)),
+        Item("spilling", {}, make_artifact(7, spills=64)),
+        Item("wrong", {}, make_artifact(8, sm=100)),
     ]
     dirty = Provenance("pallasc 1.0", commit="c0ffee", dirty=True)
     path = _write(tmp_path / "k", items, keep_debug=True, keep_ptx=True, provenance=[dirty])

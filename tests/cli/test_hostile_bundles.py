@@ -18,9 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "bundle" / "programs"))
 from made_bundles import make_artifact
 from taken_apart import Parts
 
-from pallasc.specs.bundle.blobs import Kind
-from pallasc.specs.bundle.items import item_of
-from pallasc.specs.bundle.provenance import Provenance
+from pallasc.specs.bundle.format import Kind
+from pallasc.specs.bundle.manifest import Item, Provenance
 from pallasc.specs.bundle.writer import build_bundle
 
 RunCommand = Callable[..., Any]
@@ -45,7 +44,7 @@ SLOW_COMMANDS = (("report", "{}", "-o", "{}.html"), ("check", "{}"), ("run", "{}
 @pytest.fixture(scope="module")
 def sound() -> bytes:
     """Return a bundle with a constant, PTX, and provenance."""
-    item = item_of("table", {"m": 16}, make_artifact(9, constant=bytes(range(256))))
+    item = Item("table", {"m": 16}, make_artifact(9, constant=bytes(range(256))))
     origin = Provenance("pallasc 1.0", {"ptxas": "13.5"}, {"a.yaml": "0" * 64}, "c0ffee", True)
     return build_bundle([item], provenance=[origin], keep_ptx=True)
 

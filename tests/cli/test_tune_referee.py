@@ -12,7 +12,7 @@ import pytest
 from pallasc.cli.launching.request import make_inputs
 from pallasc.errors import ToolError
 from pallasc.specs.artifacts.plan import Binding
-from pallasc.specs.bundle.reference import Reference, Sampled
+from pallasc.specs.bundle.tuned import Reference, Sampled
 from pallasc.tuning.referee import OutputReferee
 
 RIGHT = np.arange(1, 13).reshape(3, 4)

@@ -10,9 +10,14 @@ from pallasc.errors import CorruptError, NotCachedError
 from pallasc.hooks import making
 from pallasc.hooks.settings import read_settings
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.rearrange import signed
-from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
-from pallasc.specs.bundle.trust import REQUIRE, TRUSTED
+from pallasc.specs.bundle.signature import (
+    REQUIRE,
+    TRUSTED,
+    generate_key,
+    private_key_text,
+    public_key,
+)
+from pallasc.specs.bundle.verify import signed
 from pallasc.specs.bundle.writer import build_bundle
 
 

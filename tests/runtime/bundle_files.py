@@ -7,7 +7,7 @@ from typing import Any
 
 import made
 
-from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.user_files import replace_file
 
@@ -24,7 +24,7 @@ def write_bundle(
 ) -> Path:
     """Write a bundle of a kernel with so many columns on these targets."""
     items = (
-        item_of(name, {"n": n}, add_artifact(target, n))
+        Item(name, {"n": n}, add_artifact(target, n))
         for target in targets or TARGETS
         for n in columns
     )

@@ -17,7 +17,7 @@ import made
 from pallasc.runtime.native.library import FOLDER
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.c_export import export_c
-from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 
 WARNINGS = "-Wall -Wextra -Werror"
@@ -27,12 +27,12 @@ TEMPORARY_BYTES = 1000
 def small_bundle(path: Path) -> Path:
     """Write a bundle: `add` in two sizes for three models, and `spread`, which has a temporary."""
     items = [
-        item_of("add", {"n": n}, bundle_files.add_artifact(target, n))
+        Item("add", {"n": n}, bundle_files.add_artifact(target, n))
         for target in ("h100-sxm", "h200", "b200")
         for n in (64, 128)
     ]
     spread = made.artifact(made.launch("three", 0, 3, 2), temporaries=[TEMPORARY_BYTES])
-    path.write_bytes(build_bundle([*items, item_of("spread", {}, spread)], level=3))
+    path.write_bytes(build_bundle([*items, Item("spread", {}, spread)], level=3))
     return path
 
 

@@ -19,8 +19,8 @@ from pallasc.runtime.device.devices import active, capabilities, get_device
 from pallasc.runtime.discovery import BundleFile
 from pallasc.runtime.matching.candidates import Origin
 from pallasc.runtime.opening import Kernels
-from pallasc.specs.bundle.source import OpenFile
-from pallasc.specs.bundle.trust import Policy
+from pallasc.specs.bundle.reader import OpenFile
+from pallasc.specs.bundle.signature import Policy
 
 
 @pytest.fixture

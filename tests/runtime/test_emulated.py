@@ -32,7 +32,7 @@ from pallasc.errors import DriverError
 from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
 from pallasc.runtime.native.library import open_library
 from pallasc.specs.artifacts.flat_plan import flat_plan
-from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
@@ -100,7 +100,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Path:
     shutil.copytree(warm_store.root, folder / "store")
     report = build(VARIANTS, store=Store(folder / "store"), options=Options(jobs=1))
     assert report.exit_code == 0, [str(result.error) for result in report.results if result.error]
-    items = [item_of(r.variant.name, dict(r.variant.params), r.artifact) for r in report.results]
+    items = [Item(r.variant.name, dict(r.variant.params), r.artifact) for r in report.results]
     path = folder / "library.pallasc"
     path.write_bytes(build_bundle(items, keep_ptx=True))
     return path

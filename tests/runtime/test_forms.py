@@ -16,7 +16,7 @@ from pallasc.errors import ArgumentError, SelectionError
 from pallasc.runtime.adapters.torch_operator import _Operator
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import Kernels, open_bundle
-from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 
 TEXT = "f32[4, 64]"
@@ -63,7 +63,7 @@ def _made(order: int = 1) -> list[Any]:
 def fused(launches: Any, request: Any, tmp_path: Path) -> Any:
     if request.param == "bundle":
         path = tmp_path / "fused.pallasc"
-        path.write_bytes(build_bundle([item_of(*variant) for variant in _made()], level=3))
+        path.write_bytes(build_bundle([Item(*variant) for variant in _made()], level=3))
         return open_bundle(path)["fused"]
     return Kernels(_made(-1 if request.param == "other order" else 1))["fused"]
 

@@ -19,7 +19,7 @@ import standin as control
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.options import Options
-from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
@@ -73,7 +73,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, warm_store: Store) -> Path:
     variants = expand(load_yaml(folder / "add.yaml"))
     report = build(variants, store=Store(folder / "store"), options=Options(jobs=1))
     assert report.exit_code == 0
-    items = [item_of(r.variant.name, dict(r.variant.params), r.artifact) for r in report.results]
+    items = [Item(r.variant.name, dict(r.variant.params), r.artifact) for r in report.results]
     path = folder / "add.pallasc"
     path.write_bytes(build_bundle(items, keep_ptx=True))
     return path

@@ -23,7 +23,7 @@ from pallasc.runtime.matching.candidates import Origin
 from pallasc.runtime.native.library import FOLDER
 from pallasc.runtime.opening import Kernels
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 
 TYPES = [("f32", (4, 64))] * 2
@@ -156,7 +156,7 @@ def test_a_damaged_bundle_is_told_where_no_other_has_the_blob(tmp_path: Path) ->
     artifact = made.add()
     digest, names = artifact.kernels[0].cubin, ("damaged_here", "damaged_here@h100-sxm")
     file = tmp_path / "kernels.pallasc"
-    file.write_bytes(build_bundle([item_of("damaged_here", {}, artifact)], keep_debug=True))
+    file.write_bytes(build_bundle([Item("damaged_here", {}, artifact)], keep_debug=True))
     opened = pallasc.open_bundle(file)
     assert known.find_blob(*names, digest) == artifact.blob(digest)
     with open_bundle(file) as bundle:

@@ -14,7 +14,7 @@ import pytest
 from pallasc.errors import ArgumentError
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import Kernels, open_bundle
-from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 
 TEXT = "f32[4, 64]"
@@ -52,7 +52,7 @@ def kernel(adding: Any, request: Any, tmp_path: Path) -> Any:
     if request.param == "artifact":
         return made.kernel(artifact)
     path = tmp_path / "made.pallasc"
-    path.write_bytes(build_bundle([item_of("made", {}, artifact)], level=3))
+    path.write_bytes(build_bundle([Item("made", {}, artifact)], level=3))
     return open_bundle(path)["made"]
 
 

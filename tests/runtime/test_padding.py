@@ -13,7 +13,7 @@ from tuned_bundles import H100, item, kernel, row
 
 from pallasc.errors import ArgumentError
 from pallasc.runtime.device.devices import active, get_device
-from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.tuning import Tuning
 
 PAD = {"m": {"a": 0, "b": 0, "out": 0}}
@@ -94,7 +94,7 @@ def _planes(m: int, pad: Any = PLANES) -> Any:
         inputs={"a": array, "b": array},
         outputs=[array],
     )
-    return item_of("add", {"m": m}, artifact, tuning=tuning)
+    return Item("add", {"m": m}, artifact, tuning=tuning)
 
 
 def test_a_dimension_within_an_array_is_padded_row_by_row(
@@ -143,7 +143,7 @@ def test_what_is_updated_in_place_is_not_padded(
     )
     pad = {"m": {"a": 0, "b": 0}}
     tuning = Tuning(by=("m",), over=(), pad=pad, is_default=True)
-    tuned = kernel(tmp_path, [item_of("add", {"m": 4}, artifact, tuning=tuning)])
+    tuned = kernel(tmp_path, [Item("add", {"m": 4}, artifact, tuning=tuning)])
     with pytest.raises(ArgumentError, match="a is updated in place, and would have to be padded"):
         tuned(framework.tensor("f32[3, 64]"), framework.tensor("f32[3, 1]"))
 

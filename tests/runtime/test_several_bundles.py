@@ -15,7 +15,7 @@ from bundle_files import add_artifact, write_bundle
 import pallasc
 from pallasc.errors import ArgumentError, SelectionError, ToolError
 from pallasc.runtime.discovery import PATH
-from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.user_files import replace_file
 
@@ -103,7 +103,7 @@ def _write_another(path: Path) -> Path:
     """Write a bundle with another artifact of the same variant."""
     path.parent.mkdir(parents=True, exist_ok=True)
     other = add_artifact(toolchain={"ptxas": "another"})
-    replace_file(path, build_bundle([item_of("add", {"n": 64}, other)], level=3))
+    replace_file(path, build_bundle([Item("add", {"n": 64}, other)], level=3))
     return path
 
 

@@ -13,10 +13,18 @@ import pytest
 
 import pallasc
 from pallasc.errors import CorruptError, SpecError, ToolError
-from pallasc.specs.bundle.items import item_of
-from pallasc.specs.bundle.rearrange import signed
-from pallasc.specs.bundle.signature import PublicKey, generate_key, public_key
-from pallasc.specs.bundle.trust import REQUIRE, TRUSTED, machine_keys, read_keys, read_policy
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.signature import (
+    REQUIRE,
+    TRUSTED,
+    PublicKey,
+    generate_key,
+    machine_keys,
+    public_key,
+    read_keys,
+    read_policy,
+)
+from pallasc.specs.bundle.verify import signed
 from pallasc.specs.bundle.writer import build_bundle
 
 pytest.importorskip("cryptography")
@@ -28,7 +36,7 @@ PUBLIC, OTHER_PUBLIC = public_key(OWN, "ours"), public_key(OTHER)
 @pytest.fixture(scope="session")
 def plain() -> bytes:
     """Return a bundle that nobody signed."""
-    return build_bundle([item_of("add", {}, made.add())], level=3)
+    return build_bundle([Item("add", {}, made.add())], level=3)
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +118,7 @@ def _forged(data: bytes) -> bytes:
 
 def _moved(data: bytes) -> bytes:
     """Return another bundle with the signature of this one."""
-    other = build_bundle([item_of("sub", {}, made.add())], level=3)
+    other = build_bundle([Item("sub", {}, made.add())], level=3)
     return other + signed(data, OWN)[len(data) :]
 
 

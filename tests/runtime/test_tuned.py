@@ -157,7 +157,8 @@ def test_a_row_whose_variant_this_gpu_cannot_run_is_passed_over(
 ) -> None:
     runtime.devices(Device("9.0", name=H100, smem_optin_bytes=1000))
     big = item(4, 1, row(4))
-    big.record["plan"]["steps"][0]["dynamic_smem_bytes"] = 2000
+    plan: Any = big.artifact.record["plan"]
+    plan["steps"][0]["dynamic_smem_bytes"] = 2000
     tuned = kernel(tmp_path, [big, item(4, 2, is_default=True)])
     assert tuned.choice("f32[4, 64]", "f32[4, 64]").how == "default"
     assert _launched(runtime, framework, tuned, 4) == 2
@@ -173,7 +174,7 @@ def test_an_export_as_c_has_the_variants_that_the_rows_of_their_model_choose(
         (exported,) = export_c(
             opened, [*opened.entries()], tmp_path / "c", name="k", native=FOLDER, version="1"
         )
-    found = {own.id: own.chosen_by for own in exported.variants}
+    found = {own.entry.id: own.chosen_by for own in exported.variants}
     assert found == {
         "add[m=3,tile=1]@h100-sxm": "bucket",
         "add[m=4,tile=1]@h100-sxm": "row",

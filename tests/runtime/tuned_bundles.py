@@ -10,7 +10,7 @@ import made
 
 from pallasc.runtime.kernel import Kernel
 from pallasc.runtime.opening import open_bundle
-from pallasc.specs.bundle.items import Item, item_of
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.gpus import MODELS
 from pallasc.specs.tuning import Measured, Row, Tuning
@@ -46,7 +46,7 @@ def item(
     """Return a variant for `m` rows with a tile; `more` are parameters beside `m` and `tile`."""
     tuning = Tuning(by=("m",), over=("tile",), rows=rows, **{"buckets": {"m": "pow2"}, **tune})
     made_one = artifact(m, tile, target, outputs)
-    return item_of("add", {"m": m, "tile": tile, **(more or {})}, made_one, tuning=tuning)
+    return Item("add", {"m": m, "tile": tile, **(more or {})}, made_one, tuning=tuning)
 
 
 def kernel(path: Path, items: Iterable[Item]) -> Kernel:

@@ -16,8 +16,8 @@ import made
 import rig
 import standin
 
-from pallasc.specs.bundle.items import item_of
-from pallasc.specs.bundle.reference import Reference, Sampled, pack_reference
+from pallasc.specs.bundle.manifest import Item
+from pallasc.specs.bundle.tuned import Reference, Sampled, pack_reference
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.tuning import Tuning
 from pallasc.specs.user_files import replace_file
@@ -69,7 +69,7 @@ def write_job(
             tuning = Tuning(by=("n",), over=("block",), rank=(number + 1) * ranked)
             values = pack_reference(_reference(n)) if reference else None
             params = {"n": n, "block": 512 << number}
-            items.append(item_of("scale_add", params, artifact, tuning=tuning, reference=values))
+            items.append(Item("scale_add", params, artifact, tuning=tuning, reference=values))
     replace_file(path, build_bundle(items, level=3))
     return path
 

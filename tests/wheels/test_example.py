@@ -13,6 +13,7 @@ from environments import Environment, bundles_in, tree
 from launching import check_launched, launch
 
 from pallasc.specs.bundle.bundle import open_bundle
+from pallasc.specs.bundle.verify import verify
 
 PLACE = "fused_ops/kernels.pallasc"
 KERNELS = ["add_rms_norm", "bias_gelu", "linear_gelu"]
@@ -70,5 +71,5 @@ def test_the_sdist_has_kernels_and_specs_and_no_bundle(wheel_from_sdist: Path) -
 def test_the_bundle_is_whole_and_stripped(example_wheel: Path) -> None:
     (data,) = bundles_in(example_wheel).values()
     with open_bundle(data) as bundle:
-        bundle.verify()
+        verify(bundle)
         assert len(bundle) == 12

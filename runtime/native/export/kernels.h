@@ -66,4 +66,24 @@ struct tvm_any {
 int call_by_tvm(struct kernel *kernel, const struct tvm_any *arguments, int32_t count,
                 struct tvm_any *result);
 
+/* ---- the functions that a library has for each kernel ---- */
+
+#define KERNEL_FUNCTIONS(function, kernel, identifier)                                            \
+    PALLASC_EXPORTED int function(int device, const pallasc_tensor *arrays, size_t count,         \
+                                  void *workspace, size_t workspace_bytes, void *stream)          \
+    {                                                                                             \
+        return launch_kernel(kernel, device, arrays, count, workspace, workspace_bytes, stream);  \
+    }                                                                                             \
+    PALLASC_EXPORTED int function##_prepare(int device, const pallasc_tensor *arrays,             \
+                                            size_t count, size_t *workspace_bytes)                \
+    {                                                                                             \
+        return prepare_kernel(kernel, device, arrays, count, workspace_bytes);                    \
+    }                                                                                             \
+    PALLASC_EXPORTED int __tvm_ffi_##identifier(void *handle, const struct tvm_any *arguments,    \
+                                                int32_t count, struct tvm_any *result)            \
+    {                                                                                             \
+        (void)handle;                                                                             \
+        return call_by_tvm(kernel, arguments, count, result);                                     \
+    }
+
 #endif

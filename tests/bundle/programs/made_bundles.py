@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.bundle.items import Item, item_of
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.canonical import digest
 from pallasc.specs.targets import resolve_target
 
@@ -126,7 +126,7 @@ def make_items(
 ) -> list[Item]:
     """Return so many different variants of each kernel on each target."""
     return [
-        item_of(
+        Item(
             name,
             {"m": 16 * (number + 1), "dtype": "bf16"},
             make_artifact(1000 * index + number, target=target, shape=(16 * (number + 1), 32)),

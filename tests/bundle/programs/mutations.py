@@ -24,13 +24,12 @@ from taken_apart import Parts
 
 from pallasc.errors import CorruptError
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.bundle.audit import Rules, audit
-from pallasc.specs.bundle.blobs import Kind, pack_rows
 from pallasc.specs.bundle.bundle import Bundle, open_bundle
-from pallasc.specs.bundle.items import Item, item_of
-from pallasc.specs.bundle.provenance import Provenance
-from pallasc.specs.bundle.reference import Reference, Sampled, pack_reference
+from pallasc.specs.bundle.format import Kind, pack_rows
+from pallasc.specs.bundle.manifest import Item, Provenance
 from pallasc.specs.bundle.signature import Signature, pack_signatures
+from pallasc.specs.bundle.tuned import Reference, Sampled, pack_reference
+from pallasc.specs.bundle.verify import Rules, audit, verify
 from pallasc.specs.bundle.writer import build_bundle
 from pallasc.specs.canonical import digest
 from pallasc.specs.templates import Scalar
@@ -50,7 +49,7 @@ def make_bundle(points: int = 4) -> bytes:
     """Return a bundle with everything in it: a tuned kernel, constants, provenance, a signature."""
     items = make_items(points, names=("norm", "scale"), targets=("h100-sxm", "b200"))
     constant = random.Random(5).randbytes(512)
-    items.append(item_of("table", {}, make_artifact(9, constant=constant)))
+    items.append(Item("table", {}, make_artifact(9, constant=constant)))
     items.append(_tuned_item())
     origin = Provenance("pallasc 1.0", {"ptxas": "13.5"}, {"a.yaml": "0" * 64}, "c0ffee", False)
     data = build_bundle(items, provenance=[origin], keep_ptx=True)
@@ -71,7 +70,7 @@ def _tuned_item() -> Item:
     )
     params: dict[str, Scalar] = {"m": 16, "dtype": "bf16", "tile": 8}
     reference = Reference(7, 1e-2, 1e-3, (Sampled((0, 500), (1.5, float("nan"))),))
-    return item_of(
+    return Item(
         "tuned", params, make_artifact(11), tuning=tuning, reference=pack_reference(reference)
     )
 
@@ -264,7 +263,7 @@ def judge(data: bytes, original: Content | None) -> str:
     try:
         with open_bundle(data) as bundle:
             found = read_all(bundle)
-            bundle.verify()
+            verify(bundle)
             if original is None:
                 audit(bundle, Rules(targets=("sm_90a",), bundle_bytes=1, driver="12.0"))
     except CorruptError as error:

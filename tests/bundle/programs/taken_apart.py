@@ -12,16 +12,18 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
-from pallasc.specs.bundle.blobs import BlobRow, pack_rows
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.catalog import PageRow, pack_catalog
 from pallasc.specs.bundle.compress import RAW, compress, store
 from pallasc.specs.bundle.format import (
     BLOBS_PER_PAGE,
     HEAD_BYTES,
+    BlobRow,
     Extent,
     Head,
+    PageRow,
+    pack_catalog,
     pack_head,
+    pack_rows,
     sha256,
 )
 
@@ -69,7 +71,7 @@ class Parts:
             return cls(
                 rows=rows,
                 stored=[reader.read(row.extent) for row in rows],
-                entry_pages=[reader.page_bytes(page) for page in pages],
+                entry_pages=[reader.page(page) for page in pages],
                 entries=catalog.entries,
                 first_keys=[catalog.first_key(page) for page in range(catalog.entry_pages)],
                 info=catalog.info,
@@ -110,21 +112,18 @@ class Parts:
             stored = frame(raw)
             pages.append(PageRow(_append(data, stored), len(raw), sha256(stored)))
         catalog = pack_catalog(len(self.rows), self.entries, pages, self.first_keys, self.info)
-        places = {
-            "catalog": _append(data, catalog),
-            "provenance": _append(data, self.provenance),
-        }
+        places = (*_append(data, catalog), *_append(data, self.provenance))
         head = Head(
-            minor=0,
-            head_bytes=HEAD_BYTES,
-            body_end=len(data),
+            0,
+            HEAD_BYTES,
+            len(data),
+            *places,
             content=self.content,
             catalog_digest=sha256(catalog),
             provenance_digest=sha256(self.provenance),
             body_digest=sha256(bytes(data[HEAD_BYTES:])),
-            **places,
         )
-        data[:HEAD_BYTES] = pack_head(replace(head, **self.head))
+        data[:HEAD_BYTES] = pack_head(head._replace(**self.head))
         return bytes(data) + self.signatures
 
     def change_entry(self, number: int, change: Callable[[Any], bytes | None]) -> None:

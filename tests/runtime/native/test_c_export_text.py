@@ -18,7 +18,7 @@ from pallasc.cli.main import main
 from pallasc.runtime.native.library import FOLDER
 from pallasc.specs.bundle.bundle import open_bundle
 from pallasc.specs.bundle.c_export import LIBRARY_SOURCES, name_from
-from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 
 Run = Callable[..., tuple[int, str, str]]
@@ -192,7 +192,7 @@ def test_without_a_form_nothing_is_written(
 
 
 def test_variants_that_only_parameters_tell_apart_are_refused(run: Run, tmp_path: Path) -> None:
-    items = [item_of("add", {"tile": n}, bundle_files.add_artifact()) for n in (1, 2)]
+    items = [Item("add", {"tile": n}, bundle_files.add_artifact()) for n in (1, 2)]
     file = _written(tmp_path / "tiles.pallasc", *items)
     assert run(file, "-o", tmp_path / "out") == (
         2,
@@ -214,7 +214,7 @@ def test_variants_that_only_parameters_tell_apart_are_refused(run: Run, tmp_path
 def test_kernels_of_one_name_in_c_are_refused(
     run: Run, tmp_path: Path, names: tuple[str, ...], function: str
 ) -> None:
-    items = [item_of(name, {}, bundle_files.add_artifact()) for name in names]
+    items = [Item(name, {}, bundle_files.add_artifact()) for name in names]
     file = _written(tmp_path / "k.pallasc", *items)
     code, _, err = run(file, "-o", tmp_path / "out")
     assert code == 2
@@ -243,7 +243,7 @@ def test_names_of_strangers_stay_names(run: Run, tmp_path: Path) -> None:
     artifact = made.artifact(
         made.launch("three", 0, 1, 2), inputs={bad: "f32[4, 64]", "b": "f32[4, 64]"}
     )
-    items = [item_of(bad, {"a b": bad}, artifact), item_of("../../up", {}, artifact)]
+    items = [Item(bad, {"a b": bad}, artifact), Item("../../up", {}, artifact)]
     file = _written(tmp_path / "k.pallasc", *items)
     folder = tmp_path / "out"
     assert run(file, "-o", folder)[0] == 0

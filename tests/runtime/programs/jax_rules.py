@@ -22,7 +22,7 @@ from jax_ways import message
 
 import pallasc
 from pallasc.runtime.opening import Kernels
-from pallasc.specs.bundle.items import item_of
+from pallasc.specs.bundle.manifest import Item
 from pallasc.specs.bundle.writer import build_bundle
 
 ROWS = (4, 64)
@@ -109,7 +109,7 @@ def declared_batches(both: Any) -> dict[str, Any]:
 
     def item(name: str, rows: int | None, vmap: str | None, **more: int) -> Any:
         _, params, artifact = variant(name, "two", 1, rows)
-        return item_of(name, params | more, artifact, vmap=vmap)
+        return Item(name, params | more, artifact, vmap=vmap)
 
     items = [
         *(item("single", None, "batched"), item("batched", 2, None)),
