@@ -36,7 +36,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
-from pallasc.cache.folders import Folders, share
+from pallasc.cache.folders import Folders, RefusedError, share
 from pallasc.cache.format import sha256
 
 TEMPORARY, QUARANTINE, LOCKS = "tmp", "quarantine", "locks"
@@ -92,7 +92,7 @@ def read(folders: Folders, place: str, *, limit_bytes: int | None = None) -> Con
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno in _NO_FILES and _is_no_file(folders, place):
+        if error.errno in _NO_FILES and not isinstance(error, RefusedError):
             return Content(b"", None, "not a regular file")
         raise
     try:
@@ -105,12 +105,6 @@ def read(folders: Folders, place: str, *, limit_bytes: int | None = None) -> Con
         return Content(_read_all(descriptor, status.st_size), identity(status))
     finally:
         os.close(descriptor)
-
-
-def _is_no_file(folders: Folders, place: str) -> bool:
-    with contextlib.suppress(OSError):
-        return not stat.S_ISREG(folders.status(place).st_mode)
-    return False
 
 
 def _read_all(descriptor: int, size: int) -> bytes:

@@ -309,7 +309,10 @@ class _Reader:
                 names = opened.names(area)
                 known = [f for n in names if (f := self._index.get(digest, area, n, ""))]
                 if len(known) < len(names):
-                    for name, data in packed.read_all(opened, area):
+                    for name in names:
+                        data = packed.read_in(opened, area, name)
+                        if data is None:
+                            continue
                         with contextlib.suppress(CorruptError):  # it is a miss when it is used
                             self._learn(digest, area, name, identity, data)
                 else:

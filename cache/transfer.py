@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 from pallasc.cache import files, format
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
-from pallasc.cache.pack_writer import PackWriter
+from pallasc.cache.pack_writer import PackWriter, write_pack
 from pallasc.cache.packs import MAX_FILE_BYTES, Entry, Pack, PackFault, open_pack, packed_name
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError, NotCachedError, SpecError, ToolError
@@ -138,10 +138,7 @@ def export_file(store: Store, file: Path, manifests: Iterable[str] | None = None
             hint="Make the folder, or give another path.",
         )
     with replacing(file, make_folder=False) as out:
-        writer = PackWriter(out)
-        for group in _groups(store, manifests):
-            writer.add(group)
-        summary = writer.close()
+        summary = write_pack(_groups(store, manifests), out)
         areas = [area for area, _ in summary.names]
         if len(areas) > MAX_NAMES:
             raise CorruptError(

@@ -121,7 +121,6 @@ class Session:
         self.objects = Objects(settings.address, self.stats, environ, options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._grown_from: dict[asyncio.Task[Any], int] = {}
         self._failures = 0
 
     def submit(self, request: Coroutine[Any, Any, T]) -> Future[T]:
@@ -131,22 +130,8 @@ class Session:
             # A daemon: a file system that hangs must not keep the process from ending.
             self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
             self._thread.start()
-        return asyncio.run_coroutine_threadsafe(self._watched(request), self._loop)
-
-    async def _watched(self, request: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.ensure_future(request)
-        self._grown_from[task] = _resident_bytes()
-        try:
-            while not task.done():
-                await asyncio.wait([task], timeout=_WATCH_S)
-                oldest = next(iter(self._grown_from.values()))
-                if _resident_bytes() - oldest > MOST_GROWTH_BYTES:
-                    text = f"{self.stats.url}: the server's answers do not end"
-                    raise RemoteError(text, Failure.BROKEN)
-            return task.result()
-        finally:
-            task.cancel()
-            del self._grown_from[task]
+        # No coroutine around it: one that is cancelled before it begins would leave this one alone.
+        return asyncio.run_coroutine_threadsafe(request, self._loop)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -197,7 +182,7 @@ class Session:
         if self.failed is None:
             self.failed = error
             self.stats.tripped = error.message
-            self._cancel()
+            self._cancel_all()
             if self.is_build:
                 hint = f" {error.hint}" if error.hint else ""
                 self._tell(f"remote store disabled for this build: {error.message}.{hint}")
@@ -219,25 +204,24 @@ class Session:
             text = f"{self.stats.url}: {self._failures} objects are missing or damaged"
             self.fail(RemoteError(text, Failure.TORN))
 
-    def _cancel(self) -> None:
+    def _cancel_all(self) -> None:
+        def cancel(loop: asyncio.AbstractEventLoop) -> None:
+            for task in asyncio.all_tasks(loop):
+                task.cancel()
+
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(_cancel_all, self._loop)
+            self._loop.call_soon_threadsafe(cancel, self._loop)
 
     def close(self) -> None:
         """End all requests and the thread."""
         if self._loop is None or self._thread is None:
             return
-        self._cancel()
+        self._cancel_all()
         self._loop.call_soon_threadsafe(self._loop.call_later, 0.05, self._loop.stop)
         self._thread.join(1.0)
         if not self._thread.is_alive():
             self._loop.close()
         self._loop = None
-
-
-def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
 
 
 def _resident_bytes() -> int:
@@ -269,6 +253,7 @@ class Objects:
         self.address, self._stats, self._environ = address, stats, environ
         self._options = options
         self._made: Any = None
+        self._grown_from: dict[asyncio.Future[Any], int] = {}
         is_below = address.scheme in CLOUDS and address.path
         self._prefix = f"{address.path}/" if is_below else ""
 
@@ -365,14 +350,28 @@ class Objects:
                 raise
 
     async def _call(self, what: str, request: Coroutine[Any, Any, T]) -> T:
-        """Make a request; its error is raised where the library's is not in `__context__`."""
+        """Make a request, and end it where its answer does not end.
+
+        Its error is raised where the library's is not in `__context__`.
+        """
         self._stats.requests += 1
+        task = asyncio.ensure_future(request)
+        self._grown_from[task] = _resident_bytes()
         try:
-            return await request
+            while not task.done():
+                await asyncio.wait([task], timeout=_WATCH_S)
+                oldest = next(iter(self._grown_from.values()))
+                if _resident_bytes() - oldest > MOST_GROWTH_BYTES:
+                    text = f"{self.address}: the server's answers do not end"
+                    raise RemoteError(text, Failure.BROKEN)
+            return task.result()
         except RemoteError:
             raise
         except Exception as error:  # noqa: BLE001 - obstore also raises bare and built-in ones
             problem = translated(str(error), what, missing=isinstance(error, FileNotFoundError))
+        finally:
+            task.cancel()
+            del self._grown_from[task]
         raise problem
 
     def _store(self, name: str = "", *, write: bool = False) -> Any:

@@ -47,7 +47,7 @@ from pallasc.cache import files, format, packs
 from pallasc.cache.folders import Folders
 from pallasc.cache.manifests import MAX_SETS, Manifest, set_prefix
 from pallasc.cache.pack_writer import PackWriter
-from pallasc.cache.packs import Entry, Pack, open_pack, packed_name
+from pallasc.cache.packs import Entry, Pack, open_pack, packed_name, unpacked_name
 from pallasc.cache.remote.session import Failure, RemoteError, Session
 from pallasc.cache.signing import Trust
 from pallasc.cache.store import Store
@@ -271,11 +271,14 @@ def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
 
 
 class PackedVariant(NamedTuple):
-    """A variant in a pack, with the frames of its blobs, which are not verified."""
+    """A variant in a pack: its manifest, and the frames of its record and blobs.
+
+    The blobs, by their packed names, are not verified.
+    """
 
     manifest: Manifest
-    entries: list[Entry]
-    frames: dict[str, int]
+    data: bytes
+    frames: dict[bytes, int]
 
     @classmethod
     def read(cls, pack: Pack, name: str) -> PackedVariant:
@@ -293,20 +296,17 @@ class PackedVariant(NamedTuple):
             # Entries that a store keeps for itself, which nobody may send.
             raise CorruptError(f"manifest {name}: it is not the manifest of a variant")
         stored = pack.read(format.ARTIFACTS, action)
-        record, digest = format.decode_artifact(action, stored or b"")
+        body, digest = format.decode_artifact(action, stored or b"")
         if digest != manifest.record:
             raise CorruptError(f"manifest {name}: the pack has another record")
         frames = {}
-        for blob in record["blobs"].values():
-            place = pack.find(format.BLOBS, blob["digest"])
-            if place is None or place.frame >= len(pack.frames):
+        for blob in body["blobs"].values():
+            packed = packed_name(format.BLOBS, blob["digest"])
+            if not pack.has(packed) or pack.place(packed).frame >= len(pack.frames):
                 raise CorruptError(f"manifest {name}: the pack lacks a blob")
-            frames[blob["digest"]] = place.frame
-        entries = [
-            Entry(format.ARTIFACTS, action, stored or b""),
-            Entry(format.MANIFESTS, name, data),
-        ]
-        return cls(manifest, entries, frames)
+            frames[packed] = pack.place(packed).frame
+        record = packed_name(format.ARTIFACTS, action)
+        return cls(manifest, data, {record: pack.place(record).frame, **frames})
 
 
 def read_pack(session: Session, namespace: str, row: PackRow) -> Future[bytes]:
@@ -420,22 +420,21 @@ class Fetch:
                 accepted[name] = found
         needed: dict[int, set[bytes]] = {}
         for found in accepted.values():
-            for blob, frame in found.frames.items():
-                needed.setdefault(frame, set()).add(packed_name(format.BLOBS, blob))
-        for number, blobs in sorted(needed.items()):
+            for packed, frame in found.frames.items():
+                needed.setdefault(frame, set()).add(packed)
+        for number, names_there in sorted(needed.items()):
             if self._session.failed is not None:
                 return
             with self._session.waiting():
-                for packed in blobs:
-                    name = packed[1:].hex()
-                    if format.sha256(pack.read(format.BLOBS, name) or b"") != name:
-                        raise CorruptError(f"blob {name} is damaged")
-                self._local.copy_frame(pack, number, blobs)
+                for area, name in map(unpacked_name, names_there):
+                    if area == format.BLOBS:
+                        check_blob(pack, name)
+                self._local.copy_frame(pack, number, names_there)
         for name, found in accepted.items():
-            self._local.add(found.entries)
+            self._local.add([Entry(format.MANIFESTS, name, found.data)])
             self._complete[name] = found.manifest
         self._session.earn(len(accepted))
-        if self._local.bytes_so_far >= _LOCAL_PACK_BYTES:
+        if self._local.size >= _LOCAL_PACK_BYTES:
             self._publish()
 
     def _judge(self, pack: Pack, name: str) -> PackedVariant | None:
@@ -460,9 +459,9 @@ class Fetch:
             )
             return None
         self._judged.add(set_prefix(name))
-        if present not in (None, found.entries[-1].data):
-            self._replaced.append(found.entries[-1])
-        return found._replace(entries=found.entries[-1:], frames={}) if is_same else found
+        if present not in (None, found.data):
+            self._replaced.append(Entry(format.MANIFESTS, name, found.data))
+        return found._replace(frames={}) if is_same else found
 
     def _publish(self) -> None:
         """Publish the variants that are complete as one pack of the local store."""
@@ -484,6 +483,16 @@ class Fetch:
         for name, manifest in complete.items():
             self.actions[name] = manifest.action
             self.saved_s += manifest.cost_s
+
+
+def check_blob(pack: Pack, name: str) -> None:
+    """Check the bytes of a blob in a pack.
+
+    Raises:
+        CorruptError: they are damaged.
+    """
+    if format.sha256(pack.read(format.BLOBS, name) or b"") != name:
+        raise CorruptError(f"blob {name} is damaged")
 
 
 def _may_start(under_way: Collection[PackRow], row: PackRow) -> bool:
@@ -519,7 +528,6 @@ class Writer:
     def _open(self) -> None:
         self._out = io.BytesIO()
         self._pack = PackWriter(self._out)
-        self._tail: list[Entry] = []
         self._names: list[bytes] = []
         self._bytes = 0
 
@@ -544,8 +552,7 @@ class Writer:
         if size > MAX_VARIANT_BYTES:
             raise CorruptError(f"manifest {name}: {size:,} bytes are too many for a remote store")
         self._known.add(packed)
-        self._pack.add([entry for entry in entries if entry.area == format.BLOBS])
-        self._tail += [entry for entry in entries if entry.area != format.BLOBS]
+        self._pack.add(entries)
         self._names.append(packed)
         self._bytes += size
         if self._bytes >= PACK_BYTES:
@@ -556,8 +563,6 @@ class Writer:
         """Send the pack that is being filled."""
         if not self._names:
             return
-        self._pack.end_frame()  # records are read without unpacking blobs
-        self._pack.add(self._tail)
         summary = self._pack.close()
         row = PackRow(summary.digest, summary.size, int(time.time()), b"".join(self._names))
         data = self._out.getvalue()
