@@ -36,8 +36,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
-from pallasc.cache.folders import Folders, RefusedError, share
-from pallasc.cache.format import sha256
+from pallasc.cache.folders import Folders, share
+from pallasc.cache.format import MAX_RECORD_BYTES, sha256
 
 TEMPORARY, QUARANTINE, LOCKS = "tmp", "quarantine", "locks"
 FOREIGN_S = 86_400.0
@@ -92,7 +92,7 @@ def read(folders: Folders, place: str, *, limit_bytes: int | None = None) -> Con
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno in _NO_FILES and not isinstance(error, RefusedError):
+        if error.errno in _NO_FILES and _is_no_file(folders, place):
             return Content(b"", None, "not a regular file")
         raise
     try:
@@ -105,6 +105,20 @@ def read(folders: Folders, place: str, *, limit_bytes: int | None = None) -> Con
         return Content(_read_all(descriptor, status.st_size), identity(status))
     finally:
         os.close(descriptor)
+
+
+def _is_no_file(folders: Folders, place: str) -> bool:
+    with contextlib.suppress(OSError):
+        return not stat.S_ISREG(folders.status(place).st_mode)
+    return False
+
+
+def read_small(folders: Folders, place: str) -> bytes:
+    """Return the bytes of a small file; none if it is missing, unreadable, or too large."""
+    with contextlib.suppress(OSError):
+        file = read(folders, place, limit_bytes=MAX_RECORD_BYTES)
+        return b"" if file is None else file.data
+    return b""
 
 
 def _read_all(descriptor: int, size: int) -> bytes:

@@ -53,7 +53,7 @@ from typing import NamedTuple
 
 from pallasc.cache import files
 from pallasc.cache.folders import Folders
-from pallasc.cache.format import GONE, MAX_RECORD_BYTES, PACKS, is_name
+from pallasc.cache.format import GONE, PACKS, is_name
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle import compress
 
@@ -436,12 +436,10 @@ def open_stored(folders: Folders, digest: str) -> StoredPack:
 
 
 def _read_gone(folders: Folders, digest: str) -> Iterator[bytes]:
-    with contextlib.suppress(OSError):
-        file = files.read(folders, f"{PACKS}/{digest}{GONE}", limit_bytes=MAX_RECORD_BYTES)
-        for line in (b"" if file is None else file.data).splitlines():
-            area, _, name = line.decode("ascii", "replace").partition(" ")
-            if area in AREAS and is_name(name):
-                yield packed_name(area, name)
+    for line in files.read_small(folders, f"{PACKS}/{digest}{GONE}").splitlines():
+        area, _, name = line.decode("ascii", "replace").partition(" ")
+        if area in AREAS and is_name(name):
+            yield packed_name(area, name)
 
 
 def mark_missing(folders: Folders, opened: StoredPack, packed: Iterable[bytes]) -> None:

@@ -46,10 +46,7 @@ REQUIRE, KEY, PASSWORD = "PALLASC_REQUIRE_SIGNED_STORE", "PALLASC_STORE_KEY", "P
 NOT_SIGNED = "its entry in the store is not signed by a trusted key"
 ANOTHER_RECORD = "its record in the store is not the one that was signed"
 
-_SWITCH = {
-    **dict.fromkeys(("", "0", "false", "no", "off"), False),
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-}
+_OFF, _ON = ("", "0", "false", "no", "off"), ("1", "true", "yes", "on")
 _SECRET_BYTES = 32
 
 Sign = Callable[[bytes], bytes]
@@ -71,11 +68,6 @@ class Trust(Struct, frozen=True):
     checkers: Mapping[str, Check] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    @property
-    def signs(self) -> bool:
-        """True if new entries are signed."""
-        return bool(self.signers)
-
     def signed(self, kind: str, name: str, body: Mapping[str, object]) -> dict[str, object]:
         """Return a body with signatures by all there is to sign with."""
         plain = _unsigned(body)
@@ -90,14 +82,10 @@ class Trust(Struct, frozen=True):
         ]
         return {**plain, "signed": made}
 
-    def believes(self, kind: str, name: str, body: Mapping[str, object]) -> bool:
-        """Return True if a trusted key signed a body, or none has to."""
-        return not self.required or self.vouches(kind, name, body)
-
     @property
     def strict(self) -> bool:
         """True if only signed entries may be built on: a signer vouches for all of it."""
-        return self.required or self.signs
+        return self.required or bool(self.signers)
 
     def vouches(self, kind: str, name: str, body: Mapping[str, object]) -> bool:
         """Return True if a trusted key signed a body."""
@@ -124,11 +112,10 @@ def _message(kind: str, name: str, body: Mapping[str, object]) -> bytes:
 
 def _decoded(text: str) -> bytes:
     import base64
-    import binascii
 
     try:
         return base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         return b""
 
 
@@ -166,11 +153,21 @@ def is_required(environ: Mapping[str, str]) -> bool:
     Raises:
         SpecError: it is not understood.
     """
-    text = environ.get(REQUIRE, "")
-    required = _SWITCH.get(text.strip().lower())
-    if required is None:
-        raise SpecError(f"{REQUIRE} is {text!r}.", hint="Set it to 1 or to 0.")
-    return required
+    return read_switch(environ, REQUIRE)
+
+
+def read_switch(environ: Mapping[str, str], name: str, default: bool = False) -> bool:
+    """Return what a variable of the environment says, `default` where it is missing.
+
+    Raises:
+        SpecError: it is not understood.
+    """
+    if name not in environ:
+        return default
+    text = environ[name].strip().lower()
+    if text not in (*_OFF, *_ON):
+        raise SpecError(f"{name} is {environ[name]!r}.", hint="Set it to 1 or to 0.")
+    return text in _ON
 
 
 def _mac(secret: bytes, message: bytes) -> bytes:

@@ -251,10 +251,8 @@ def _hash_file(place: str) -> tuple[Signature, str, Signature]:
 
 def _load(folders: Folders, trust: Trust | None) -> dict[str, Hashed]:
     """Return the remembered digests; none if the file is missing or not signed by a trusted key."""
-    with contextlib.suppress(OSError, CorruptError):
-        file = files.read(folders, PLACE, limit_bytes=format.MAX_RECORD_BYTES)
-        if file is not None and not file.fault:
-            return decode(file.data, trust)
+    with contextlib.suppress(CorruptError):
+        return decode(files.read_small(folders, PLACE), trust)
     return {}
 
 

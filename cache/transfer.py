@@ -28,8 +28,8 @@ MOST_DENSE, SLACK_BYTES = 64, 64 * 2**20
 """A file may unpack to so many times its size, and a little more."""
 
 
-def entries_of_variant(store: Store, name: str) -> list[Entry] | None:
-    """Return the manifest under a name, the record it leads to, and the record's blobs.
+def entries_of_manifest(store: Store, name: str) -> list[Entry] | None:
+    """Return the manifest under a name, the record it leads to, if any, and the record's blobs.
 
     The manifest counts even if it is not signed: the reader of the copy judges that.
 
@@ -41,9 +41,9 @@ def entries_of_variant(store: Store, name: str) -> list[Entry] | None:
     """
     manifest = store.find_manifest(name)
     data = None if manifest is None else store.get_file(MANIFESTS, name)
-    if manifest is None or data is None or not manifest.action:
+    if manifest is None or data is None:
         return None
-    entries = entries_of_action(store, manifest.action)
+    entries = entries_of_action(store, manifest.action) if manifest.action else []
     return None if entries is None else [Entry(MANIFESTS, name, data), *entries]
 
 
@@ -66,19 +66,20 @@ def entries_of_action(store: Store, action_key: str) -> list[Entry] | None:
 
 
 def publish_pack(
-    store: Store, data: bytes | Callable[[BinaryIO], str], newer: Iterable[Entry] = ()
+    store: Store, data: bytes | Callable[[BinaryIO], str], manifests: Iterable[Entry] = ()
 ) -> str:
     """Publish a pack in which every file was verified; return its digest.
 
     Args:
         store: the store.
         data: the pack, or a function that writes it and returns its digest.
-        newer: manifests in whose place the store has other ones.
+        manifests: those in it that may be in the place of other ones of the store.
 
     Raises:
         OSError: it cannot be written.
     """
     digest = ""
+    newer = [entry for entry in manifests if has_another(store, entry)]
 
     def write(out: BinaryIO) -> None:
         nonlocal digest
@@ -102,6 +103,11 @@ def publish_pack(
     finally:
         store.relist_packs()
     return digest
+
+
+def has_another(store: Store, manifest: Entry) -> bool:
+    """Return True if the store has another manifest of this name."""
+    return store.get_file(MANIFESTS, manifest.name) not in (None, manifest.data)
 
 
 class Exported(NamedTuple):
@@ -152,12 +158,7 @@ def _groups(store: Store, names: Iterable[str] | None) -> Iterator[list[Entry]]:
     """Yield each manifest with its artifact, then artifacts that no manifest leads to."""
     every = names is None
     for _, name in sorted(_by_kernel(store, store.names(MANIFESTS) if every else names or ())):
-        manifest, data = store.find_manifest(name), store.get_file(MANIFESTS, name)
-        if manifest is None or data is None:
-            continue
-        artifact = entries_of_action(store, manifest.action) if manifest.action else []
-        if artifact is not None:
-            yield from _fitting([Entry(MANIFESTS, name, data), *artifact])
+        yield from _fitting(entries_of_manifest(store, name) or [])
     for key in store.names(ARTIFACTS) if every else ():
         yield from _fitting(entries_of_action(store, key) or [])
 
@@ -324,8 +325,7 @@ def _publish(store: Store, pack: Pack, contents: _Contents, imported: Imported) 
         return writer.close().digest
 
     if taken:
-        newer = [entry for entry in chosen if store.find_manifest(entry.name) is not None]
-        publish_pack(store, copy, newer)
+        publish_pack(store, copy, chosen)
 
 
 def _is_missing(store: Store, entry: Entry, imported: Imported) -> bool:

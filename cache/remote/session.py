@@ -37,7 +37,7 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pallasc.cache.remote.settings import CLOUDS, Address, RemoteSettings, RemoteStats
 from pallasc.errors import PallascError, ToolError
@@ -87,8 +87,8 @@ class RemoteError(ToolError):
         self.failure = failure
 
 
-class Session:
-    """Requests to one remote.
+class Session(contextlib.AbstractContextManager["Session"]):
+    """Requests to one remote; a context manager, which ends them all.
 
     Args:
         settings: where it is.
@@ -119,17 +119,14 @@ class Session:
             },
         }
         self.objects = Objects(settings.address, self.stats, environ, options)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
         self._failures = 0
+        self._loop = asyncio.new_event_loop()
+        # A daemon: a file system that hangs must not keep the process from ending.
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
 
     def submit(self, request: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin a request in the background; its result is for `first` and `result`."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            # A daemon: a file system that hangs must not keep the process from ending.
-            self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-            self._thread.start()
         # No coroutine around it: one that is cancelled before it begins would leave this one alone.
         return asyncio.run_coroutine_threadsafe(request, self._loop)
 
@@ -205,23 +202,24 @@ class Session:
             self.fail(RemoteError(text, Failure.TORN))
 
     def _cancel_all(self) -> None:
-        def cancel(loop: asyncio.AbstractEventLoop) -> None:
-            for task in asyncio.all_tasks(loop):
+        def cancel() -> None:
+            for task in asyncio.all_tasks(self._loop):
                 task.cancel()
 
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(cancel, self._loop)
+        self._loop.call_soon_threadsafe(cancel)
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """End all requests and the thread."""
-        if self._loop is None or self._thread is None:
+        if self._loop.is_closed():
             return
         self._cancel_all()
         self._loop.call_soon_threadsafe(self._loop.call_later, 0.05, self._loop.stop)
         self._thread.join(1.0)
         if not self._thread.is_alive():
             self._loop.close()
-        self._loop = None
 
 
 def _resident_bytes() -> int:
@@ -230,14 +228,6 @@ def _resident_bytes() -> int:
 
 
 # ---- objects
-
-
-class StoredObject(NamedTuple):
-    """An object in a listing; `modified_s` in seconds since 1970."""
-
-    name: str
-    size: int
-    modified_s: float
 
 
 class Objects:
@@ -309,20 +299,15 @@ class Objects:
         known = {label: text for label, text in (("e_tag", tag), ("version", number)) if text}
         return await self.put(name, data, mode=known or "create")
 
-    async def listed(self, prefix: str) -> list[StoredObject]:
-        """Return the objects in a folder and below it."""
+    async def listed(self, prefix: str) -> list[tuple[str, int, float]]:
+        """Return the objects below a folder: name, size, time of change in seconds since 1970."""
 
-        async def read() -> list[StoredObject]:
+        async def read() -> list[tuple[str, int, float]]:
             batches = self._store(prefix).list(self._prefix + prefix)
-            return [
-                StoredObject(
-                    meta["path"].removeprefix(self._prefix),
-                    meta["size"],
-                    meta["last_modified"].timestamp(),
-                )
-                async for batch in batches
-                for meta in batch
-            ]
+            metas = [meta async for batch in batches for meta in batch]
+            names = [meta["path"].removeprefix(self._prefix) for meta in metas]
+            times = [meta["last_modified"].timestamp() for meta in metas]
+            return [*zip(names, (meta["size"] for meta in metas), times, strict=True)]
 
         return await self._call(f"LIST {self.address}/{prefix}", read())
 

@@ -51,7 +51,7 @@ from pallasc.cache.packs import Entry, Pack, open_pack, packed_name, unpacked_na
 from pallasc.cache.remote.session import Failure, RemoteError, Session
 from pallasc.cache.signing import Trust
 from pallasc.cache.store import Store
-from pallasc.cache.transfer import entries_of_variant, publish_pack
+from pallasc.cache.transfer import entries_of_manifest, has_another, publish_pack
 from pallasc.errors import CorruptError
 from pallasc.specs.canonical import labelled_key
 
@@ -277,7 +277,7 @@ class PackedVariant(NamedTuple):
     """
 
     manifest: Manifest
-    data: bytes
+    entry: Entry
     frames: dict[bytes, int]
 
     @classmethod
@@ -306,7 +306,8 @@ class PackedVariant(NamedTuple):
                 raise CorruptError(f"manifest {name}: the pack lacks a blob")
             frames[packed] = pack.place(packed).frame
         record = packed_name(format.ARTIFACTS, action)
-        return cls(manifest, data, {record: pack.place(record).frame, **frames})
+        entry = Entry(format.MANIFESTS, name, data)
+        return cls(manifest, entry, {record: pack.place(record).frame, **frames})
 
 
 def read_pack(session: Session, namespace: str, row: PackRow) -> Future[bytes]:
@@ -347,26 +348,16 @@ class Fetch:
         store: the local store.
         namespace: of the toolchain.
         trust: the keys that must sign manifests; None where no signature is required of remotes.
-        accept: given the name of a manifest and the manifest, returns True if it is to be used.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        store: Store,
-        namespace: str,
-        trust: Trust | None,
-        accept: Accept,
-    ) -> None:
+    def __init__(self, session: Session, store: Store, namespace: str, trust: Trust | None) -> None:
         self._session, self._store, self._namespace = session, store, namespace
-        self._trust, self._accept = trust, accept
+        self._trust = trust
         self._judged: set[str] = set()
-        self._replaced: list[Entry] = []
-        self._complete: dict[str, Manifest] = {}
+        self._complete: dict[str, PackedVariant] = {}
         self._open()
         self.actions: dict[str, str] = {}
         """Action keys of the variants that the local store has now, by name of the manifest."""
-        self.saved_s = 0.0
         self.bad: set[str] = set()
         """Packs that are gone or damaged."""
         self.used: set[str] = set()
@@ -376,8 +367,13 @@ class Fetch:
         self._out = io.BytesIO()
         self._local = PackWriter(self._out)
 
-    def run(self, wanted: Mapping[PackRow, Sequence[str]]) -> None:
-        """Bring manifests with these names, by pack, the newest first, where they are accepted."""
+    def run(self, wanted: Mapping[PackRow, Sequence[str]], accept: Accept) -> None:
+        """Bring variants into the store, and count them.
+
+        Args:
+            wanted: names of manifests, by pack, the newest first.
+            accept: given the name of a manifest and the manifest, returns True if it is to be used.
+        """
         waiting = deque(wanted)
         reads: dict[Future[bytes], PackRow] = {}
         while (waiting or reads) and self._session.failed is None:
@@ -390,7 +386,7 @@ class Fetch:
                 continue
             row = reads.pop(future)
             try:
-                self._take(row, wanted[row], future.result())
+                self._take(row, wanted[row], future.result(), accept)
             except CancelledError:
                 break
             except RemoteError as error:
@@ -402,7 +398,7 @@ class Fetch:
                 self._session.failed_with(CorruptError(f"pack {row.pack}: {error.message}"))
         self._publish()
 
-    def _take(self, row: PackRow, names: Sequence[str], data: bytes) -> None:
+    def _take(self, row: PackRow, names: Sequence[str], data: bytes, accept: Accept) -> None:
         """Copy the accepted variants of a pack into the pack for the local store."""
         with self._session.waiting():
             pack = open_remote_pack(row, data)
@@ -412,7 +408,7 @@ class Fetch:
             if self._session.failed is not None:
                 return
             try:
-                found = self._judge(pack, name)
+                found = self._judge(pack, name, accept)
             except CorruptError as error:
                 self._session.failed_with(error)
                 continue
@@ -430,14 +426,13 @@ class Fetch:
                     if area == format.BLOBS:
                         check_blob(pack, name)
                 self._local.copy_frame(pack, number, names_there)
-        for name, found in accepted.items():
-            self._local.add([Entry(format.MANIFESTS, name, found.data)])
-            self._complete[name] = found.manifest
+        self._local.add(found.entry for found in accepted.values())
+        self._complete |= accepted
         self._session.earn(len(accepted))
         if self._local.size >= _LOCAL_PACK_BYTES:
             self._publish()
 
-    def _judge(self, pack: Pack, name: str) -> PackedVariant | None:
+    def _judge(self, pack: Pack, name: str, accept: Accept) -> PackedVariant | None:
         """Return the variant of a manifest if it is to be copied."""
         if set_prefix(name) in self._judged:
             return None
@@ -448,9 +443,8 @@ class Fetch:
         if self._trust is not None and not self._trust.vouches(kind, name, manifest.to_json()):
             self._session.stats.refuse(f"manifest {name}: no trusted key signed it")
             return None
-        if not self._accept(name, manifest):
+        if not accept(name, manifest):
             return None
-        present = self._store.get_file(format.MANIFESTS, name)
         held = self._store.get_artifact(manifest.action)
         is_same = held is not None and held.digest == manifest.record
         if not is_same and self._store.get_artifact(manifest.action, verify=True):
@@ -459,30 +453,27 @@ class Fetch:
             )
             return None
         self._judged.add(set_prefix(name))
-        if present not in (None, found.data):
-            self._replaced.append(Entry(format.MANIFESTS, name, found.data))
         return found._replace(frames={}) if is_same else found
 
     def _publish(self) -> None:
         """Publish the variants that are complete as one pack of the local store."""
-        complete, self._complete = self._complete, {}
-        replaced, self._replaced = self._replaced, []
+        complete, self._complete = [*self._complete.values()], {}
         if not complete:
             return
         self._local.close()
         data = self._out.getvalue()
         self._open()
         try:
-            publish_pack(self._store, data, [e for e in replaced if e.name in complete])
+            publish_pack(self._store, data, [found.entry for found in complete])
         except OSError as error:
             self._store.not_written(error)
-            for entry in replaced:
-                complete.pop(entry.name, None)
+            complete = [found for found in complete if not has_another(self._store, found.entry)]
             if not (self._session.is_build and _is_held(self._store, data)):
-                complete = {}
-        for name, manifest in complete.items():
-            self.actions[name] = manifest.action
-            self.saved_s += manifest.cost_s
+                complete = []
+        for found in complete:
+            self.actions[found.entry.name] = found.manifest.action
+            self._session.stats.hits += 1
+            self._session.stats.saved_s += found.manifest.cost_s
 
 
 def check_blob(pack: Pack, name: str) -> None:
@@ -545,8 +536,8 @@ class Writer:
         packed = bytes.fromhex(name)
         if packed in self._known and not again:
             return False
-        entries = entries_of_variant(store, name)
-        if entries is None:
+        entries = entries_of_manifest(store, name)
+        if entries is None or len(entries) == 1:
             return None
         size = sum(len(entry.data) for entry in entries)
         if size > MAX_VARIANT_BYTES:
@@ -573,8 +564,8 @@ class Writer:
         put = self._session.objects.put(pack_name(self._namespace, row.pack), data)
         self._sent.append((self._session.submit(put), row))
 
-    def finish(self, change: Change) -> int:
-        """Send what is left and change the catalog; return the number of variants sent.
+    def finish(self, change: Change) -> None:
+        """Send what is left, change the catalog, and count the variants that were sent.
 
         Args:
             change: other changes of the catalog.
@@ -599,4 +590,4 @@ class Writer:
         change = change._replace(added=tuple(reversed(rows)))
         if change != Change():
             change_catalog(self._session, self._namespace, change)
-        return sum(len(row.names) // _NAME for row in rows)
+        self._session.stats.offered += sum(len(row.names) // _NAME for row in rows)

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from pallasc.cache.evict import Limits, Plan, Retained, decide
-from pallasc.cache.inventory import Inventory, ManifestFile, RecordFile
+from pallasc.cache.inventory import Facts, Inventory, StoredFile
 from pallasc.cache.uses import Held
 
 S = 10**9
 NOW = 1000
 
 
-def record(key: str, used_s: int, *blobs: str, size: int = 1) -> RecordFile:
-    return RecordFile(key, (1, used_s * S, size), blobs)
+def record(key: str, used_s: int, *blobs: str, size: int = 1) -> StoredFile:
+    return StoredFile(key, (1, used_s * S, size), Facts(blobs=blobs))
 
 
 def blob(size: int, made_s: int = 1) -> tuple[int, int, int]:
@@ -27,14 +27,14 @@ def manifest(action: str, made_s: int = 1, size: int = 1) -> tuple[int, str, int
 
 
 def store(
-    *records: RecordFile,
+    *records: StoredFile,
     blobs: dict[str, tuple[int, int, int]] | None = None,
     manifests: dict[str, tuple[int, str, int]] | None = None,
 ) -> Inventory:
     return Inventory(
-        {found.key: found for found in records},
+        {found.name: found for found in records},
         {
-            name: ManifestFile(name, (3, made_s * S, size), action)
+            name: StoredFile(name, (3, made_s * S, size), Facts(action=action))
             for name, (made_s, action, size) in (manifests or {}).items()
         },
         blobs or {},
