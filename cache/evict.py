@@ -48,12 +48,14 @@ class Limits:
         max_age_s: how long something may be unused.
         grace_s: how long a blob that no record names may still be about to get one.
         quarantine_s: how long corrupt files are kept.
+        clear: everything goes.
     """
 
     max_bytes: int | None = DEFAULT_BYTES
     max_age_s: float | None = None
     grace_s: float = 300.0
     quarantine_s: float = 7 * 86_400.0
+    clear: bool = False
 
 
 def read_limits(
@@ -176,7 +178,6 @@ def decide(
     *,
     now_ns: int,
     keep: frozenset[str] = frozenset(),
-    clear: bool = False,
 ) -> Plan:
     """Select what goes so that the rest fits the limits.
 
@@ -189,11 +190,10 @@ def decide(
         held: what running builds hold.
         now_ns: the time now.
         keep: keys of records that stay.
-        clear: the reason of every eviction is "clear" instead of the limit that asks for it.
     """
     if inventory.faults:
         return Plan(bytes_before=inventory.bytes, bytes_after=inventory.bytes, complete=False)
-    return _Decision(inventory, limits, held, now_ns, keep, clear).plan()
+    return _Decision(inventory, limits, held, now_ns, keep).plan()
 
 
 class _Decision:
@@ -206,9 +206,8 @@ class _Decision:
         held: Held,
         now_ns: int,
         keep: frozenset[str],
-        clear: bool,
     ) -> None:
-        self.limits, self.held, self.keep, self.clear = limits, held, keep, clear
+        self.limits, self.held, self.keep = limits, held, keep
         self.units = [
             Unit(record.name, record.identity, frozenset({record.name}), record.facts.blobs)
             for record in inventory.records.values()
@@ -263,7 +262,7 @@ class _Decision:
 
     def _reason(self, last_use_ns: int) -> str:
         """Return why the next unit goes, "" where it and all after it may stay."""
-        if self.clear:
+        if self.limits.clear:
             return CLEAR
         if self.oldest_ns is not None and last_use_ns < self.oldest_ns:
             return AGE

@@ -152,8 +152,8 @@ def read_footer(data: bytes, pack_bytes: int) -> Footer:
     return footer
 
 
-def read_index(data: bytes, footer: Footer) -> tuple[list[Frame], list[bytes], bytes]:
-    """Return frames, packed names and the bytes of the places.
+def read_index(data: bytes, footer: Footer) -> tuple[list[Frame], dict[bytes, Place]]:
+    """Return frames, and places by packed name, sorted.
 
     Raises:
         CorruptError: it is not the index that the footer names, or contradicts itself.
@@ -184,7 +184,8 @@ def read_index(data: bytes, footer: Footer) -> tuple[list[Frame], list[bytes], b
     names = [data[i : i + _NAME_BYTES] for i in range(cut, end, _NAME_BYTES)]
     if names != sorted(set(names)) or (names and names[-1][0] >= len(AREAS)):
         raise CorruptError("the names in its index are not in order")
-    return frames, names, data[end:]
+    places = map(Place._make, PLACE.iter_unpack(data[end:]))
+    return frames, dict(zip(names, places, strict=True))
 
 
 def open_pack(source: Path | bytes | int, *, digest: str = "") -> Pack:
@@ -232,17 +233,16 @@ class Pack:
         end = self._read(max(0, self.size - FOOTER_BYTES), FOOTER_BYTES)
         footer = read_footer(end, self.size)
         index = self._read(footer.offset, footer.size)
-        frames, names, self._places = read_index(index, footer)
+        frames, self._places = read_index(index, footer)
         self.frames: Sequence[Frame] = frames
-        self.names: Sequence[bytes] = names
-        self._numbers = dict(zip(names, range(len(names)), strict=True))
+        self.names: Sequence[bytes] = list(self._places)
 
     def __del__(self) -> None:
         """Close the file."""
         self.close()
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._places)
 
     def close(self) -> None:
         """Close the file; nothing can be read any more."""
@@ -254,20 +254,17 @@ class Pack:
     @cached_property
     def _by_frame(self) -> dict[int, list[bytes]]:
         found: dict[int, list[bytes]] = {}
-        for packed, number in self._numbers.items():
-            found.setdefault(self._place(number).frame, []).append(packed)
+        for packed, place in self._places.items():
+            found.setdefault(place.frame, []).append(packed)
         return found
 
     def has(self, packed: bytes) -> bool:
         """Return True if the pack holds a file, by its packed name."""
-        return packed in self._numbers
+        return packed in self._places
 
     def place(self, packed: bytes) -> Place:
         """Return the place of a file that the pack holds, by its packed name."""
-        return self._place(self._numbers[packed])
-
-    def _place(self, number: int) -> Place:
-        return Place(*PLACE.unpack_from(self._places, number * PLACE.size))
+        return self._places[packed]
 
     def read(self, area: str, name: str) -> bytes | None:
         """Return a file, or None. Its frame is verified; whether it fits its name is not.
@@ -276,10 +273,9 @@ class Pack:
             CorruptError: its frame is damaged.
             OSError: the pack cannot be read.
         """
-        packed = packed_name(area, name)
-        if not self.has(packed):
+        place = self._places.get(packed_name(area, name))
+        if place is None:
             return None
-        place = self.place(packed)
         if place.frame >= len(self.frames):
             raise CorruptError(f"{area} {name} lies in frame {place.frame}, which does not exist")
         data = self.content(place.frame)[place.offset : place.offset + place.size]

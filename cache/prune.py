@@ -113,7 +113,6 @@ def prune(
     keep: frozenset[str] = frozenset(),
     dry_run: bool = False,
     now_ns: int | None = None,
-    clear: bool = False,
 ) -> Pruned:
     """Make a store fit its limits and clear what dead processes left in it.
 
@@ -123,7 +122,6 @@ def prune(
         keep: action keys of artifacts that stay.
         dry_run: only report what would go.
         now_ns: the time now.
-        clear: report "clear" as the reason of everything that goes.
 
     Raises:
         SpecError: a variable of the environment is not a size or age.
@@ -140,7 +138,7 @@ def prune(
     except OSError as error:
         message = f"{error.filename}: cannot be read: {error.strerror or error}"
         inventory.faults.append(message)
-    plan = decide(inventory, limits, held, now_ns=now_ns, keep=keep, clear=clear)
+    plan = decide(inventory, limits, held, now_ns=now_ns, keep=keep)
     pruned = Pruned(dry_run, limits, plan, _names(inventory, plan), inventory.faults)
     _carry_out(store, inventory, pruned)
     pruned.leftovers = _sweep(store, limits, now_ns, dry_run)
@@ -155,8 +153,8 @@ def clear(store: Store, *, dry_run: bool = False, now_ns: int | None = None) -> 
     """
     # One nanosecond later, so that files published this very moment count as old.
     now_ns = (time.time_ns() if now_ns is None else now_ns) + 1
-    nothing = Limits(max_bytes=0, max_age_s=0.0, grace_s=0.0, quarantine_s=0.0)
-    pruned = prune(store, limits=nothing, dry_run=dry_run, now_ns=now_ns, clear=True)
+    nothing = Limits(max_bytes=0, max_age_s=0.0, grace_s=0.0, quarantine_s=0.0, clear=True)
+    pruned = prune(store, limits=nothing, dry_run=dry_run, now_ns=now_ns)
     if not dry_run:
         for place in (INDEX, uses.USES):
             with contextlib.suppress(OSError):

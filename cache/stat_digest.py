@@ -17,6 +17,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,7 +75,6 @@ class FileDigests:
         self._trust = trust
         self._hashed: dict[str, Hashed] = {}
         self._lasting: set[str] = set()
-        self._remembered: dict[str, Hashed] | None = None
         self._changed = False
         self._lock = threading.Lock()
         self.hashed = 0
@@ -90,7 +90,9 @@ class FileDigests:
         place = str(path) if is_absolute else os.path.abspath(path)  # thousands in every build
         try:
             signature = _signature(_stat(place))
-            held = self._hashed.get(place) or self._recall(place)
+            held = self._hashed.get(place)
+            if held is None and (held := self._remembered.get(place)) is not None:
+                self._lasting.add(place)
             if held is not None and held[:4] == signature:
                 self._hashed[place] = held
                 return held[4]
@@ -101,7 +103,8 @@ class FileDigests:
 
     def remembers(self, path: Path | str) -> bool:
         """Return True if a file was hashed before; it may have changed since."""
-        return os.path.abspath(path) in self._known()
+        path = os.path.abspath(path)
+        return path in self._hashed or path in self._remembered
 
     def hash_ahead(self, paths: Iterable[Path | str], threads: int | None = None) -> None:
         """Hash the files that are not remembered, in threads; `digest` then returns the results.
@@ -112,7 +115,8 @@ class FileDigests:
             paths: files, with absolute paths.
             threads: number of threads; by default one for each core that this process may use.
         """
-        waiting = sorted({str(path) for path in paths} - self._known(), key=_size)  # last first
+        known = self._hashed.keys() | self._remembered.keys()
+        waiting = sorted({str(path) for path in paths} - known, key=_size)  # last first
         cores = len(os.sched_getaffinity(0))
         number = min(threads or cores, _MOST_THREADS, len(waiting))
         workers = [
@@ -126,10 +130,6 @@ class FileDigests:
                 worker.join()
         finally:
             waiting.clear()  # an interrupt ends the threads after their current file
-
-    def _known(self) -> set[str]:
-        self._recall("")
-        return {*self._hashed, *(self._remembered or ())}
 
     def _hash_all(self, waiting: list[str]) -> None:
         while waiting:
@@ -156,13 +156,9 @@ class FileDigests:
         self._changed = False
         return True
 
-    def _recall(self, place: str) -> Hashed | None:
-        if self._remembered is None:
-            self._remembered = {} if self._folders is None else _load(self._folders, self._trust)
-        held = self._remembered.get(place)
-        if held is not None:
-            self._lasting.add(place)
-        return held
+    @cached_property
+    def _remembered(self) -> dict[str, Hashed]:
+        return {} if self._folders is None else _load(self._folders, self._trust)
 
     def _hash(self, place: str) -> str:
         """Hash a file that does not change meanwhile, and remember it if it is old enough."""

@@ -217,7 +217,7 @@ def import_file(store: Store, file: Path) -> Imported:
     try:
         check_regular(str(file))
         pack = open_pack(file)
-        contents = _Contents(pack)
+        artifacts, manifests = _verified(pack)
     except FileNotFoundError:
         raise SpecError(f"{file}: there is no such file.") from None
     except OSError as error:
@@ -229,7 +229,7 @@ def import_file(store: Store, file: Path) -> Imported:
         ) from None
     imported = Imported(str(file))
     try:
-        _publish(store, pack, contents, imported)
+        _publish(store, pack, artifacts, manifests, imported)
     except OSError as error:
         raise ToolError(
             f"the store {store.root} cannot be written: {store.not_written(error)}.",
@@ -245,65 +245,65 @@ class _Artifact(NamedTuple):
     names: tuple[bytes, ...]
 
 
-class _Contents:
-    """The records and manifests of a pack, of which every file was verified.
+def _verified(pack: Pack) -> tuple[dict[str, _Artifact], list[str]]:
+    """Verify every file of a pack; return its artifacts by key, and the names of its manifests.
 
     Raises:
         CorruptError: something in it is damaged or missing.
     """
-
-    def __init__(self, pack: Pack) -> None:
-        self.artifacts: dict[str, _Artifact] = {}
-        self.manifests: list[str] = []
-        raw_bytes = sum(frame.raw_size for frame in pack.frames)
-        if len(pack) > MAX_NAMES or raw_bytes > MOST_DENSE * pack.size + SLACK_BYTES:
-            raise CorruptError(
-                f"it holds {len(pack):,} files and unpacks to {raw_bytes:,} bytes, over the limits "
-                f"of {MAX_NAMES:,} and {MOST_DENSE} times its size"
-            )
-        for part in pack.check():
-            if isinstance(part, PackFault):
-                raise CorruptError(part.reason)
-            self._add(part)
-        for key, artifact in self.artifacts.items():
-            if lost := next((name for name in artifact.names if not pack.has(name)), None):
-                raise CorruptError(f"artifact {key} lacks its blob {lost[1:].hex()}")
-
-    def _add(self, entry: Entry) -> None:
-        area, name, data = entry
+    raw_bytes = sum(frame.raw_size for frame in pack.frames)
+    if len(pack) > MAX_NAMES or raw_bytes > MOST_DENSE * pack.size + SLACK_BYTES:
+        raise CorruptError(
+            f"it holds {len(pack):,} files and unpacks to {raw_bytes:,} bytes, over the limits "
+            f"of {MAX_NAMES:,} and {MOST_DENSE} times its size"
+        )
+    artifacts: dict[str, _Artifact] = {}
+    manifests: list[str] = []
+    for part in pack.check():
+        if isinstance(part, PackFault):
+            raise CorruptError(part.reason)
+        area, name, data = part
         if area == BLOBS:
             if (actual := format.sha256(data)) != name:
                 raise CorruptError(f"the SHA-256 of blob {name} is {actual}")
-            return
-        if len(data) > MAX_RECORD_BYTES:
+        elif len(data) > MAX_RECORD_BYTES:
             raise CorruptError(f"{area} {name} has {len(data):,} bytes")
-        if area == ARTIFACTS:
+        elif area == ARTIFACTS:
             record, digest = format.decode_artifact(name, data)
             blobs = {packed_name(BLOBS, blob["digest"]) for blob in record["blobs"].values()}
-            names = (packed_name(area, name), *sorted(blobs))
-            self.artifacts[name] = _Artifact(digest, names)
+            artifacts[name] = _Artifact(digest, (packed_name(area, name), *sorted(blobs)))
         else:
             format.decode_manifest(name, data)
-            self.manifests.append(name)
+            manifests.append(name)
+    for key, artifact in artifacts.items():
+        if lost := next((name for name in artifact.names if not pack.has(name)), None):
+            raise CorruptError(f"artifact {key} lacks its blob {lost[1:].hex()}")
+    return artifacts, manifests
 
 
-def _publish(store: Store, pack: Pack, contents: _Contents, imported: Imported) -> None:
+def _publish(
+    store: Store,
+    pack: Pack,
+    artifacts: Mapping[str, _Artifact],
+    names: Iterable[str],
+    imported: Imported,
+) -> None:
     """Copy what the store lacks into one pack of the store, and count it.
 
     Raises:
         OSError: the store cannot be written.
     """
     required = store.trust.required
-    wanted = {} if required else dict(contents.artifacts)
+    wanted = {} if required else dict(artifacts)
     manifests: list[tuple[Entry, str]] = []
-    for name in contents.manifests:
+    for name in names:
         entry = Entry(MANIFESTS, name, pack.read(MANIFESTS, name) or b"")
         manifest, _ = format.decode_manifest(name, entry.data)
         if required and not store.trust.vouches(KINDS[MANIFESTS], name, manifest.to_json()):
             imported.unsigned += 1
             continue
         action = manifest.action
-        artifact = contents.artifacts.get(action)
+        artifact = artifacts.get(action)
         if artifact is None and action:
             continue
         if artifact is not None:

@@ -50,6 +50,7 @@ REQUEST_S = 10.0
 TOKEN = "PALLASC_REMOTE_TOKEN"
 _WATCH_S = 0.004
 _CHUNK_BYTES = 256 * 2**10
+_VERSION = ("e_tag", "version")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 _AWS_VARIABLES = (
     "AWS_ACCESS_KEY_ID",
@@ -62,6 +63,9 @@ _AWS_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _DYNAMIC = ("sso_session", "sso_start_url", "source_profile", "credential_process", "role_arn")
 _EXPORT_HINT = "Set the variables that `aws configure export-credentials --format env` prints."
 T = TypeVar("T")
+
+Version = Mapping[str, str]
+"""The version of an object, as obstore has it; {} where there is none."""
 
 
 class Failure(Enum):
@@ -110,15 +114,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self.stats = RemoteStats(url=settings.address.text)
         self.is_build = is_build
         self.failed: RemoteError | None = None
-        timeout = timedelta(seconds=REQUEST_S if is_build else settings.timeout_s)
-        options = {
-            "client_options": {"timeout": timeout, "allow_http": True, "user_agent": "pallasc"},
-            "retry_config": {
-                "max_retries": 1 if is_build else 2,
-                "retry_timeout": timedelta(seconds=3),
-            },
-        }
-        self.objects = Objects(settings.address, self.stats, environ, options)
+        timeout_s, retries = (REQUEST_S, 1) if is_build else (settings.timeout_s, 2)
+        self.objects = Objects(settings.address, self.stats, environ, timeout_s, retries)
         self._failures = 0
         self._loop = asyncio.new_event_loop()
         # A daemon: a file system that hangs must not keep the process from ending.
@@ -238,23 +235,30 @@ class Objects:
         address: Address,
         stats: RemoteStats,
         environ: Mapping[str, str],
-        options: dict[str, Any],
+        timeout_s: float,
+        retries: int,
     ) -> None:
         self.address, self._stats, self._environ = address, stats, environ
-        self._options = options
+        timeout = timedelta(seconds=timeout_s)
+        self._client: dict[str, Any] = {
+            "timeout": timeout,
+            "allow_http": True,
+            "user_agent": "pallasc",
+        }
+        self._retry = {"max_retries": retries, "retry_timeout": timedelta(seconds=3)}
         self._made: Any = None
         self._grown_from: dict[asyncio.Future[Any], int] = {}
         is_below = address.scheme in CLOUDS and address.path
         self._prefix = f"{address.path}/" if is_below else ""
 
-    async def get(self, name: str, *, limit: int) -> tuple[bytes, str]:
-        """Return an object of at most `limit` bytes, and its version, "" where there is none.
+    async def get(self, name: str, *, limit: int) -> tuple[bytes, Version]:
+        """Return an object of at most `limit` bytes, and its version.
 
         The stream is dropped at the first byte too many, which ends the download.
         """
         what = f"GET {self.address}/{name}"
 
-        async def read() -> tuple[bytes, str]:
+        async def read() -> tuple[bytes, Version]:
             result = await self._store(name).get_async(self._prefix + name)
             meta, data = result.meta, bytearray()
             if meta["size"] <= limit:
@@ -265,13 +269,24 @@ class Objects:
                         break
             if max(len(data), meta["size"]) > limit:
                 raise RemoteError(f"{what}: over the limit of {limit:,} bytes", Failure.TORN)
-            tag, version = meta.get("e_tag") or "", meta.get("version") or ""
-            return bytes(data), f"{tag}\n{version}" if tag or version else ""
+            return bytes(data), {part: meta[part] for part in _VERSION if meta.get(part)}
 
         return await self._call(what, read())
 
-    async def put(self, name: str, data: bytes, *, mode: Any = "overwrite") -> bool:
-        """Write an object; return False where `mode` does not allow to replace the present one."""
+    async def put(self, name: str, data: bytes, *, over: Version | None = None) -> bool:
+        """Write an object.
+
+        Args:
+            name: its name.
+            data: its bytes.
+            over: the version that it must still have, {} if there must be none; None for any. Plain
+                web servers and folders have no such condition.
+
+        Returns:
+            False if it has another version.
+        """
+        is_free = over is None or self.address.scheme not in CLOUDS
+        mode = "overwrite" if is_free else over or "create"
 
         async def write() -> bool:
             from obstore.exceptions import AlreadyExistsError, PreconditionError
@@ -280,24 +295,13 @@ class Objects:
             try:
                 await store.put_async(self._prefix + name, data, mode=mode, use_multipart=False)
             except (AlreadyExistsError, PreconditionError):
-                if mode == "overwrite":
+                if is_free:
                     raise
                 return False
             self._stats.bytes_written += len(data)
             return True
 
         return await self._call(f"PUT {self.address}/{name}", write())
-
-    async def put_if(self, name: str, data: bytes, version: str | None) -> bool:
-        """Write an object if it still has this version, None for "does not exist".
-
-        Plain web servers and folders have no such condition; there the object is written.
-        """
-        if self.address.scheme not in CLOUDS:
-            return await self.put(name, data)
-        tag, _, number = (version or "").partition("\n")
-        known = {label: text for label, text in (("e_tag", tag), ("version", number)) if text}
-        return await self.put(name, data, mode=known or "create")
 
     async def listed(self, prefix: str) -> list[tuple[str, int, float]]:
         """Return the objects below a folder: name, size, time of change in seconds since 1970."""
@@ -391,7 +395,8 @@ class Objects:
                 Failure.SETTINGS,
                 hint="Install the extra: pip install 'pallasc[remote]'.",
             ) from None
-        scheme, place, options = self.address.scheme, self.address.place, self._options
+        scheme, place = self.address.scheme, self.address.place
+        options: dict[str, Any] = {"client_options": self._client, "retry_config": self._retry}
         try:
             if scheme == "file":
                 return stores.LocalStore(self.address.path)
@@ -403,7 +408,7 @@ class Objects:
                 return stores.AzureStore(place, **options)
             header = authorization(self.address, self._environ)
             if header is not None:
-                options["client_options"]["default_headers"] = {"Authorization": header}
+                self._client["default_headers"] = {"Authorization": header}
             return stores.HTTPStore(self.address.text, **options)
         except RemoteError:
             raise

@@ -48,7 +48,7 @@ from pallasc.cache.folders import Folders
 from pallasc.cache.manifests import MAX_SETS, Manifest, set_prefix
 from pallasc.cache.pack_writer import PackWriter
 from pallasc.cache.packs import Entry, Pack, open_pack, packed_name, unpacked_name
-from pallasc.cache.remote.session import Failure, RemoteError, Session
+from pallasc.cache.remote.session import Failure, RemoteError, Session, Version
 from pallasc.cache.signing import Trust
 from pallasc.cache.store import Store
 from pallasc.cache.transfer import entries_of_manifest, has_another, publish_pack
@@ -206,8 +206,8 @@ def pack_name(namespace: str, digest: str) -> str:
     return f"{ROOT}/{namespace}/packs/{digest}"
 
 
-def read_catalog(session: Session, namespace: str) -> tuple[Catalog, str | None]:
-    """Return a catalog and its version; an empty one and None where there is none.
+def read_catalog(session: Session, namespace: str) -> tuple[Catalog, Version]:
+    """Return a catalog and its version; an empty one without version where there is none.
 
     Raises:
         CorruptError: it is damaged.
@@ -218,7 +218,7 @@ def read_catalog(session: Session, namespace: str) -> tuple[Catalog, str | None]
         data, version = session.result(get)
     except RemoteError as error:
         if error.failure is Failure.MISSING:
-            return Catalog(), None
+            return Catalog(), {}
         raise
     with session.waiting():
         return decode_catalog(data), version
@@ -259,7 +259,7 @@ def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
             new = catalog.changed(change)
             if new == catalog:
                 return catalog
-            if session.result(session.objects.put_if(name, new.encode(), version)):
+            if session.result(session.objects.put(name, new.encode(), over=version)):
                 # Some servers ignore the condition, and some have none: see if the change stayed.
                 with contextlib.suppress(CorruptError):
                     written, _ = read_catalog(session, namespace)

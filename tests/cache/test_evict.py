@@ -48,9 +48,10 @@ def plan(
     size: int | None = None,
     age_s: float | None = None,
     grace_s: float = 100,
+    clear: bool = False,
     **options: Any,
 ) -> Plan:
-    limits = Limits(max_bytes=size, max_age_s=age_s, grace_s=grace_s)
+    limits = Limits(max_bytes=size, max_age_s=age_s, grace_s=grace_s, clear=clear)
     return decide(inventory, limits, held or Held(), now_ns=NOW * S, **options)
 
 
