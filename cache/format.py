@@ -35,9 +35,9 @@
                  leads to, "record" the digest of the body of the record there, and
                  "about" = { "name": text, "target": text, "params": object, "seconds": number }
                  names the variant and the time it took to compile; "signed" see
-                 `cache/signing.py`; "check" has check results (`checks/stored_results.py`), "lines"
-                 the source lines of an artifact (`analysis/lines/stored.py`), each under a key of
-                 their own
+                 `cache/manifests.py`; "check" has check results (`checks/stored_results.py`),
+                 "lines" the source lines of an artifact (`analysis/lines/stored.py`), each under a
+                 key of their own
     stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] }, ["signed"] }
     index      = { "facts": object }              see `cache/inventory.py`
 

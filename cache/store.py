@@ -30,8 +30,8 @@ from pallasc.cache.manifests import (
 from pallasc.errors import CorruptError, ToolError
 
 if TYPE_CHECKING:
+    from pallasc.cache.manifests import Trust
     from pallasc.cache.packs import Pack, StorePacks
-    from pallasc.cache.signing import Trust
 
 _ATTEMPTS = 4
 _NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
@@ -152,7 +152,7 @@ class Store:
         require_signed: believe only entries that a trusted key signed, even if the environment
             does not say so.
         trust: keys that sign and are trusted; by default from the environment, see
-            `cache/signing.py`.
+            `cache/manifests.py`.
         read_only: change nothing in the folder: damaged files are reported, and stay in place.
     """
 
@@ -195,7 +195,7 @@ class Store:
             ToolError: there is a key, and the cryptography package is missing.
         """
         if self._trust is None:
-            from pallasc.cache.signing import read_trust
+            from pallasc.cache.manifests import read_trust
 
             self._trust = read_trust(os.environ, required=self._require_signed)
             for note in self._trust.notes:

@@ -88,9 +88,6 @@ def publish_pack(
             out.write(data)
 
     try:
-        for area in (MANIFESTS, ARTIFACTS, BLOBS):  # a look-up is faster with a folder there
-            with store.folders.opened(area, make=True):
-                pass
         with files.temporary(store.folders, write) as place:
             to = f"{format.PACKS}/{digest}"
             # One of this name that is there already has lost files, or this would not be needed.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from pallasc.cache import files, format, stat_digest
+from pallasc.cache import files, format
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, PACKS
 from pallasc.cache.inventory import INDEX, Scan
 from pallasc.cache.packs import (
@@ -112,7 +112,7 @@ class _Verification:
     def run(self) -> Verified:
         result, scan = self._result, Scan(self._folders)
         refused = self._check_folders()
-        for area in (BLOBS, ARTIFACTS, MANIFESTS):
+        for area in (MANIFESTS, ARTIFACTS, BLOBS):  # a build writes blobs before their record
             for name, _ in scan.area(area):
                 self._check_file(area, name)
         packs = {digest for digest, _ in scan.packs() if self._is_pack(digest)}
@@ -123,7 +123,6 @@ class _Verification:
                 self._move_foreign(place, "a store has no file of this name or type")
         for place, reason in scan.faults:
             self._find(UNREADABLE, place, reason)
-        self._check_digests()
         result.records, result.manifests = len(self._sound), len(self._manifests)
         result.blobs, result.packs = len(self._sizes), len(packs - self._damaged_packs)
         if self._repair:
@@ -228,14 +227,22 @@ class _Verification:
         """Return why a record lacks a blob, "" if it has all."""
         for name, blob in sorted(body["blobs"].items()):
             digest = blob["digest"]
-            if digest in self._unreadable:
-                continue
-            if digest not in self._sizes and not self._is_new(digest):
+            if digest not in self._sizes and not self._is_unreadable(digest):
                 return f"its blob {digest} is missing or corrupt"
             size = self._sizes.get(digest, blob["size"])
             if size != blob["size"]:
                 return f"its blob {name!r} has {size} bytes, not {blob['size']}"
         return ""
+
+    def _is_unreadable(self, digest: str) -> bool:
+        """Return True if a blob may be here, and cannot be read, which was reported."""
+        try:
+            self._folders.status(format.relative_path(BLOBS, digest))
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return digest in self._unreadable
 
     def _other_maker(self, body: Mapping[str, Any]) -> str:
         """Return which cubin another assembler made than the record names, "" if there is none."""
@@ -246,19 +253,6 @@ class _Verification:
                 if tools is not None and (maker := other_maker(tools, ptxas)):
                     return f"it names ptxas {ptxas}, but {maker} assembled {kernel['name']}"
         return ""
-
-    def _is_new(self, digest: str) -> bool:
-        """Look again: a build may have published the blob since the blobs were listed."""
-        try:
-            seen = files.read(self._folders, format.relative_path(BLOBS, digest))
-            if seen is not None and not seen.fault:
-                self._check(BLOBS, digest, seen.data, seen.identity)
-                return True
-        except CorruptError:
-            pass
-        except OSError:  # which the walk has reported
-            return True
-        return False
 
     def _lose(self, opened: StoredPack, lost: Sequence[bytes], kind: str, reason: str) -> None:
         """Report files in a pack that are damaged; with `repair`, they count as missing."""
@@ -278,22 +272,6 @@ class _Verification:
             self._store.relist_packs()
             done = not os.path.lexists(self._folders.path(place))
         self._find(CORRUPT, place, reason, repaired=done)
-
-    def _check_digests(self) -> None:
-        """Check the remembered digests of source files."""
-        place = stat_digest.PLACE
-        file = self._read(place, limit_bytes=format.MAX_RECORD_BYTES)
-        if file is None:
-            return
-        try:
-            if file.fault:
-                raise CorruptError(file.fault)
-            stat_digest.decode(file.data)
-        except CorruptError as error:
-            if self._repair:
-                label = place.replace("/", "-")
-                files.put_away(self._folders, place, label, error.message, file.identity)
-            self._find(CORRUPT, place, error.message, repaired=self._repair)
 
     def _read(self, place: str, *, limit_bytes: int | None = None) -> files.Content | None:
         try:

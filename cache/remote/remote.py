@@ -18,7 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from pallasc.cache import format
-from pallasc.cache.manifests import Manifest, set_prefix
+from pallasc.cache.manifests import Manifest, Trust, read_trust, set_prefix
 from pallasc.cache.packs import PackFault
 from pallasc.cache.remote.session import OF_ONE_OBJECT, RemoteError, Session
 from pallasc.cache.remote.settings import RemoteSettings, RemoteStats
@@ -38,7 +38,6 @@ from pallasc.cache.remote.transfer import (
     read_catalog,
     read_pack,
 )
-from pallasc.cache.signing import Trust, read_trust
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
 

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pallasc.cache.format import size
-from pallasc.cache.signing import read_switch
+from pallasc.cache.manifests import read_switch
 from pallasc.errors import SpecError
 
 URL, WRITE, SIGNED = "PALLASC_REMOTE", "PALLASC_REMOTE_WRITE", "PALLASC_REQUIRE_SIGNED_REMOTE"

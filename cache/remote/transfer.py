@@ -45,11 +45,10 @@ from typing import NamedTuple
 
 from pallasc.cache import files, format, packs
 from pallasc.cache.folders import Folders
-from pallasc.cache.manifests import MAX_SETS, Manifest, set_prefix
+from pallasc.cache.manifests import MAX_SETS, Manifest, Trust, set_prefix
 from pallasc.cache.pack_writer import PackWriter
 from pallasc.cache.packs import Entry, Pack, open_pack, packed_name, unpacked_name
 from pallasc.cache.remote.session import Failure, RemoteError, Session, Version
-from pallasc.cache.signing import Trust
 from pallasc.cache.store import Store
 from pallasc.cache.transfer import entries_of_manifest, has_another, publish_pack
 from pallasc.errors import CorruptError

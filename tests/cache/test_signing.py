@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache import format
-from pallasc.cache.manifests import Manifest
-from pallasc.cache.signing import Trust, read_trust, secret_file
+from pallasc.cache.manifests import Manifest, Trust, read_trust, secret_file
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.errors import SpecError

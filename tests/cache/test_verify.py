@@ -129,9 +129,6 @@ def test_damaged_digests_of_files_are_learned_again(filled: Store, tmp_path: Pat
     place = filled.folder / "stat" / "digests"
     data = place.read_bytes()
     place.write_bytes(data.replace(b"source.py", b"sourse.py"))
-    assert kinds(verify(filled)) == [("corrupt", "stat")]
-    assert verify(filled, repair=True).ok
-    assert not place.exists()
     assert [remember().hashed, remember().hashed] == [1, 0]
 
 
