@@ -124,13 +124,11 @@ def parse_age(text: str, *, what: str = "age") -> float | None:
 
 
 class Eviction(NamedTuple):
-    """A record or pack that goes, the blobs and manifests that go with it, and why."""
+    """A record or pack that goes, why, and the bytes that go with it: its blobs and manifests."""
 
     unit: Unit
     reason: str
     bytes: int
-    blobs: tuple[str, ...] = ()
-    manifests: tuple[str, ...] = ()
 
 
 class Retained(NamedTuple):
@@ -155,8 +153,8 @@ class Plan(NamedTuple):
 
     Attributes:
         evictions: records and packs, in the order in which they go.
-        orphans: blobs that no record names.
-        dangling: manifests that lead to no record, or are too old.
+        orphans: blobs that no record names, or none that stays.
+        dangling: manifests that lead to no record, or to none that stays, or are too old.
         bytes_before, bytes_after: size of the store.
         retained: what stays although a limit asks for it, by reason.
         complete: nothing was overlooked; otherwise nothing goes.
@@ -230,22 +228,20 @@ class _Decision:
         self.counted: set[str] = set()
 
     def plan(self) -> Plan:
-        unnamed = [name for name in self.blobs if not self.references[name]]
-        orphans = [name for name in unnamed if self._is_old(name)]
-        dangling = [found.name for found in self.manifests if self._is_useless(found)]
-        self.total -= self._bytes([*orphans, *dangling])
-        evictions = list(self._decide_units())
-        dangling += self._last_manifests(set(dangling))
+        self.total -= self._bytes([*self._orphans(), *self._dangling()])
+        evictions = tuple(self._decide_units())
+        orphans, dangling = self._orphans(), self._dangling()
+        dangling += self._last_manifests({*dangling})
         if self._is_too_large():
-            self._retain_young({*orphans, *dangling}.union(*(e[3] + e[4] for e in evictions)))
-        return Plan(
-            tuple(evictions),
-            tuple(orphans),
-            tuple(dangling),
-            self.before,
-            self.total,
-            tuple(self.retained.values()),
-        )
+            self._retain_young({*orphans, *dangling})
+        retained = tuple(self.retained.values())
+        return Plan(evictions, tuple(orphans), tuple(dangling), self.before, self.total, retained)
+
+    def _orphans(self) -> list[str]:
+        return [name for name in self.blobs if not self.references[name] and self._is_old(name)]
+
+    def _dangling(self) -> list[str]:
+        return [found.name for found in self.manifests if self._is_useless(found)]
 
     def _decide_units(self) -> Iterator[Eviction]:
         """Decide about each record and pack."""
@@ -274,13 +270,13 @@ class _Decision:
     def _evict(self, unit: Unit, reason: str) -> Eviction:
         self.references.subtract(unit.blobs)
         self.keys.subtract(unit.keys)
-        last = [name for name in unit.blobs if not self.references[name] and name in self.blobs]
+        last = [name for name in unit.blobs if name in self.blobs and not self.references[name]]
         gone = [name for name in last if self._is_old(name)]
-        orphaned = [key for key in sorted(unit.keys) if not self.keys[key]]
-        manifests = [name for key in orphaned for name in self.leading.get(key, ())]
-        freed = unit.identity[2] + self._bytes([*gone, *manifests])
+        orphaned = (key for key in unit.keys if not self.keys[key])
+        gone += [name for key in orphaned for name in self.leading.get(key, ())]
+        freed = unit.identity[2] + self._bytes(gone)
         self.total -= freed
-        return Eviction(unit, reason, freed, tuple(gone), tuple(manifests))
+        return Eviction(unit, reason, freed)
 
     def _bytes(self, names: Iterable[str]) -> int:
         return sum(self.identities[name][2] for name in names)
@@ -290,7 +286,9 @@ class _Decision:
         return time_ns <= self.grace_ns and not self.held.is_recent(time_ns)
 
     def _is_useless(self, manifest: StoredFile) -> bool:
-        if manifest.facts.action in self.keys or not self._is_old(manifest.name):
+        if manifest.facts.action in self.keys:
+            return not self.keys[manifest.facts.action]
+        if not self._is_old(manifest.name):
             return False
         aged = self.oldest_ns is not None and manifest.identity[1] < self.oldest_ns
         return bool(manifest.facts.action) or aged

@@ -44,7 +44,7 @@ class Facts(Struct, omit_defaults=True, forbid_unknown_fields=True):
 
     blobs: tuple[Digest, ...] = ()
     action: DigestOrNone = ""
-    about: AboutJson | None = None
+    about: AboutJson = {}
     lines: bool = False
 
 
@@ -107,8 +107,8 @@ class Inventory:
         found: dict[str, dict[str, About]] = {}
         for manifest in self.manifests.values():
             key = manifest.facts.action
-            about = About.from_json(manifest.facts.about) if keys is None or key in keys else None
-            if about is not None:
+            about = About.from_json(manifest.facts.about)
+            if about is not None and (keys is None or key in keys):
                 found.setdefault(key, {})[json.dumps(about, sort_keys=True)] = about
         return {key: [about for _, about in sorted(of.items())] for key, of in found.items()}
 
@@ -187,8 +187,10 @@ def facts_of(area: str, body: Any) -> Facts:
     """Return the facts about a record or a manifest."""
     if area == ARTIFACTS:
         return Facts(blobs=tuple(sorted({blob["digest"] for blob in body["blobs"].values()})))
-    about = body.about if len(json.dumps(body.about)) <= _LONGEST_ABOUT else None
-    return Facts(action=body.action, about=about, lines=bool(body.lines))
+    facts = Facts(action=body.action, lines=bool(body.lines))
+    if len(json.dumps(body.about)) <= _LONGEST_ABOUT:
+        facts.about = body.about
+    return facts
 
 
 def take_inventory(store: Store, *, repair: bool = False) -> Inventory:

@@ -110,15 +110,12 @@ class About(NamedTuple):
         return cls(variant.name, variant.target.name, dict(variant.params))
 
     @classmethod
-    def from_json(cls, value: object) -> About | None:
-        """Return the variant in a manifest's `about`; None without one. Never raises."""
-        if not isinstance(value, Mapping) or not isinstance(value.get("params", {}), Mapping):
+    def from_json(cls, about: AboutJson) -> About | None:
+        """Return the variant in a manifest's `about`; None without one."""
+        name, target = about.get("name", ""), about.get("target", "")
+        if not (name or target) or not f"{name}{target}".isprintable():
             return None
-        name, target = value.get("name", ""), value.get("target", "")
-        texts = isinstance(name, str) and isinstance(target, str)
-        if not texts or not (name or target) or not f"{name}{target}".isprintable():
-            return None
-        return cls(name, target, value.get("params", {}))
+        return cls(name, target, about.get("params", {}))
 
     def to_json(self) -> AboutJson:
         """Return it as JSON, as manifests hold it."""

@@ -227,27 +227,24 @@ def _carry_out(store: Store, inventory: Inventory, pruned: Pruned) -> None:
         return gone
 
     spared: set[str] = set()
-    loose = [(BLOBS, name) for name in plan.orphans]
-    loose += [(MANIFESTS, name) for name in plan.dangling]
     for eviction in plan.evictions:
         unit = eviction.unit
-        is_pack = unit.is_pack
-        place = f"{PACKS}/{unit.name}" if is_pack else format.relative_path(ARTIFACTS, unit.name)
-        loose += [(BLOBS, name) for name in eviction.blobs]
+        place = format.relative_path(ARTIFACTS, unit.name)
+        if unit.is_pack:
+            place = f"{PACKS}/{unit.name}"
         if not remove(place, unit.identity):
-            spared.update(unit.blobs)
+            spared.update(unit.keys, unit.blobs)
             continue
         pruned.evictions.append(eviction)
-        loose += [(MANIFESTS, name) for name in eviction.manifests]
-        if is_pack and not pruned.dry_run:
+        if unit.is_pack and not pruned.dry_run:
             with contextlib.suppress(OSError):
                 store.folders.unlink(place + GONE)
-    for area, name in loose:
-        if area == MANIFESTS:
-            found = inventory.manifests[name]
-            pruned.manifests += remove(format.relative_path(area, name), found.identity)
-        elif name not in spared:
-            pruned.blobs += remove(format.relative_path(area, name), inventory.blobs[name])
+    for name in plan.orphans:
+        if name not in spared:
+            pruned.blobs += remove(format.relative_path(BLOBS, name), inventory.blobs[name])
+    for found in map(inventory.manifests.__getitem__, plan.dangling):
+        if found.facts.action not in spared:
+            pruned.manifests += remove(format.relative_path(MANIFESTS, found.name), found.identity)
     store.relist_packs()
 
 

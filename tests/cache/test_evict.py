@@ -131,8 +131,8 @@ def test_a_shared_blob_goes_with_the_last_record_that_names_it() -> None:
         record("c", 3, "s"),
         blobs={"x": blob(10), "s": blob(100)},
     )
-    assert [eviction.blobs for eviction in plan(shared, size=102).evictions] == [("x",)]
-    assert [eviction.blobs for eviction in plan(shared, size=0).evictions] == [("x",), (), ("s",)]
+    assert plan(shared, size=102).orphans == ("x",)
+    assert [eviction.bytes for eviction in plan(shared, size=0).evictions] == [11, 1, 101]
 
 
 def test_manifests_go_with_the_record_that_they_lead_to() -> None:
@@ -141,14 +141,15 @@ def test_manifests_go_with_the_record_that_they_lead_to() -> None:
         record("b", 2),
         manifests={"ra": manifest("a"), "rb": manifest("b"), "ra2": manifest("a")},
     )
-    (eviction,) = plan(led, size=2).evictions
-    assert (eviction.unit[0], eviction.manifests, eviction.bytes) == ("a", ("ra", "ra2"), 3)
+    found = plan(led, size=2)
+    assert (keys(found), found.dangling) == (["a"], ("ra", "ra2"))
+    assert found.evictions[0].bytes == 3
 
 
 def test_a_young_blob_is_not_taken_though_its_record_is() -> None:
     young = store(record("a", 1, "y"), blobs={"y": blob(50, made_s=NOW - 10)})
     found = plan(young, size=0)
-    assert (keys(found), found.evictions[0].blobs) == (["a"], ())
+    assert (keys(found), found.orphans) == (["a"], ())
     assert found.bytes_after == 50
 
 
@@ -193,7 +194,7 @@ def test_orphans_go_before_any_record() -> None:
 
 
 def test_a_blob_that_is_not_there_is_passed_over() -> None:
-    assert plan(store(record("a", 1, "lost")), size=0).evictions[0].blobs == ()
+    assert plan(store(record("a", 1, "lost")), size=0).orphans == ()
 
 
 def test_nothing_goes_where_something_could_not_be_seen() -> None:
