@@ -422,8 +422,9 @@ class Fetch:
                 return
             with self._session.waiting():
                 for area, name in map(unpacked_name, names_there):
-                    if area == format.BLOBS:
-                        check_blob(pack, name)
+                    data = pack.read(area, name) or b""
+                    if area == format.BLOBS and format.sha256(data) != name:
+                        raise CorruptError(f"blob {name} is damaged")
                 self._local.copy_frame(pack, number, names_there)
         self._local.add(found.entry for found in accepted.values())
         self._complete |= accepted
@@ -473,16 +474,6 @@ class Fetch:
             self.actions[found.entry.name] = found.manifest.action
             self._session.stats.hits += 1
             self._session.stats.saved_s += found.manifest.cost_s
-
-
-def check_blob(pack: Pack, name: str) -> None:
-    """Check the bytes of a blob in a pack.
-
-    Raises:
-        CorruptError: they are damaged.
-    """
-    if format.sha256(pack.read(format.BLOBS, name) or b"") != name:
-        raise CorruptError(f"blob {name} is damaged")
 
 
 def _may_start(under_way: Collection[PackRow], row: PackRow) -> bool:
