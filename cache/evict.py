@@ -11,16 +11,13 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
+from pallasc.cache.inventory import Inventory, StoredFile, Unit
+from pallasc.cache.uses import Held
 from pallasc.errors import SpecError
-
-if TYPE_CHECKING:
-    from pallasc.cache.files import Identity
-    from pallasc.cache.inventory import Inventory, ManifestFile, PackFile, RecordFile
-    from pallasc.cache.uses import Held
 
 DEFAULT_BYTES = 10 * 2**30
 SIZE_VARIABLE, AGE_VARIABLE = "PALLASC_CACHE_SIZE", "PALLASC_CACHE_AGE"
@@ -51,12 +48,14 @@ class Limits:
         max_age_s: how long something may be unused.
         grace_s: how long a blob that no record names may still be about to get one.
         quarantine_s: how long corrupt files are kept.
+        clear: everything goes.
     """
 
     max_bytes: int | None = DEFAULT_BYTES
     max_age_s: float | None = None
     grace_s: float = 300.0
     quarantine_s: float = 7 * 86_400.0
+    clear: bool = False
 
 
 def read_limits(
@@ -71,17 +70,17 @@ def read_limits(
         SpecError: a text is not a size or an age.
     """
     variables = os.environ if environment is None else environment
-    limits = Limits()
-    size_label, age_label = "--size", "--age"
-    if size is None:
-        size, size_label = variables.get(SIZE_VARIABLE, "").strip(), SIZE_VARIABLE
-    if age is None:
-        age, age_label = variables.get(AGE_VARIABLE, "").strip(), AGE_VARIABLE
-    if size or size_label == "--size":
-        limits = replace(limits, max_bytes=parse_size(size, what=size_label))
-    if age or age_label == "--age":
-        limits = replace(limits, max_age_s=parse_age(age, what=age_label))
-    return limits
+    max_bytes: int | None = DEFAULT_BYTES
+    max_age_s: float | None = None
+    if size is not None:
+        max_bytes = parse_size(size, what="--size")
+    elif text := variables.get(SIZE_VARIABLE, "").strip():
+        max_bytes = parse_size(text, what=SIZE_VARIABLE)
+    if age is not None:
+        max_age_s = parse_age(age, what="--age")
+    elif text := variables.get(AGE_VARIABLE, "").strip():
+        max_age_s = parse_age(text, what=AGE_VARIABLE)
+    return Limits(max_bytes, max_age_s)
 
 
 def parse_size(text: str, *, what: str = "size", least_bytes: int = 1) -> int | None:
@@ -125,13 +124,11 @@ def parse_age(text: str, *, what: str = "age") -> float | None:
 
 
 class Eviction(NamedTuple):
-    """A record or pack that goes, the blobs and manifests that go with it, and why."""
+    """A record or pack that goes, why, and the bytes that go with it: its blobs and manifests."""
 
-    unit: RecordFile | PackFile
+    unit: Unit
     reason: str
     bytes: int
-    blobs: tuple[str, ...] = ()
-    manifests: tuple[str, ...] = ()
 
 
 class Retained(NamedTuple):
@@ -156,8 +153,8 @@ class Plan(NamedTuple):
 
     Attributes:
         evictions: records and packs, in the order in which they go.
-        orphans: blobs that no record names.
-        dangling: manifests that lead to no record, or are too old.
+        orphans: blobs that no record names, or none that stays.
+        dangling: manifests that lead to no record, or to none that stays, or are too old.
         bytes_before, bytes_after: size of the store.
         retained: what stays although a limit asks for it, by reason.
         complete: nothing was overlooked; otherwise nothing goes.
@@ -179,7 +176,6 @@ def decide(
     *,
     now_ns: int,
     keep: frozenset[str] = frozenset(),
-    clear: bool = False,
 ) -> Plan:
     """Select what goes so that the rest fits the limits.
 
@@ -192,11 +188,10 @@ def decide(
         held: what running builds hold.
         now_ns: the time now.
         keep: keys of records that stay.
-        clear: the reason of every eviction is "clear" instead of the limit that asks for it.
     """
     if inventory.faults:
         return Plan(bytes_before=inventory.bytes, bytes_after=inventory.bytes, complete=False)
-    return _Decision(inventory, limits, held, now_ns, keep, clear).plan()
+    return _Decision(inventory, limits, held, now_ns, keep).plan()
 
 
 class _Decision:
@@ -209,13 +204,17 @@ class _Decision:
         held: Held,
         now_ns: int,
         keep: frozenset[str],
-        clear: bool,
     ) -> None:
-        self.limits, self.held, self.keep, self.clear = limits, held, keep, clear
+        self.limits, self.held, self.keep = limits, held, keep
+        self.units = [
+            Unit(record.name, record.identity, frozenset({record.name}), record.facts.blobs)
+            for record in inventory.records.values()
+            if not record.pack
+        ]
+        self.units += inventory.packs
+        self.manifests = [found for found in inventory.manifests.values() if not found.pack]
         self.blobs = inventory.blobs
-        records = [record for record in inventory.records.values() if not record.pack]
-        self.units: list[RecordFile | PackFile] = [*records, *inventory.packs]
-        self.manifests = {m.name: m for m in inventory.manifests.values() if not m.pack}
+        self.identities = {**self.blobs, **{found.name: found.identity for found in self.manifests}}
         self.total = self.before = inventory.bytes
         self.grace_ns = now_ns - round(limits.grace_s * 1e9)
         age_s = limits.max_age_s
@@ -223,29 +222,26 @@ class _Decision:
         self.references = Counter(name for unit in self.units for name in unit.blobs)
         self.keys = Counter(key for unit in self.units for key in unit.keys)
         self.leading: dict[str, list[str]] = {}
-        for name, manifest in self.manifests.items():
-            self.leading.setdefault(manifest.action, []).append(name)
+        for found in self.manifests:
+            self.leading.setdefault(found.facts.action, []).append(found.name)
         self.retained: dict[str, Retained] = {}
         self.counted: set[str] = set()
 
     def plan(self) -> Plan:
-        unnamed = [name for name in self.blobs if not self.references[name]]
-        orphans = [name for name in unnamed if self._is_old(self.blobs[name])]
-        dangling = [name for name, found in self.manifests.items() if self._is_useless(found)]
-        self.total -= sum(self.blobs[name][2] for name in orphans)
-        self.total -= sum(self.manifests[name].identity[2] for name in dangling)
-        evictions = list(self._decide_units())
-        dangling += self._last_manifests(set(dangling))
+        self.total -= self._bytes([*self._orphans(), *self._dangling()])
+        evictions = tuple(self._decide_units())
+        orphans, dangling = self._orphans(), self._dangling()
+        dangling += self._last_manifests({*dangling})
         if self._is_too_large():
-            self._retain_young({*orphans, *dangling}.union(*(e[3] + e[4] for e in evictions)))
-        return Plan(
-            tuple(evictions),
-            tuple(orphans),
-            tuple(dangling),
-            self.before,
-            self.total,
-            tuple(self.retained.values()),
-        )
+            self._retain_young({*orphans, *dangling})
+        retained = tuple(self.retained.values())
+        return Plan(evictions, tuple(orphans), tuple(dangling), self.before, self.total, retained)
+
+    def _orphans(self) -> list[str]:
+        return [name for name in self.blobs if not self.references[name] and self._is_old(name)]
+
+    def _dangling(self) -> list[str]:
+        return [found.name for found in self.manifests if self._is_useless(found)]
 
     def _decide_units(self) -> Iterator[Eviction]:
         """Decide about each record and pack."""
@@ -262,7 +258,7 @@ class _Decision:
 
     def _reason(self, last_use_ns: int) -> str:
         """Return why the next unit goes, "" where it and all after it may stay."""
-        if self.clear:
+        if self.limits.clear:
             return CLEAR
         if self.oldest_ns is not None and last_use_ns < self.oldest_ns:
             return AGE
@@ -271,55 +267,56 @@ class _Decision:
     def _is_too_large(self) -> bool:
         return self.limits.max_bytes is not None and self.total > self.limits.max_bytes
 
-    def _evict(self, unit: RecordFile | PackFile, reason: str) -> Eviction:
+    def _evict(self, unit: Unit, reason: str) -> Eviction:
         self.references.subtract(unit.blobs)
         self.keys.subtract(unit.keys)
-        last = [name for name in unit.blobs if not self.references[name] and name in self.blobs]
-        gone = [name for name in last if self._is_old(self.blobs[name])]
-        orphaned = [key for key in sorted(unit.keys) if not self.keys[key]]
-        manifests = [name for key in orphaned for name in self.leading.get(key, ())]
-        freed = unit.identity[2] + sum(self.blobs[name][2] for name in gone)
-        freed += sum(self.manifests[name].identity[2] for name in manifests)
+        last = [name for name in unit.blobs if name in self.blobs and not self.references[name]]
+        gone = [name for name in last if self._is_old(name)]
+        orphaned = (key for key in unit.keys if not self.keys[key])
+        gone += [name for key in orphaned for name in self.leading.get(key, ())]
+        freed = unit.identity[2] + self._bytes(gone)
         self.total -= freed
-        return Eviction(unit, reason, freed, tuple(gone), tuple(manifests))
+        return Eviction(unit, reason, freed)
 
-    def _is_old(self, identity: Identity) -> bool:
-        return identity[1] <= self.grace_ns and not self.held.is_recent(identity[1])
+    def _bytes(self, names: Iterable[str]) -> int:
+        return sum(self.identities[name][2] for name in names)
 
-    def _is_useless(self, manifest: ManifestFile) -> bool:
-        if manifest.action in self.keys or not self._is_old(manifest.identity):
+    def _is_old(self, name: str) -> bool:
+        time_ns = self.identities[name][1]
+        return time_ns <= self.grace_ns and not self.held.is_recent(time_ns)
+
+    def _is_useless(self, manifest: StoredFile) -> bool:
+        if manifest.facts.action in self.keys:
+            return not self.keys[manifest.facts.action]
+        if not self._is_old(manifest.name):
             return False
         aged = self.oldest_ns is not None and manifest.identity[1] < self.oldest_ns
-        return bool(manifest.action) or aged
+        return bool(manifest.facts.action) or aged
 
     def _last_manifests(self, gone: set[str]) -> list[str]:
         """Select manifests that name no record, where nothing else may go: the oldest first."""
         taken = []
         names = [name for name in self.leading.get("", ()) if name not in gone]
-        for name in sorted(names, key=lambda name: self.manifests[name].identity[1]):
-            identity = self.manifests[name].identity
-            if self._is_too_large() and self._is_old(identity):
-                self.total -= identity[2]
+        for name in sorted(names, key=lambda name: self.identities[name][1]):
+            if self._is_too_large() and self._is_old(name):
+                self.total -= self._bytes([name])
                 taken.append(name)
         return taken
 
-    def _retain_unit(self, reason: str, unit: RecordFile | PackFile) -> None:
-        sizes = {name: self.blobs[name][2] for name in unit.blobs if name in self.blobs}
-        for name in (name for key in unit.keys for name in self.leading.get(key, ())):
-            sizes[name] = self.manifests[name].identity[2]
-        new = sizes.keys() - self.counted
+    def _retain_unit(self, reason: str, unit: Unit) -> None:
+        names = self.blobs.keys() & unit.blobs
+        names |= {name for key in unit.keys for name in self.leading.get(key, ())}
+        new = names - self.counted
         self.counted |= new
-        size = unit.identity[2] + sum(sizes[name] for name in new)
-        self._retain(reason, len(unit.keys), 1 + len(new), size)
+        self._retain(reason, len(unit.keys), 1 + len(new), unit.identity[2] + self._bytes(new))
 
     def _retain_young(self, gone: set[str]) -> None:
         """Count blobs and manifests that no record needs and that stay for now."""
-        sizes = [b[2] for name, b in self.blobs.items() if not self.references[name]
-                 and name not in gone]  # fmt: skip
-        sizes += [m.identity[2] for name, m in self.manifests.items() if not self.keys[m.action]
-                  and name not in gone]  # fmt: skip
-        if sizes:
-            self._retain(YOUNG, 0, len(sizes), sum(sizes))
+        names = [name for name in self.blobs if not self.references[name]]
+        names += [found.name for found in self.manifests if not self.keys[found.facts.action]]
+        young = [name for name in names if name not in gone]
+        if young:
+            self._retain(YOUNG, 0, len(young), self._bytes(young))
 
     def _retain(self, reason: str, records: int, count: int, size: int) -> None:
         old = self.retained.get(reason, Retained(reason))

@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple
 
 from pallasc.cache.folders import Folders, share
-from pallasc.cache.format import sha256
+from pallasc.cache.format import MAX_RECORD_BYTES, sha256
 
 TEMPORARY, QUARANTINE, LOCKS = "tmp", "quarantine", "locks"
 FOREIGN_S = 86_400.0
@@ -111,6 +111,14 @@ def _is_no_file(folders: Folders, place: str) -> bool:
     with contextlib.suppress(OSError):
         return not stat.S_ISREG(folders.status(place).st_mode)
     return False
+
+
+def read_small(folders: Folders, place: str) -> bytes:
+    """Return the bytes of a small file; none if it is missing, unreadable, or too large."""
+    with contextlib.suppress(OSError):
+        file = read(folders, place, limit_bytes=MAX_RECORD_BYTES)
+        return b"" if file is None else file.data
+    return b""
 
 
 def _read_all(descriptor: int, size: int) -> bytes:

@@ -20,6 +20,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from pallasc.errors import CorruptError, ToolError
 
 _SHARDED = (format.BLOBS, format.ARTIFACTS, format.MANIFESTS)
 _MOST_NAMED = 5
+_OFTEN, _MOST_KEPT = 4, 128
 FOLDER_MODE = 0o777
 """Before the umask."""
 SHARED = stat.S_ISGID | stat.S_IWGRP
@@ -140,16 +142,6 @@ def fault_of(status: os.stat_result, version: os.stat_result) -> str:
     return f"a folder of another user, {status.st_uid}"
 
 
-def no_shards(descriptor: int, area: str) -> list[tuple[str, str]]:
-    """Return the things in an area that have the name of a shard, but are not folders."""
-    with os.scandir(descriptor) as entries:
-        return [
-            (f"{area}/{entry.name}", kind_of(entry.name, descriptor))
-            for entry in entries
-            if is_shard(entry.name) and not entry.is_dir(follow_symlinks=False)
-        ]
-
-
 def refusal(error: OSError, name: str, above: int) -> OSError:
     """Return the error of opening a folder, or a `RefusedError` if something else is there."""
     if error.errno in _NO_FOLDER and (kind := kind_of(name, above)):
@@ -219,6 +211,7 @@ class Folders:
         self._text = str(folder)
         self._cached: dict[str, tuple[int, os.stat_result]] = {}
         self._stale: list[int] = []
+        self._opened: Counter[str] = Counter()
 
     def __del__(self) -> None:
         """Close the cached descriptors."""
@@ -379,7 +372,7 @@ class Folders:
             ToolError: it cannot be listed.
         """
         try:
-            descriptor = self._open("", False)
+            close(self._open("", False))
         except FileNotFoundError:
             return
         except RefusedError as error:
@@ -392,23 +385,18 @@ class Folders:
                 f"the store {self.folder} cannot be read: {error.strerror or error}.",
                 hint="Name another folder with --store or PALLASC_CACHE_DIR.",
             ) from error
-        try:
-            for area in format.FOLDERS:
-                yield from self._refused_in(area)
-        finally:
-            close(descriptor)
+        for area in format.FOLDERS:
+            try:
+                with self.opened(area) as descriptor, os.scandir(descriptor) as entries:
+                    for entry in entries if area in _SHARDED else ():
+                        if is_shard(entry.name) and not entry.is_dir(follow_symlinks=False):
+                            yield f"{area}/{entry.name}", kind_of(entry.name, descriptor)
+            except RefusedError as error:
+                yield area, str(error.strerror)
+            except OSError:  # it is missing, or that is told where it is used
+                continue
 
     # ---- inside
-
-    def _refused_in(self, area: str) -> Iterator[tuple[str, str]]:
-        try:
-            with self.opened(area) as descriptor:
-                if area in _SHARDED:
-                    yield from no_shards(descriptor, area)
-        except RefusedError as error:
-            yield area, str(error.strerror)
-        except OSError:  # it is missing, or that is told where it is used
-            return
 
     @contextlib.contextmanager
     def _above(self, place: str, *, make: bool = False) -> Iterator[tuple[int, str]]:
@@ -469,40 +457,46 @@ class Folders:
     def _reading(self, folder: str) -> tuple[int, int]:
         """Return a descriptor of a folder, and the one to close afterwards, -1 for none.
 
-        The descriptor of an area is kept; there are too many shards.
+        Descriptors of areas are kept, and of the first shards that are read often.
         """
+        if folder in self._cached:
+            return self._cached[folder][0], -1
         area, _, shard = folder.partition("/")
-        if area not in self._cached:  # a store that a remote fills looks for thousands in vain
+        if shard:
+            opened = self._open_shard(area, shard)
+            self._opened[folder] += 1
+            if self._opened[folder] < _OFTEN or len(self._cached) >= _MOST_KEPT:
+                return opened, opened
+        else:
+            # A store that a remote fills looks for thousands in vain, and this fails faster.
             os.stat(f"{self._text}/{area}", follow_symlinks=False)
-        above, _ = self._cached.get(area) or self._keep(area)
-        if not shard:
-            return above, -1
+            opened = self._open(area, False)
+        made = opened, os.fstat(opened)
+        kept = self._cached.setdefault(folder, made)
+        if kept is not made:  # another thread was first
+            close(opened)
+        return kept[0], -1
+
+    def _open_shard(self, area: str, shard: str) -> int:
+        above, _ = self._reading(area)
         try:
             # Its owner matters only where something is written: what is read is verified.
-            below = os.open(checked(shard), FOLDER, dir_fd=above)
+            return os.open(checked(shard), FOLDER, dir_fd=above)
         except OSError as error:
-            error.filename = f"{self._text}/{folder}"
+            error.filename = f"{self._text}/{area}/{shard}"
             raise refusal(error, shard, above) from None
-        return below, below
-
-    def _keep(self, area: str) -> tuple[int, os.stat_result]:
-        opened = self._open(area, False)
-        made = opened, os.fstat(opened)
-        cached = self._cached.setdefault(area, made)
-        if cached is not made:  # another thread was first
-            close(opened)
-        return cached
 
     def _has_moved(self, folder: str) -> bool:
-        """Return True if the cached descriptor of an area is out of date, and drop it then."""
+        """Return True if the cached descriptor of a folder is out of date, and drop it then."""
         area = folder.partition("/")[0]
-        if area not in self._cached:
-            return False
-        descriptor, held = self._cached[area]
+        moved = [each for each in (area, folder) if each in self._cached and self._is_other(each)]
+        for each in {*moved}:
+            self._stale.append(self._cached.pop(each)[0])  # another thread may be using it
+        return bool(moved)
+
+    def _is_other(self, folder: str) -> bool:
+        held = self._cached[folder][1]
         with contextlib.suppress(OSError):
-            named = os.stat(f"{self._text}/{area}", follow_symlinks=False)
-            if (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino):
-                return False
-        del self._cached[area]
-        self._stale.append(descriptor)  # another thread may be using it
+            named = os.stat(f"{self._text}/{folder}", follow_symlinks=False)
+            return (named.st_dev, named.st_ino) != (held.st_dev, held.st_ino)
         return True

@@ -35,9 +35,9 @@
                  leads to, "record" the digest of the body of the record there, and
                  "about" = { "name": text, "target": text, "params": object, "seconds": number }
                  names the variant and the time it took to compile; "signed" see
-                 `cache/signing.py`; "check" has check results (`checks/stored_results.py`), "lines"
-                 the source lines of an artifact (`analysis/lines/stored.py`), each under a key of
-                 their own
+                 `cache/manifests.py`; "check" has check results (`checks/stored_results.py`),
+                 "lines" the source lines of an artifact (`analysis/lines/stored.py`), each under a
+                 key of their own
     stat       = { "files": { path: [size, mtime_ns, ctime_ns, inode, digest] }, ["signed"] }
     index      = { "facts": object }              see `cache/inventory.py`
 
@@ -70,6 +70,7 @@ In a folder that is group-writable and has the setgid bit, all that is made is t
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -182,9 +183,12 @@ def decode(kind: str, name: str, data: bytes, form: Any = None) -> tuple[Any, st
         raise CorruptError(f"{kind} {name}: its body is not valid: {fault}") from error
 
 
+_decoder = functools.cache(msgspec.json.Decoder)
+
+
 def _parsed(text: bytes, form: type) -> Any:
     try:
-        return msgspec.json.decode(text, type=form)
+        return _decoder(form).decode(text)
     except msgspec.ValidationError:
         raise
     except msgspec.DecodeError:  # also of Python's surrogates for bytes of paths

@@ -39,39 +39,40 @@ _VERSION = re.compile(r"v[0-9]+", re.ASCII)
 _LONGEST_ABOUT = 10_000
 
 
-class RecordFile(NamedTuple):
-    """A record; in a pack, `identity` is the identity of the pack."""
+class Facts(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """Facts about a record, its blobs, or about a manifest."""
 
-    key: str
-    identity: Identity
-    blobs: tuple[str, ...] = ()
-    pack: str = ""
-
-    @property
-    def keys(self) -> frozenset[str]:
-        """The keys of the records that go with this file."""
-        return frozenset({self.key})
+    blobs: tuple[Digest, ...] = ()
+    action: DigestOrNone = ""
+    about: AboutJson = {}
+    lines: bool = False
 
 
-class ManifestFile(NamedTuple):
-    """A manifest, the action key that it leads to, and the variant that it was written for."""
+class StoredFile(NamedTuple):
+    """A record or manifest and the facts about it; in a pack, `identity` is the pack's."""
 
     name: str
     identity: Identity
-    action: str = ""
-    about: About | None = None
-    has_lines: bool = False
+    facts: Facts
     pack: str = ""
 
 
-class PackFile(NamedTuple):
-    """A pack and the action keys of its records."""
+class Unit(NamedTuple):
+    """Something that goes as a whole: a record in its area, or a pack.
 
-    digest: str
+    Attributes:
+        name: action key of the record, digest of the pack.
+        identity: of the file.
+        keys: action keys of the records that go with it.
+        blobs: blobs outside of it that its records name.
+        is_pack: it is a pack.
+    """
+
+    name: str
     identity: Identity
-    keys: frozenset[str] = frozenset()
+    keys: frozenset[str]
     blobs: tuple[str, ...] = ()
-    """None that is outside of it."""
+    is_pack: bool = False
 
 
 @dataclass(slots=True)
@@ -86,10 +87,10 @@ class Inventory:
         read: number of records and manifests that the index did not know.
     """
 
-    records: dict[str, RecordFile] = field(default_factory=dict)
-    manifests: dict[str, ManifestFile] = field(default_factory=dict)
+    records: dict[str, StoredFile] = field(default_factory=dict)
+    manifests: dict[str, StoredFile] = field(default_factory=dict)
     blobs: dict[str, Identity] = field(default_factory=dict)
-    packs: list[PackFile] = field(default_factory=list)
+    packs: list[Unit] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     read: int = 0
 
@@ -105,7 +106,8 @@ class Inventory:
         """Return the variants that artifacts were compiled for, by action key."""
         found: dict[str, dict[str, About]] = {}
         for manifest in self.manifests.values():
-            about, key = manifest.about, manifest.action
+            key = manifest.facts.action
+            about = About.from_json(manifest.facts.about)
             if about is not None and (keys is None or key in keys):
                 found.setdefault(key, {})[json.dumps(about, sort_keys=True)] = about
         return {key: [about for _, about in sorted(of.items())] for key, of in found.items()}
@@ -132,19 +134,17 @@ class Scan:
             if not is_shard(shard):
                 self.foreign.append(place)
                 continue
-            for name, status in self._list(place, look=True):
+            for name, status in self._list(place):
                 fits = name.startswith(shard) and format.is_name(name)
-                if fits and status is not None and stat.S_ISREG(status.st_mode):
+                if fits and stat.S_ISREG(status.st_mode):
                     yield name, files.identity(status)
-                elif status is not None:
+                else:
                     self.foreign.append(f"{place}/{name}")
 
     def packs(self) -> Iterator[tuple[str, Identity]]:
         """Yield name and identity of each pack."""
-        for name, status in self._list(PACKS, look=True):
+        for name, status in self._list(PACKS):
             digest = name.removesuffix(GONE)
-            if status is None:
-                continue
             if not format.is_name(digest) or not stat.S_ISREG(status.st_mode):
                 self.foreign.append(f"{PACKS}/{name}")
             elif name == digest:
@@ -154,97 +154,43 @@ class Scan:
         """Return the faults as sentences."""
         return [f"{self.folders.path(place)}: {reason}" for place, reason in self.faults]
 
-    def _list(self, folder: str, *, look: bool = False) -> list[tuple[str, os.stat_result | None]]:
+    def _list(self, folder: str) -> list[tuple[str, os.stat_result]]:
+        listed: dict[str, os.stat_result] = {}
         try:
             with self.folders.opened(folder) as descriptor, os.scandir(descriptor) as entries:
-                listed = sorted(entries, key=lambda entry: entry.name)
-                return [(entry.name, self._look(folder, entry, look)) for entry in listed]
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):  # it is gone by now
+                        listed[entry.name] = entry.stat(follow_symlinks=False)
         except FileNotFoundError:
-            return []
+            pass
         except OSError as error:
             if isinstance(error, RefusedError) and "/" in folder:
                 self.foreign.append(folder)
             else:
                 self.faults.append((folder, f"cannot be listed: {error.strerror or error}"))
-            return []
-
-    def _look(self, folder: str, entry: os.DirEntry[str], look: bool) -> os.stat_result | None:
-        try:
-            return entry.stat(follow_symlinks=False) if look else None
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            reason = f"cannot be looked at: {error.strerror or error}"
-            self.faults.append((f"{folder}/{entry.name}", reason))
-            return None
-
-
-class Facts(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """Facts about a record, its blobs, or about a manifest."""
-
-    blobs: tuple[Digest, ...] = ()
-    action: DigestOrNone = ""
-    about: AboutJson | None = None
-    lines: bool = False
+        return sorted(listed.items())
 
 
 class _StoredIndex(Struct, forbid_unknown_fields=True):
     facts: dict[str, tuple[str, Facts]]
 
 
-class _Index:
-    """Facts about records and manifests that were read before, by `pack area name`."""
-
-    def __init__(self, folders: Folders) -> None:
-        self._folders = folders
-        self._known = _load(folders)
-        self._used: dict[str, tuple[str, Facts]] = {}
-
-    def get(self, pack: str, area: str, name: str, stamp: str) -> Facts | None:
-        """Return the facts about a file, None if they are unknown or from another file."""
-        place = f"{pack} {area} {name}"
-        row = self._known.get(place)
-        if row is None or row[0] != stamp:
-            return None
-        self._used[place] = row
-        return row[1]
-
-    def add(self, pack: str, area: str, name: str, stamp: str, facts: Facts) -> None:
-        """Remember the facts about a file."""
-        self._used[f"{pack} {area} {name}"] = stamp, facts
-
-    def save(self) -> None:
-        """Write the facts that were asked for or added, if they differ from those on disk."""
-        if self._used != self._known:
-            data, _ = format.encode(format.INDEX, _NAME, to_builtins(_StoredIndex(self._used)))
-            with contextlib.suppress(OSError), files.temporary(self._folders, data) as place:
-                self._folders.rename(place, INDEX)
-
-
 def _load(folders: Folders) -> dict[str, tuple[str, Facts]]:
-    with contextlib.suppress(OSError, CorruptError):
-        file = files.read(folders, INDEX, limit_bytes=format.MAX_RECORD_BYTES)
-        if file is not None and not file.fault:
-            return decode_index(file.data)
+    """Return stamp and facts of each file in the index."""
+    with contextlib.suppress(CorruptError):
+        data = files.read_small(folders, INDEX)
+        return dict(format.decode(format.INDEX, _NAME, data, _StoredIndex)[0].facts)
     return {}
-
-
-def decode_index(data: bytes) -> dict[str, tuple[str, Facts]]:
-    """Return stamp and facts of each file in the bytes of the index.
-
-    Raises:
-        CorruptError: they are not an index.
-    """
-    body: _StoredIndex = format.decode(format.INDEX, _NAME, data, _StoredIndex)[0]
-    return body.facts
 
 
 def facts_of(area: str, body: Any) -> Facts:
     """Return the facts about a record or a manifest."""
     if area == ARTIFACTS:
         return Facts(blobs=tuple(sorted({blob["digest"] for blob in body["blobs"].values()})))
-    about = body.about if len(json.dumps(body.about)) <= _LONGEST_ABOUT else None
-    return Facts(action=body.action, about=about, lines=bool(body.lines))
+    facts = Facts(action=body.action, lines=bool(body.lines))
+    if len(json.dumps(body.about)) <= _LONGEST_ABOUT:
+        facts.about = body.about
+    return facts
 
 
 def take_inventory(store: Store, *, repair: bool = False) -> Inventory:
@@ -260,12 +206,13 @@ def take_inventory(store: Store, *, repair: bool = False) -> Inventory:
 class _Reader:
     def __init__(self, store: Store, repair: bool) -> None:
         self._store, self._repair = store, repair
-        self._scan = Scan(store.folders)
-        self._index = _Index(store.folders)
         self._found = Inventory()
+        self._known = _load(store.folders)
+        self._used: dict[str, tuple[str, Facts]] = {}
+        """Facts that are written down, by `pack area name`."""
 
     def read(self) -> Inventory:
-        found, scan = self._found, self._scan
+        found, scan = self._found, Scan(self._store.folders)
         found.blobs = dict(scan.area(BLOBS))
         for area in (ARTIFACTS, MANIFESTS):
             for name, identity in scan.area(area):
@@ -273,15 +220,15 @@ class _Reader:
         for digest, identity in scan.packs():
             self._read_pack(digest, identity)
         found.faults += scan.messages()
-        if not found.faults:
-            self._index.save()
+        if not found.faults and self._used != self._known:
+            data, _ = format.encode(format.INDEX, _NAME, to_builtins(_StoredIndex(self._used)))
+            folders = self._store.folders
+            with contextlib.suppress(OSError), files.temporary(folders, data) as place:
+                folders.rename(place, INDEX)
         return found
 
     def _read_loose(self, area: str, name: str, identity: Identity) -> None:
-        stamp = " ".join(map(str, identity))
-        facts = self._index.get("", area, name, stamp)
-        if facts is not None:
-            self._add(area, name, identity, facts)
+        if self._is_known("", area, name, identity):
             return
         place, file = format.relative_path(area, name), None
         try:
@@ -306,17 +253,15 @@ class _Reader:
             if packed is None or opened is None:  # it may hold anything
                 raise OSError("it is damaged")
             for area in (ARTIFACTS, MANIFESTS):
-                names = opened.names(area)
-                known = [f for n in names if (f := self._index.get(digest, area, n, ""))]
-                if len(known) < len(names):
-                    for name, data in packed.read_all(opened, area):
+                for name in opened.names(area):
+                    if self._is_known(digest, area, name, identity):
+                        continue
+                    data = packed.read_in(opened, area, name)
+                    if data is not None:
                         with contextlib.suppress(CorruptError):  # it is a miss when it is used
                             self._learn(digest, area, name, identity, data)
-                else:
-                    for name, facts in zip(names, known, strict=True):
-                        self._add(area, name, identity, facts, digest)
             keys = frozenset(opened.names(ARTIFACTS))
-            self._found.packs.append(PackFile(digest, identity, keys))
+            self._found.packs.append(Unit(digest, identity, keys, is_pack=True))
         except OSError as error:
             path = self._store.folders.path(f"{PACKS}/{digest}")
             self._found.faults.append(f"{path}: cannot be read: {error.strerror or error}")
@@ -329,17 +274,24 @@ class _Reader:
         """
         self._found.read += 1
         facts = facts_of(area, format.decode(KINDS[area], name, data)[0])
-        self._index.add(pack, area, name, "" if pack else " ".join(map(str, identity)), facts)
-        self._add(area, name, identity, facts, pack)
+        self._add(pack, area, name, identity, facts)
 
-    def _add(self, area: str, name: str, identity: Identity, facts: Facts, pack: str = "") -> None:
-        if area == ARTIFACTS:
-            record = RecordFile(name, identity, facts.blobs, pack)
-            self._found.records.setdefault(name, record)
-        else:
-            about = About.from_json(facts.about)
-            manifest = ManifestFile(name, identity, facts.action, about, facts.lines, pack)
-            self._found.manifests.setdefault(name, manifest)
+    def _is_known(self, pack: str, area: str, name: str, identity: Identity) -> bool:
+        """Add a file if the index has the facts about it."""
+        stamp, facts = self._known.get(f"{pack} {area} {name}", ("unknown", None))
+        if facts is None or stamp != _stamp(pack, identity):
+            return False
+        self._add(pack, area, name, identity, facts)
+        return True
+
+    def _add(self, pack: str, area: str, name: str, identity: Identity, facts: Facts) -> None:
+        self._used[f"{pack} {area} {name}"] = _stamp(pack, identity), facts
+        found = self._found.records if area == ARTIFACTS else self._found.manifests
+        found.setdefault(name, StoredFile(name, identity, facts, pack))
+
+
+def _stamp(pack: str, identity: Identity) -> str:
+    return "" if pack else " ".join(map(str, identity))
 
 
 class Listed(NamedTuple):
@@ -358,10 +310,10 @@ def artifacts(store: Store, *, key_prefix: str = "") -> list[Listed]:
         key_prefix: only those whose action key begins with this.
     """
     inventory = take_inventory(store)
-    found = [r for r in inventory.records.values() if r.key.startswith(key_prefix)]
-    found.sort(key=lambda record: (-record.identity[1], record.key))
-    variants = inventory.variants({record.key for record in found})
-    return [Listed(r.key, tuple(variants.get(r.key, ())), r.identity[1] / 1e9) for r in found]
+    found = [r for r in inventory.records.values() if r.name.startswith(key_prefix)]
+    found.sort(key=lambda record: (-record.identity[1], record.name))
+    variants = inventory.variants({record.name for record in found})
+    return [Listed(r.name, tuple(variants.get(r.name, ())), r.identity[1] / 1e9) for r in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,7 +361,7 @@ def stats(store: Store) -> Stats:
         folder=str(store.folder),
         entries=len(records),
         manifests=len(inventory.manifests),
-        source_lines=sum(manifest.has_lines for manifest in inventory.manifests.values()),
+        source_lines=sum(manifest.facts.lines for manifest in inventory.manifests.values()),
         blobs=len(inventory.blobs.keys() | in_packs),
         packs=len(inventory.packs),
         bytes=inventory.bytes,

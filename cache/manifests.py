@@ -1,23 +1,55 @@
-"""Manifests: their fields, checked when one is read or written.
+"""Manifests: their fields, checked when one is read or written, and their signatures.
 
 All fields are optional and unknown ones are rejected. A store may come from an untrusted source, so
 readers of a checked manifest only have to handle missing fields. What the fields mean is documented
 in `manifest.py` of `compiler/inputs`, and in
 `compiler/builds/collect.py`; `check` in `checks/stored_results.py`, `lines` in
 `analysis/lines/stored.py`.
+
+The checksums of a store find damage, but no forgery, since anyone with write access can make
+them fit. A hit begins with a manifest, so manifests are signed: a signature covers the request, all
+that the compilation read, the action key, and the digest of the record, which names every blob by
+its SHA-256. A manifest that was exchanged or moved to another request, or that leads to a record
+other than the signed one, is a miss.
+
+    signed    = [ { "key": id, "signature": base64 } ]
+    id        = the SHA-256 of an Ed25519 key | "hmac-" and the SHA-256 of the secret, 16 digits
+    signature = Ed25519 or HMAC-SHA-256 over
+                "pallasc store 1" LF kind LF name LF digest LF
+    kind      = "manifest" | "stat"
+    name      = the name of the manifest
+    digest    = the SHA-256 of the body without `signed`, as the store writes JSON
+
+Signed with: the private key of `$PALLASC_STORE_KEY`, and this user's secret, where there is one: 32
+random bytes in hexadecimal in `pallasc/store.secret` below the user's settings, which nobody else
+may read. Where signatures are required and there is neither, the secret is made.
+
+Trusted are the keys that the machine trusts (`specs/bundle/signature.py`), the key in
+`$PALLASC_STORE_KEY`, and the secret. An old signed manifest that is put back is still true: it says
+what came out of these sources with this toolchain. A key counts until it is no longer trusted.
+
+Signing vouches for the content, so a user with a key or secret builds only on signed entries: an
+unsigned record that is found under an action key is compiled again, and then signed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
 import re
-from collections.abc import Mapping, Sequence
-from hashlib import sha256
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict
 
 from msgspec import Meta, Struct, convert, field
 from msgspec.structs import asdict
 
-from pallasc.errors import CorruptError
+from pallasc.errors import CorruptError, SpecError
+from pallasc.specs.canonical import canonical_json
+from pallasc.specs.user_files import config_folder
 
 MAX_SIGNATURES = 16
 MAX_SETS = 32
@@ -78,15 +110,12 @@ class About(NamedTuple):
         return cls(variant.name, variant.target.name, dict(variant.params))
 
     @classmethod
-    def from_json(cls, value: object) -> About | None:
-        """Return the variant in a manifest's `about`; None without one. Never raises."""
-        if not isinstance(value, Mapping) or not isinstance(value.get("params", {}), Mapping):
+    def from_json(cls, about: AboutJson) -> About | None:
+        """Return the variant in a manifest's `about`; None without one."""
+        name, target = about.get("name", ""), about.get("target", "")
+        if not (name or target) or not f"{name}{target}".isprintable():
             return None
-        name, target = value.get("name", ""), value.get("target", "")
-        texts = isinstance(name, str) and isinstance(target, str)
-        if not texts or not (name or target) or not f"{name}{target}".isprintable():
-            return None
-        return cls(name, target, value.get("params", {}))
+        return cls(name, target, about.get("params", {}))
 
     def to_json(self) -> AboutJson:
         """Return it as JSON, as manifests hold it."""
@@ -141,7 +170,8 @@ def set_name(key: str, read: str) -> str:
         key: the request key.
         read: the digest over the sources.
     """
-    return key[:_KEY_DIGITS] + sha256(f"{key} {read}".encode("ascii")).hexdigest()[:_KEY_DIGITS]
+    digest = hashlib.sha256(f"{key} {read}".encode("ascii")).hexdigest()
+    return key[:_KEY_DIGITS] + digest[:_KEY_DIGITS]
 
 
 def set_prefix(key: str) -> str:
@@ -182,3 +212,245 @@ def check_text(value: object) -> None:
     elif isinstance(value, list | tuple):
         for item in value:
             check_text(item)
+
+
+# ---- signatures
+
+REQUIRE, KEY, PASSWORD = "PALLASC_REQUIRE_SIGNED_STORE", "PALLASC_STORE_KEY", "PALLASC_KEY_PASSWORD"
+NOT_SIGNED = "its entry in the store is not signed by a trusted key"
+ANOTHER_RECORD = "its record in the store is not the one that was signed"
+
+_OFF, _ON = ("", "0", "false", "no", "off"), ("1", "true", "yes", "on")
+_SECRET_BYTES = 32
+
+Sign = Callable[[bytes], bytes]
+Check = Callable[[bytes, bytes], bool]
+
+
+class Trust(Struct, frozen=True):
+    """Keys that sign a store's manifests, and keys that must have signed them.
+
+    Attributes:
+        required: manifests that no trusted key signed count as missing.
+        signers: sign a message, by the id of the key.
+        checkers: check a signature of a message, by the id of the key.
+        notes: what the user should know.
+    """
+
+    required: bool = False
+    signers: Mapping[str, Sign] = field(default_factory=dict)
+    checkers: Mapping[str, Check] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def signed(self, kind: str, name: str, body: Mapping[str, object]) -> dict[str, object]:
+        """Return a body with signatures by all there is to sign with."""
+        plain = _unsigned(body)
+        if not self.signers:
+            return plain
+        import base64
+
+        message = _message(kind, name, plain)
+        made = [
+            {"key": key, "signature": base64.b64encode(sign(message)).decode()}
+            for key, sign in sorted(self.signers.items())
+        ]
+        return {**plain, "signed": made}
+
+    @property
+    def strict(self) -> bool:
+        """True if only signed entries may be built on: a signer vouches for all of it."""
+        return self.required or bool(self.signers)
+
+    def vouches(self, kind: str, name: str, body: Mapping[str, object]) -> bool:
+        """Return True if a trusted key signed a body."""
+        listed = body.get("signed")
+        signatures = [
+            (self.checkers[entry["key"]], entry["signature"])
+            for entry in (listed if isinstance(listed, list) else ())
+            if entry["key"] in self.checkers
+        ]
+        if not signatures:
+            return False
+        message = _message(kind, name, _unsigned(body))
+        return any(check(_decoded(signature), message) for check, signature in signatures)
+
+
+def _unsigned(body: Mapping[str, object]) -> dict[str, object]:
+    return {label: value for label, value in body.items() if label != "signed"}
+
+
+def _message(kind: str, name: str, body: Mapping[str, object]) -> bytes:
+    digest = hashlib.sha256(canonical_json(body)).hexdigest()
+    return f"pallasc store 1\n{kind}\n{name}\n{digest}\n".encode("ascii")
+
+
+def _decoded(text: str) -> bytes:
+    import base64
+
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return b""
+
+
+def read_trust(environ: Mapping[str, str], *, required: bool = False) -> Trust:
+    """Return the keys that this user signs with and trusts.
+
+    Args:
+        environ: the environment's variables.
+        required: signatures are required, even if the environment does not say so.
+
+    Raises:
+        SpecError: the environment is not understood, or a key or the secret cannot be read or used.
+        ToolError: there is a key, and the cryptography package is missing.
+    """
+    demanded = is_required(environ) or required
+    signers: dict[str, Sign] = {}
+    checkers: dict[str, Check] = {}
+    if environ.get(KEY):
+        key_id, signer, checker = _private_key(environ[KEY], environ.get(PASSWORD))
+        signers[key_id], checkers[key_id] = signer, checker
+    if demanded:
+        checkers |= _trusted_keys()
+    # A user who only verifies, with keys of others, may have no folder to keep a secret in.
+    secret, notes = _secret(make=demanded and not signers, needed=not checkers)
+    if secret:
+        own = f"hmac-{hashlib.sha256(b'pallasc store secret' + secret).hexdigest()[:16]}"
+        signers[own] = partial(_mac, secret)
+        checkers[own] = partial(_is_mac, secret)
+    return Trust(demanded, signers, checkers, notes)
+
+
+def is_required(environ: Mapping[str, str]) -> bool:
+    """Return True if the environment demands signatures of entries of stores.
+
+    Raises:
+        SpecError: it is not understood.
+    """
+    return read_switch(environ, REQUIRE)
+
+
+def read_switch(environ: Mapping[str, str], name: str, default: bool = False) -> bool:
+    """Return what a variable of the environment says, `default` where it is missing.
+
+    Raises:
+        SpecError: it is not understood.
+    """
+    if name not in environ:
+        return default
+    text = environ[name].strip().lower()
+    if text not in (*_OFF, *_ON):
+        raise SpecError(f"{name} is {environ[name]!r}.", hint="Set it to 1 or to 0.")
+    return text in _ON
+
+
+def _mac(secret: bytes, message: bytes) -> bytes:
+    import hmac
+
+    return hmac.digest(secret, message, "sha256")
+
+
+def _is_mac(secret: bytes, mac: bytes, message: bytes) -> bool:
+    import hmac
+
+    return hmac.compare_digest(mac, _mac(secret, message))
+
+
+def _private_key(file: str, password: str | None) -> tuple[str, Sign, Check]:
+    from pallasc.specs.bundle.signature import is_signed, parse_private_key, public_key
+
+    try:
+        data = Path(file).read_bytes()
+    except OSError as error:
+        raise SpecError(f"{KEY}: {file} cannot be read: {error.strerror}.") from error
+    key = parse_private_key(data, file, os.fsencode(password) if password else None)
+    public = public_key(key)
+    return public.id, key.sign, partial(is_signed, public.data)
+
+
+def _trusted_keys() -> dict[str, Check]:
+    from pallasc.specs.bundle.signature import is_signed, machine_keys
+
+    return {key.id: partial(is_signed, key.data) for key in machine_keys()}
+
+
+def secret_file() -> Path:
+    """Return where this user's secret lies, or would.
+
+    Raises:
+        RuntimeError: this user has no folder for settings.
+    """
+    return config_folder() / "store.secret"
+
+
+def _secret(*, make: bool, needed: bool) -> tuple[bytes, tuple[str, ...]]:
+    """Return the secret, b"" where there is none, and notes for the user.
+
+    Args:
+        make: make one where there is none.
+        needed: it is an error if that fails.
+    """
+    try:
+        path = secret_file()
+        secret = _read_secret(path)
+        if secret or not make:
+            return secret, ()
+        _make_secret(path)
+        note = f"made {path}, the secret that this user's stores are signed with"
+        return _read_secret(path), (note,)
+    except (OSError, RuntimeError) as error:
+        if not (make and needed):
+            return b"", ()
+        raise SpecError(
+            f"store.secret, which stores are signed with, cannot be read or made: {error}",
+            hint="Set XDG_CONFIG_HOME to a folder of yours, or PALLASC_STORE_KEY to a key.",
+        ) from error
+
+
+def _read_secret(path: Path) -> bytes:
+    """Return the secret in a file, b"" if there is none.
+
+    Raises:
+        SpecError: others could have read it, or it is not a secret.
+        OSError: it cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    with open(descriptor, "rb") as file:
+        status = os.stat(descriptor)
+        data = file.read(1000) if stat.S_ISREG(status.st_mode) else b""
+    if status.st_uid not in (os.geteuid(), 0) or status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise SpecError(
+            f"{path} is a secret, but other users can read or write it.",
+            hint=f"If no one else can have read it, run chmod 600 {path}; otherwise delete it.",
+        )
+    with contextlib.suppress(ValueError):
+        secret = bytes.fromhex(data.decode("ascii").strip())
+        if len(secret) == _SECRET_BYTES:
+            return secret
+    raise SpecError(
+        f"{path} is not a secret of pallasc: expected {2 * _SECRET_BYTES} hexadecimal digits.",
+        hint="Remove it; another one is made where signatures are required.",
+    )
+
+
+def _make_secret(path: Path) -> None:
+    """Write a new secret, unless another process was first.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(f"{os.urandom(_SECRET_BYTES).hex()}\n".encode("ascii"))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, path)
+    finally:
+        aside.unlink()

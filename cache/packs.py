@@ -2,7 +2,7 @@
 
 A pack holds files exactly as the store has them (`cache/format.py`), so they are verified like any
 other file. Files that are read together are in one frame: the files of one variant next to each
-other, and manifests in separate frames at the end. A frame can be copied to another pack as it is.
+other, and manifests in separate frames. A frame can be copied to another pack as it is.
 
     pack    = magic { frame } index footer
     magic   = "pallasc-pack 2" LF
@@ -53,7 +53,7 @@ from typing import NamedTuple
 
 from pallasc.cache import files
 from pallasc.cache.folders import Folders
-from pallasc.cache.format import GONE, MAX_RECORD_BYTES, PACKS, is_name
+from pallasc.cache.format import GONE, PACKS, is_name
 from pallasc.errors import CorruptError
 from pallasc.specs.bundle import compress
 
@@ -152,8 +152,8 @@ def read_footer(data: bytes, pack_bytes: int) -> Footer:
     return footer
 
 
-def read_index(data: bytes, footer: Footer) -> tuple[list[Frame], list[bytes], bytes]:
-    """Return frames, packed names and the bytes of the places, which `place` reads.
+def read_index(data: bytes, footer: Footer) -> tuple[list[Frame], dict[bytes, Place]]:
+    """Return frames, and places by packed name, sorted.
 
     Raises:
         CorruptError: it is not the index that the footer names, or contradicts itself.
@@ -169,7 +169,14 @@ def read_index(data: bytes, footer: Footer) -> tuple[list[Frame], list[bytes], b
     for number, frame in enumerate(frames):
         if frame.offset != at:
             raise CorruptError(f"frame {number} does not begin where the one before it ends")
-        check_frame(number, frame)
+        if frame.raw_size > MAX_FRAME_BYTES:
+            raise CorruptError(
+                f"frame {number} has {frame.raw_size:,} bytes; the limit is {MAX_FRAME_BYTES:,}"
+            )
+        if not frame.size <= frame.raw_size <= frame.size * MOST_DENSE:
+            raise CorruptError(
+                f"frame {number} has {frame.size:,} bytes for a content of {frame.raw_size:,}"
+            )
         at += frame.size
     if at != footer.offset:
         raise CorruptError("its index does not begin where the last frame ends")
@@ -177,52 +184,8 @@ def read_index(data: bytes, footer: Footer) -> tuple[list[Frame], list[bytes], b
     names = [data[i : i + _NAME_BYTES] for i in range(cut, end, _NAME_BYTES)]
     if names != sorted(set(names)) or (names and names[-1][0] >= len(AREAS)):
         raise CorruptError("the names in its index are not in order")
-    return frames, names, data[end:]
-
-
-def place(places: bytes, number: int) -> Place:
-    """Return the place of the name with this number."""
-    return Place(*PLACE.unpack_from(places, number * PLACE.size))
-
-
-def check_frame(number: int, frame: Frame) -> None:
-    """Check that a frame stays below the limits.
-
-    Raises:
-        CorruptError: it does not.
-    """
-    if frame.raw_size > MAX_FRAME_BYTES:
-        raise CorruptError(
-            f"frame {number} has {frame.raw_size:,} bytes; the limit is {MAX_FRAME_BYTES:,}"
-        )
-    if not frame.size <= frame.raw_size <= frame.size * MOST_DENSE:
-        raise CorruptError(
-            f"frame {number} has {frame.size:,} bytes for a content of {frame.raw_size:,}"
-        )
-
-
-def read_content(stored: bytes, frame: Frame, number: int = 0) -> bytes:
-    """Return the content of a frame.
-
-    Args:
-        stored: its bytes in the pack.
-        frame: what they must be.
-        number: of the frame, for messages.
-
-    Raises:
-        CorruptError: they are anything else.
-    """
-    check_frame(number, frame)
-    if len(stored) != frame.size or hashlib.sha256(stored).hexdigest() != frame.digest:
-        raise CorruptError(
-            f"frame {number} is damaged: its SHA-256 is {hashlib.sha256(stored).hexdigest()}"
-        )
-    if frame.size == frame.raw_size:
-        return stored
-    try:
-        return compress.decompress(stored, frame.raw_size)
-    except CorruptError as error:
-        raise CorruptError(f"frame {number}: {error.message}") from error
+    places = map(Place._make, PLACE.iter_unpack(data[end:]))
+    return frames, dict(zip(names, places, strict=True))
 
 
 def open_pack(source: Path | bytes | int, *, digest: str = "") -> Pack:
@@ -255,6 +218,7 @@ class Pack:
         digest: its name, "" if it is not known.
         size: its bytes.
         frames: its frames.
+        names: packed names of all files, sorted.
     """
 
     def __init__(self, source: bytes | int, digest: str = "") -> None:
@@ -269,17 +233,16 @@ class Pack:
         end = self._read(max(0, self.size - FOOTER_BYTES), FOOTER_BYTES)
         footer = read_footer(end, self.size)
         index = self._read(footer.offset, footer.size)
-        frames, names, self._places = read_index(index, footer)
+        frames, self._places = read_index(index, footer)
         self.frames: Sequence[Frame] = frames
-        self._names = names
-        self._numbers = dict(zip(names, range(len(names)), strict=True))
+        self.names: Sequence[bytes] = list(self._places)
 
     def __del__(self) -> None:
         """Close the file."""
         self.close()
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._places)
 
     def close(self) -> None:
         """Close the file; nothing can be read any more."""
@@ -291,22 +254,17 @@ class Pack:
     @cached_property
     def _by_frame(self) -> dict[int, list[bytes]]:
         found: dict[int, list[bytes]] = {}
-        for packed, number in self._numbers.items():
-            found.setdefault(place(self._places, number).frame, []).append(packed)
+        for packed, place in self._places.items():
+            found.setdefault(place.frame, []).append(packed)
         return found
-
-    def packed_names(self) -> Sequence[bytes]:
-        """Return the packed names of all files, sorted."""
-        return self._names
 
     def has(self, packed: bytes) -> bool:
         """Return True if the pack holds a file, by its packed name."""
-        return packed in self._numbers
+        return packed in self._places
 
-    def find(self, area: str, name: str) -> Place | None:
-        """Return where a file lies, or None."""
-        number = self._numbers.get(packed_name(area, name))
-        return None if number is None else place(self._places, number)
+    def place(self, packed: bytes) -> Place:
+        """Return the place of a file that the pack holds, by its packed name."""
+        return self._places[packed]
 
     def read(self, area: str, name: str) -> bytes | None:
         """Return a file, or None. Its frame is verified; whether it fits its name is not.
@@ -315,7 +273,7 @@ class Pack:
             CorruptError: its frame is damaged.
             OSError: the pack cannot be read.
         """
-        place = self.find(area, name)
+        place = self._places.get(packed_name(area, name))
         if place is None:
             return None
         if place.frame >= len(self.frames):
@@ -337,10 +295,6 @@ class Pack:
     def names_in(self, number: int) -> list[bytes]:
         """Return the packed name of each file that the index has in a frame; nothing is read."""
         return self._by_frame.get(number, [])
-
-    def place(self, packed: bytes) -> Place:
-        """Return where a file of the pack lies, by its packed name."""
-        return place(self._places, self._numbers[packed])
 
     def check_sizes(self, number: int) -> None:
         """Check that the files in a frame do not take more bytes than the frame has.
@@ -402,7 +356,7 @@ class Pack:
             if content is not None:
                 self._held[number] = content
                 return content
-        content = read_content(self.stored(number), self.frames[number], number)
+        content = self._verified_content(number)
         with self._lock:
             if number not in self._held:
                 self._held[number] = content
@@ -410,6 +364,18 @@ class Pack:
             while self._held_bytes > _HELD_BYTES and len(self._held) > 1:
                 self._held_bytes -= len(self._held.pop(next(iter(self._held))))
         return content
+
+    def _verified_content(self, number: int) -> bytes:
+        frame, stored = self.frames[number], self.stored(number)
+        digest = hashlib.sha256(stored).hexdigest()
+        if digest != frame.digest:
+            raise CorruptError(f"frame {number} is damaged: its SHA-256 is {digest}")
+        if frame.size == frame.raw_size:
+            return stored
+        try:
+            return compress.decompress(stored, frame.raw_size)
+        except CorruptError as error:
+            raise CorruptError(f"frame {number}: {error.message}") from error
 
     def _read(self, offset: int, size: int) -> bytes:
         """Read up to `size` bytes; fewer at the end of a file that was cut short."""
@@ -441,7 +407,7 @@ class StoredPack(NamedTuple):
             prefix: an even number of digits that the names begin with.
         """
         start = packed_name(area, prefix.ljust(64, "0"))[: 1 + len(prefix) // 2]
-        names = self.pack.packed_names()
+        names = self.pack.names
         first, last = (bisect_left(names, start + pad) for pad in (b"", b"\xff" * 33))
         return [name[1:].hex() for name in names[first:last] if name not in self.gone]
 
@@ -466,12 +432,10 @@ def open_stored(folders: Folders, digest: str) -> StoredPack:
 
 
 def _read_gone(folders: Folders, digest: str) -> Iterator[bytes]:
-    with contextlib.suppress(OSError):
-        file = files.read(folders, f"{PACKS}/{digest}{GONE}", limit_bytes=MAX_RECORD_BYTES)
-        for line in (b"" if file is None else file.data).splitlines():
-            area, _, name = line.decode("ascii", "replace").partition(" ")
-            if area in AREAS and is_name(name):
-                yield packed_name(area, name)
+    for line in files.read_small(folders, f"{PACKS}/{digest}{GONE}").splitlines():
+        area, _, name = line.decode("ascii", "replace").partition(" ")
+        if area in AREAS and is_name(name):
+            yield packed_name(area, name)
 
 
 def mark_missing(folders: Folders, opened: StoredPack, packed: Iterable[bytes]) -> None:
@@ -546,7 +510,7 @@ class StorePacks:
         packed = packed_name(area, name)
         for digest, opened in (self._open if known else self.packs).items():
             if opened.has(packed):
-                data = self._read(opened, area, name)
+                data = self.read_in(opened, area, name)
                 if data is not None:
                     if next(iter(self._open)) != digest:  # files of one variant are in one pack
                         self._open = {digest: opened, **self._open}
@@ -561,13 +525,6 @@ class StorePacks:
     def names(self, area: str, prefix: str = "") -> set[str]:
         """Return the names of an area's files in packs; see `StoredPack.names`."""
         return {name for opened in self.packs.values() for name in opened.names(area, prefix)}
-
-    def read_all(self, opened: StoredPack, area: str) -> Iterator[tuple[str, bytes]]:
-        """Yield name and bytes of each file of an area in a pack, as far as they can be read."""
-        for name in opened.names(area):
-            data = self._read(opened, area, name)
-            if data is not None:
-                yield name, data
 
     def forget(self, area: str, name: str) -> None:
         """Have a file count as missing in all packs; never raises for the disk."""
@@ -621,12 +578,12 @@ class StorePacks:
         self._refused.add(digest)
         return None
 
-    def _read(self, opened: StoredPack, area: str, name: str) -> bytes | None:
+    def read_in(self, opened: StoredPack, area: str, name: str) -> bytes | None:
+        """Return a file of a pack, None if its frame is damaged; all files in that are lost."""
         try:
             return opened.pack.read(area, name)
         except CorruptError as error:
-            place = opened.pack.find(area, name)
-            lost = opened.pack.names_in(-1 if place is None else place.frame)
+            lost = opened.pack.names_in(opened.pack.place(packed_name(area, name)).frame)
             self._forget(opened, lost)
             self._warn(
                 f"{PACKS}/{opened.pack.digest}",

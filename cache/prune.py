@@ -7,13 +7,13 @@ import io
 import os
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
 from pallasc.cache import files, format, uses
 from pallasc.cache.evict import Eviction, Limits, Plan, decide, read_limits
 from pallasc.cache.format import ARTIFACTS, BLOBS, GONE, MANIFESTS, PACKS
-from pallasc.cache.inventory import INDEX, Inventory, PackFile, RecordFile, Scan, take_inventory
+from pallasc.cache.inventory import INDEX, Inventory, Scan, take_inventory
 from pallasc.cache.pack_writer import PackWriter
 from pallasc.cache.packs import PackFault, open_stored
 from pallasc.cache.store import Store
@@ -68,7 +68,7 @@ class Pruned:
     @property
     def records(self) -> int:
         """The number of records that went."""
-        return sum(isinstance(eviction.unit, RecordFile) for eviction in self.evictions)
+        return sum(not eviction.unit.is_pack for eviction in self.evictions)
 
     @property
     def excess_bytes(self) -> int:
@@ -81,10 +81,11 @@ class Pruned:
         evicted, packs = [], []
         for unit, reason, size, *_ in self.evictions:
             figures = {"reason": reason, "bytes": size, "last_use": unit.identity[1] / 1e9}
-            if isinstance(unit, RecordFile):
-                evicted.append({"key": unit.key, "names": self.names.get(unit.key, []), **figures})
+            if unit.is_pack:
+                packs.append({"digest": unit.name, "records": len(unit.keys), **figures})
             else:
-                packs.append({"digest": unit.digest, "records": len(unit.keys), **figures})
+                names = self.names.get(unit.name, [])
+                evicted.append({"key": unit.name, "names": names, **figures})
         return {
             "dry_run": self.dry_run,
             "limit_bytes": self.limits.max_bytes,
@@ -112,7 +113,6 @@ def prune(
     keep: frozenset[str] = frozenset(),
     dry_run: bool = False,
     now_ns: int | None = None,
-    clear: bool = False,
 ) -> Pruned:
     """Make a store fit its limits and clear what dead processes left in it.
 
@@ -122,7 +122,6 @@ def prune(
         keep: action keys of artifacts that stay.
         dry_run: only report what would go.
         now_ns: the time now.
-        clear: report "clear" as the reason of everything that goes.
 
     Raises:
         SpecError: a variable of the environment is not a size or age.
@@ -139,7 +138,7 @@ def prune(
     except OSError as error:
         message = f"{error.filename}: cannot be read: {error.strerror or error}"
         inventory.faults.append(message)
-    plan = decide(inventory, limits, held, now_ns=now_ns, keep=keep, clear=clear)
+    plan = decide(inventory, limits, held, now_ns=now_ns, keep=keep)
     pruned = Pruned(dry_run, limits, plan, _names(inventory, plan), inventory.faults)
     _carry_out(store, inventory, pruned)
     pruned.leftovers = _sweep(store, limits, now_ns, dry_run)
@@ -154,8 +153,8 @@ def clear(store: Store, *, dry_run: bool = False, now_ns: int | None = None) -> 
     """
     # One nanosecond later, so that files published this very moment count as old.
     now_ns = (time.time_ns() if now_ns is None else now_ns) + 1
-    nothing = Limits(max_bytes=0, max_age_s=0.0, grace_s=0.0, quarantine_s=0.0)
-    pruned = prune(store, limits=nothing, dry_run=dry_run, now_ns=now_ns, clear=True)
+    nothing = Limits(max_bytes=0, max_age_s=0.0, grace_s=0.0, quarantine_s=0.0, clear=True)
+    pruned = prune(store, limits=nothing, dry_run=dry_run, now_ns=now_ns)
     if not dry_run:
         for place in (INDEX, uses.USES):
             with contextlib.suppress(OSError):
@@ -205,7 +204,7 @@ def _fits(store: Store, limits: Limits) -> bool:
 
 
 def _names(inventory: Inventory, plan: Plan) -> dict[str, list[str]]:
-    going = {e.unit.key for e in plan.evictions if isinstance(e.unit, RecordFile)}
+    going = {eviction.unit.name for eviction in plan.evictions}
     variants = inventory.variants(going)
     return {key: sorted({about.name for about in of}) for key, of in variants.items()}
 
@@ -227,29 +226,25 @@ def _carry_out(store: Store, inventory: Inventory, pruned: Pruned) -> None:
         pruned.freed_bytes += identity[2] if gone else 0
         return gone
 
-    def remove_manifests(names: Iterable[str]) -> None:
-        for name in names:
-            place = format.relative_path(MANIFESTS, name)
-            pruned.manifests += remove(place, inventory.manifests[name].identity)
-
     spared: set[str] = set()
     for eviction in plan.evictions:
         unit = eviction.unit
-        is_pack = isinstance(unit, PackFile)
-        place = f"{PACKS}/{unit[0]}" if is_pack else format.relative_path(ARTIFACTS, unit[0])
+        place = format.relative_path(ARTIFACTS, unit.name)
+        if unit.is_pack:
+            place = f"{PACKS}/{unit.name}"
         if not remove(place, unit.identity):
-            spared.update(() if isinstance(unit, PackFile) else unit.blobs)
+            spared.update(unit.keys, unit.blobs)
             continue
         pruned.evictions.append(eviction)
-        remove_manifests(eviction.manifests)
-        if is_pack and not pruned.dry_run:
+        if unit.is_pack and not pruned.dry_run:
             with contextlib.suppress(OSError):
                 store.folders.unlink(place + GONE)
-    going = [name for eviction in plan.evictions for name in eviction.blobs]
-    for name in (*plan.orphans, *going):
+    for name in plan.orphans:
         if name not in spared:
             pruned.blobs += remove(format.relative_path(BLOBS, name), inventory.blobs[name])
-    remove_manifests(plan.dangling)
+    for found in map(inventory.manifests.__getitem__, plan.dangling):
+        if found.facts.action not in spared:
+            pruned.manifests += remove(format.relative_path(MANIFESTS, found.name), found.identity)
     store.relist_packs()
 
 
@@ -274,13 +269,17 @@ def _sweep(store: Store, limits: Limits, now_ns: int, dry_run: bool) -> Leftover
             folders.unlink(place)
 
     for folder in (files.TEMPORARY, PACKS, uses.LEASES, files.QUARANTINE, files.LOCKS):
-        for place in _places(store, folder):
+        names: list[str] = []
+        with contextlib.suppress(OSError):
+            names = folders.names(folder)
+        for name in names:
+            place = f"{folder}/{name}"
             with contextlib.suppress(OSError):
                 if folder == files.LOCKS:
                     left.locks += files.is_free(folders, place, remove=not dry_run)
                     continue
                 status = folders.status(place)
-                if is_over(folder, place.rpartition("/")[2], status):
+                if is_over(folder, name, status):
                     if not dry_run:
                         remove(place, status)
                     left.bytes += status.st_size
@@ -288,12 +287,6 @@ def _sweep(store: Store, limits: Limits, now_ns: int, dry_run: bool) -> Leftover
                     left.leases += folder == uses.LEASES
                     left.quarantined += folder == files.QUARANTINE
     return left
-
-
-def _places(store: Store, folder: str) -> list[str]:
-    with contextlib.suppress(OSError):
-        return [f"{folder}/{name}" for name in store.folders.names(folder)]
-    return []
 
 
 Listed = tuple[str, files.Identity]

@@ -17,6 +17,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ from pallasc.cache.manifests import Digest, Signatures
 from pallasc.errors import CorruptError, ToolError
 
 if TYPE_CHECKING:
-    from pallasc.cache.signing import Trust
+    from pallasc.cache.manifests import Trust
 
 YOUNG_NS = 2_000_000_000
 """Two seconds: the coarsest times of a file system in use (FAT)."""
@@ -74,7 +75,6 @@ class FileDigests:
         self._trust = trust
         self._hashed: dict[str, Hashed] = {}
         self._lasting: set[str] = set()
-        self._remembered: dict[str, Hashed] | None = None
         self._changed = False
         self._lock = threading.Lock()
         self.hashed = 0
@@ -90,7 +90,9 @@ class FileDigests:
         place = str(path) if is_absolute else os.path.abspath(path)  # thousands in every build
         try:
             signature = _signature(_stat(place))
-            held = self._hashed.get(place) or self._recall(place)
+            held = self._hashed.get(place)
+            if held is None and (held := self._remembered.get(place)) is not None:
+                self._lasting.add(place)
             if held is not None and held[:4] == signature:
                 self._hashed[place] = held
                 return held[4]
@@ -101,7 +103,8 @@ class FileDigests:
 
     def remembers(self, path: Path | str) -> bool:
         """Return True if a file was hashed before; it may have changed since."""
-        return os.path.abspath(path) in self._known()
+        path = os.path.abspath(path)
+        return path in self._hashed or path in self._remembered
 
     def hash_ahead(self, paths: Iterable[Path | str], threads: int | None = None) -> None:
         """Hash the files that are not remembered, in threads; `digest` then returns the results.
@@ -112,7 +115,8 @@ class FileDigests:
             paths: files, with absolute paths.
             threads: number of threads; by default one for each core that this process may use.
         """
-        waiting = sorted({str(path) for path in paths} - self._known(), key=_size)  # last first
+        known = self._hashed.keys() | self._remembered.keys()
+        waiting = sorted({str(path) for path in paths} - known, key=_size)  # last first
         cores = len(os.sched_getaffinity(0))
         number = min(threads or cores, _MOST_THREADS, len(waiting))
         workers = [
@@ -126,10 +130,6 @@ class FileDigests:
                 worker.join()
         finally:
             waiting.clear()  # an interrupt ends the threads after their current file
-
-    def _known(self) -> set[str]:
-        self._recall("")
-        return {*self._hashed, *(self._remembered or ())}
 
     def _hash_all(self, waiting: list[str]) -> None:
         while waiting:
@@ -156,13 +156,9 @@ class FileDigests:
         self._changed = False
         return True
 
-    def _recall(self, place: str) -> Hashed | None:
-        if self._remembered is None:
-            self._remembered = {} if self._folders is None else _load(self._folders, self._trust)
-        held = self._remembered.get(place)
-        if held is not None:
-            self._lasting.add(place)
-        return held
+    @cached_property
+    def _remembered(self) -> dict[str, Hashed]:
+        return {} if self._folders is None else _load(self._folders, self._trust)
 
     def _hash(self, place: str) -> str:
         """Hash a file that does not change meanwhile, and remember it if it is old enough."""
@@ -251,20 +247,11 @@ def _hash_file(place: str) -> tuple[Signature, str, Signature]:
 
 def _load(folders: Folders, trust: Trust | None) -> dict[str, Hashed]:
     """Return the remembered digests; none if the file is missing or not signed by a trusted key."""
-    with contextlib.suppress(OSError, CorruptError):
-        file = files.read(folders, PLACE, limit_bytes=format.MAX_RECORD_BYTES)
-        if file is not None and not file.fault:
-            return decode(file.data, trust)
-    return {}
-
-
-def decode(data: bytes, trust: Trust | None = None) -> dict[str, Hashed]:
-    """Return the digests in the bytes of `stat/digests`.
-
-    Raises:
-        CorruptError: if they are not such a record, or one that is not to be believed.
-    """
-    body: _StoredDigests = format.decode(format.STAT, _NAME, data, _StoredDigests)[0]
-    if trust is None or not trust.strict or trust.vouches(format.STAT, _NAME, to_builtins(body)):
-        return body.files
-    raise CorruptError(f"{format.STAT}: not signed by a trusted key")
+    try:
+        data = files.read_small(folders, PLACE)
+        body: _StoredDigests = format.decode(format.STAT, _NAME, data, _StoredDigests)[0]
+    except CorruptError:
+        return {}
+    if trust is not None and trust.strict:
+        return body.files if trust.vouches(format.STAT, _NAME, to_builtins(body)) else {}
+    return body.files

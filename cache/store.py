@@ -30,8 +30,8 @@ from pallasc.cache.manifests import (
 from pallasc.errors import CorruptError, ToolError
 
 if TYPE_CHECKING:
+    from pallasc.cache.manifests import Trust
     from pallasc.cache.packs import Pack, StorePacks
-    from pallasc.cache.signing import Trust
 
 _ATTEMPTS = 4
 _NOT_WRITABLE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
@@ -152,7 +152,7 @@ class Store:
         require_signed: believe only entries that a trusted key signed, even if the environment
             does not say so.
         trust: keys that sign and are trusted; by default from the environment, see
-            `cache/signing.py`.
+            `cache/manifests.py`.
         read_only: change nothing in the folder: damaged files are reported, and stay in place.
     """
 
@@ -195,7 +195,7 @@ class Store:
             ToolError: there is a key, and the cryptography package is missing.
         """
         if self._trust is None:
-            from pallasc.cache.signing import read_trust
+            from pallasc.cache.manifests import read_trust
 
             self._trust = read_trust(os.environ, required=self._require_signed)
             for note in self._trust.notes:
@@ -272,13 +272,13 @@ class Store:
         Raises:
             CorruptError: if the key is not one.
         """
-        names = self._set_names(request_key)
+        names = sorted(self._set_names(request_key))
         if len(names) > 1:
 
-            def newest_first(name: str) -> tuple[int, str]:
-                return -(self._unless_unreadable(lambda: self._used_ns(MANIFESTS, name)) or 0), name
+            def time_ns(name: str) -> int:
+                return self._unless_unreadable(lambda: self._used_ns(MANIFESTS, name)) or 0
 
-            names.sort(key=newest_first)
+            names.sort(key=time_ns, reverse=True)
         for name in names:
             manifest = self.find_manifest(name)
             if manifest is not None and name == set_name(request_key, manifest.read):
@@ -304,10 +304,7 @@ class Store:
         prefix = set_prefix(format.check_name(request_key))
         listed = self._listed(format.relative_path(MANIFESTS, request_key).rpartition("/")[0])
         names = {name for name in listed if name.startswith(prefix) and format.is_name(name)}
-        packed = self._unless_unreadable(lambda: self.packed)
-        if packed is not None:
-            names |= self._unless_unreadable(lambda: packed.names(MANIFESTS, prefix)) or set()
-        return list(names)
+        return list(names | self._packed_names(MANIFESTS, prefix))
 
     def _remove_sets(self, names: list[str], count: int) -> None:
         """Remove sets of sources; one that cannot be read, or was replaced meanwhile, stays."""
@@ -360,9 +357,13 @@ class Store:
         """
         shards = filter(is_shard, self._listed(area))
         names = {name for shard in shards for name in self._listed(f"{area}/{shard}")}
-        packed = self._unless_unreadable(lambda: self.packed)
-        in_packs = set() if packed is None else packed.names(area)
-        return sorted(in_packs.union(filter(format.is_name, names)))
+        return sorted(self._packed_names(area).union(filter(format.is_name, names)))
+
+    def _packed_names(self, area: str, prefix: str = "") -> set[str]:
+        packed = self.packed
+        if packed is None:
+            return set()
+        return self._unless_unreadable(lambda: packed.names(area, prefix)) or set()
 
     def _listed(self, folder: str) -> list[str]:
         return self._unless_unreadable(lambda: self.folders.names(folder)) or []
@@ -392,15 +393,6 @@ class Store:
         """Look for packs again, after one was added or removed."""
         if self._packed is not None:
             self._packed.relist()
-
-    def put_blob(self, data: bytes) -> str:
-        """Publish a blob and return its digest, also where it could not be stored."""
-        digest = format.sha256(data)
-        try:
-            self._publish_blobs({digest: data})
-        except OSError as error:
-            self._not_stored(digest, error)
-        return digest
 
     def put_artifact(
         self,
@@ -579,26 +571,21 @@ class Store:
         The last one wins, which makes no difference: two valid files of one digest are equal, and
         a corrupt or unreadable one is replaced.
         """
-        written = {self._publish_blob(digest, data) for digest, data in sorted(blobs.items())}
-        for folder in sorted(written):
+        places = {digest: format.relative_path(BLOBS, digest) for digest in sorted(blobs)}
+        for digest, to in places.items():
+            if not self._is_kept(digest, to):
+                with files.temporary(self.folders, blobs[digest]) as place:
+                    self.folders.rename(place, to)
+        for folder in sorted({to.rpartition("/")[0] for to in places.values()}):
             self.folders.sync(folder)
 
-    def _publish_blob(self, digest: str, data: bytes) -> str:
-        to = format.relative_path(BLOBS, digest)
+    def _is_kept(self, digest: str, place: str) -> bool:
+        """Return True if a blob is here; no eviction takes it before its new record is there."""
         try:
-            held = self._read_blob(digest)
-        except OSError:
-            held = None
-        if held is None or not self._made_young(to):
-            with files.temporary(self.folders, data) as place:
-                self.folders.rename(place, to)
-        return to.rpartition("/")[0]
-
-    def _made_young(self, place: str) -> bool:
-        """Set a blob's time, so that no eviction takes it before its new record is there."""
-        try:
+            if self._read_blob(digest) is None:
+                return False
             self.folders.touch(place)
-        except OSError:  # evicted this moment, or the file of another user: publish it anew
+        except OSError:  # unreadable, evicted this moment, or the file of another user
             return False
         return True
 

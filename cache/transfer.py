@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 from pallasc.cache import files, format
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
-from pallasc.cache.pack_writer import PackWriter
+from pallasc.cache.pack_writer import PackWriter, write_pack
 from pallasc.cache.packs import MAX_FILE_BYTES, Entry, Pack, PackFault, open_pack, packed_name
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError, NotCachedError, SpecError, ToolError
@@ -28,8 +28,8 @@ MOST_DENSE, SLACK_BYTES = 64, 64 * 2**20
 """A file may unpack to so many times its size, and a little more."""
 
 
-def entries_of_variant(store: Store, name: str) -> list[Entry] | None:
-    """Return the manifest under a name, the record it leads to, and the record's blobs.
+def entries_of_manifest(store: Store, name: str) -> list[Entry] | None:
+    """Return the manifest under a name, the record it leads to, if any, and the record's blobs.
 
     The manifest counts even if it is not signed: the reader of the copy judges that.
 
@@ -41,9 +41,9 @@ def entries_of_variant(store: Store, name: str) -> list[Entry] | None:
     """
     manifest = store.find_manifest(name)
     data = None if manifest is None else store.get_file(MANIFESTS, name)
-    if manifest is None or data is None or not manifest.action:
+    if manifest is None or data is None:
         return None
-    entries = entries_of_action(store, manifest.action)
+    entries = entries_of_action(store, manifest.action) if manifest.action else []
     return None if entries is None else [Entry(MANIFESTS, name, data), *entries]
 
 
@@ -66,19 +66,20 @@ def entries_of_action(store: Store, action_key: str) -> list[Entry] | None:
 
 
 def publish_pack(
-    store: Store, data: bytes | Callable[[BinaryIO], str], newer: Iterable[Entry] = ()
+    store: Store, data: bytes | Callable[[BinaryIO], str], manifests: Iterable[Entry] = ()
 ) -> str:
     """Publish a pack in which every file was verified; return its digest.
 
     Args:
         store: the store.
         data: the pack, or a function that writes it and returns its digest.
-        newer: manifests in whose place the store has other ones.
+        manifests: those in it that may be in the place of other ones of the store.
 
     Raises:
         OSError: it cannot be written.
     """
     digest = ""
+    newer = [entry for entry in manifests if has_another(store, entry)]
 
     def write(out: BinaryIO) -> None:
         nonlocal digest
@@ -87,9 +88,6 @@ def publish_pack(
             out.write(data)
 
     try:
-        for area in (MANIFESTS, ARTIFACTS, BLOBS):  # a look-up is faster with a folder there
-            with store.folders.opened(area, make=True):
-                pass
         with files.temporary(store.folders, write) as place:
             to = f"{format.PACKS}/{digest}"
             # One of this name that is there already has lost files, or this would not be needed.
@@ -102,6 +100,11 @@ def publish_pack(
     finally:
         store.relist_packs()
     return digest
+
+
+def has_another(store: Store, manifest: Entry) -> bool:
+    """Return True if the store has another manifest of this name."""
+    return store.get_file(MANIFESTS, manifest.name) not in (None, manifest.data)
 
 
 class Exported(NamedTuple):
@@ -138,10 +141,7 @@ def export_file(store: Store, file: Path, manifests: Iterable[str] | None = None
             hint="Make the folder, or give another path.",
         )
     with replacing(file, make_folder=False) as out:
-        writer = PackWriter(out)
-        for group in _groups(store, manifests):
-            writer.add(group)
-        summary = writer.close()
+        summary = write_pack(_groups(store, manifests), out)
         areas = [area for area, _ in summary.names]
         if len(areas) > MAX_NAMES:
             raise CorruptError(
@@ -155,12 +155,7 @@ def _groups(store: Store, names: Iterable[str] | None) -> Iterator[list[Entry]]:
     """Yield each manifest with its artifact, then artifacts that no manifest leads to."""
     every = names is None
     for _, name in sorted(_by_kernel(store, store.names(MANIFESTS) if every else names or ())):
-        manifest, data = store.find_manifest(name), store.get_file(MANIFESTS, name)
-        if manifest is None or data is None:
-            continue
-        artifact = entries_of_action(store, manifest.action) if manifest.action else []
-        if artifact is not None:
-            yield from _fitting([Entry(MANIFESTS, name, data), *artifact])
+        yield from _fitting(entries_of_manifest(store, name) or [])
     for key in store.names(ARTIFACTS) if every else ():
         yield from _fitting(entries_of_action(store, key) or [])
 
@@ -219,7 +214,7 @@ def import_file(store: Store, file: Path) -> Imported:
     try:
         check_regular(str(file))
         pack = open_pack(file)
-        contents = _Contents(pack)
+        artifacts, manifests = _verified(pack)
     except FileNotFoundError:
         raise SpecError(f"{file}: there is no such file.") from None
     except OSError as error:
@@ -231,7 +226,7 @@ def import_file(store: Store, file: Path) -> Imported:
         ) from None
     imported = Imported(str(file))
     try:
-        _publish(store, pack, contents, imported)
+        _publish(store, pack, artifacts, manifests, imported)
     except OSError as error:
         raise ToolError(
             f"the store {store.root} cannot be written: {store.not_written(error)}.",
@@ -247,65 +242,65 @@ class _Artifact(NamedTuple):
     names: tuple[bytes, ...]
 
 
-class _Contents:
-    """The records and manifests of a pack, of which every file was verified.
+def _verified(pack: Pack) -> tuple[dict[str, _Artifact], list[str]]:
+    """Verify every file of a pack; return its artifacts by key, and the names of its manifests.
 
     Raises:
         CorruptError: something in it is damaged or missing.
     """
-
-    def __init__(self, pack: Pack) -> None:
-        self.artifacts: dict[str, _Artifact] = {}
-        self.manifests: list[str] = []
-        raw_bytes = sum(frame.raw_size for frame in pack.frames)
-        if len(pack) > MAX_NAMES or raw_bytes > MOST_DENSE * pack.size + SLACK_BYTES:
-            raise CorruptError(
-                f"it holds {len(pack):,} files and unpacks to {raw_bytes:,} bytes, over the limits "
-                f"of {MAX_NAMES:,} and {MOST_DENSE} times its size"
-            )
-        for part in pack.check():
-            if isinstance(part, PackFault):
-                raise CorruptError(part.reason)
-            self._add(part)
-        for key, artifact in self.artifacts.items():
-            if lost := next((name for name in artifact.names if not pack.has(name)), None):
-                raise CorruptError(f"artifact {key} lacks its blob {lost[1:].hex()}")
-
-    def _add(self, entry: Entry) -> None:
-        area, name, data = entry
+    raw_bytes = sum(frame.raw_size for frame in pack.frames)
+    if len(pack) > MAX_NAMES or raw_bytes > MOST_DENSE * pack.size + SLACK_BYTES:
+        raise CorruptError(
+            f"it holds {len(pack):,} files and unpacks to {raw_bytes:,} bytes, over the limits "
+            f"of {MAX_NAMES:,} and {MOST_DENSE} times its size"
+        )
+    artifacts: dict[str, _Artifact] = {}
+    manifests: list[str] = []
+    for part in pack.check():
+        if isinstance(part, PackFault):
+            raise CorruptError(part.reason)
+        area, name, data = part
         if area == BLOBS:
             if (actual := format.sha256(data)) != name:
                 raise CorruptError(f"the SHA-256 of blob {name} is {actual}")
-            return
-        if len(data) > MAX_RECORD_BYTES:
+        elif len(data) > MAX_RECORD_BYTES:
             raise CorruptError(f"{area} {name} has {len(data):,} bytes")
-        if area == ARTIFACTS:
+        elif area == ARTIFACTS:
             record, digest = format.decode_artifact(name, data)
             blobs = {packed_name(BLOBS, blob["digest"]) for blob in record["blobs"].values()}
-            names = (packed_name(area, name), *sorted(blobs))
-            self.artifacts[name] = _Artifact(digest, names)
+            artifacts[name] = _Artifact(digest, (packed_name(area, name), *sorted(blobs)))
         else:
             format.decode_manifest(name, data)
-            self.manifests.append(name)
+            manifests.append(name)
+    for key, artifact in artifacts.items():
+        if lost := next((name for name in artifact.names if not pack.has(name)), None):
+            raise CorruptError(f"artifact {key} lacks its blob {lost[1:].hex()}")
+    return artifacts, manifests
 
 
-def _publish(store: Store, pack: Pack, contents: _Contents, imported: Imported) -> None:
+def _publish(
+    store: Store,
+    pack: Pack,
+    artifacts: Mapping[str, _Artifact],
+    names: Iterable[str],
+    imported: Imported,
+) -> None:
     """Copy what the store lacks into one pack of the store, and count it.
 
     Raises:
         OSError: the store cannot be written.
     """
     required = store.trust.required
-    wanted = {} if required else dict(contents.artifacts)
+    wanted = {} if required else dict(artifacts)
     manifests: list[tuple[Entry, str]] = []
-    for name in contents.manifests:
+    for name in names:
         entry = Entry(MANIFESTS, name, pack.read(MANIFESTS, name) or b"")
         manifest, _ = format.decode_manifest(name, entry.data)
         if required and not store.trust.vouches(KINDS[MANIFESTS], name, manifest.to_json()):
             imported.unsigned += 1
             continue
         action = manifest.action
-        artifact = contents.artifacts.get(action)
+        artifact = artifacts.get(action)
         if artifact is None and action:
             continue
         if artifact is not None:
@@ -327,8 +322,7 @@ def _publish(store: Store, pack: Pack, contents: _Contents, imported: Imported) 
         return writer.close().digest
 
     if taken:
-        newer = [entry for entry in chosen if store.find_manifest(entry.name) is not None]
-        publish_pack(store, copy, newer)
+        publish_pack(store, copy, chosen)
 
 
 def _is_missing(store: Store, entry: Entry, imported: Imported) -> bool:

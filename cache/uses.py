@@ -179,11 +179,9 @@ def read_totals(store: Store) -> Totals:
     Lines that are damaged do not count; none do where the file cannot be read.
     """
     totals = Totals()
-    with contextlib.suppress(OSError):
-        file = files.read(store.folders, USES, limit_bytes=format.MAX_RECORD_BYTES)
-        for line in (b"" if file is None else file.data).splitlines():
-            with contextlib.suppress(msgspec.DecodeError, ValueError):
-                totals.add(msgspec.json.decode(line, type=Totals))
+    for line in files.read_small(store.folders, USES).splitlines():
+        with contextlib.suppress(msgspec.DecodeError, ValueError):
+            totals.add(msgspec.json.decode(line, type=Totals))
     return totals
 
 

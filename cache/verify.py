@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from pallasc.cache import files, format, stat_digest
+from pallasc.cache import files, format
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, PACKS
 from pallasc.cache.inventory import INDEX, Scan
 from pallasc.cache.packs import (
-    PackFault,
+    Entry,
     StoredPack,
     mark_missing,
     open_stored,
@@ -83,14 +83,6 @@ class _Record(NamedTuple):
     pack: StoredPack | None
 
 
-class _Fault(NamedTuple):
-    """A fault in a pack and the packed names of the files that it damages, None for all."""
-
-    kind: str
-    reason: str
-    lost: Sequence[bytes] | None
-
-
 def verify(store: Store, *, repair: bool = False) -> Verified:
     """Read every file of a store and report faults.
 
@@ -115,28 +107,24 @@ class _Verification:
         self._sound: set[str] = set()
         """Keys of sound records."""
         self._manifests: set[str] = set()
-        self._faults: dict[str, list[_Fault]] = {}
-        """By the digest of the pack."""
+        self._damaged_packs: set[str] = set()
 
     def run(self) -> Verified:
         result, scan = self._result, Scan(self._folders)
         refused = self._check_folders()
-        for area in (BLOBS, ARTIFACTS, MANIFESTS):
+        for area in (MANIFESTS, ARTIFACTS, BLOBS):  # a build writes blobs before their record
             for name, _ in scan.area(area):
                 self._check_file(area, name)
-        packs = [pack for digest, _ in scan.packs() if (pack := self._read_pack(digest))]
+        packs = {digest for digest, _ in scan.packs() if self._is_pack(digest)}
         for record in self._records:
             self._check_record(record)
-        for pack in packs:
-            self._finish_pack(pack)
         for place in scan.foreign:
             if place not in refused:
                 self._move_foreign(place, "a store has no file of this name or type")
         for place, reason in scan.faults:
             self._find(UNREADABLE, place, reason)
-        self._check_digests()
         result.records, result.manifests = len(self._sound), len(self._manifests)
-        result.blobs = len(self._sizes)
+        result.blobs, result.packs = len(self._sizes), len(packs - self._damaged_packs)
         if self._repair:
             with contextlib.suppress(OSError):
                 self._folders.unlink(INDEX)
@@ -165,28 +153,37 @@ class _Verification:
         except CorruptError as error:
             self._put_away(CORRUPT, area, name, error.message, file.identity)
 
-    def _read_pack(self, digest: str) -> StoredPack | None:
-        place, faults = f"{PACKS}/{digest}", self._faults.setdefault(digest, [])
+    def _is_pack(self, digest: str) -> bool:
+        """Check the files in a pack; return False if it cannot be read as one."""
+        place = f"{PACKS}/{digest}"
         try:
             opened = open_stored(self._folders, digest)
             for part in opened.pack.check(opened.gone):
-                if isinstance(part, PackFault):
-                    lost = None if part.frame is None else opened.pack.names_in(part.frame)
-                    faults.append(_Fault(CORRUPT, part.reason, lost))
-                    continue
-                try:
-                    self._check(part.area, part.name, part.data, None, opened)
-                except CorruptError as error:
-                    self._fault(opened, CORRUPT, part.area, part.name, error.message)
-            return opened
+                if isinstance(part, Entry):
+                    self._check_packed(opened, part)
+                elif part.frame is None:
+                    self._damaged_packs.add(digest)
+                    self._put_pack_away(digest, part.reason, opened.identity)
+                else:
+                    lost = opened.pack.names_in(part.frame)
+                    self._lose(opened, lost, CORRUPT, part.reason)
+            self._result.bytes += opened.pack.size
+            return True
         except FileNotFoundError:
-            return None
+            return False
         except OSError as error:
             self._find(UNREADABLE, place, f"cannot be read: {error.strerror or error}")
         except CorruptError as error:
-            done = self._repair and self._put_pack_away(digest, error.message, None)
-            self._find(CORRUPT, place, error.message, repaired=done)
-        return None
+            self._put_pack_away(digest, error.message, None)
+        return False
+
+    def _check_packed(self, opened: StoredPack, entry: Entry) -> None:
+        area, name, data = entry
+        try:
+            self._check(area, name, data, None, opened)
+        except CorruptError as error:
+            lost = [packed_name(area, name)]
+            self._lose(opened, lost, CORRUPT, f"{area} {name}: {error.message}")
 
     def _check(
         self,
@@ -221,7 +218,8 @@ class _Verification:
         if not reason:
             self._sound.add(record.key)
         elif record.pack is not None:
-            self._fault(record.pack, kind, ARTIFACTS, record.key, reason)
+            lost = [packed_name(ARTIFACTS, record.key)]
+            self._lose(record.pack, lost, kind, f"{ARTIFACTS} {record.key}: {reason}")
         elif self._is_still(format.relative_path(ARTIFACTS, record.key), record.identity):
             self._put_away(kind, ARTIFACTS, record.key, reason, record.identity)
 
@@ -229,14 +227,22 @@ class _Verification:
         """Return why a record lacks a blob, "" if it has all."""
         for name, blob in sorted(body["blobs"].items()):
             digest = blob["digest"]
-            if digest in self._unreadable:
-                continue
-            if digest not in self._sizes and not self._is_new(digest):
+            if digest not in self._sizes and not self._is_unreadable(digest):
                 return f"its blob {digest} is missing or corrupt"
             size = self._sizes.get(digest, blob["size"])
             if size != blob["size"]:
                 return f"its blob {name!r} has {size} bytes, not {blob['size']}"
         return ""
+
+    def _is_unreadable(self, digest: str) -> bool:
+        """Return True if a blob may be here, and cannot be read, which was reported."""
+        try:
+            self._folders.status(format.relative_path(BLOBS, digest))
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return digest in self._unreadable
 
     def _other_maker(self, body: Mapping[str, Any]) -> str:
         """Return which cubin another assembler made than the record names, "" if there is none."""
@@ -248,59 +254,24 @@ class _Verification:
                     return f"it names ptxas {ptxas}, but {maker} assembled {kernel['name']}"
         return ""
 
-    def _is_new(self, digest: str) -> bool:
-        """Look again: a build may have published the blob since the blobs were listed."""
-        try:
-            seen = files.read(self._folders, format.relative_path(BLOBS, digest))
-            if seen is not None and not seen.fault:
-                self._check(BLOBS, digest, seen.data, seen.identity)
-                return True
-        except CorruptError:
-            pass
-        except OSError:  # which the walk has reported
-            return True
-        return False
-
-    def _fault(self, opened: StoredPack, kind: str, area: str, name: str, reason: str) -> None:
-        fault = _Fault(kind, f"{area} {name}: {reason}", [packed_name(area, name)])
-        self._faults[opened.pack.digest].append(fault)
-
-    def _finish_pack(self, opened: StoredPack) -> None:
+    def _lose(self, opened: StoredPack, lost: Sequence[bytes], kind: str, reason: str) -> None:
+        """Report files in a pack that are damaged; with `repair`, they count as missing."""
         digest, done = opened.pack.digest, False
-        faults = self._faults[digest]
-        if self._repair and any(fault.lost is None for fault in faults):
-            done = self._put_pack_away(digest, faults[-1].reason, opened.identity)
-        elif self._repair and faults:
+        self._damaged_packs.add(digest)
+        if self._repair:
             with contextlib.suppress(OSError):
-                lost = {name for fault in faults for name in fault.lost or ()}
                 mark_missing(self._folders, opened, lost)
                 self._store.relist_packs()
                 done = True
-        for fault in faults:
-            self._find(fault.kind, f"{PACKS}/{digest}", fault.reason, repaired=done)
-        self._result.packs += not faults
-        self._result.bytes += opened.pack.size
+        self._find(kind, f"{PACKS}/{digest}", reason, repaired=done)
 
-    def _put_pack_away(self, digest: str, reason: str, seen: files.Identity | None) -> bool:
-        put_pack_away(self._folders, digest, reason, seen)
-        self._store.relist_packs()
-        return not os.path.lexists(self._folders.path(f"{PACKS}/{digest}"))
-
-    def _check_digests(self) -> None:
-        """Check the remembered digests of source files."""
-        place = stat_digest.PLACE
-        file = self._read(place, limit_bytes=format.MAX_RECORD_BYTES)
-        if file is None:
-            return
-        try:
-            if file.fault:
-                raise CorruptError(file.fault)
-            stat_digest.decode(file.data)
-        except CorruptError as error:
-            if self._repair:
-                label = place.replace("/", "-")
-                files.put_away(self._folders, place, label, error.message, file.identity)
-            self._find(CORRUPT, place, error.message, repaired=self._repair)
+    def _put_pack_away(self, digest: str, reason: str, seen: files.Identity | None) -> None:
+        place, done = f"{PACKS}/{digest}", False
+        if self._repair:
+            put_pack_away(self._folders, digest, reason, seen)
+            self._store.relist_packs()
+            done = not os.path.lexists(self._folders.path(place))
+        self._find(CORRUPT, place, reason, repaired=done)
 
     def _read(self, place: str, *, limit_bytes: int | None = None) -> files.Content | None:
         try:

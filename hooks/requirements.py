@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pallasc.cache import signing
+from pallasc.cache import manifests
 from pallasc.compiler.builds.options import remote_settings
 from pallasc.compiler.toolchain.toolchain import find_package, is_compiler_installed
 from pallasc.errors import PallascError
@@ -50,11 +50,11 @@ def build_requirements(root: Path, environ: Mapping[str, str]) -> list[str]:
 
 def _has_signatures(settings: Iterable[Setting], environ: Mapping[str, str]) -> bool:
     """Tell whether a build makes or checks signatures."""
-    if environ.get(SIGN_KEY) or environ.get(signing.KEY):
+    if environ.get(SIGN_KEY) or environ.get(manifests.KEY):
         return True
     if machine_requires() and any(setting.bundle is not None for setting in settings):
         return True
-    return signing.is_required(environ) and bool(machine_keys())
+    return manifests.is_required(environ) and bool(machine_keys())
 
 
 def _needs_package(remote: RemoteSettings | None) -> bool:

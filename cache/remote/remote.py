@@ -11,7 +11,6 @@ wait as long as `--timeout` allows, and fail where the remote fails.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from functools import partial
 from typing import NamedTuple
 
 from pallasc.cache import format
-from pallasc.cache.manifests import Manifest, set_prefix
+from pallasc.cache.manifests import Manifest, Trust, read_trust, set_prefix
 from pallasc.cache.packs import PackFault
 from pallasc.cache.remote.session import OF_ONE_OBJECT, RemoteError, Session
 from pallasc.cache.remote.settings import RemoteSettings, RemoteStats
@@ -39,7 +38,6 @@ from pallasc.cache.remote.transfer import (
     read_catalog,
     read_pack,
 )
-from pallasc.cache.signing import Trust, read_trust
 from pallasc.cache.store import Store
 from pallasc.errors import CorruptError
 
@@ -78,15 +76,13 @@ class Remote:
         tell: Callable[[str], None],
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self._trust = _trust(settings, environ)
+        trust = _trust(settings, environ)
         self._session = Session(settings, environ, is_build=True, tell=tell)
         self._writes, self._store = settings.write, store
         self._namespace = namespace
         self._catalog: Catalog | None = None
+        self._fetch = Fetch(self._session, store, namespace, trust)
         self._writer: Writer | None = None
-        self._brought: list[str] = []
-        self._used: set[str] = set()
-        self._bad: set[str] = set()
 
     @property
     def stats(self) -> RemoteStats:
@@ -109,14 +105,9 @@ class Remote:
             return {}
         with self._session.waiting():
             found = catalog.find(set_prefix(key) for key in wanted)
-        fetch = Fetch(self._session, self._store, self._namespace, self._trust, accept)
-        fetch.run(found)
-        self._brought += fetch.actions
-        self._used |= fetch.used
-        self._bad |= fetch.bad
-        self.stats.hits += len(fetch.actions)
-        self.stats.saved_s += fetch.saved_s
-        return fetch.actions
+        self._fetch.run(found, accept)
+        names = {name for names in found.values() for name in names}
+        return {name: key for name, key in self._fetch.actions.items() if name in names}
 
     def offer(self, name: str) -> None:
         """Send a variant, given the name of its manifest here, if writing is on."""
@@ -126,9 +117,9 @@ class Remote:
     def finish(self) -> RemoteStats:
         """Send what is left, end all requests, and return what was done."""
         try:
-            if len(self._used) > MOST_PACKS and self._writes:
-                self._send(self._brought, again=True)  # the next build reads from few packs
-            if self._writes and (self._writer or self._used or self._bad):
+            if len(self._fetch.used) > MOST_PACKS and self._writes:
+                self._send([*self._fetch.actions], again=True)  # the next build reads few packs
+            if self._writes and (self._writer or self._fetch.used or self._fetch.bad):
                 self._change_catalog()
         except RemoteError as error:
             self._session.fail(error)
@@ -142,9 +133,9 @@ class Remote:
             return
         now = int(time.time())
         stale = {row.pack for row in catalog.rows if row.used < now - _USED_AGAIN_S}
-        used = dict.fromkeys((self._used & stale) - self._bad, now)
+        used = dict.fromkeys((self._fetch.used & stale) - self._fetch.bad, now)
         writer = self._writer or Writer(self._session, self._namespace, ())
-        self.stats.offered = writer.finish(Change(used=used, dropped=self._bad))
+        writer.finish(Change(used=used, dropped=self._fetch.bad))
 
     def _load(self) -> Catalog | None:
         """Return the catalog; None if it cannot be known."""
@@ -160,7 +151,7 @@ class Remote:
         if catalog is None:
             return
         if self._writer is None:
-            rows = tuple(row for row in catalog.rows if row.pack not in self._bad)
+            rows = tuple(row for row in catalog.rows if row.pack not in self._fetch.bad)
             self._writer = Writer(self._session, self._namespace, Catalog(rows).names())
         for name in names:
             try:
@@ -175,13 +166,6 @@ def _trust(settings: RemoteSettings, environ: Mapping[str, str]) -> Trust | None
 
 
 # ---- commands
-
-
-@contextlib.contextmanager
-def _command_session(settings: RemoteSettings, environ: Mapping[str, str]) -> Iterator[Session]:
-    session = Session(settings, environ, is_build=False)
-    with contextlib.closing(session):
-        yield session
 
 
 def _namespaces(session: Session, names: Sequence[str] | None = None) -> Sequence[str]:
@@ -228,9 +212,9 @@ def push(
         RemoteError: the remote fails.
         CorruptError: a name is not one.
     """
-    moved = left = done = 0
+    left = done = 0
     total = sum(map(len, names.values()))
-    with _command_session(settings, environ) as session:
+    with Session(settings, environ, is_build=False) as session:
         for namespace, wanted in names.items():
             writer = Writer(session, namespace, known_catalog(session, namespace).names())
             for name in wanted:
@@ -241,8 +225,8 @@ def push(
                     left += 1
                 done += 1
                 on_step(done, total)
-            moved += writer.finish(Change())
-        session.stats.offered = moved
+            writer.finish(Change())
+        moved = session.stats.offered
         return Transfer(moved, total - moved - left, left, session.stats)
 
 
@@ -273,8 +257,8 @@ def pull(
         SpecError, ToolError: signatures are required, and a key cannot be used.
     """
     trust = _trust(settings, environ)
-    moved = present = left = 0
-    with _command_session(settings, environ) as session:
+    present = left = 0
+    with Session(settings, environ, is_build=False) as session:
         for namespace in _namespaces(session, namespaces):
             catalog = known_catalog(session, namespace)
             absent: dict[PackRow, list[str]] = {}
@@ -284,14 +268,12 @@ def pull(
                 present += len(names) - len(absent[row])
             total, done = sum(map(len, absent.values())), 0
             for row, names in absent.items():
-                fetch = Fetch(session, store, namespace, trust, partial(accept, session.stats))
-                fetch.run({row: names} if names else {})
-                moved += len(fetch.actions)
+                fetch = Fetch(session, store, namespace, trust)
+                fetch.run({row: names} if names else {}, partial(accept, session.stats))
                 left += len(names) - len(fetch.actions)
                 done += len(names)
                 on_step(done, total)
-        session.stats.hits = moved
-        return Transfer(moved, present, left, session.stats)
+        return Transfer(session.stats.hits, present, left, session.stats)
 
 
 def _is_absent(store: Store, name: str) -> bool:
@@ -310,11 +292,11 @@ def probe(
     Returns:
         Why the remote cannot be read, and why it cannot be written; "" if it can.
     """
-    session, done = Session(settings, environ, is_build=True), 0
+    done = False
     try:
-        with contextlib.closing(session):
+        with Session(settings, environ, is_build=True) as session:
             known_catalog(session, namespace)
-            done = 1
+            done = True
             if settings.write:
                 session.result(session.objects.put(_PROBE, b"pallasc\n"))
     except RemoteError as error:
@@ -354,7 +336,7 @@ def survey(
         RemoteError: the remote fails, or cannot be listed.
     """
     found = []
-    with _command_session(settings, environ) as session:
+    with Session(settings, environ, is_build=False) as session:
         for namespace in _namespaces(session, namespaces):
             catalog = known_catalog(session, namespace)
             variants = len({set_prefix(name.hex()) for name in catalog.names()})
@@ -377,7 +359,7 @@ def verify(
     Raises:
         RemoteError: the remote fails, or cannot be listed.
     """
-    with _command_session(settings, environ) as session:
+    with Session(settings, environ, is_build=False) as session:
         names = _namespaces(session, namespaces)
         return [f"{name}: {fault}" for name in names for fault in _faults(session, name)]
 
@@ -445,7 +427,7 @@ def prune(
     unread: list[str] = []
     catalogs: dict[str, Catalog] = {}
     unknown: dict[str, int] = {}
-    with _command_session(settings, environ) as session:
+    with Session(settings, environ, is_build=False) as session:
         for namespace in _namespaces(session):
             try:
                 catalogs[namespace] = read_catalog(session, namespace)[0]
@@ -461,9 +443,10 @@ def prune(
             if names and not dry_run:
                 catalog = change_catalog(session, namespace, change)
             named = {*names, *(pack_name(namespace, row.pack) for row in catalog.rows)}
-            for item in session.result(session.objects.listed(f"{ROOT}/{namespace}/packs")):
-                if item.name not in named and item.modified_s < now - GRACE_S:
-                    unknown[item.name] = item.size
+            listed = session.result(session.objects.listed(f"{ROOT}/{namespace}/packs"))
+            for name, size, modified_s in listed:
+                if name not in named and modified_s < now - GRACE_S:
+                    unknown[name] = size
         for name in [] if dry_run else [*gone, *unknown]:
             session.result(session.objects.delete(name))
     freed = sum(row.size for row in old)

@@ -37,7 +37,7 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pallasc.cache.remote.settings import CLOUDS, Address, RemoteSettings, RemoteStats
 from pallasc.errors import PallascError, ToolError
@@ -50,6 +50,7 @@ REQUEST_S = 10.0
 TOKEN = "PALLASC_REMOTE_TOKEN"
 _WATCH_S = 0.004
 _CHUNK_BYTES = 256 * 2**10
+_VERSION = ("e_tag", "version")
 _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 _AWS_VARIABLES = (
     "AWS_ACCESS_KEY_ID",
@@ -62,6 +63,9 @@ _AWS_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _DYNAMIC = ("sso_session", "sso_start_url", "source_profile", "credential_process", "role_arn")
 _EXPORT_HINT = "Set the variables that `aws configure export-credentials --format env` prints."
 T = TypeVar("T")
+
+Version = Mapping[str, str]
+"""The version of an object, as obstore has it; {} where there is none."""
 
 
 class Failure(Enum):
@@ -87,8 +91,8 @@ class RemoteError(ToolError):
         self.failure = failure
 
 
-class Session:
-    """Requests to one remote.
+class Session(contextlib.AbstractContextManager["Session"]):
+    """Requests to one remote; a context manager, which ends them all.
 
     Args:
         settings: where it is.
@@ -110,43 +114,18 @@ class Session:
         self.stats = RemoteStats(url=settings.address.text)
         self.is_build = is_build
         self.failed: RemoteError | None = None
-        timeout = timedelta(seconds=REQUEST_S if is_build else settings.timeout_s)
-        options = {
-            "client_options": {"timeout": timeout, "allow_http": True, "user_agent": "pallasc"},
-            "retry_config": {
-                "max_retries": 1 if is_build else 2,
-                "retry_timeout": timedelta(seconds=3),
-            },
-        }
-        self.objects = Objects(settings.address, self.stats, environ, options)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._grown_from: dict[asyncio.Task[Any], int] = {}
+        timeout_s, retries = (REQUEST_S, 1) if is_build else (settings.timeout_s, 2)
+        self.objects = Objects(settings.address, self.stats, environ, timeout_s, retries)
         self._failures = 0
+        self._loop = asyncio.new_event_loop()
+        # A daemon: a file system that hangs must not keep the process from ending.
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
 
     def submit(self, request: Coroutine[Any, Any, T]) -> Future[T]:
         """Begin a request in the background; its result is for `first` and `result`."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            # A daemon: a file system that hangs must not keep the process from ending.
-            self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-            self._thread.start()
-        return asyncio.run_coroutine_threadsafe(self._watched(request), self._loop)
-
-    async def _watched(self, request: Coroutine[Any, Any, T]) -> T:
-        task = asyncio.ensure_future(request)
-        self._grown_from[task] = _resident_bytes()
-        try:
-            while not task.done():
-                await asyncio.wait([task], timeout=_WATCH_S)
-                oldest = next(iter(self._grown_from.values()))
-                if _resident_bytes() - oldest > MOST_GROWTH_BYTES:
-                    text = f"{self.stats.url}: the server's answers do not end"
-                    raise RemoteError(text, Failure.BROKEN)
-            return task.result()
-        finally:
-            task.cancel()
-            del self._grown_from[task]
+        # No coroutine around it: one that is cancelled before it begins would leave this one alone.
+        return asyncio.run_coroutine_threadsafe(request, self._loop)
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -197,7 +176,7 @@ class Session:
         if self.failed is None:
             self.failed = error
             self.stats.tripped = error.message
-            self._cancel()
+            self._cancel_all()
             if self.is_build:
                 hint = f" {error.hint}" if error.hint else ""
                 self._tell(f"remote store disabled for this build: {error.message}.{hint}")
@@ -219,25 +198,25 @@ class Session:
             text = f"{self.stats.url}: {self._failures} objects are missing or damaged"
             self.fail(RemoteError(text, Failure.TORN))
 
-    def _cancel(self) -> None:
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(_cancel_all, self._loop)
+    def _cancel_all(self) -> None:
+        def cancel() -> None:
+            for task in asyncio.all_tasks(self._loop):
+                task.cancel()
+
+        self._loop.call_soon_threadsafe(cancel)
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """End all requests and the thread."""
-        if self._loop is None or self._thread is None:
+        if self._loop.is_closed():
             return
-        self._cancel()
+        self._cancel_all()
         self._loop.call_soon_threadsafe(self._loop.call_later, 0.05, self._loop.stop)
         self._thread.join(1.0)
         if not self._thread.is_alive():
             self._loop.close()
-        self._loop = None
-
-
-def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
 
 
 def _resident_bytes() -> int:
@@ -248,14 +227,6 @@ def _resident_bytes() -> int:
 # ---- objects
 
 
-class StoredObject(NamedTuple):
-    """An object in a listing; `modified_s` in seconds since 1970."""
-
-    name: str
-    size: int
-    modified_s: float
-
-
 class Objects:
     """The objects below an address; `stats` counts requests and bytes."""
 
@@ -264,22 +235,30 @@ class Objects:
         address: Address,
         stats: RemoteStats,
         environ: Mapping[str, str],
-        options: dict[str, Any],
+        timeout_s: float,
+        retries: int,
     ) -> None:
         self.address, self._stats, self._environ = address, stats, environ
-        self._options = options
+        timeout = timedelta(seconds=timeout_s)
+        self._client: dict[str, Any] = {
+            "timeout": timeout,
+            "allow_http": True,
+            "user_agent": "pallasc",
+        }
+        self._retry = {"max_retries": retries, "retry_timeout": timedelta(seconds=3)}
         self._made: Any = None
+        self._grown_from: dict[asyncio.Future[Any], int] = {}
         is_below = address.scheme in CLOUDS and address.path
         self._prefix = f"{address.path}/" if is_below else ""
 
-    async def get(self, name: str, *, limit: int) -> tuple[bytes, str]:
-        """Return an object of at most `limit` bytes, and its version, "" where there is none.
+    async def get(self, name: str, *, limit: int) -> tuple[bytes, Version]:
+        """Return an object of at most `limit` bytes, and its version.
 
         The stream is dropped at the first byte too many, which ends the download.
         """
         what = f"GET {self.address}/{name}"
 
-        async def read() -> tuple[bytes, str]:
+        async def read() -> tuple[bytes, Version]:
             result = await self._store(name).get_async(self._prefix + name)
             meta, data = result.meta, bytearray()
             if meta["size"] <= limit:
@@ -290,13 +269,24 @@ class Objects:
                         break
             if max(len(data), meta["size"]) > limit:
                 raise RemoteError(f"{what}: over the limit of {limit:,} bytes", Failure.TORN)
-            tag, version = meta.get("e_tag") or "", meta.get("version") or ""
-            return bytes(data), f"{tag}\n{version}" if tag or version else ""
+            return bytes(data), {part: meta[part] for part in _VERSION if meta.get(part)}
 
         return await self._call(what, read())
 
-    async def put(self, name: str, data: bytes, *, mode: Any = "overwrite") -> bool:
-        """Write an object; return False where `mode` does not allow to replace the present one."""
+    async def put(self, name: str, data: bytes, *, over: Version | None = None) -> bool:
+        """Write an object.
+
+        Args:
+            name: its name.
+            data: its bytes.
+            over: the version that it must still have, {} if there must be none; None for any. Plain
+                web servers and folders have no such condition.
+
+        Returns:
+            False if it has another version.
+        """
+        is_free = over is None or self.address.scheme not in CLOUDS
+        mode = "overwrite" if is_free else over or "create"
 
         async def write() -> bool:
             from obstore.exceptions import AlreadyExistsError, PreconditionError
@@ -305,7 +295,7 @@ class Objects:
             try:
                 await store.put_async(self._prefix + name, data, mode=mode, use_multipart=False)
             except (AlreadyExistsError, PreconditionError):
-                if mode == "overwrite":
+                if is_free:
                     raise
                 return False
             self._stats.bytes_written += len(data)
@@ -313,31 +303,15 @@ class Objects:
 
         return await self._call(f"PUT {self.address}/{name}", write())
 
-    async def put_if(self, name: str, data: bytes, version: str | None) -> bool:
-        """Write an object if it still has this version, None for "does not exist".
+    async def listed(self, prefix: str) -> list[tuple[str, int, float]]:
+        """Return the objects below a folder: name, size, time of change in seconds since 1970."""
 
-        Plain web servers and folders have no such condition; there the object is written.
-        """
-        if self.address.scheme not in CLOUDS:
-            return await self.put(name, data)
-        tag, _, number = (version or "").partition("\n")
-        known = {label: text for label, text in (("e_tag", tag), ("version", number)) if text}
-        return await self.put(name, data, mode=known or "create")
-
-    async def listed(self, prefix: str) -> list[StoredObject]:
-        """Return the objects in a folder and below it."""
-
-        async def read() -> list[StoredObject]:
+        async def read() -> list[tuple[str, int, float]]:
             batches = self._store(prefix).list(self._prefix + prefix)
-            return [
-                StoredObject(
-                    meta["path"].removeprefix(self._prefix),
-                    meta["size"],
-                    meta["last_modified"].timestamp(),
-                )
-                async for batch in batches
-                for meta in batch
-            ]
+            metas = [meta async for batch in batches for meta in batch]
+            names = [meta["path"].removeprefix(self._prefix) for meta in metas]
+            times = [meta["last_modified"].timestamp() for meta in metas]
+            return [*zip(names, (meta["size"] for meta in metas), times, strict=True)]
 
         return await self._call(f"LIST {self.address}/{prefix}", read())
 
@@ -365,14 +339,28 @@ class Objects:
                 raise
 
     async def _call(self, what: str, request: Coroutine[Any, Any, T]) -> T:
-        """Make a request; its error is raised where the library's is not in `__context__`."""
+        """Make a request, and end it where its answer does not end.
+
+        Its error is raised where the library's is not in `__context__`.
+        """
         self._stats.requests += 1
+        task = asyncio.ensure_future(request)
+        self._grown_from[task] = _resident_bytes()
         try:
-            return await request
+            while not task.done():
+                await asyncio.wait([task], timeout=_WATCH_S)
+                oldest = next(iter(self._grown_from.values()))
+                if _resident_bytes() - oldest > MOST_GROWTH_BYTES:
+                    text = f"{self.address}: the server's answers do not end"
+                    raise RemoteError(text, Failure.BROKEN)
+            return task.result()
         except RemoteError:
             raise
         except Exception as error:  # noqa: BLE001 - obstore also raises bare and built-in ones
             problem = translated(str(error), what, missing=isinstance(error, FileNotFoundError))
+        finally:
+            task.cancel()
+            del self._grown_from[task]
         raise problem
 
     def _store(self, name: str = "", *, write: bool = False) -> Any:
@@ -407,7 +395,8 @@ class Objects:
                 Failure.SETTINGS,
                 hint="Install the extra: pip install 'pallasc[remote]'.",
             ) from None
-        scheme, place, options = self.address.scheme, self.address.place, self._options
+        scheme, place = self.address.scheme, self.address.place
+        options: dict[str, Any] = {"client_options": self._client, "retry_config": self._retry}
         try:
             if scheme == "file":
                 return stores.LocalStore(self.address.path)
@@ -419,7 +408,7 @@ class Objects:
                 return stores.AzureStore(place, **options)
             header = authorization(self.address, self._environ)
             if header is not None:
-                options["client_options"]["default_headers"] = {"Authorization": header}
+                self._client["default_headers"] = {"Authorization": header}
             return stores.HTTPStore(self.address.text, **options)
         except RemoteError:
             raise

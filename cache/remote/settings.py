@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pallasc.cache.format import size
+from pallasc.cache.manifests import read_switch
 from pallasc.errors import SpecError
 
 URL, WRITE, SIGNED = "PALLASC_REMOTE", "PALLASC_REMOTE_WRITE", "PALLASC_REQUIRE_SIGNED_REMOTE"
@@ -30,10 +31,6 @@ _HINT = (
     "Give file:///folder, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, "
     "or https://host/path."
 )
-_SWITCH = {
-    **dict.fromkeys(("", "0", "false", "no", "off"), False),
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-}
 _MOST_REASONS = 20
 
 
@@ -170,18 +167,9 @@ def read_settings(
     except SpecError as error:
         raise SpecError(f"{label}: {error.message}", hint=error.hint) from None
     if write is None:
-        write = _switch(environ, WRITE, bool(table.get("remote-write")))
-    signed = _switch(environ, SIGNED, table.get("remote-signed") == "required")
+        write = read_switch(environ, WRITE, bool(table.get("remote-write")))
+    signed = read_switch(environ, SIGNED, table.get("remote-signed") == "required")
     return RemoteSettings(address, write, signed, timeout_s)
-
-
-def _switch(environ: Mapping[str, str], name: str, default: bool) -> bool:
-    if name not in environ:
-        return default
-    value = _SWITCH.get(environ[name].strip().lower())
-    if value is None:
-        raise SpecError(f"{name} is {environ[name]!r}.", hint="Set it to 1 or to 0.")
-    return value
 
 
 def parse_address(url: str) -> Address:

@@ -45,13 +45,12 @@ from typing import NamedTuple
 
 from pallasc.cache import files, format, packs
 from pallasc.cache.folders import Folders
-from pallasc.cache.manifests import MAX_SETS, Manifest, set_prefix
+from pallasc.cache.manifests import MAX_SETS, Manifest, Trust, set_prefix
 from pallasc.cache.pack_writer import PackWriter
-from pallasc.cache.packs import Entry, Pack, open_pack, packed_name
-from pallasc.cache.remote.session import Failure, RemoteError, Session
-from pallasc.cache.signing import Trust
+from pallasc.cache.packs import Entry, Pack, open_pack, packed_name, unpacked_name
+from pallasc.cache.remote.session import Failure, RemoteError, Session, Version
 from pallasc.cache.store import Store
-from pallasc.cache.transfer import entries_of_variant, publish_pack
+from pallasc.cache.transfer import entries_of_manifest, has_another, publish_pack
 from pallasc.errors import CorruptError
 from pallasc.specs.canonical import labelled_key
 
@@ -206,8 +205,8 @@ def pack_name(namespace: str, digest: str) -> str:
     return f"{ROOT}/{namespace}/packs/{digest}"
 
 
-def read_catalog(session: Session, namespace: str) -> tuple[Catalog, str | None]:
-    """Return a catalog and its version; an empty one and None where there is none.
+def read_catalog(session: Session, namespace: str) -> tuple[Catalog, Version]:
+    """Return a catalog and its version; an empty one without version where there is none.
 
     Raises:
         CorruptError: it is damaged.
@@ -218,7 +217,7 @@ def read_catalog(session: Session, namespace: str) -> tuple[Catalog, str | None]
         data, version = session.result(get)
     except RemoteError as error:
         if error.failure is Failure.MISSING:
-            return Catalog(), None
+            return Catalog(), {}
         raise
     with session.waiting():
         return decode_catalog(data), version
@@ -259,7 +258,7 @@ def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
             new = catalog.changed(change)
             if new == catalog:
                 return catalog
-            if session.result(session.objects.put_if(name, new.encode(), version)):
+            if session.result(session.objects.put(name, new.encode(), over=version)):
                 # Some servers ignore the condition, and some have none: see if the change stayed.
                 with contextlib.suppress(CorruptError):
                     written, _ = read_catalog(session, namespace)
@@ -271,11 +270,14 @@ def change_catalog(session: Session, namespace: str, change: Change) -> Catalog:
 
 
 class PackedVariant(NamedTuple):
-    """A variant in a pack, with the frames of its blobs, which are not verified."""
+    """A variant in a pack: its manifest, and the frames of its record and blobs.
+
+    The blobs, by their packed names, are not verified.
+    """
 
     manifest: Manifest
-    entries: list[Entry]
-    frames: dict[str, int]
+    entry: Entry
+    frames: dict[bytes, int]
 
     @classmethod
     def read(cls, pack: Pack, name: str) -> PackedVariant:
@@ -293,20 +295,18 @@ class PackedVariant(NamedTuple):
             # Entries that a store keeps for itself, which nobody may send.
             raise CorruptError(f"manifest {name}: it is not the manifest of a variant")
         stored = pack.read(format.ARTIFACTS, action)
-        record, digest = format.decode_artifact(action, stored or b"")
+        body, digest = format.decode_artifact(action, stored or b"")
         if digest != manifest.record:
             raise CorruptError(f"manifest {name}: the pack has another record")
         frames = {}
-        for blob in record["blobs"].values():
-            place = pack.find(format.BLOBS, blob["digest"])
-            if place is None or place.frame >= len(pack.frames):
+        for blob in body["blobs"].values():
+            packed = packed_name(format.BLOBS, blob["digest"])
+            if not pack.has(packed) or pack.place(packed).frame >= len(pack.frames):
                 raise CorruptError(f"manifest {name}: the pack lacks a blob")
-            frames[blob["digest"]] = place.frame
-        entries = [
-            Entry(format.ARTIFACTS, action, stored or b""),
-            Entry(format.MANIFESTS, name, data),
-        ]
-        return cls(manifest, entries, frames)
+            frames[packed] = pack.place(packed).frame
+        record = packed_name(format.ARTIFACTS, action)
+        entry = Entry(format.MANIFESTS, name, data)
+        return cls(manifest, entry, {record: pack.place(record).frame, **frames})
 
 
 def read_pack(session: Session, namespace: str, row: PackRow) -> Future[bytes]:
@@ -347,26 +347,16 @@ class Fetch:
         store: the local store.
         namespace: of the toolchain.
         trust: the keys that must sign manifests; None where no signature is required of remotes.
-        accept: given the name of a manifest and the manifest, returns True if it is to be used.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        store: Store,
-        namespace: str,
-        trust: Trust | None,
-        accept: Accept,
-    ) -> None:
+    def __init__(self, session: Session, store: Store, namespace: str, trust: Trust | None) -> None:
         self._session, self._store, self._namespace = session, store, namespace
-        self._trust, self._accept = trust, accept
+        self._trust = trust
         self._judged: set[str] = set()
-        self._replaced: list[Entry] = []
-        self._complete: dict[str, Manifest] = {}
+        self._complete: dict[str, PackedVariant] = {}
         self._open()
         self.actions: dict[str, str] = {}
         """Action keys of the variants that the local store has now, by name of the manifest."""
-        self.saved_s = 0.0
         self.bad: set[str] = set()
         """Packs that are gone or damaged."""
         self.used: set[str] = set()
@@ -376,8 +366,13 @@ class Fetch:
         self._out = io.BytesIO()
         self._local = PackWriter(self._out)
 
-    def run(self, wanted: Mapping[PackRow, Sequence[str]]) -> None:
-        """Bring manifests with these names, by pack, the newest first, where they are accepted."""
+    def run(self, wanted: Mapping[PackRow, Sequence[str]], accept: Accept) -> None:
+        """Bring variants into the store, and count them.
+
+        Args:
+            wanted: names of manifests, by pack, the newest first.
+            accept: given the name of a manifest and the manifest, returns True if it is to be used.
+        """
         waiting = deque(wanted)
         reads: dict[Future[bytes], PackRow] = {}
         while (waiting or reads) and self._session.failed is None:
@@ -390,7 +385,7 @@ class Fetch:
                 continue
             row = reads.pop(future)
             try:
-                self._take(row, wanted[row], future.result())
+                self._take(row, wanted[row], future.result(), accept)
             except CancelledError:
                 break
             except RemoteError as error:
@@ -402,7 +397,7 @@ class Fetch:
                 self._session.failed_with(CorruptError(f"pack {row.pack}: {error.message}"))
         self._publish()
 
-    def _take(self, row: PackRow, names: Sequence[str], data: bytes) -> None:
+    def _take(self, row: PackRow, names: Sequence[str], data: bytes, accept: Accept) -> None:
         """Copy the accepted variants of a pack into the pack for the local store."""
         with self._session.waiting():
             pack = open_remote_pack(row, data)
@@ -412,7 +407,7 @@ class Fetch:
             if self._session.failed is not None:
                 return
             try:
-                found = self._judge(pack, name)
+                found = self._judge(pack, name, accept)
             except CorruptError as error:
                 self._session.failed_with(error)
                 continue
@@ -420,25 +415,24 @@ class Fetch:
                 accepted[name] = found
         needed: dict[int, set[bytes]] = {}
         for found in accepted.values():
-            for blob, frame in found.frames.items():
-                needed.setdefault(frame, set()).add(packed_name(format.BLOBS, blob))
-        for number, blobs in sorted(needed.items()):
+            for packed, frame in found.frames.items():
+                needed.setdefault(frame, set()).add(packed)
+        for number, names_there in sorted(needed.items()):
             if self._session.failed is not None:
                 return
             with self._session.waiting():
-                for packed in blobs:
-                    name = packed[1:].hex()
-                    if format.sha256(pack.read(format.BLOBS, name) or b"") != name:
+                for area, name in map(unpacked_name, names_there):
+                    data = pack.read(area, name) or b""
+                    if area == format.BLOBS and format.sha256(data) != name:
                         raise CorruptError(f"blob {name} is damaged")
-                self._local.copy_frame(pack, number, blobs)
-        for name, found in accepted.items():
-            self._local.add(found.entries)
-            self._complete[name] = found.manifest
+                self._local.copy_frame(pack, number, names_there)
+        self._local.add(found.entry for found in accepted.values())
+        self._complete |= accepted
         self._session.earn(len(accepted))
-        if self._local.bytes_so_far >= _LOCAL_PACK_BYTES:
+        if self._local.size >= _LOCAL_PACK_BYTES:
             self._publish()
 
-    def _judge(self, pack: Pack, name: str) -> PackedVariant | None:
+    def _judge(self, pack: Pack, name: str, accept: Accept) -> PackedVariant | None:
         """Return the variant of a manifest if it is to be copied."""
         if set_prefix(name) in self._judged:
             return None
@@ -449,9 +443,8 @@ class Fetch:
         if self._trust is not None and not self._trust.vouches(kind, name, manifest.to_json()):
             self._session.stats.refuse(f"manifest {name}: no trusted key signed it")
             return None
-        if not self._accept(name, manifest):
+        if not accept(name, manifest):
             return None
-        present = self._store.get_file(format.MANIFESTS, name)
         held = self._store.get_artifact(manifest.action)
         is_same = held is not None and held.digest == manifest.record
         if not is_same and self._store.get_artifact(manifest.action, verify=True):
@@ -460,30 +453,27 @@ class Fetch:
             )
             return None
         self._judged.add(set_prefix(name))
-        if present not in (None, found.entries[-1].data):
-            self._replaced.append(found.entries[-1])
-        return found._replace(entries=found.entries[-1:], frames={}) if is_same else found
+        return found._replace(frames={}) if is_same else found
 
     def _publish(self) -> None:
         """Publish the variants that are complete as one pack of the local store."""
-        complete, self._complete = self._complete, {}
-        replaced, self._replaced = self._replaced, []
+        complete, self._complete = [*self._complete.values()], {}
         if not complete:
             return
         self._local.close()
         data = self._out.getvalue()
         self._open()
         try:
-            publish_pack(self._store, data, [e for e in replaced if e.name in complete])
+            publish_pack(self._store, data, [found.entry for found in complete])
         except OSError as error:
             self._store.not_written(error)
-            for entry in replaced:
-                complete.pop(entry.name, None)
+            complete = [found for found in complete if not has_another(self._store, found.entry)]
             if not (self._session.is_build and _is_held(self._store, data)):
-                complete = {}
-        for name, manifest in complete.items():
-            self.actions[name] = manifest.action
-            self.saved_s += manifest.cost_s
+                complete = []
+        for found in complete:
+            self.actions[found.entry.name] = found.manifest.action
+            self._session.stats.hits += 1
+            self._session.stats.saved_s += found.manifest.cost_s
 
 
 def _may_start(under_way: Collection[PackRow], row: PackRow) -> bool:
@@ -519,7 +509,6 @@ class Writer:
     def _open(self) -> None:
         self._out = io.BytesIO()
         self._pack = PackWriter(self._out)
-        self._tail: list[Entry] = []
         self._names: list[bytes] = []
         self._bytes = 0
 
@@ -537,15 +526,14 @@ class Writer:
         packed = bytes.fromhex(name)
         if packed in self._known and not again:
             return False
-        entries = entries_of_variant(store, name)
-        if entries is None:
+        entries = entries_of_manifest(store, name)
+        if entries is None or len(entries) == 1:
             return None
         size = sum(len(entry.data) for entry in entries)
         if size > MAX_VARIANT_BYTES:
             raise CorruptError(f"manifest {name}: {size:,} bytes are too many for a remote store")
         self._known.add(packed)
-        self._pack.add([entry for entry in entries if entry.area == format.BLOBS])
-        self._tail += [entry for entry in entries if entry.area != format.BLOBS]
+        self._pack.add(entries)
         self._names.append(packed)
         self._bytes += size
         if self._bytes >= PACK_BYTES:
@@ -556,8 +544,6 @@ class Writer:
         """Send the pack that is being filled."""
         if not self._names:
             return
-        self._pack.end_frame()  # records are read without unpacking blobs
-        self._pack.add(self._tail)
         summary = self._pack.close()
         row = PackRow(summary.digest, summary.size, int(time.time()), b"".join(self._names))
         data = self._out.getvalue()
@@ -568,8 +554,8 @@ class Writer:
         put = self._session.objects.put(pack_name(self._namespace, row.pack), data)
         self._sent.append((self._session.submit(put), row))
 
-    def finish(self, change: Change) -> int:
-        """Send what is left and change the catalog; return the number of variants sent.
+    def finish(self, change: Change) -> None:
+        """Send what is left, change the catalog, and count the variants that were sent.
 
         Args:
             change: other changes of the catalog.
@@ -594,4 +580,4 @@ class Writer:
         change = change._replace(added=tuple(reversed(rows)))
         if change != Change():
             change_catalog(self._session, self._namespace, change)
-        return sum(len(row.names) // _NAME for row in rows)
+        self._session.stats.offered += sum(len(row.names) // _NAME for row in rows)

@@ -184,15 +184,13 @@ def _show_pruned(pruned: Pruned, as_json: bool) -> int:
 
 def _lines(pruned: Pruned) -> Iterator[str]:
     """Yield a line for each artifact removed, for each reason to retain some, and the sums."""
-    from pallasc.cache.inventory import PackFile
-
     would = "would remove" if pruned.dry_run else "removed"
     for eviction in pruned.evictions:
         unit = eviction.unit
-        if isinstance(unit, PackFile):
-            what = f"pack {unit.digest[:12]} of {count(len(unit.keys), 'artifact')}"
+        if unit.is_pack:
+            what = f"pack {unit.name[:12]} of {count(len(unit.keys), 'artifact')}"
         else:
-            what = ", ".join(pruned.names.get(unit.key, [])) or unit.key[:12]
+            what = ", ".join(pruned.names.get(unit.name, [])) or unit.name[:12]
         yield f"{would} {what}: {_REASONS[eviction.reason]}{eviction.bytes:,} bytes"
     yield from _retained_lines(pruned)
     number = len(pruned.evictions) - pruned.records

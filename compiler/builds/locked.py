@@ -32,8 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pallasc.cache.manifests import Manifest
-from pallasc.cache.signing import NOT_SIGNED
+from pallasc.cache.manifests import NOT_SIGNED, Manifest
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.inputs.lookup import Lookup, LookupResult, artifact_of_action, untrusted_entry

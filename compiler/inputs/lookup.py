@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS
-from pallasc.cache.manifests import Manifest, set_name
-from pallasc.cache.signing import ANOTHER_RECORD, NOT_SIGNED
+from pallasc.cache.manifests import ANOTHER_RECORD, NOT_SIGNED, Manifest, set_name
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs.request import Request, Requests
 from pallasc.compiler.inputs.sources import CurrentSources, SourceChange

@@ -35,7 +35,7 @@ nothing is compiled. Without an installed compiler, a build uses the newest of t
 the lock file. Python and pallasc are installed and compared; the rest cannot be checked, and the
 build says so.
 
-`cache/manifests` declares the fields and checks them; `signed` is added by `cache/signing`.
+`cache/manifests` declares the fields and checks them; `signed` is signs the record.
 
 Schema 3 was the same, with one manifest per request key and one per folder. Schema 2 had
 `variables` (digests of environment variables) and `current_folder`, as workers then inherited the

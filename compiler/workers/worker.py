@@ -20,8 +20,7 @@ from typing import Any
 
 from msgspec import structs
 
-from pallasc.cache.manifests import About, set_name
-from pallasc.cache.signing import Trust
+from pallasc.cache.manifests import About, Trust, set_name
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.compiler.inputs import recorders

@@ -12,8 +12,7 @@ import pytest
 from msgspec import structs
 
 from pallasc.cache.format import ARTIFACTS, sha256
-from pallasc.cache.manifests import set_name
-from pallasc.cache.signing import NOT_SIGNED
+from pallasc.cache.manifests import NOT_SIGNED, set_name
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.collect import SpecReader

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache import format
-from pallasc.cache.manifests import set_name
-from pallasc.cache.signing import ANOTHER_RECORD, NOT_SIGNED
+from pallasc.cache.manifests import ANOTHER_RECORD, NOT_SIGNED, set_name
 from pallasc.cache.store import Store
 from pallasc.cache.verify import verify
 from pallasc.compiler.builds.options import Options

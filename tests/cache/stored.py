@@ -17,6 +17,13 @@ def put(store: Store, key: str = KEY) -> PutResult:
     return store.put_artifact(key, ARTIFACT, BLOBS)
 
 
+def put_blob(store: Store, data: bytes) -> str:
+    """Publish a blob that no record names; return its digest."""
+    digest = hashlib.sha256(data).hexdigest()
+    store._publish_blobs({digest: data})
+    return digest
+
+
 def blob_path(store: Store, data: bytes) -> Path:
     return store.path("cas", hashlib.sha256(data).hexdigest())
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from pallasc.cache.evict import Limits, Plan, Retained, decide
-from pallasc.cache.inventory import Inventory, ManifestFile, RecordFile
+from pallasc.cache.inventory import Facts, Inventory, StoredFile
 from pallasc.cache.uses import Held
 
 S = 10**9
 NOW = 1000
 
 
-def record(key: str, used_s: int, *blobs: str, size: int = 1) -> RecordFile:
-    return RecordFile(key, (1, used_s * S, size), blobs)
+def record(key: str, used_s: int, *blobs: str, size: int = 1) -> StoredFile:
+    return StoredFile(key, (1, used_s * S, size), Facts(blobs=blobs))
 
 
 def blob(size: int, made_s: int = 1) -> tuple[int, int, int]:
@@ -27,14 +27,14 @@ def manifest(action: str, made_s: int = 1, size: int = 1) -> tuple[int, str, int
 
 
 def store(
-    *records: RecordFile,
+    *records: StoredFile,
     blobs: dict[str, tuple[int, int, int]] | None = None,
     manifests: dict[str, tuple[int, str, int]] | None = None,
 ) -> Inventory:
     return Inventory(
-        {found.key: found for found in records},
+        {found.name: found for found in records},
         {
-            name: ManifestFile(name, (3, made_s * S, size), action)
+            name: StoredFile(name, (3, made_s * S, size), Facts(action=action))
             for name, (made_s, action, size) in (manifests or {}).items()
         },
         blobs or {},
@@ -48,9 +48,10 @@ def plan(
     size: int | None = None,
     age_s: float | None = None,
     grace_s: float = 100,
+    clear: bool = False,
     **options: Any,
 ) -> Plan:
-    limits = Limits(max_bytes=size, max_age_s=age_s, grace_s=grace_s)
+    limits = Limits(max_bytes=size, max_age_s=age_s, grace_s=grace_s, clear=clear)
     return decide(inventory, limits, held or Held(), now_ns=NOW * S, **options)
 
 
@@ -130,8 +131,8 @@ def test_a_shared_blob_goes_with_the_last_record_that_names_it() -> None:
         record("c", 3, "s"),
         blobs={"x": blob(10), "s": blob(100)},
     )
-    assert [eviction.blobs for eviction in plan(shared, size=102).evictions] == [("x",)]
-    assert [eviction.blobs for eviction in plan(shared, size=0).evictions] == [("x",), (), ("s",)]
+    assert plan(shared, size=102).orphans == ("x",)
+    assert [eviction.bytes for eviction in plan(shared, size=0).evictions] == [11, 1, 101]
 
 
 def test_manifests_go_with_the_record_that_they_lead_to() -> None:
@@ -140,14 +141,15 @@ def test_manifests_go_with_the_record_that_they_lead_to() -> None:
         record("b", 2),
         manifests={"ra": manifest("a"), "rb": manifest("b"), "ra2": manifest("a")},
     )
-    (eviction,) = plan(led, size=2).evictions
-    assert (eviction.unit[0], eviction.manifests, eviction.bytes) == ("a", ("ra", "ra2"), 3)
+    found = plan(led, size=2)
+    assert (keys(found), found.dangling) == (["a"], ("ra", "ra2"))
+    assert found.evictions[0].bytes == 3
 
 
 def test_a_young_blob_is_not_taken_though_its_record_is() -> None:
     young = store(record("a", 1, "y"), blobs={"y": blob(50, made_s=NOW - 10)})
     found = plan(young, size=0)
-    assert (keys(found), found.evictions[0].blobs) == (["a"], ())
+    assert (keys(found), found.orphans) == (["a"], ())
     assert found.bytes_after == 50
 
 
@@ -192,7 +194,7 @@ def test_orphans_go_before_any_record() -> None:
 
 
 def test_a_blob_that_is_not_there_is_passed_over() -> None:
-    assert plan(store(record("a", 1, "lost")), size=0).evictions[0].blobs == ()
+    assert plan(store(record("a", 1, "lost")), size=0).orphans == ()
 
 
 def test_nothing_goes_where_something_could_not_be_seen() -> None:

@@ -15,7 +15,7 @@ from pallasc.cache.manifests import Manifest
 from pallasc.cache.pack_writer import write_pack
 from pallasc.cache.packs import Entry, open_pack
 from pallasc.cache.store import Store
-from pallasc.cache.transfer import entries_of_action, entries_of_variant, publish_pack
+from pallasc.cache.transfer import entries_of_action, entries_of_manifest, publish_pack
 
 REQUEST = "ef" * 32
 
@@ -37,7 +37,7 @@ def filled(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def variant(filled: Store) -> list[Entry]:
-    entries = entries_of_variant(filled, REQUEST)
+    entries = entries_of_manifest(filled, REQUEST)
     assert entries is not None
     return entries
 
@@ -53,9 +53,9 @@ def test_the_files_of_a_variant_are_manifest_record_and_blobs(variant: list[Entr
 
 
 def test_a_variant_that_lacks_a_file_has_no_entries(filled: Store) -> None:
-    assert entries_of_variant(filled, OTHER) is None
+    assert entries_of_manifest(filled, OTHER) is None
     blob_path(filled, BLOBS["ptx"]).unlink()
-    assert entries_of_variant(filled, REQUEST) is None
+    assert entries_of_manifest(filled, REQUEST) is None
 
 
 def test_a_pack_serves_what_was_put_into_the_other_store(
@@ -70,7 +70,7 @@ def test_a_pack_serves_what_was_put_into_the_other_store(
         manifest = seen.get_manifest(REQUEST)
         assert manifest is not None
         assert manifest.name == "kernel"
-        assert entries_of_variant(seen, REQUEST) == variant
+        assert entries_of_manifest(seen, REQUEST) == variant
         assert seen.names("ac") == [KEY]
         assert seen.warnings == []
     assert files_in(store, "ac") == files_in(store, "cas") == files_in(store, "tmp") == []

@@ -18,7 +18,7 @@ from pallasc.cache.pack_writer import write_pack
 from pallasc.cache.packs import open_pack
 from pallasc.cache.prune import clear, merge_packs, prune, tidy
 from pallasc.cache.store import Store
-from pallasc.cache.transfer import entries_of_variant, publish_pack
+from pallasc.cache.transfer import entries_of_manifest, publish_pack
 from pallasc.cache.uses import Session
 from pallasc.cache.verify import Verified, verify
 
@@ -54,7 +54,7 @@ def source(tmp_path: Path) -> Store:
 
 
 def pack(source: Store, store: Store, numbers: Sequence[int], *, used_s: int = 1) -> Path:
-    groups = [entries_of_variant(source, request_of(number)) or [] for number in numbers]
+    groups = [entries_of_manifest(source, request_of(number)) or [] for number in numbers]
     out = io.BytesIO()
     write_pack(groups, out)
     path = store.folder / "packs" / publish_pack(store, out.getvalue())

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from stored import put_blob
 
 from pallasc.cache import files
 from pallasc.cache import prune as prune_module
@@ -131,7 +132,7 @@ def test_manifests_of_what_went_go_too(filled: Store) -> None:
 
 
 def test_a_blob_without_a_record_goes_after_the_grace_only(filled: Store) -> None:
-    digest = filled.put_blob(b"nobody names me")
+    digest = put_blob(filled, b"nobody names me")
     assert prune(filled, limits=Limits(max_bytes=None)).blobs == 0
     later_ns = time.time_ns() + 301 * 10**9
     assert prune(filled, limits=Limits(max_bytes=None), now_ns=later_ns).blobs == 1
@@ -264,7 +265,7 @@ def test_tidying_waits_for_nobody(filled: Store) -> None:
 def test_clearing_leaves_nothing(filled: Store) -> None:
     with Session(filled) as session:
         session.hit(MID)
-    filled.put_blob(b"without a record")
+    put_blob(filled, b"without a record")
     filled.put_manifest("cc" * 32, Manifest())
     assert clear(filled, dry_run=True).records == 3
     assert here(filled) == [OLD, MID, NEW]

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache import format
-from pallasc.cache.manifests import Manifest
-from pallasc.cache.signing import Trust, read_trust, secret_file
+from pallasc.cache.manifests import Manifest, Trust, read_trust, secret_file
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
 from pallasc.errors import SpecError
@@ -49,7 +48,6 @@ def test_nothing_is_signed_required_or_made_by_default(settings: Path) -> None:
     trust = read_trust({})
     assert (trust.required, trust.strict, trust.notes) == (False, False, ())
     assert trust.signed("manifest", NAME, BODY) == BODY
-    assert trust.believes("manifest", NAME, BODY)
     assert not settings.exists()
 
 
@@ -68,13 +66,13 @@ def test_the_secret_is_made_where_signatures_are_required_and_for_this_user_alon
     assert str(settings) in first.notes[0]
     again = required()
     assert again.notes == ()
-    assert again.believes("manifest", NAME, first.signed("manifest", NAME, BODY))
+    assert again.vouches("manifest", NAME, first.signed("manifest", NAME, BODY))
 
 
 def test_who_has_the_secret_signs_without_being_asked_to(settings: Path) -> None:
     required()
     assert read_trust({}).signed("manifest", NAME, BODY)["signed"]
-    assert required().believes("manifest", NAME, read_trust({}).signed("manifest", NAME, BODY))
+    assert required().vouches("manifest", NAME, read_trust({}).signed("manifest", NAME, BODY))
 
 
 FORGERIES: dict[str, Callable[[dict[str, Any]], tuple[str, str, dict[str, Any]]]] = {
@@ -114,8 +112,8 @@ def test_a_signature_is_for_this_name_and_these_bytes(
         environ["PALLASC_STORE_KEY"] = str(private)
     trust = read_trust(environ)
     signed = trust.signed("manifest", NAME, BODY)
-    assert trust.believes("manifest", NAME, signed)
-    assert not trust.believes(*FORGERIES[forgery](signed))
+    assert trust.vouches("manifest", NAME, signed)
+    assert not trust.vouches(*FORGERIES[forgery](signed))
 
 
 def test_a_machine_that_trusts_the_public_key_believes_and_does_not_sign_with_it(
@@ -124,9 +122,9 @@ def test_a_machine_that_trusts_the_public_key_believes_and_does_not_sign_with_it
     private, public = key_pair
     signed = read_trust({"PALLASC_STORE_KEY": str(private)}).signed("manifest", NAME, BODY)
     assert not settings.exists()
-    assert not required().believes("manifest", NAME, signed)
+    assert not required().vouches("manifest", NAME, signed)
     monkeypatch.setenv("PALLASC_TRUSTED_KEYS", str(public))
-    assert required().believes("manifest", NAME, signed)
+    assert required().vouches("manifest", NAME, signed)
     assert [entry["key"][:5] for entry in required().signed("manifest", NAME, BODY)["signed"]] == [
         "hmac-"
     ]
@@ -253,4 +251,4 @@ def test_who_only_verifies_needs_no_secret(
         read_trust({}, required=True)
     monkeypatch.setenv("PALLASC_TRUSTED_KEYS", str(key_pair[1]))
     trust = read_trust({}, required=True)
-    assert (trust.required, trust.signs, len(trust.checkers)) == (True, False, 1)
+    assert (trust.required, trust.signers, len(trust.checkers)) == (True, {}, 1)

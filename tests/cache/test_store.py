@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stored import ARTIFACT, BLOBS, KEY, OTHER, blob_path, files_in, put
+from stored import ARTIFACT, BLOBS, KEY, OTHER, blob_path, files_in, put, put_blob
 
 from pallasc.cache import files
 from pallasc.cache.folders import Folders
@@ -78,8 +78,8 @@ def test_the_last_manifest_wins(store: Store) -> None:
     assert store.get_manifest(KEY) == Manifest(name="2")
 
 
-def test_put_blob_gives_the_digest_that_get_blob_takes(store: Store) -> None:
-    digest = store.put_blob(b"bytes")
+def test_a_blob_is_found_by_its_digest(store: Store) -> None:
+    digest = put_blob(store, b"bytes")
     assert digest == hashlib.sha256(b"bytes").hexdigest()
     assert store.get_blob(digest) == b"bytes"
 
@@ -228,7 +228,7 @@ def test_something_else_in_the_place_of_a_file_is_put_away(
 def test_a_file_healed_by_another_process_is_given_back(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    digest = store.put_blob(b"good")
+    digest = put_blob(store, b"good")
     place = store.path("cas", digest)
     place.write_bytes(b"evil!")
     read = files.read
@@ -236,26 +236,16 @@ def test_a_file_healed_by_another_process_is_given_back(
     def read_then_heal(folders: Folders, path: str, **options: Any) -> files.Content | None:
         found = read(folders, path, **options)
         place.unlink()
-        Store(store.root).put_blob(b"good")
+        with monkeypatch.context() as other_process:
+            other_process.setattr(files, "read", read)
+            put_blob(Store(store.root), b"good")
         return found
 
     with monkeypatch.context() as patch:
         patch.setattr(files, "read", read_then_heal)
-        patch.setattr(Store, "put_blob", _put_with(read, Store.put_blob))
         assert store.get_blob(digest) is None
     assert store.get_blob(digest) == b"good"
     assert files_in(store, "quarantine") == []
-
-
-def _put_with(read: Any, put_blob: Any) -> Any:
-    """Return a `put_blob` that reads with the real function, as another process would."""
-
-    def put_really(store: Store, data: bytes) -> Any:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(files, "read", read)
-            return put_blob(store, data)
-
-    return put_really
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from pallasc.cache.format import encode, sha256
-from pallasc.cache.manifests import Manifest
+from pallasc.cache.manifests import Manifest, Trust
 from pallasc.cache.pack_writer import write_pack
 from pallasc.cache.packs import Entry
-from pallasc.cache.signing import Trust
 from pallasc.cache.store import Store
 from pallasc.cache.transfer import Exported, Imported, export_file, import_file
 from pallasc.cache.verify import verify

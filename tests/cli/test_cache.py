@@ -339,7 +339,7 @@ def test_an_imported_store_is_found_by_every_command(
     spec, store = own
     target = tmp_path / "target"
     assert _copied(run, store, target) == "2 artifacts imported\n"
-    assert [path.name for path in (target / "v1" / "cas").iterdir()] == []
+    assert list(target.glob("v1/cas/*")) == []
     built = json.loads(run("build", spec, "--store", target, "--json").out)
     assert [variant["status"] for variant in built["variants"]] == ["hit", "hit"]
     figures = json.loads(run("cache", "stats", "--store", target, "--json").out)

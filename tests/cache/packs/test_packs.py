@@ -54,7 +54,7 @@ def packed(groups: Sequence[Sequence[Entry]]) -> tuple[bytes, PackSummary]:
 
 
 def names(pack: Pack) -> dict[tuple[str, str], Place]:
-    return {format.unpacked_name(packed): pack.place(packed) for packed in pack.packed_names()}
+    return {format.unpacked_name(packed): pack.place(packed) for packed in pack.names}
 
 
 def faults(pack: Pack) -> list[PackFault]:
@@ -90,7 +90,7 @@ def test_a_pack_is_read_from_a_file(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_none() -> None:
     pack = open_pack(DATA)
     assert pack.read("ac", name("request 1")) is None
-    assert pack.find("cas", "0" * 64) is None
+    assert not pack.has(packed_name("cas", "0" * 64))
 
 
 def test_an_empty_pack_is_a_pack() -> None:
@@ -100,7 +100,7 @@ def test_an_empty_pack_is_a_pack() -> None:
     assert open_pack(packed([[empty]])[0]).read("cas", empty.name) == b""
 
 
-def test_manifests_lie_in_frames_of_their_own_at_the_end() -> None:
+def test_manifests_lie_in_frames_of_their_own() -> None:
     large = [group(n, blobs=[os.urandom(600_000)]) for n in range(6)]
     pack = open_pack(packed(large)[0])
     frames: dict[str, set[int]] = {area: set() for area in format.AREAS}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +27,7 @@ from variants import (
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.remote import transfer
 from pallasc.cache.remote.remote import MOST_PACKS, Remote, prune, pull, push, survey, verify
-from pallasc.cache.remote.session import RemoteError
+from pallasc.cache.remote.session import Failure, RemoteError, Session
 from pallasc.cache.remote.settings import RemoteSettings
 from pallasc.cache.remote.transfer import catalog_name, pack_name
 from pallasc.cache.store import Store
@@ -263,3 +266,21 @@ def test_a_catalog_that_is_full_loses_its_oldest_packs(
         upload(settings, store, [put(store, number)])
     found, _ = download(settings, other, [request_key(n) for n in range(5)])
     assert sorted(found) == sorted(request_key(n) for n in (2, 3, 4))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_request_that_ends_before_it_begins_leaves_nothing_behind(
+    settings: RemoteSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", left.append)
+    session = Session(settings, {}, is_build=True)
+    busy, go_on = threading.Event(), threading.Event()
+    session._loop.call_soon_threadsafe(lambda: busy.set() or go_on.wait())
+    busy.wait()
+    session.submit(session.objects.get("name", limit=10))
+    session.fail(RemoteError("over", Failure.SLOW))
+    go_on.set()
+    session.close()
+    gc.collect()
+    assert left == []
