@@ -12,7 +12,6 @@ from pallasc.compiler.builds.locked import (
     OTHER_ACTION_KEY,
     Locked,
     LockedLookup,
-    require_toolchain,
     tables_of,
 )
 from pallasc.compiler.builds.options import DEFAULTS, Options
@@ -79,7 +78,8 @@ class LockUpdate:
 
 def check_lock(
     variants: Sequence[Variant],
-    locked: Locked,
+    file: Path,
+    lock: Lock,
     *,
     whole: bool,
     store: Store,
@@ -89,7 +89,8 @@ def check_lock(
 
     Args:
         variants: the variants.
-        locked: the lock.
+        file: path of the lock file, for messages.
+        lock: the lock.
         whole: whether entries of other variants count as dropped.
         store: the store in which variants are looked up.
         ptxas: as for `build`.
@@ -99,22 +100,20 @@ def check_lock(
         ToolError: the toolchain is incomplete, a data file cannot be read; or no compiler is
             installed, and the store does not remember one.
     """
-    lock = locked.lock
-    entries = lock.variants if lock else {}
+    entries = lock.variants
     with installed_or_remembered(store, ptxas=ptxas, lock=lock) as setup:
         context = setup.context(store)
-        require_toolchain(locked, setup, context)
         lookup = Lookup(context, store)
-        frozen = LockedLookup(replace(locked, frozen=True), lookup, store, variants)
+        frozen = LockedLookup(Locked(str(file), lock, frozen=True), lock, lookup, variants)
         checked = [_check(v, entries.get(v.id), lookup.requests.of(v), frozen) for v in variants]
-        notes = (*frozen.notes(), *setup.notes(context))
+        notes = (*frozen.notes(), *context.notes())
         context.digests.save()
     changes = [change for change in checked if change is not None]
     if whole:
         gone = entries.keys() - {variant.id for variant in variants}
         changes += [Change("dropped", name, entries[name]) for name in gone]
     changes.sort(key=lambda change: change.variant)
-    return LockCheck(tuple(changes), notes, _tables(variants, lock or Lock(), whole=whole))
+    return LockCheck(tuple(changes), notes, _tables(variants, lock, whole=whole))
 
 
 def _tables(variants: Sequence[Variant], lock: Lock, *, whole: bool) -> tuple[str, ...]:
@@ -172,7 +171,7 @@ def update_lock(
     old = lock or Lock()
     with prepare(options.ptxas) as setup:
         context = setup.context(store)
-        toolchain = setup.components(context)
+        toolchain = context.components()
         requests = [request.key for request in map(Requests(context).of, variants)]
     names = {variant.id for variant in variants}
     changed_parts = differences(old.toolchain, toolchain) if old.variants else []

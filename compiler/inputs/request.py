@@ -73,15 +73,6 @@ class Requests:
         return Request(key, self._places[entries])
 
 
-def request_key(variant: Variant, context: Context) -> str:
-    """Return the request key of a variant.
-
-    Raises:
-        ToolError: a declared data file cannot be read.
-    """
-    return Requests(context).of(variant).key
-
-
 def request_fields(variant: Variant, context: Context) -> dict[str, str]:
     """Return the labelled fields of a request key, as text.
 

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.toolchain.identity import located_digest
-from pallasc.compiler.toolchain.modules import Place, site_folders
+from pallasc.compiler.toolchain.identity import package_digest
+from pallasc.compiler.toolchain.modules import Place, hidden, locate_module, site_folders
 from pallasc.errors import PallascError
 
 FILE, FOLDER, IS, LINK, INSTALLED = "file:", "folder:", "is:", "link:", "site:"
@@ -70,35 +70,33 @@ class CurrentSources(NamedTuple):
     def changes(self, manifest: Manifest) -> Iterator[SourceChange]:
         """Yield each source that has changed."""
         try:
-            found = self.place.find(manifest)
-            yield from self._files(manifest, found.files)
-            yield from self._packages(manifest, found.packages)
+            folders = self.place.folders
+            yield from self._files(manifest)
+            yield from self._packages(manifest)
             yield from self._opened(manifest)
-            for name in found.importable:
-                yield SourceChange(f"{name} was missing and can be imported now")
-            if manifest.hidden != found.hidden:
+            for name in manifest.absent:
+                if locate_module(name, folders) is not None:
+                    yield SourceChange(f"{name} was missing and can be imported now")
+            if manifest.hidden is not None and manifest.hidden != hidden(folders):
                 yield SourceChange(_SHADOWED)
         except (OSError, ValueError) as error:  # a name that no file or package can have
             yield SourceChange(f"a source listed in its manifest cannot be read: {error}")
 
-    def _files(
-        self, manifest: Manifest, found: Mapping[str, Path | None]
-    ) -> Iterator[SourceChange]:
-        for label, path in found.items():
+    def _files(self, manifest: Manifest) -> Iterator[SourceChange]:
+        for label, recorded in sorted(manifest.files.items()):
+            path = self.place.locate(label)
             now = None if path is None else digest_of(FILE, path, self.digests.digest)
-            if now != manifest.files[label]:
+            if now != recorded:
                 sentence = _file_sentence(label, path if now else None, self.place.base_dir)
                 yield SourceChange(sentence, label)
 
-    def _packages(
-        self, manifest: Manifest, found: Mapping[str, Path | None]
-    ) -> Iterator[SourceChange]:
+    def _packages(self, manifest: Manifest) -> Iterator[SourceChange]:
         differing: dict[str, str | None] = {}
-        for name, path in found.items():
-            now = None if path is None else located_digest(path, self.digests.digest)
+        for name, recorded in manifest.packages.items():
+            now = package_digest(name, self.digests.digest, self.place.folders)
             if now is None and self.unchecked is not None:
                 self.unchecked.add(name)
-            elif now != manifest.packages[name]:
+            elif now != recorded:
                 differing[name] = now
         if differing:
             yield from map(SourceChange, _package_sentences(manifest, differing))

@@ -18,7 +18,7 @@ from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import update_lock
 from pallasc.compiler.builds.reproduce import reproduce, with_reproduction
 from pallasc.compiler.inputs.lookup import artifact_of_action
-from pallasc.compiler.inputs.request import request_key
+from pallasc.compiler.inputs.request import Requests
 from pallasc.errors import CheckError, CorruptError
 from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 
@@ -192,7 +192,7 @@ def test_what_was_signed_is_a_hit_until_its_record_is_another(signed_kernels: An
 def test_a_signed_manifest_leads_no_other_request_anywhere(kernels: Any) -> None:
     kernels.build(store=signed(kernels.store))
     context = kernels.context()
-    double, triple = (request_key(variant, context) for variant in kernels.variants())
+    double, triple = (Requests(context).of(variant).key for variant in kernels.variants())
     ((_, manifest),) = kernels.store.sets(triple)
     target = set_name(double, manifest.read)
     data, _ = format.encode("manifest", target, manifest.to_json())
