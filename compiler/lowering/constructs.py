@@ -5,8 +5,8 @@ on the wrong architecture. They are seen in the traced function, with the user's
 architecture has what: PTX ISA, "Target ISA Notes" of `wgmma`, `tcgen05`, `cp.async.bulk`,
 `setmaxnreg`, `griddepcontrol`, and "Cluster of Cooperative Thread Arrays".
 
-`docs/coverage.md` marks the constructs of `WRONG_CONSTRUCTS` as "wrong in JAX"; its tests take their
-words from this table.
+`docs/coverage.md` marks the constructs of `WRONG_CONSTRUCTS` as "wrong in JAX"; its tests take
+their words from this table.
 
 Errors of JAX and Mosaic that do not say what to do get a hint, where the message leaves one cause.
 JAX has no codes for its errors, so they are known by their words; `tests/wrong/` has a kernel for
