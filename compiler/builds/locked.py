@@ -71,26 +71,19 @@ class Locked:
     Attributes:
         file: path of the lock file, for messages.
         lock: the lock; None if there is none, and every variant must be in the store.
-        frozen: whether nothing may be compiled.
-        frozen_by: the option or setting that asked for it, for messages.
     """
 
     file: str
     lock: Lock | None
-    frozen: bool
-    frozen_by: str = "--frozen"
 
 
-def load_locked(
-    path: Path | None, *, frozen: bool, locked: bool, frozen_by: str = "--frozen"
-) -> Locked | None:
+def load_locked(path: Path | None, *, frozen: bool, locked: bool) -> Locked | None:
     """Return the constraint of a build's options, None if there is none.
 
     Args:
         path: the lock file; `pallasc.lock` in the current folder by default.
         frozen: whether nothing may be compiled.
         locked: whether all variants must match the lock.
-        frozen_by: the option or setting that asked for `frozen`, for messages.
 
     Raises:
         SpecError: the lock file is damaged, or named without `frozen` and `locked`.
@@ -107,27 +100,34 @@ def load_locked(
         raise NotCachedError(
             f"there is no {place}{here}.", hint=f"Make it with: {update_command(place)}"
         )
-    return Locked(str(place), lock, frozen, frozen_by)
+    return Locked(str(place), lock)
 
 
 class LockedLookup:
     """Looks up the variants of a build with a lock.
 
     Args:
-        locked: the constraint.
-        lock: its lock.
+        file: path of the lock file, for messages.
+        lock: the lock.
         lookup: the look-up without it.
         variants: the variants of the build.
+        frozen_by: the option or setting that forbids compiling, "" if misses are compiled.
 
     Raises:
         NotCachedError: the lock is for another toolchain; the message names the differences.
     """
 
     def __init__(
-        self, locked: Locked, lock: Lock, lookup: Lookup, variants: Sequence[Variant]
+        self,
+        file: str,
+        lock: Lock,
+        lookup: Lookup,
+        variants: Sequence[Variant],
+        *,
+        frozen_by: str = "",
     ) -> None:
-        self._locked, self._lock, self._variants, self.lookup = locked, lock, variants, lookup
-        self._store = lookup.store
+        self._file, self._lock, self._variants, self.lookup = file, lock, variants, lookup
+        self._store, self._frozen_by = lookup.store, frozen_by
         self._reasons: dict[str, str] = {}
         self._unchecked = 0  # variants that were taken by the lock's action key alone
         self._require_toolchain()
@@ -135,15 +135,14 @@ class LockedLookup:
     def _require_toolchain(self) -> None:
         # Packages that only tracing uses may differ where variants can be lowered again: no action
         # key depends on them, so that lowering shows whether they change anything.
-        ignored = () if self._locked.frozen else (TRACING_PACKAGES,)
+        ignored = () if self._frozen_by else (TRACING_PACKAGES,)
         here = self.lookup.context.components()
         then = {k: part for k, part in self._lock.toolchain.items() if k not in ignored}
         now = {k: part for k, part in here.items() if k not in ignored}
         if differing(then, now):
-            file = self._locked.file
             raise NotCachedError(
-                f"{file} is for another toolchain: {'; '.join(differences(then, now))}.",
-                hint=f"Install what it was made with, or run: {update_command(file)}",
+                f"{self._file} is for another toolchain: {'; '.join(differences(then, now))}.",
+                hint=f"Install what it was made with, or run: {update_command(self._file)}",
             )
 
     def find(self, variant: Variant, request: Request) -> LookupResult:
@@ -159,18 +158,18 @@ class LockedLookup:
         """
         entry = self._lock.variants.get(variant.id)
         if entry is None:
-            raise _refused(variant, f"is not in {self._locked.file}", self._hint("Add it"))
+            raise _refused(variant, f"is not in {self._file}", self._hint("Add it"))
         cached = self.lookup.find(request)
         if cached.artifact is not None:
             return cached
         if self._has_manifest(request):
             self._reasons[variant.id] = cached.reason
-        if not self._locked.frozen:
+        if not self._frozen_by:
             return cached
         if cached.untrusted or (self._store.trust.required and not self._has_manifest(request)):
             # A lock says nothing about signatures.
             reason = cached.reason if cached.untrusted else NOT_SIGNED
-            raise untrusted_entry(variant, reason, self._locked.frozen_by)
+            raise untrusted_entry(variant, reason, self._frozen_by)
         return self._by_action_key(variant, request, entry)
 
     def check(self, result: VariantResult) -> NotCachedError | None:
@@ -201,9 +200,9 @@ class LockedLookup:
         if now == locked or (variant.tuning is None and now is not None):
             return None
         if now is not None and locked is not None:
-            return f"tuned by another table or tune than {self._locked.file} has"
+            return f"tuned by another table or tune than {self._file} has"
         change = "tuned, and was not" if locked is None else "not tuned, and was"
-        return f"{change} when {self._locked.file} was written"
+        return f"{change} when {self._file} was written"
 
     @cached_property
     def _tables(self) -> dict[str, str]:
@@ -213,7 +212,7 @@ class LockedLookup:
         """Return in words how a result differs from the lock, None if it matches."""
         if result.artifact is None:
             return None
-        entry, file = self._lock.variants.get(result.variant.id), self._locked.file
+        entry, file = self._lock.variants.get(result.variant.id), self._file
         if entry is None:
             return f"not in {file}"
         if result.action_key != entry.action:
@@ -237,11 +236,11 @@ class LockedLookup:
             return []
         return [
             f"this store does not know the sources of {self._unchecked} of the variants: the "
-            f"entries of {self._locked.file} were used, and sources may have changed since"
+            f"entries of {self._file} were used, and sources may have changed since"
         ]
 
     def _hint(self, purpose: str = "If that is intended") -> str:
-        return f"{purpose}: {update_command(self._locked.file)}"
+        return f"{purpose}: {update_command(self._file)}"
 
     def _has_manifest(self, request: Request) -> bool:
         return any(self._store.believes(*held) for held in self._store.sets(request.key))
@@ -252,7 +251,7 @@ class LockedLookup:
         if not reason and request.key != entry.request:
             reason = _SPEC_CHANGED
         if reason:
-            hint = f"Build without {self._locked.frozen_by}."
+            hint = f"Build without {self._frozen_by}."
             raise _refused(variant, f"would have to be compiled: {reason}", hint)
         artifact = artifact_of_action(self._store, entry.action)
         if artifact is None:
@@ -260,7 +259,7 @@ class LockedLookup:
                 variant,
                 f"is not in the store: {self._store.root} has no complete record under action key "
                 f"{entry.action}",
-                f"Build without {self._locked.frozen_by}, or restore the store that the lock was "
+                f"Build without {self._frozen_by}, or restore the store that the lock was "
                 "made with.",
             )
         self._unchecked += 1

@@ -8,12 +8,7 @@ from pathlib import Path
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.locked import (
-    OTHER_ACTION_KEY,
-    Locked,
-    LockedLookup,
-    tables_of,
-)
+from pallasc.compiler.builds.locked import OTHER_ACTION_KEY, LockedLookup, tables_of
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.inputs.lookup import Lookup
@@ -104,7 +99,7 @@ def check_lock(
     with installed_or_remembered(store, ptxas=ptxas, lock=lock) as setup:
         context = setup.context(store)
         lookup = Lookup(context, store)
-        frozen = LockedLookup(Locked(str(file), lock, frozen=True), lock, lookup, variants)
+        frozen = LockedLookup(str(file), lock, lookup, variants, frozen_by="--frozen")
         checked = [_check(v, entries.get(v.id), lookup.requests.of(v), frozen) for v in variants]
         notes = (*frozen.notes(), *context.notes())
         context.digests.save()

@@ -75,13 +75,16 @@ class LastingWorkers(Protocol):
         """Return the workers of a build of so many variants."""
 
 
+_TICK_S = 0.5
+
+
 @contextmanager
-def ticking(run: Run, *, tick_s: float = 0.5) -> Iterator[None]:
+def ticking(run: Run) -> Iterator[None]:
     """Send ticks from another thread while this one reads files."""
     done = threading.Event()
 
     def tick() -> None:
-        while not done.wait(tick_s):
+        while not done.wait(_TICK_S):
             run.on_event(Tick((), len(run.results), len(run.variants)))
 
     thread = threading.Thread(target=tick, daemon=True)
@@ -152,7 +155,13 @@ class Run:
         if locked is not None and locked.lock is not None:
             from pallasc.compiler.builds.locked import LockedLookup
 
-            self.locked = LockedLookup(locked, locked.lock, self.lookup, self.variants)
+            self.locked = LockedLookup(
+                locked.file,
+                locked.lock,
+                self.lookup,
+                self.variants,
+                frozen_by=self.options.frozen_by if self.options.frozen else "",
+            )
         elif locked is not None:
             self.notes.append(
                 f"there is no {locked.file} here: variants were only looked up in the store"

@@ -103,10 +103,6 @@ class Toolchain(NamedTuple):
     libdevice: Path
     plugin: Path
 
-    def version(self, name: str) -> str:
-        """Return the version of one of the packages."""
-        return next(package.version for package in self.packages if package.name == name)
-
 
 def find_toolchain(ptxas: Path | None = None) -> Toolchain:
     """Find the installed toolchain.

@@ -3,7 +3,7 @@
 Each request has an `op`, the name of its class. A worker gets `Warm`, then `Introduction` once,
 then `Compile`, `FindLines`, and `FindPtx`; or `Listen` once, then `Collect`. It answers
 `Introduction` and `Listen` with `{"ready": true}`, `Warm` with nothing, and all others with
-`{"ok": true, …}` or `{"ok": false, "error": …}`. The classes here have the fields; bytes are base64.
+`{"ok": true, …}` or `{"ok": false, "error": …}`. The classes have the fields; bytes are base64.
 
 The user's code runs in the process that replies, so the types of all fields of a reply are checked.
 """

@@ -109,7 +109,7 @@ def test_ten_branches_in_turn_are_hits_and_match_their_locks(branches: Branches)
     for _ in range(2):
         for branch in range(BRANCHES):
             branches.check_out(branch)
-            locked = Locked("pallasc.lock", branches.locks[branch], frozen=True)
+            locked = Locked("pallasc.lock", branches.locks[branch])
             for options in ({}, {"locked": locked, "frozen": True}):
                 (result,) = project.build(**options).results
                 assert (result.status, result.error) == ("hit", None)
@@ -124,7 +124,7 @@ def test_ten_branches_in_turn_are_hits_and_match_their_locks(branches: Branches)
 @pytest.mark.parametrize("frozen", [True, False])
 def test_a_branch_does_not_match_the_lock_of_another(branches: Branches, frozen: bool) -> None:
     branches.check_out(3)
-    other = Locked("pallasc.lock", branches.locks[4], frozen=frozen)
+    other = Locked("pallasc.lock", branches.locks[4])
     (result,) = branches.project.build(locked=other, frozen=frozen).results
     assert result.status == "failed"
     assert "is not as locked: its sources have changed since it was locked." in str(result.error)

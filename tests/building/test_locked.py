@@ -77,9 +77,9 @@ def lock(original: tuple[Any, Lock]) -> Lock:
 
 def held_to(lock: Lock, project: Any, *, frozen: bool = True) -> tuple[LockedLookup, Variant]:
     """Return a lookup that is held to a lock, and the project's variant."""
-    locked = Locked("pallasc.lock", lock, frozen)
     plain, variants = Lookup(project.context(), project.store), project.variants()
-    lookup = LockedLookup(locked, lock, plain, variants)
+    frozen_by = "--frozen" if frozen else ""
+    lookup = LockedLookup("pallasc.lock", lock, plain, variants, frozen_by=frozen_by)
     (variant,) = variants
     return lookup, variant
 
@@ -108,7 +108,7 @@ def test_frozen_without_a_lock_looks_into_the_store_alone_and_says_so(
     project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert load_locked(None, frozen=True, locked=False) == Locked("pallasc.lock", None, True)
+    assert load_locked(None, frozen=True, locked=False) == Locked("pallasc.lock", None)
     report = project.build(frozen=True, locked=load_locked(None, frozen=True, locked=False))
     assert [result.status for result in report.results] == ["hit"]
     note = "there is no pallasc.lock here: variants were only looked up in the store"
@@ -119,10 +119,11 @@ def test_a_lock_of_this_toolchain_is_accepted_and_has_versions(project: Any, loc
     with prepare() as setup:
         context = setup.context(project.store)
         assert context.components() == lock.toolchain
-        LockedLookup(Locked("pallasc.lock", lock, True), lock, Lookup(context, project.store), [])
+        lookup = Lookup(context, project.store)
+        LockedLookup("pallasc.lock", lock, lookup, [], frozen_by="--frozen")
     versions = {label: component.version for label, component in lock.toolchain.items()}
     assert {"jax", "jaxlib", "ptxas", "plugin", "libdevice", "python", "pallasc"} <= set(versions)
-    assert versions["jax"] == setup.toolchain.version("jax")
+    assert versions["jax"] == setup.toolchain.packages[0].version
     assert re.fullmatch(r"\d+(\.\d+)+", versions["ptxas"])
     assert re.fullmatch(r"\d+(\.\d+)+", versions["python"])
     assert len(lock.toolchain) == len(context.identity) + len(context.variables)
@@ -146,11 +147,11 @@ def test_a_lock_of_another_toolchain_is_refused_with_what_differs(
         "ptxas": lock.toolchain["ptxas"]._replace(digest="1" * 64),
     }
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_hlo_as_text")
-    locked = Locked("ci.lock", replace(lock, toolchain=others), frozen=False)
+    old = replace(lock, toolchain=others)
     with prepare() as setup:
         lookup = Lookup(setup.context(project.store), project.store)
         with pytest.raises(NotCachedError) as caught:
-            LockedLookup(locked, locked.lock, lookup, [])
+            LockedLookup("ci.lock", old, lookup, [])
     jaxlib, ptxas = lock.toolchain["jaxlib"].version, lock.toolchain["ptxas"].version
     assert str(caught.value) == (
         "ci.lock is for another toolchain: "
@@ -168,9 +169,9 @@ def test_other_packages_for_tracing_are_refused_only_where_nothing_can_be_lowere
     with prepare() as setup:
         lookup = Lookup(setup.context(project.store), project.store)
         old = Lock(other, lock.variants)
-        LockedLookup(Locked("x", old, False), old, lookup, [])
+        LockedLookup("x", old, lookup, [])
         with pytest.raises(NotCachedError, match=r"numpy 2\.4\.5"):
-            LockedLookup(Locked("x", old, True), old, lookup, [])
+            LockedLookup("x", old, lookup, [], frozen_by="--frozen")
 
 
 def test_after_an_upgrade_of_packages_for_tracing_a_locked_build_lowers_and_finds(
@@ -178,7 +179,7 @@ def test_after_an_upgrade_of_packages_for_tracing_a_locked_build_lowers_and_find
 ) -> None:
     # Another digest under the same label.
     monkeypatch.setitem(identity._PACKAGES, identity.TRACED_WITH, {"numpy": "numpy"})
-    report = project.build(locked=Locked("pallasc.lock", lock, False))
+    report = project.build(locked=Locked("pallasc.lock", lock))
     assert [(r.status, r.error) for r in report.results] == [("lowered", None)]
     assert report.exit_code == 0
 

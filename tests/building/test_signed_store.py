@@ -243,7 +243,7 @@ def test_another_machine_believes_the_public_key_and_not_the_lock(
     from pallasc.compiler.builds.locked import Locked
 
     shutil.rmtree(unbuilt.store.folder / "man")
-    held = Locked("pallasc.lock", updated.lock, True)
+    held = Locked("pallasc.lock", updated.lock)
     report = unbuilt.build(store=Store(unbuilt.store.root), frozen=True, locked=held)
     assert {type(result.error) for result in report.results} == {CorruptError}
 
