@@ -24,7 +24,7 @@ from pallasc.compiler.builds.report import (
     stored_diagnostics,
 )
 from pallasc.compiler.builds.state import LastingWorkers, Miss, Run, ticking
-from pallasc.compiler.inputs.lookup import LookupResult, untrusted_entry
+from pallasc.compiler.inputs.lookup import LookupResult, attempt, untrusted_entry
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
@@ -212,6 +212,7 @@ def look_up(run: Run) -> None:
     # The import system caches the listings of folders, and files may have been added since.
     importlib.invalidate_caches()
     waiting: list[tuple[int, Request, LookupResult | PallascError]] = []
+    find = run.locked.find if run.locked else run.lookup.find_variant
     for index, variant in enumerate(run.variants):
         began = time.monotonic()
         try:
@@ -219,7 +220,7 @@ def look_up(run: Run) -> None:
         except PallascError as error:
             run.fail(index, error)
             continue
-        found = run.find(variant, request)
+        found = attempt(find, variant, request)
         if _settle_hit(run, index, request, found, began):
             continue
         if run.remote is not None:
@@ -235,7 +236,7 @@ def look_up(run: Run) -> None:
     for index, request, found in waiting:
         began, came = time.monotonic(), request.key in fetched
         if came:
-            found = run.find(run.variants[index], request)
+            found = attempt(find, run.variants[index], request)
         if not _settle_hit(run, index, request, found, began, remote=came):
             _settle_miss(run, index, request, found)
     start_workers(run, len(run.misses))

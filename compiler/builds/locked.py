@@ -175,19 +175,15 @@ class LockedLookup:
     def check(self, result: VariantResult) -> NotCachedError | None:
         """Return the error of a result that differs from the lock, None if it matches."""
         variant, hint, kind = result.variant, self._hint(), ""
-        clause = self.difference(result)
+        clause, entry = self.difference(result), self._lock.variants.get(variant.id)
         if clause is None:
             clause, kind = self._other_table(variant), "not as tuned"
-        elif self._is_locked_key(result):
+        elif entry is not None and entry.action == result.action_key:
             is_hit = result.status == "hit"
             hint, kind = (_STORED, "stored") if is_hit else (_REPRODUCE, "not deterministic")
         if clause is None:
             return None
         return NotCachedError(f"{variant.id} is {clause}.", hint=hint, reason=clause, kind=kind)
-
-    def _is_locked_key(self, result: VariantResult) -> bool:
-        entry = self._lock.variants.get(result.variant.id)
-        return entry is not None and entry.action == result.action_key
 
     def _other_table(self, variant: Variant) -> str | None:
         """Return in words how the tuning of a kernel differs from the lock."""

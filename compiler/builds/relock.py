@@ -19,7 +19,6 @@ from pallasc.errors import NotCachedError
 from pallasc.specs.artifacts.resources import resources_of
 from pallasc.specs.lock import (
     Change,
-    Component,
     Entry,
     Lock,
     changed_tables,
@@ -184,25 +183,19 @@ def update_lock(
     }
     if len(entries) < len(variants) or report.exit_code:
         return LockUpdate(old, (), tuple(changed_parts), report)
-    new = merged(old, _lock_of(report.results, toolchain, entries, variants), whole=whole)
+    # A hit has the time of compiling it from the store, 0 if unknown.
+    took = {
+        r.variant.id: r.seconds if r.status == "compiled" else r.saved_s for r in report.results
+    }
+    times = {name: seconds for name, seconds in took.items() if seconds}
+    resources = {r.variant.id: resources_of(r.artifact) for r in report.results if r.artifact}
+    made = Lock(toolchain, entries, times, resources, tables_of(variants))
+    new = merged(old, made, whole=whole)
     changes = compare(old.variants, entries, whole=whole)
     reasons = {} if changed_parts else {r.variant.id: r.reason for r in report.results}
     explained = tuple(_with_reason(change, reasons) for change in changes)
     tables = _tables(variants, old, whole=whole)
     return LockUpdate(new, explained, tuple(changed_parts), report, tables)
-
-
-def _lock_of(
-    results: Sequence[VariantResult],
-    toolchain: Mapping[str, Component],
-    entries: dict[str, Entry],
-    variants: Sequence[Variant],
-) -> Lock:
-    # A hit has the time of compiling it from the store, 0 if unknown.
-    times = {r.variant.id: r.seconds if r.status == "compiled" else r.saved_s for r in results}
-    times = {name: seconds for name, seconds in times.items() if seconds}
-    resources = {r.variant.id: resources_of(r.artifact) for r in results if r.artifact is not None}
-    return Lock(toolchain, entries, times, resources, tables_of(variants))
 
 
 def _with_reason(change: Change, reasons: Mapping[str, str]) -> Change:

@@ -167,15 +167,6 @@ class Run:
                 f"there is no {locked.file} here: variants were only looked up in the store"
             )
 
-    def find(self, variant: Variant, request: Request) -> LookupResult | PallascError:
-        """Look a variant up; an error is why a miss is one in this build."""
-        try:
-            if self.locked is not None:
-                return self.locked.find(variant, request)
-            return self.lookup.find(request)
-        except PallascError as error:
-            return error
-
     def settle(self, index: int, result: VariantResult) -> None:
         """Record a result; an artifact over its budget, or not as locked, fails."""
         if result.artifact is not None:

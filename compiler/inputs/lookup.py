@@ -8,7 +8,7 @@ folder is tried first for the next one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -100,6 +100,10 @@ class Lookup:
                 yield name, manifest
         yield from self.store.sets(request.key)
 
+    def find_variant(self, _: Variant, request: Request) -> LookupResult:
+        """Return `find` of a request; a lock, which takes its place, also asks for the variant."""
+        return self.find(request)
+
     def trusted_records(self, request: Request) -> dict[str, str] | None:
         """Return the records that trusted keys signed: digests by action key; None for all.
 
@@ -146,6 +150,16 @@ class Lookup:
             current = CurrentSources(place, self.context.digests, self.context.unchecked)
             self._changes[sources] = tuple(current.changes(manifest))
         return self._changes[sources]
+
+
+def attempt(
+    find: Callable[[Variant, Request], LookupResult], variant: Variant, request: Request
+) -> LookupResult | PallascError:
+    """Return what is found, or why a miss is an error in this build."""
+    try:
+        return find(variant, request)
+    except PallascError as error:
+        return error
 
 
 def untrusted_entry(variant: Variant, reason: str, frozen_by: str) -> CorruptError:

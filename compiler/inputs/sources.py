@@ -19,12 +19,13 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.toolchain.identity import package_digest
+from pallasc.compiler.toolchain.identity import located_digest
 from pallasc.compiler.toolchain.modules import Place, hidden, locate_module, site_folders
 from pallasc.errors import PallascError
 
@@ -70,33 +71,40 @@ class CurrentSources(NamedTuple):
     def changes(self, manifest: Manifest) -> Iterator[SourceChange]:
         """Yield each source that has changed."""
         try:
-            folders = self.place.folders
-            yield from self._files(manifest)
-            yield from self._packages(manifest)
+            labels, names = sorted(manifest.files), [*manifest.packages]
+            locate = partial(locate_module, folders=self.place.folders)
+            files = dict(zip(labels, map(self.place.locate, labels), strict=True))
+            packages = dict(zip(names, map(locate, names), strict=True))
+            importable = [*filter(locate, manifest.absent)]
+            shadowed = None if manifest.hidden is None else hidden(self.place.folders)
+            yield from self._files(manifest, files)
+            yield from self._packages(manifest, packages)
             yield from self._opened(manifest)
-            for name in manifest.absent:
-                if locate_module(name, folders) is not None:
-                    yield SourceChange(f"{name} was missing and can be imported now")
-            if manifest.hidden is not None and manifest.hidden != hidden(folders):
+            for name in importable:
+                yield SourceChange(f"{name} was missing and can be imported now")
+            if manifest.hidden != shadowed:
                 yield SourceChange(_SHADOWED)
         except (OSError, ValueError) as error:  # a name that no file or package can have
             yield SourceChange(f"a source listed in its manifest cannot be read: {error}")
 
-    def _files(self, manifest: Manifest) -> Iterator[SourceChange]:
-        for label, recorded in sorted(manifest.files.items()):
-            path = self.place.locate(label)
+    def _files(
+        self, manifest: Manifest, found: Mapping[str, Path | None]
+    ) -> Iterator[SourceChange]:
+        for label, path in found.items():
             now = None if path is None else digest_of(FILE, path, self.digests.digest)
-            if now != recorded:
+            if now != manifest.files[label]:
                 sentence = _file_sentence(label, path if now else None, self.place.base_dir)
                 yield SourceChange(sentence, label)
 
-    def _packages(self, manifest: Manifest) -> Iterator[SourceChange]:
+    def _packages(
+        self, manifest: Manifest, found: Mapping[str, Path | None]
+    ) -> Iterator[SourceChange]:
         differing: dict[str, str | None] = {}
-        for name, recorded in manifest.packages.items():
-            now = package_digest(name, self.digests.digest, self.place.folders)
+        for name, path in found.items():
+            now = None if path is None else located_digest(path, self.digests.digest)
             if now is None and self.unchecked is not None:
                 self.unchecked.add(name)
-            elif now != recorded:
+            elif now != manifest.packages[name]:
                 differing[name] = now
         if differing:
             yield from map(SourceChange, _package_sentences(manifest, differing))

@@ -285,9 +285,6 @@ def package_digest(
 ) -> str | None:
     """Return the digest of the installed package or module `name`, None if there is none.
 
-    The shared libraries that a wheel installs next to its package belong to it. A package in an
-    archive, such as a zipped egg, counts with the whole archive.
-
     Args:
         name: dotted if the package is in a namespace that several distributions share.
         digest: SHA-256 of a file.
@@ -295,8 +292,15 @@ def package_digest(
         without: names of folders in it whose contents do not count.
     """
     place = locate_module(name, folders)
-    if place is None:
-        return None
+    return None if place is None else located_digest(place, digest, without=without)
+
+
+def located_digest(place: Path, digest: Digest, *, without: Sequence[str] = ()) -> str:
+    """Return the digest of the package or module with the source file `place`.
+
+    The shared libraries that a wheel installs next to its package belong to it. A package in an
+    archive, such as a zipped egg, counts with the whole archive.
+    """
     if (archive := file_holding(str(place))) != str(place):
         return _readable(archive, digest)
     if place.name.startswith("__init__."):
