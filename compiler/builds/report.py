@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct, field
 
@@ -77,7 +77,7 @@ class VariantResult(Struct, frozen=True):
     remote: bool = False
 
 
-class Event(NamedTuple):
+class Event(Struct, frozen=True):
     """A change in the state of a variant; `done` of `total` are finished."""
 
     kind: Literal["started", "hit", "lowered", "shared", "compiled", "failed", "missing"]
@@ -87,7 +87,7 @@ class Event(NamedTuple):
     total: int
 
 
-class Tick(NamedTuple):
+class Tick(Struct, frozen=True):
     """A periodic event, for displays.
 
     Attributes:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS
 from pallasc.cache.manifests import Manifest, set_name
@@ -30,7 +32,7 @@ _NO_MANIFEST = Manifest()
 _NEVER = "never compiled with this spec and toolchain"
 
 
-class LookupResult(NamedTuple):
+class LookupResult(Struct, frozen=True):
     """A hit with its artifact, or a miss with its reason.
 
     Attributes:

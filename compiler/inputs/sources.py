@@ -21,7 +21,8 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
@@ -38,7 +39,7 @@ _CHANGED = {
 _SHADOWED = "different modules of Python are shadowed by files of the same name"
 
 
-class SourceChange(NamedTuple):
+class SourceChange(Struct, frozen=True):
     """A source that differs from what a manifest recorded.
 
     Attributes:
@@ -50,7 +51,7 @@ class SourceChange(NamedTuple):
     label: str = ""
 
 
-class CurrentSources(NamedTuple):
+class CurrentSources(Struct, frozen=True):
     """The current state of the sources that manifests list.
 
     Attributes:

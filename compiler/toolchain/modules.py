@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
+
+from msgspec import Struct
 
 COVERED = frozenset({"jax", "jaxlib", "jax_plugins", "jax_cuda13_plugin", "jax_cuda12_plugin"})
 """Packages that the toolchain's identity covers."""
@@ -39,7 +41,7 @@ def is_located(spec: Any) -> TypeGuard[ModuleSpec]:
     return type(spec) is ModuleSpec and bool(spec.has_location)
 
 
-class Place(NamedTuple):
+class Place(Struct, frozen=True):
     """The folders in which a compilation finds its files and modules.
 
     Attributes:

@@ -37,7 +37,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
@@ -305,7 +307,7 @@ def tool_folder(toolchain: Toolchain) -> tuple[Path, tempfile.TemporaryDirectory
     return links, folder
 
 
-class Context(NamedTuple):
+class Context(Struct, frozen=True):
     """Toolchain identity and file digests that all variants of a build share.
 
     Attributes:
@@ -350,7 +352,7 @@ class Context(NamedTuple):
         return notes
 
 
-class Setup(NamedTuple):
+class Setup(Struct, frozen=True):
     """A toolchain and the environment in which workers use it.
 
     `toolkit` is the folder that XLA takes assembler and device library from; `temporary` removes it

@@ -13,14 +13,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from pallasc.errors import ToolError
 
 _SUFFIX = ".dist-info"
 
 
-class Package(NamedTuple):
+class Package(Struct, frozen=True):
     """An installed distribution; `root` is the folder that contains its files."""
 
     name: str
@@ -90,7 +91,7 @@ LIBDEVICE = Path("nvvm", "libdevice", "libdevice.10.bc")
 INSTALL = 'pip install "pallasc[cuda13]"'
 
 
-class Toolchain(NamedTuple):
+class Toolchain(Struct, frozen=True):
     """The compiler: JAX, its CUDA plugin, the assembler, the device library.
 
     `cuda` is the major version of CUDA that plugin and wheels are for.

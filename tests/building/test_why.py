@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pallasc.cli.render.why_text import difference_lines
 from pallasc.compiler.inputs.lookup import Lookup
@@ -46,7 +47,7 @@ def explained(project: Any, before: str, now: str, **identity: str) -> Explanati
     with prepare() as setup:
         versions = {name: text.replace(before, now) for name, text in setup.versions_now().items()}
         context = setup.context(project.store)
-    other = context._replace(identity={**context.identity, **identity}, versions=lambda: versions)
+    other = replace(context, identity={**context.identity, **identity}, versions=lambda: versions)
     lookup = Lookup(other, project.store)
     (variant,) = project.variants()
     request = lookup.requests.of(variant)
