@@ -43,7 +43,6 @@ class Check(Request):
         env: the values of the variables that the variant declares, None if not set.
     """
 
-    op: ClassVar[str] = "check"
     reply: ClassVar[type[Reply]] = Checked
     level: str
     id: str

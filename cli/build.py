@@ -146,7 +146,7 @@ def command(
       variants     a list, in the order of the specs; of each: id, name, params, target, arch,
                    status (hit, lowered, shared, compiled, failed, skipped, missing), seconds,
                    saved_s, reason (why it was a miss), explanation (with --explain: reason, key,
-                   nearest, fields, sources, over_budget), remote (whether it is a hit of the
+                   nearest, fields, sources), remote (whether it is a hit of the
                    remote store), action_key, digest (of the artifact), cubin_bytes, kernels
                    (each with what it takes), resources (what the variant takes, as its lock and its
                    budget have it: registers, spill_bytes, stack_bytes, smem_bytes, occupancy in

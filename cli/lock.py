@@ -141,7 +141,6 @@ class _Run:
         self.data: dict[str, object] | None = None
 
     def check(self, ptxas: Path | None) -> int:
-        from pallasc.compiler.builds.locked import Locked
         from pallasc.compiler.builds.relock import check_lock
         from pallasc.errors import NotCachedError
         from pallasc.specs.loading.lock_file import read_lock
@@ -154,7 +153,8 @@ class _Run:
             )
         checked = check_lock(
             self._variants,
-            Locked(str(self._path), lock, frozen=True),
+            self._path,
+            lock,
             whole=self._whole,
             store=self._store,
             ptxas=ptxas,

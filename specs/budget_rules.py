@@ -11,7 +11,6 @@ of one that should be large (occupancy) takes "-" and ">=".
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 from typing import NamedTuple
 
 from pallasc.specs.resources import MORE_IS_BETTER
@@ -28,20 +27,21 @@ class Rule(NamedTuple):
 
     Attributes:
         text: the rule as it is written: `+8`, `+10 %`, `<= baseline`.
-        amount: how much more, or fewer, is allowed.
+        amount: how much more, or fewer, is allowed, in millionths.
         percent: whether the amount is a part of the baseline's number, in percent.
         most: whether it is the most that is allowed, not the least.
     """
 
     text: str
-    amount: Fraction
+    amount: int
     percent: bool
     most: bool
 
     def allows(self, value: int, before: int) -> bool:
         """Tell whether a number is within the rule, where the baseline has `before`."""
-        change = self.amount * before / 100 if self.percent else self.amount
-        return value <= before + change if self.most else value >= before - change
+        change = self.amount * (before if self.percent else 100)  # in units of 1e-8
+        difference = (value - before) * 10**8
+        return difference <= change if self.most else difference >= -change
 
 
 def parse_rule(text: str, field: str) -> Rule | None:
@@ -53,10 +53,11 @@ def parse_rule(text: str, field: str) -> Rule | None:
     if most is (field in MORE_IS_BETTER):
         return None
     if match["order"]:
-        return Rule(f"{match['order']} baseline", Fraction(0), percent=False, most=most)
-    number = match["amount"] + (match["part"] or "")
+        return Rule(f"{match['order']} baseline", 0, percent=False, most=most)
+    whole, part = match["amount"], match["part"] or ""
     percent = " %" if match["percent"] else ""
-    return Rule(f"{match['sign']}{number}{percent}", Fraction(number), bool(percent), most)
+    amount = int(whole + part[1:].ljust(6, "0"))
+    return Rule(f"{match['sign']}{whole}{part}{percent}", amount, bool(percent), most)
 
 
 def rules_for(field: str) -> tuple[str, ...]:

@@ -17,16 +17,20 @@ So it is `-c -lrm count`, for many cubins at once, and encodings come from the c
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from pallasc.analysis.sass.instructions import Code
 from pallasc.analysis.sass.join import Piece, joined, name_in_file, pieces_of
 from pallasc.analysis.sass.listing import read_listing
-from pallasc.compiler.toolchain.toolchain import disassembly
-from pallasc.errors import CorruptError
+from pallasc.compiler.toolchain.toolchain import find_disassembler
+from pallasc.errors import CorruptError, ToolError
 from pallasc.specs.artifacts.elf import parse_elf
 
 _MOST_CODE_BYTES = 1 << 20
@@ -167,3 +171,61 @@ def _swapped(operand: str, names: Mapping[str, str]) -> str:
     for name, own in names.items():
         operand = operand.replace(f"`({name})", f"`({own})")
     return operand
+
+
+_LONGEST_S = 600.0
+"""No cubin of the coverage table takes a minute."""
+
+
+def sass(cubin: bytes, *, kernel: str | None = None) -> str:
+    """Return the SASS of `cubin`, or of a kernel in it.
+
+    Raises:
+        ToolError: nvdisasm is not installed, cannot be run, or does not end.
+        CorruptError: nvdisasm refuses the cubin.
+    """
+    text = disassembly(cubin, "-ndf", "-c")
+    start = text.find(f".section\t.text.{kernel},") if kernel else -1
+    if start < 0:
+        return text
+    end = text.find("\n\t.section", start + 1)
+    return text[start : end if end >= 0 else len(text)] + "\n"
+
+
+def disassembly(cubin: bytes, *options: str) -> str:
+    """Return the output of nvdisasm for `cubin` with these options.
+
+    Raises:
+        ToolError: nvdisasm is not installed, cannot be run, or does not end.
+        CorruptError: nvdisasm refuses the cubin.
+    """
+    tool = find_disassembler()
+    if tool is None:
+        raise ToolError(
+            "nvdisasm is not installed, so there is no SASS to show.",
+            hint="Install it with: pip install nvidia-cuda-nvdisasm",
+        )
+    with tempfile.TemporaryDirectory(prefix="pallasc-sass-") as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(cubin)
+        try:
+            answer = subprocess.run(
+                [tool, *options, file], capture_output=True, check=False, timeout=_LONGEST_S
+            )
+        except subprocess.TimeoutExpired:
+            raise ToolError(
+                f"nvdisasm took longer than {_LONGEST_S:.0f} s for a cubin of {len(cubin):,} "
+                "bytes, and was stopped."
+            ) from None
+        except OSError as error:
+            raise ToolError(f"nvdisasm cannot be run: {error}") from error
+    if answer.returncode:
+        errors = answer.stderr.decode(errors="replace").replace(str(file), "the cubin")
+        # It prints two errors for each damaged instruction.
+        lines = [*filter(None, map(str.strip, errors.split("\n"))), ""]
+        reason = re.sub(r"^nvdisasm (?:error|fatal) *: *", "", lines[0])
+        raise CorruptError(
+            f"nvdisasm cannot read the cubin: "
+            f"{reason or f'it ended with status {answer.returncode}'}"
+        )
+    return answer.stdout.decode(errors="replace")

@@ -37,7 +37,6 @@ class Emulate(Request):
         inputs: the bytes of each input as in device memory, those of all devices as one array.
     """
 
-    op: ClassVar[str] = "emulate"
     reply: ClassVar[type[Reply]] = Emulated
     record: Mapping[str, object]
     blobs: Mapping[str, bytes]

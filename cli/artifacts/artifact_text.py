@@ -168,7 +168,7 @@ def sass_text(artifact: Artifact) -> str:
     Raises:
         ToolError: nvdisasm is not installed.
     """
-    from pallasc.compiler.toolchain.toolchain import sass
+    from pallasc.analysis.sass.disassembly import sass
 
     kernels = {(kernel.cubin, kernel.name): kernel for kernel in artifact.kernels}
     parts = [sass(artifact.blob(cubin), kernel=name).rstrip("\n") for cubin, name in kernels]

@@ -10,7 +10,7 @@ import importlib
 import os
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pallasc.cache.store import Store
@@ -24,7 +24,7 @@ from pallasc.compiler.builds.report import (
     stored_diagnostics,
 )
 from pallasc.compiler.builds.state import LastingWorkers, Miss, Run, ticking
-from pallasc.compiler.inputs.lookup import Lookup, LookupResult, attempt, untrusted_entry
+from pallasc.compiler.inputs.lookup import LookupResult, attempt, untrusted_entry
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.setup import Setup, prepare
 from pallasc.compiler.toolchain.toolchain import INSTALL, is_compiler_installed
@@ -33,9 +33,7 @@ from pallasc.specs.spec import Variant
 
 if TYPE_CHECKING:
     from pallasc.cache.evict import Limits
-    from pallasc.compiler.cluster.pool import ClusterPool
     from pallasc.compiler.inputs.manifest import RememberedToolchain
-    from pallasc.compiler.workers.pool import Pool
 
 _MANY = 50
 """Number of variants from which looking them up takes noticeable time."""
@@ -93,48 +91,52 @@ def _run(run: Run) -> None:
     limits = _limits() if any(name in os.environ for name in _LIMITS) else None
     run.store.folders.check()
     _ = run.store.trust  # reading its keys reports errors in them before anything is done
-    with ExitStack() as stack:
-        setup = _prepared(run)
-        if setup is None:
+    with run.stack:
+        toolchain = _toolchain(run)
+        if toolchain is None:
             for index in range(len(run.variants)):  # without an identity there are no keys
                 _settle_uncompiled(run, index, _NO_TOOLCHAIN)
             return
         if run.warm is None:
-            stack.enter_context(setup)
-        workers = Workers(run, setup, stack)
-        run.open_remote(setup)
+            run.stack.enter_context(toolchain)
+        if options.remote is not None:
+            from pallasc.compiler.builds.remote_tier import RemoteTier
+
+            run.remote = RemoteTier(options.remote, run.store, toolchain)
         if run.store.folder.exists():
-            context = setup.context(run.store)
+            context = toolchain.context(run.store)
         else:
             if run.remote is None:  # which may have all
-                workers.start(len(run.variants))  # while the toolchain's files are read
+                start_workers(run, len(run.variants))  # while the toolchain's files are read
             with ticking(run):
-                context = setup.context(run.store)
-        run.context = context
-        stack.callback(context.digests.save)
-        lookup = Lookup(context, run.store)
-        run.apply_lock(lookup, setup)
-        session = stack.enter_context(Session(run.store))
-        if run.remote is None and _has_misses(run.variants, lookup):
-            workers.start(1)  # while the others are looked up
-        look_up(run, lookup, session, workers)
+                context = toolchain.context(run.store)
+        run.stack.callback(context.digests.save)
+        run.identify(context)
+        run.session = run.stack.enter_context(Session(run.store))
+        if run.remote is None and _has_misses(run):
+            start_workers(run, 1)  # while the others are looked up
+        look_up(run)
         if run.misses and options.explain:
-            _explain(run, lookup, setup)
-        if isinstance(setup, Setup):
-            if run.misses and run.may_compile():
-                workers.compile(lookup, session)
-            if any(r.remote or r.status in _WRITES_MANIFEST for r in run.results.values()):
-                from pallasc.compiler.inputs.manifest import remember
+            _explain(run)
+        if run.misses and run.may_compile():
+            from pallasc.compiler.builds.compile_misses import compile_misses
 
-                remember(run.store, context.identity, setup.versions_now())
-        run.notes += setup.notes(context)
+            start_workers(run, len(run.misses))
+            compile_misses(run)
+        if run.setup is not None and any(
+            r.remote or r.status in _WRITES_MANIFEST for r in run.results.values()
+        ):
+            from pallasc.compiler.inputs.manifest import remember
+
+            remember(run.store, context.identity, context.versions())
+        run.notes += context.notes()
     if any(result.status == "compiled" or result.remote for result in run.results.values()):
         from pallasc.cache.prune import tidy
 
         tidy(run.store, limits=limits or _limits())
 
 
-def _prepared(run: Run) -> Setup | RememberedToolchain | None:
+def _toolchain(run: Run) -> Setup | RememberedToolchain | None:
     """Return the installed toolchain, else one that the store was filled with.
 
     None if neither exists and the build compiles nothing.
@@ -145,61 +147,33 @@ def _prepared(run: Run) -> Setup | RememberedToolchain | None:
     """
     options = run.options
     if run.warm is not None:
-        return run.warm.setup()
-    if options.ptxas is not None or is_compiler_installed():
-        return prepare(options.ptxas)
+        run.setup = run.warm.setup()
+    elif options.ptxas is not None or is_compiler_installed():
+        run.setup = prepare(options.ptxas)
+    if run.setup is not None:
+        return run.setup
     from pallasc.compiler.inputs.manifest import choose_remembered, remembered_toolchains
 
-    remembered = remembered_toolchains(run.store)
-    if options.compiles and not remembered:
-        return prepare()  # raises, and says what to install
-    run.has_compiler = False
-    if not remembered:
-        return None
+    if not remembered_toolchains(run.store):
+        return prepare() if options.compiles else None  # raises, and says what to install
     return choose_remembered(run.store, options.locked.lock if options.locked else None)
 
 
-class Workers:
-    """The workers of a build, started when the first one is needed.
+def start_workers(run: Run, tasks: int) -> None:
+    """Start workers, which import JAX in the background; does nothing the second time.
 
-    Args:
-        run: the build.
-        setup: the toolchain.
-        stack: exit stack that ends them.
+    Raises:
+        ToolError: the store cannot be written, and `require_store` is set.
     """
+    if run.pool is None and tasks and run.setup is not None and run.may_compile():
+        from pallasc.compiler.builds.compile_misses import open_workers
 
-    def __init__(self, run: Run, setup: Setup | RememberedToolchain, stack: ExitStack) -> None:
-        self._run, self._setup, self._stack = run, setup, stack
-        self._pool: Pool | ClusterPool | None = None
-
-    def start(self, tasks: int) -> None:
-        """Start workers, which import JAX in the background; does nothing the second time.
-
-        Raises:
-            ToolError: the store cannot be written, and `require_store` is set.
-        """
-        run, setup = self._run, self._setup
-        if self._pool is None and tasks and run.may_compile() and isinstance(setup, Setup):
-            from pallasc.compiler.builds.compile_misses import open_workers
-
-            if run.options.require_store:
-                _check_store(run.store)
-            pool = self._pool = open_workers(run, setup)
-            if run.warm is None:
-                self._stack.enter_context(pool)
-            pool.warm(tasks)
-
-    def compile(self, lookup: Lookup, session: Session) -> None:
-        """Compile the misses.
-
-        Raises:
-            ToolError: a compiling process cannot be started, or the sources cannot be sent.
-        """
-        self.start(len(self._run.misses))
-        if self._pool is not None and isinstance(self._setup, Setup):
-            from pallasc.compiler.builds.compile_misses import compile_misses
-
-            compile_misses(self._run, lookup, self._setup, self._pool, session)
+        if run.options.require_store:
+            _check_store(run.store)
+        run.pool = open_workers(run, run.setup)
+        if run.warm is None:
+            run.stack.enter_context(run.pool)
+        run.pool.warm(tasks)
 
 
 def _check_store(store: Store) -> None:
@@ -219,57 +193,53 @@ def _limits() -> Limits:
     return read_limits()
 
 
-def _has_misses(variants: Sequence[Variant], lookup: Lookup) -> bool:
+def _has_misses(run: Run) -> bool:
     """Predict misses from the first variant of each kernel: its variants share their sources."""
-    if len(variants) < _MANY:
+    if len(run.variants) < _MANY:
         return False
-    first = {(variant.name, variant.base_dir): variant for variant in reversed(variants)}
+    first = {(variant.name, variant.base_dir): variant for variant in reversed(run.variants)}
     with suppress(PallascError):  # `look_up` reports it
-        requests = map(lookup.requests.of, first.values())
-        return any(lookup.find(request).artifact is None for request in requests)
+        requests = map(run.lookup.requests.of, first.values())
+        return any(run.lookup.find(request).artifact is None for request in requests)
     return False
 
 
-def look_up(run: Run, lookup: Lookup, session: Session, workers: Workers) -> None:
+def look_up(run: Run) -> None:
     """Settle the variants that the stores have; group the misses by request and folder.
 
-    Args:
-        run: the build.
-        lookup: looks up in the local store.
-        session: notes the entries that are used.
-        workers: are started at the first miss.
+    Workers are started at the first miss.
     """
     # The import system caches the listings of folders, and files may have been added since.
     importlib.invalidate_caches()
     waiting: list[tuple[int, Request, LookupResult | PallascError]] = []
-    find = run.locked.find if run.locked else lookup.find_variant
+    find = run.locked.find if run.locked else run.lookup.find_variant
     for index, variant in enumerate(run.variants):
         began = time.monotonic()
         try:
-            request = lookup.requests.of(variant)
+            request = run.lookup.requests.of(variant)
         except PallascError as error:
             run.fail(index, error)
             continue
         found = attempt(find, variant, request)
-        if _settle_hit(run, session, index, request, found, began):
+        if _settle_hit(run, index, request, found, began):
             continue
         if run.remote is not None:
             run.remote.open()
             waiting.append((index, request, found))
         else:
             _settle_miss(run, index, request, found)
-            workers.start(len(run.misses))
+            start_workers(run, len(run.misses))
     if run.remote is None or not waiting:
         return
     with ticking(run):
-        fetched = run.remote.fetch(lookup, [request for _, request, _ in waiting])
+        fetched = run.remote.fetch(run.lookup, [request for _, request, _ in waiting])
     for index, request, found in waiting:
         began, came = time.monotonic(), request.key in fetched
         if came:
             found = attempt(find, run.variants[index], request)
-        if not _settle_hit(run, session, index, request, found, began, remote=came):
+        if not _settle_hit(run, index, request, found, began, remote=came):
             _settle_miss(run, index, request, found)
-    workers.start(len(run.misses))
+    start_workers(run, len(run.misses))
 
 
 def _settle_miss(
@@ -286,7 +256,6 @@ def _settle_miss(
 
 def _settle_hit(
     run: Run,
-    session: Session,
     index: int,
     request: Request,
     found: LookupResult | PallascError,
@@ -298,7 +267,7 @@ def _settle_hit(
     if isinstance(found, PallascError) or found.artifact is None:
         return False
     manifest = found.manifest
-    session.hit(found.action_key or "", seconds=manifest.cost_s)
+    run.session.hit(found.action_key or "", seconds=manifest.cost_s)
     run.settle(
         index,
         VariantResult(
@@ -322,7 +291,7 @@ def _settle_hit(
 def _settle_uncompiled(run: Run, index: int, reason: str, miss: Miss | None = None) -> None:
     """Settle a miss if it must not, or cannot, be compiled."""
     variant, options = run.variants[index], run.options
-    if options.compiles and run.has_compiler:
+    if options.compiles and run.setup is not None:
         return
     error: PallascError | None = None
     if options.frozen and miss is not None and miss.found.untrusted:
@@ -342,18 +311,18 @@ def _settle_uncompiled(run: Run, index: int, reason: str, miss: Miss | None = No
             reason=reason,
         )
     status: Status = "missing" if error is None else "failed"
-    explanation = miss.explanation_of(variant) if miss else None
+    explanation = miss.explanation if miss else None
     result = VariantResult(variant, status, error=error, reason=reason, explanation=explanation)
     run.settle(index, result)
 
 
-def _explain(run: Run, lookup: Lookup, setup: Setup | RememberedToolchain) -> None:
+def _explain(run: Run) -> None:
     """Settle the misses with the differences from the nearest entry of the store as reasons."""
-    from pallasc.compiler.inputs.why import explain_variants
+    from pallasc.compiler.inputs.why import Explainer
 
-    first = [run.variants[miss.indices[0]] for miss in run.misses.values()]
-    explanations = explain_variants(first, lookup.context, run.store, setup.versions_now)
-    for miss, explanation in zip(run.misses.values(), explanations, strict=True):
-        miss.explanation = explanation
+    explainer = Explainer(run.lookup)
+    for miss in run.misses.values():
+        variant = run.variants[miss.indices[0]]
+        miss.explanation = explainer.explain(variant, miss.request, miss.found)
         for index in miss.indices:
             _settle_uncompiled(run, index, miss.reason, miss)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.collect import Selection
     from pallasc.specs.bundle.manifest import Item, Provenance
-    from pallasc.specs.spec import Spec
 
 Source = Literal["compile", "store", "frozen"]
 """Source of artifacts; see `BundleOptions`."""
@@ -46,7 +45,6 @@ class BundleOptions:
         keep_debug: keep debug sections of the cubins.
         keep_ptx: include the PTX, which launching does not need.
         level: compression level of zstd, 1 to 22.
-        provenance: provenance to record; determined from the specs by default.
         lines: returns the records of source lines to include; none are included by default.
         build: options of the build; `source` and `locked` override its `frozen` and `locked`.
     """
@@ -58,7 +56,6 @@ class BundleOptions:
     keep_debug: bool = False
     keep_ptx: bool = False
     level: int = DEFAULT_LEVEL
-    provenance: Sequence[Provenance] | None = None
     lines: FindLines | None = None
     build: Options = DEFAULTS
 
@@ -123,6 +120,7 @@ def make_bundle(
         NotCachedError: a required lock file is missing, or it is for another toolchain.
     """
     from pallasc.compiler.builds.locked import load_locked
+    from pallasc.compiler.builds.provenance import files_read, origins
     from pallasc.specs.bundle.writer import build_bundle
 
     options = options or BundleOptions()
@@ -131,12 +129,8 @@ def make_bundle(
     if place.is_dir() or not place.name:
         raise SpecError(f"{place} is a folder.", hint="Name the file to write.")
     frozen = options.source == "frozen" or (options.locked and options.source == "store")
-    constraint = load_locked(
-        Path(options.lock) if options.lock else None,
-        frozen=frozen,
-        locked=options.locked,
-        frozen_by=options.build.frozen_by,
-    )
+    lock_file = Path(options.lock) if options.lock else None
+    constraint = load_locked(lock_file, frozen=frozen, locked=options.locked)
     report = build(
         selection.variants,
         store=store,
@@ -146,10 +140,9 @@ def make_bundle(
     if report.exit_code:
         return BundleResult(report)
     groups = _groups(report.results, place, options.split_by)
-    provenance = options.provenance
-    if provenance is None:
-        ignored = [path for _, path, _ in groups]
-        provenance = _origins(selection.specs, report.results, store, ignored)
+    artifacts = [result.artifact for result in report.results if result.artifact is not None]
+    read, written = files_read(report.results, store), [path for _, path, _ in groups]
+    provenance = origins(selection.specs, artifacts, read=read, ignore=written)
     lines: Mapping[str, bytes] = {}
     if options.lines is not None:
         ids = [result.variant.id for result in report.results]
@@ -168,7 +161,7 @@ def make_bundle(
         _written(path, data, results, target)
         for (target, path, results), data in zip(groups, packed, strict=True)
     )
-    return BundleResult(report, bundles, tuple(provenance))
+    return BundleResult(report, bundles, provenance)
 
 
 _Group = tuple[str | None, Path, Sequence[VariantResult]]
@@ -188,15 +181,6 @@ def _groups(
         (name, place.with_name(f"{place.stem}-{name}{place.suffix}"), groups[name])
         for name in sorted(groups)
     ]
-
-
-def _origins(
-    specs: Sequence[Spec], results: Sequence[VariantResult], store: Store, ignore: Sequence[Path]
-) -> tuple[Provenance, ...]:
-    from pallasc.compiler.builds.provenance import files_read, origins
-
-    artifacts = [result.artifact for result in results if result.artifact is not None]
-    return origins(specs, artifacts, read=files_read(results, store), ignore=ignore)
 
 
 def _written(

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -64,7 +64,7 @@ OnTick = Callable[[str, float], None]
 """Called with the file being executed, and the seconds so far."""
 
 
-class Selection(NamedTuple):
+class Selection(Struct, frozen=True):
     """Specs and the variants selected from them.
 
     Attributes:

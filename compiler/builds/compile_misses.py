@@ -12,11 +12,10 @@ from msgspec.structs import replace
 
 from pallasc.cache.manifests import manifest_from_json
 from pallasc.cache.store import default_root
-from pallasc.cache.uses import Session
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import Status, Tick, VariantResult
 from pallasc.compiler.builds.state import Miss, Run
-from pallasc.compiler.inputs.lookup import Lookup, stored_artifact
+from pallasc.compiler.inputs.lookup import stored_artifact
 from pallasc.compiler.inputs.request import data_digests, request_fields
 from pallasc.compiler.toolchain.setup import Setup, counted_values, declared_values
 from pallasc.compiler.workers.messages import (
@@ -41,22 +40,23 @@ if TYPE_CHECKING:
 _TICK_S = 0.25
 
 
-def compile_misses(
-    run: Run, lookup: Lookup, setup: Setup, pool: Pool | ClusterPool, session: Session
-) -> None:
-    """Compile the misses of a build, each request once per folder.
+def compile_misses(run: Run) -> None:
+    """Compile the misses of a build, each request once per folder, in the workers that it has.
 
     Raises:
         ToolError: a compiling process cannot be started, or the sources cannot be sent.
     """
+    pool = run.pool
+    if pool is None or run.setup is None:
+        return
     if isinstance(pool, Pool):
-        pool.context = Introduction.of(setup, lookup.context, run.store)
+        pool.context = Introduction.of(run.setup, run.lookup.context, run.store)
     else:
-        _describe(pool, run, lookup, setup)
+        _describe(pool, run, run.setup)
     misses = list(run.misses.values())
     compiled_s: list[float] = []
     began_s: dict[int, float] = {}
-    tasks = [_task(number, miss, run, lookup) for number, miss in enumerate(misses)]
+    tasks = [_task(number, miss, run) for number, miss in enumerate(misses)]
     for kind, task, reply in pool.run(tasks):
         if kind == "tick" or task is None:
             run.on_event(_tick(run, misses, pool, compiled_s))
@@ -67,7 +67,7 @@ def compile_misses(
             run.emit("started", run.variants[miss.indices[0]], None)
             continue
         for position, index in enumerate(miss.indices):
-            result = _result(run, session, miss, index, reply, first=position == 0)
+            result = _result(run, miss, index, reply, first=position == 0)
             if result.status == "failed" and position == 0 and task.label in began_s:
                 result = replace(result, seconds=time.monotonic() - began_s[task.label])
             if result.status == "compiled":
@@ -126,8 +126,8 @@ def _tick(run: Run, misses: list[Miss], pool: Pool | ClusterPool, compiled_s: li
     return Tick(running, len(run.results), total, tuple(compiled_s), pool.jobs)
 
 
-def _task(label: int, miss: Miss, run: Run, lookup: Lookup) -> Task:
-    variant = run.variants[miss.indices[0]]
+def _task(label: int, miss: Miss, run: Run) -> Task:
+    variant, lookup = run.variants[miss.indices[0]], run.lookup
     folders = os.pathsep.join([variant.base_dir, *miss.request.place.folders])
     declared = declared_values(variant.env)
 
@@ -144,12 +144,9 @@ def _task(label: int, miss: Miss, run: Run, lookup: Lookup) -> Task:
     return Task(label, (variant.target.arch, folders, tuple(declared.items())), request)
 
 
-def _result(
-    run: Run, session: Session, miss: Miss, index: int, reply: Reply, *, first: bool
-) -> VariantResult:
+def _result(run: Run, miss: Miss, index: int, reply: Reply, *, first: bool) -> VariantResult:
     variant = run.variants[index]
-    explanation = miss.explanation_of(variant)
-    result = VariantResult(variant, "failed", reason=miss.reason, explanation=explanation)
+    result = VariantResult(variant, "failed", reason=miss.reason, explanation=miss.explanation)
     if first and reply.stray_bytes:
         run.notes.append(
             f"{variant.id} wrote {reply.stray_bytes} bytes to file descriptors that it did not "
@@ -186,10 +183,10 @@ def _result(
     if first:
         status = "compiled" if reply.status == "compiled" else "lowered"
     if status == "compiled":
-        session.miss()
-        session.made(reply.action, seconds=reply.seconds)
+        run.session.miss()
+        run.session.made(reply.action, seconds=reply.seconds)
     else:
-        session.hit(reply.action)
+        run.session.hit(reply.action)
     return replace(
         result, status=status, seconds=reply.seconds if first else 0.0,
         action_key=reply.action, artifact=artifact, printed=reply.printed,
@@ -252,7 +249,7 @@ TIMEOUT_S = 3600.0
 """Time limit of a variant without `--timeout`: no worker may keep a variant for ever."""
 
 
-def _describe(pool: ClusterPool, run: Run, lookup: Lookup, setup: Setup) -> None:
+def _describe(pool: ClusterPool, run: Run, setup: Setup) -> None:
     """Send a cluster the toolchain and the sources of a build, and have its results verified.
 
     Raises:
@@ -264,9 +261,10 @@ def _describe(pool: ClusterPool, run: Run, lookup: Lookup, setup: Setup) -> None
     requests = [miss.request for miss in run.misses.values()]
     variants = (run.variants[miss.indices[0]] for miss in run.misses.values())
     sent = sources_of(variants, without=[str(run.store.root)])
-    salt = {name: value for name, value in lookup.context.variables.items() if name == SALT}
+    context = run.lookup.context
+    salt = {name: value for name, value in context.variables.items() if name == SALT}
     plugin = BuildPlugin(
-        toolchain=setup.components(lookup.context),
+        toolchain=context.components(),
         salt=salt,
         environment=counted_values(setup.environment),
         ptxas=run.options.ptxas and setup.toolchain.ptxas,
@@ -275,4 +273,4 @@ def _describe(pool: ClusterPool, run: Run, lookup: Lookup, setup: Setup) -> None
         sources=sent,
     )
     pool.describe(plugin)
-    pool.accept = partial(publish, requests, lookup, run.store, sent)
+    pool.accept = partial(publish, requests, run.lookup, run.store, sent)

@@ -29,16 +29,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pallasc.cache.manifests import NOT_SIGNED, Manifest
-from pallasc.cache.store import Store
 from pallasc.compiler.builds.report import VariantResult
 from pallasc.compiler.inputs.lookup import Lookup, LookupResult, artifact_of_action, untrusted_entry
 from pallasc.compiler.inputs.request import Request
 from pallasc.compiler.toolchain.identity import TRACING_PACKAGES
-from pallasc.compiler.toolchain.setup import Context
 from pallasc.compiler.workers.diagnostics import stored_for_action
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.canonical import digest
@@ -53,10 +51,6 @@ from pallasc.specs.lock import (
     update_command,
 )
 from pallasc.specs.spec import Variant
-
-if TYPE_CHECKING:
-    from pallasc.compiler.inputs.manifest import RememberedToolchain
-    from pallasc.compiler.toolchain.setup import Setup
 
 _REPRODUCE = "See what differs with: pallasc build SPECS --reproduce N"
 _STORED = (
@@ -76,26 +70,19 @@ class Locked:
     Attributes:
         file: path of the lock file, for messages.
         lock: the lock; None if there is none, and every variant must be in the store.
-        frozen: whether nothing may be compiled.
-        frozen_by: the option or setting that asked for it, for messages.
     """
 
     file: str
     lock: Lock | None
-    frozen: bool
-    frozen_by: str = "--frozen"
 
 
-def load_locked(
-    path: Path | None, *, frozen: bool, locked: bool, frozen_by: str = "--frozen"
-) -> Locked | None:
+def load_locked(path: Path | None, *, frozen: bool, locked: bool) -> Locked | None:
     """Return the constraint of a build's options, None if there is none.
 
     Args:
         path: the lock file; `pallasc.lock` in the current folder by default.
         frozen: whether nothing may be compiled.
         locked: whether all variants must match the lock.
-        frozen_by: the option or setting that asked for `frozen`, for messages.
 
     Raises:
         SpecError: the lock file is damaged, or named without `frozen` and `locked`.
@@ -112,60 +99,53 @@ def load_locked(
         raise NotCachedError(
             f"there is no {place}{here}.", hint=f"Make it with: {update_command(place)}"
         )
-    return Locked(str(place), lock, frozen, frozen_by)
-
-
-def require_toolchain(locked: Locked, setup: Setup | RememberedToolchain, context: Context) -> None:
-    """Check that the lock is for this toolchain.
-
-    Packages that only tracing uses may differ where variants can be lowered again: no action key
-    depends on them, so that lowering shows whether they change anything.
-
-    Raises:
-        NotCachedError: it is for another one; the message names the differences.
-    """
-    if locked.lock is None:
-        return
-    ignored = () if locked.frozen else (TRACING_PACKAGES,)
-    then = {k: part for k, part in locked.lock.toolchain.items() if k not in ignored}
-    now = {k: part for k, part in setup.components(context).items() if k not in ignored}
-    if not differing(then, now):
-        return
-    clauses = differences(then, now)
-    raise NotCachedError(
-        f"{locked.file} is for another toolchain: {'; '.join(clauses)}.",
-        hint=f"Install what it was made with, or run: {update_command(locked.file)}",
-    )
+    return Locked(str(place), lock)
 
 
 class LockedLookup:
-    """Looks up the variants of a build with a lock, or with `--frozen`.
+    """Looks up the variants of a build with a lock.
 
     Args:
-        locked: the constraint.
+        file: path of the lock file, for messages.
+        lock: the lock.
         lookup: the look-up without it.
-        store: the store.
         variants: the variants of the build.
+        frozen_by: the option or setting that forbids compiling, "" if misses are compiled.
+
+    Raises:
+        NotCachedError: the lock is for another toolchain; the message names the differences.
     """
 
     def __init__(
-        self, locked: Locked, lookup: Lookup, store: Store, variants: Sequence[Variant]
+        self,
+        file: str,
+        lock: Lock,
+        lookup: Lookup,
+        variants: Sequence[Variant],
+        *,
+        frozen_by: str = "",
     ) -> None:
-        self._file = locked.file
-        self._lock = locked.lock
-        self._frozen = locked.frozen
-        self._frozen_by = locked.frozen_by
-        self._lookup = lookup
-        self.requests = lookup.requests
-        self._store = store
+        self._file, self._lock, self._variants, self.lookup = file, lock, variants, lookup
+        self._store, self._frozen_by = lookup.store, frozen_by
         self._reasons: dict[str, str] = {}
-        self._variants = variants
-        self._tables: dict[str, str] | None = None
-        self.unchecked = 0
-        """Variants that were taken by the lock's action key alone."""
+        self._unchecked = 0  # variants that were taken by the lock's action key alone
+        self._require_toolchain()
+
+    def _require_toolchain(self) -> None:
+        # Packages that only tracing uses may differ where variants can be lowered again: no action
+        # key depends on them, so that lowering shows whether they change anything.
+        ignored = () if self._frozen_by else (TRACING_PACKAGES,)
+        here = self.lookup.context.components()
+        then = {k: part for k, part in self._lock.toolchain.items() if k not in ignored}
+        now = {k: part for k, part in here.items() if k not in ignored}
+        if differing(then, now):
+            raise NotCachedError(
+                f"{self._file} is for another toolchain: {'; '.join(differences(then, now))}.",
+                hint=f"Install what it was made with, or run: {update_command(self._file)}",
+            )
 
     def find(self, variant: Variant, request: Request) -> LookupResult:
-        """Look a variant up; where the build is frozen and has a lock, a miss is an error.
+        """Look a variant up; where the build is frozen, a miss is an error.
 
         Args:
             variant: the variant.
@@ -175,17 +155,15 @@ class LockedLookup:
             NotCachedError: the lock lacks it, or it would have to be compiled.
             CorruptError: signatures are required, and nobody who is trusted signed it.
         """
-        if self._lock is None:
-            return self._lookup.find(request)
         entry = self._lock.variants.get(variant.id)
         if entry is None:
             raise _refused(variant, f"is not in {self._file}", self._hint("Add it"))
-        cached = self._lookup.find(request)
+        cached = self.lookup.find(request)
         if cached.artifact is not None:
             return cached
         if self._has_manifest(request):
             self._reasons[variant.id] = cached.reason
-        if not self._frozen:
+        if not self._frozen_by:
             return cached
         if cached.untrusted or (self._store.trust.required and not self._has_manifest(request)):
             # A lock says nothing about signatures.
@@ -196,28 +174,22 @@ class LockedLookup:
     def check(self, result: VariantResult) -> NotCachedError | None:
         """Return the error of a result that differs from the lock, None if it matches."""
         variant, hint, kind = result.variant, self._hint(), ""
-        clause = self.difference(result)
+        clause, entry = self.difference(result), self._lock.variants.get(variant.id)
         if clause is None:
             clause, kind = self._other_table(variant), "not as tuned"
-        elif self._is_locked_key(result):
+        elif entry is not None and entry.action == result.action_key:
             is_hit = result.status == "hit"
             hint, kind = (_STORED, "stored") if is_hit else (_REPRODUCE, "not deterministic")
         if clause is None:
             return None
         return NotCachedError(f"{variant.id} is {clause}.", hint=hint, reason=clause, kind=kind)
 
-    def _is_locked_key(self, result: VariantResult) -> bool:
-        entry = self._lock.variants.get(result.variant.id) if self._lock else None
-        return entry is not None and entry.action == result.action_key
-
     def _other_table(self, variant: Variant) -> str | None:
         """Return in words how the tuning of a kernel differs from the lock."""
         name = table_key(variant.name, variant.target.name)
-        locked = self._lock.tables.get(name) if self._lock is not None else None
-        if self._lock is None or (variant.tuning is None and locked is None):
+        locked = self._lock.tables.get(name)
+        if variant.tuning is None and locked is None:
             return None
-        if self._tables is None:
-            self._tables = tables_of(self._variants)
         now = self._tables.get(name)
         # If only some variants of a kernel are tuned, those must match.
         if now == locked or (variant.tuning is None and now is not None):
@@ -227,13 +199,17 @@ class LockedLookup:
         change = "tuned, and was not" if locked is None else "not tuned, and was"
         return f"{change} when {self._file} was written"
 
+    @cached_property
+    def _tables(self) -> dict[str, str]:
+        return tables_of(self._variants)
+
     def difference(self, result: VariantResult) -> str | None:
         """Return in words how a result differs from the lock, None if it matches."""
-        if self._lock is None or result.artifact is None:
+        if result.artifact is None:
             return None
-        entry = self._lock.variants.get(result.variant.id)
+        entry, file = self._lock.variants.get(result.variant.id), self._file
         if entry is None:
-            return f"not in {self._file}"
+            return f"not in {file}"
         if result.action_key != entry.action:
             return f"not as locked: {self._why(result, entry)}"
         made = result.artifact.digest
@@ -242,21 +218,19 @@ class LockedLookup:
         if result.status == "hit":
             return (
                 f"not the locked artifact: the store has {made} under action key {entry.action}, "
-                f"and {self._file} has {entry.artifact}"
+                f"and {file} has {entry.artifact}"
             )
         return (
             f"not deterministic: action key {entry.action} gave artifact {made}, "
-            f"and {self._file} has {entry.artifact}"
+            f"and {file} has {entry.artifact}"
         )
 
     def notes(self) -> list[str]:
         """Return notes on how variants were found."""
-        if self._frozen and self._lock is None:
-            return [f"there is no {self._file} here: variants were only looked up in the store"]
-        if not self.unchecked:
+        if not self._unchecked:
             return []
         return [
-            f"this store does not know the sources of {self.unchecked} of the variants: the "
+            f"this store does not know the sources of {self._unchecked} of the variants: the "
             f"entries of {self._file} were used, and sources may have changed since"
         ]
 
@@ -280,10 +254,10 @@ class LockedLookup:
                 variant,
                 f"is not in the store: {self._store.root} has no complete record under action key "
                 f"{entry.action}",
-                f"Build without {self._frozen_by}, or restore the store that the lock was made "
-                "with.",
+                f"Build without {self._frozen_by}, or restore the store that the lock was "
+                "made with.",
             )
-        self.unchecked += 1
+        self._unchecked += 1
         diagnostics = [each.to_json() for each in stored_for_action(self._store, entry.action)]
         return LookupResult(entry.action, artifact, manifest=Manifest(diagnostics=diagnostics))
 
@@ -292,7 +266,7 @@ class LockedLookup:
         variant = result.variant
         if variant.id in self._reasons:
             return f"{_SOURCES_CHANGED} ({self._reasons[variant.id]})"
-        if self.requests.of(variant).key != entry.request:
+        if self.lookup.requests.of(variant).key != entry.request:
             return _SPEC_CHANGED
         same = result.artifact is not None and result.artifact.digest == entry.artifact
         return OTHER_ACTION_KEY if same else _SOURCES_CHANGED

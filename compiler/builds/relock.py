@@ -8,13 +8,7 @@ from pathlib import Path
 
 from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
-from pallasc.compiler.builds.locked import (
-    OTHER_ACTION_KEY,
-    Locked,
-    LockedLookup,
-    require_toolchain,
-    tables_of,
-)
+from pallasc.compiler.builds.locked import OTHER_ACTION_KEY, LockedLookup, tables_of
 from pallasc.compiler.builds.options import DEFAULTS, Options
 from pallasc.compiler.builds.report import OnEvent, Report, VariantResult
 from pallasc.compiler.inputs.lookup import Lookup
@@ -25,7 +19,6 @@ from pallasc.errors import NotCachedError
 from pallasc.specs.artifacts.resources import resources_of
 from pallasc.specs.lock import (
     Change,
-    Component,
     Entry,
     Lock,
     changed_tables,
@@ -79,7 +72,8 @@ class LockUpdate:
 
 def check_lock(
     variants: Sequence[Variant],
-    locked: Locked,
+    file: Path,
+    lock: Lock,
     *,
     whole: bool,
     store: Store,
@@ -89,7 +83,8 @@ def check_lock(
 
     Args:
         variants: the variants.
-        locked: the lock.
+        file: path of the lock file, for messages.
+        lock: the lock.
         whole: whether entries of other variants count as dropped.
         store: the store in which variants are looked up.
         ptxas: as for `build`.
@@ -99,22 +94,20 @@ def check_lock(
         ToolError: the toolchain is incomplete, a data file cannot be read; or no compiler is
             installed, and the store does not remember one.
     """
-    lock = locked.lock
-    entries = lock.variants if lock else {}
+    entries = lock.variants
     with installed_or_remembered(store, ptxas=ptxas, lock=lock) as setup:
         context = setup.context(store)
-        require_toolchain(locked, setup, context)
         lookup = Lookup(context, store)
-        frozen = LockedLookup(replace(locked, frozen=True), lookup, store, variants)
+        frozen = LockedLookup(str(file), lock, lookup, variants, frozen_by="--frozen")
         checked = [_check(v, entries.get(v.id), lookup.requests.of(v), frozen) for v in variants]
-        notes = (*frozen.notes(), *setup.notes(context))
+        notes = (*frozen.notes(), *context.notes())
         context.digests.save()
     changes = [change for change in checked if change is not None]
     if whole:
         gone = entries.keys() - {variant.id for variant in variants}
         changes += [Change("dropped", name, entries[name]) for name in gone]
     changes.sort(key=lambda change: change.variant)
-    return LockCheck(tuple(changes), notes, _tables(variants, lock or Lock(), whole=whole))
+    return LockCheck(tuple(changes), notes, _tables(variants, lock, whole=whole))
 
 
 def _tables(variants: Sequence[Variant], lock: Lock, *, whole: bool) -> tuple[str, ...]:
@@ -172,7 +165,7 @@ def update_lock(
     old = lock or Lock()
     with prepare(options.ptxas) as setup:
         context = setup.context(store)
-        toolchain = setup.components(context)
+        toolchain = context.components()
         requests = [request.key for request in map(Requests(context).of, variants)]
     names = {variant.id for variant in variants}
     changed_parts = differences(old.toolchain, toolchain) if old.variants else []
@@ -190,25 +183,19 @@ def update_lock(
     }
     if len(entries) < len(variants) or report.exit_code:
         return LockUpdate(old, (), tuple(changed_parts), report)
-    new = merged(old, _lock_of(report.results, toolchain, entries, variants), whole=whole)
+    # A hit has the time of compiling it from the store, 0 if unknown.
+    took = {
+        r.variant.id: r.seconds if r.status == "compiled" else r.saved_s for r in report.results
+    }
+    times = {name: seconds for name, seconds in took.items() if seconds}
+    resources = {r.variant.id: resources_of(r.artifact) for r in report.results if r.artifact}
+    made = Lock(toolchain, entries, times, resources, tables_of(variants))
+    new = merged(old, made, whole=whole)
     changes = compare(old.variants, entries, whole=whole)
     reasons = {} if changed_parts else {r.variant.id: r.reason for r in report.results}
     explained = tuple(_with_reason(change, reasons) for change in changes)
     tables = _tables(variants, old, whole=whole)
     return LockUpdate(new, explained, tuple(changed_parts), report, tables)
-
-
-def _lock_of(
-    results: Sequence[VariantResult],
-    toolchain: Mapping[str, Component],
-    entries: dict[str, Entry],
-    variants: Sequence[Variant],
-) -> Lock:
-    # A hit has the time of compiling it from the store, 0 if unknown.
-    times = {r.variant.id: r.seconds if r.status == "compiled" else r.saved_s for r in results}
-    times = {name: seconds for name, seconds in times.items() if seconds}
-    resources = {r.variant.id: resources_of(r.artifact) for r in results if r.artifact is not None}
-    return Lock(toolchain, entries, times, resources, tables_of(variants))
 
 
 def _with_reason(change: Change, reasons: Mapping[str, str]) -> Change:

@@ -1,4 +1,4 @@
-"""The events of a build, its report, and its notes on inputs that are hidden from kernels.
+"""The events of a build, its report, and its notes on hidden inputs and on tuned kernels.
 
 Kernels see only the variables that their specs declare (`environment`), and an empty home folder
 (`recorders`). If a requested variable is set here, or the file exists, the user may expect it to
@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct, field
 
-from pallasc.errors import PallascError
+from pallasc.errors import PallascError, SpecError
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.spec import Variant
 from pallasc.specs.variables import why_not_declared
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pallasc.compiler.inputs.why import Explanation
     from pallasc.compiler.toolchain.setup import Context
     from pallasc.compiler.workers.diagnostics import Diagnostic
+    from pallasc.specs.tuning import Row
 
 Status = Literal["hit", "lowered", "shared", "compiled", "failed", "skipped", "missing"]
 NOT_COMPILED = ("hit", "lowered", "shared")
@@ -76,7 +77,7 @@ class VariantResult(Struct, frozen=True):
     remote: bool = False
 
 
-class Event(NamedTuple):
+class Event(Struct, frozen=True):
     """A change in the state of a variant; `done` of `total` are finished."""
 
     kind: Literal["started", "hit", "lowered", "shared", "compiled", "failed", "missing"]
@@ -86,7 +87,7 @@ class Event(NamedTuple):
     total: int
 
 
-class Tick(NamedTuple):
+class Tick(Struct, frozen=True):
     """A periodic event, for displays.
 
     Attributes:
@@ -229,3 +230,47 @@ def _note(name: str, kernels: Mapping[str, str]) -> str:
 def _more(others: Iterable[object]) -> str:
     count = len(list(others))
     return f"{count} other kernel{'s' if count > 1 else ''}"
+
+
+def padding_error(result: VariantResult) -> SpecError | None:
+    """Return the error of a variant whose arrays cannot be padded as its spec says, else None."""
+    tuning, artifact = result.variant.tuning, result.artifact
+    if tuning is None or artifact is None:
+        return None
+    from pallasc.specs.tuning import check_padding
+
+    plan = artifact.plan
+    shapes = {array.path: array.shape for array in (*plan.inputs, *plan.outputs)}
+    try:
+        check_padding(tuning.pad, dict(result.variant.params), shapes)
+    except ValueError as error:
+        return SpecError(
+            f"{result.variant.id}: {error}.",
+            location=result.variant.where("tune.pad"),
+            hint="pallasc inspect SPECS --plan shows the arrays of each variant.",
+        )
+    return None
+
+
+def stale_row_notes(results: Iterable[VariantResult]) -> list[str]:
+    """Return a note for each table with rows that were measured as other artifacts than today's.
+
+    A row counts if every variant that it chooses has an artifact, and none has the row's digest.
+    """
+    rows: dict[int, tuple[Row, int, list[str]]] = {}
+    for result in results:
+        tuning, artifact = result.variant.tuning, result.artifact
+        if tuning is None or artifact is None:
+            continue
+        for row in tuning.rows:
+            if row.artifact is not None:
+                rows.setdefault(id(row), (row, tuning.sharing, []))[2].append(artifact.digest)
+    stale: dict[str, list[int]] = {}
+    for row, sharing, digests in rows.values():
+        if len(digests) == sharing and row.artifact not in digests and row.place is not None:
+            stale.setdefault(row.place.file, []).append(row.place.line)
+    return [
+        f"{file}:{min(lines)}: {'this row was' if len(lines) == 1 else f'{len(lines)} rows were'} "
+        "measured as another artifact than the variant compiles to now; the times may not hold."
+        for file, lines in sorted(stale.items())
+    ]

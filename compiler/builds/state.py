@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field, structs
 
 from pallasc.cache.store import Store
+from pallasc.cache.uses import Session
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.report import (
     Event,
@@ -25,9 +26,12 @@ from pallasc.compiler.builds.report import (
     VariantResult,
     diagnostics_of,
     hidden_notes,
+    padding_error,
+    stale_row_notes,
 )
 from pallasc.compiler.inputs.lookup import Lookup, LookupResult
 from pallasc.compiler.inputs.request import Request
+from pallasc.compiler.toolchain.setup import Context, Setup
 from pallasc.errors import PallascError
 from pallasc.specs.artifacts.budgets import check_budget
 from pallasc.specs.spec import Variant
@@ -35,9 +39,8 @@ from pallasc.specs.spec import Variant
 if TYPE_CHECKING:
     from pallasc.compiler.builds.locked import LockedLookup
     from pallasc.compiler.builds.remote_tier import RemoteTier
-    from pallasc.compiler.inputs.manifest import RememberedToolchain
+    from pallasc.compiler.cluster.pool import ClusterPool
     from pallasc.compiler.inputs.why import Explanation
-    from pallasc.compiler.toolchain.setup import Context, Setup
     from pallasc.compiler.workers.pool import Pool
 
 
@@ -61,12 +64,6 @@ class Miss(Struct):
         """The reason of the miss in words."""
         return self.explanation.reason if self.explanation else self.found.reason
 
-    def explanation_of(self, variant: Variant) -> Explanation | None:
-        """Return the explanation for one of the variants."""
-        from dataclasses import replace
-
-        return self.explanation and replace(self.explanation, variant=variant.id)
-
 
 class LastingWorkers(Protocol):
     """A toolchain and workers that stay between builds (`watch`)."""
@@ -78,13 +75,16 @@ class LastingWorkers(Protocol):
         """Return the workers of a build of so many variants."""
 
 
+_TICK_S = 0.5
+
+
 @contextmanager
-def ticking(run: Run, *, tick_s: float = 0.5) -> Iterator[None]:
+def ticking(run: Run) -> Iterator[None]:
     """Send ticks from another thread while this one reads files."""
     done = threading.Event()
 
     def tick() -> None:
-        while not done.wait(tick_s):
+        while not done.wait(_TICK_S):
             run.on_event(Tick((), len(run.results), len(run.variants)))
 
     thread = threading.Thread(target=tick, daemon=True)
@@ -107,10 +107,18 @@ class Run:
         results: finished results by position.
         misses: misses by request.
         notes: warnings about compilations.
-        has_compiler: whether a compiler is installed.
+        stack: ends what the build has started.
+        setup: the installed compiler, None if there is none.
         context: what identifies the toolchain, None until that is known.
+        lookup: looks up in the local store, once the toolchain is known.
+        session: notes which entries of the store are used.
+        locked: looks up with a lock, None without one.
         remote: the remote store, None if there is none.
+        pool: the workers, None until the first one is needed.
     """
+
+    lookup: Lookup
+    session: Session
 
     def __init__(
         self,
@@ -128,30 +136,36 @@ class Run:
         self.results: dict[int, VariantResult] = {}
         self.misses: dict[Request, Miss] = {}
         self.notes: list[str] = []
-        self.locked: LockedLookup | None = None
-        self.has_compiler = True
+        self.stack = ExitStack()
+        self.setup: Setup | None = None
         self.context: Context | None = None
+        self.locked: LockedLookup | None = None
         self.remote: RemoteTier | None = None
+        self.pool: Pool | ClusterPool | None = None
         self._failed = False
 
-    def open_remote(self, setup: Setup | RememberedToolchain) -> None:
-        """Set `remote`, if the build has one; nothing is asked of it yet."""
-        if self.options.remote is not None:
-            from pallasc.compiler.builds.remote_tier import RemoteTier
-
-            self.remote = RemoteTier(self.options.remote, self.store, setup)
-
-    def apply_lock(self, lookup: Lookup, setup: Setup | RememberedToolchain) -> None:
-        """Check the build against its lock, if it has one.
+    def identify(self, context: Context) -> None:
+        """Set what looks variants up with this toolchain.
 
         Raises:
-            NotCachedError: the lock is for another toolchain.
+            NotCachedError: the build's lock is for another toolchain.
         """
-        if self.options.locked is not None:
-            from pallasc.compiler.builds.locked import LockedLookup, require_toolchain
+        self.context, self.lookup = context, Lookup(context, self.store)
+        locked = self.options.locked
+        if locked is not None and locked.lock is not None:
+            from pallasc.compiler.builds.locked import LockedLookup
 
-            require_toolchain(self.options.locked, setup, lookup.context)
-            self.locked = LockedLookup(self.options.locked, lookup, self.store, self.variants)
+            self.locked = LockedLookup(
+                locked.file,
+                locked.lock,
+                self.lookup,
+                self.variants,
+                frozen_by=self.options.frozen_by if self.options.frozen else "",
+            )
+        elif locked is not None:
+            self.notes.append(
+                f"there is no {locked.file} here: variants were only looked up in the store"
+            )
 
     def settle(self, index: int, result: VariantResult) -> None:
         """Record a result; an artifact over its budget, or not as locked, fails."""
@@ -167,8 +181,6 @@ class Run:
             if error is None and self.options.fail_on_warning:
                 error = self._fatal_warning(result)
             if error is None and result.variant.tuning and result.variant.tuning.pad:
-                from pallasc.compiler.builds.tuned_rows import padding_error
-
                 error = padding_error(result)
             if error is not None:
                 error.location = error.location or variant.location
@@ -198,23 +210,11 @@ class Run:
 
     def may_compile(self) -> bool:
         """Return True if misses are compiled; not after a failure, unless `keep_going`."""
-        return (
-            self.options.compiles
-            and self.has_compiler
-            and (self.options.keep_going or not self._failed)
-        )
+        return self.options.compiles and self.setup is not None and not self.stops()
 
     def stops(self) -> bool:
         """Return True if a failure ends the build."""
         return self._failed and not self.options.keep_going
-
-    def _row_notes(self) -> list[str]:
-        """Return notes on rows of tables that were measured as other artifacts."""
-        if not any(own.tuning for own in self.variants):
-            return []
-        from pallasc.compiler.builds.tuned_rows import stale_row_notes
-
-        return stale_row_notes(self.results.values())
 
     def report(self, started: float, *, interrupted: bool) -> Report:
         """Send the rest to the remote store, and return the report of the build.
@@ -235,7 +235,7 @@ class Run:
             *(self.locked.notes() if self.locked else ()),
             *(baseline.notes() if baseline else ()),
             *hidden_notes((result.variant.name, result.missed) for result in self.results.values()),
-            *self._row_notes(),
+            *stale_row_notes(self.results.values()),
         ]
         unique = tuple(dict.fromkeys(notes))
         return Report(results, seconds, unique, interrupted, context=self.context, remote=stats)

@@ -15,11 +15,10 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 from msgspec import structs
@@ -140,16 +139,14 @@ def files_of_paths(paths: Sequence[str]) -> set[Path]:
 
 def python_files(folder: Path) -> set[Path]:
     """Return the Python files in a folder and below it, without environments and hidden folders."""
-    return set(islice(_python_files(folder), _MOST))
-
-
-def _python_files(folder: Path) -> Iterator[Path]:
+    files: set[Path] = set()
     for top, folders, names in os.walk(folder):
-        if "pyvenv.cfg" in names:
+        if "pyvenv.cfg" in names or len(files) >= _MOST:
             folders.clear()
             continue
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__pycache__")))
-        yield from (Path(top, name) for name in sorted(names) if name.endswith(".py"))
+        folders[:] = [name for name in folders if not name.startswith((".", "__pycache__"))]
+        files.update(Path(top, name) for name in names if name.endswith(".py"))
+    return files
 
 
 class WarmWorkers(ExitStack):
@@ -232,7 +229,6 @@ class Watch(ExitStack):
         targets: see `SpecReader.select`.
         expression: see `SpecReader.select`.
         baseline: see `load_baseline`, which reads it before each build.
-        all_points: see `SpecReader.select`.
 
     Attributes:
         files: the watched files.
@@ -246,16 +242,11 @@ class Watch(ExitStack):
         expression: str | None = None,
         *,
         baseline: Path | None = None,
-        all_points: bool = False,
     ) -> None:
         super().__init__()
         self.paths, self.options, self.files = paths, options, WatchedFiles()
         self._select = partial(
-            SpecReader.select,
-            paths=paths,
-            targets=targets,
-            expression=expression,
-            all_points=all_points,
+            SpecReader.select, paths=paths, targets=targets, expression=expression
         )
         self._baseline = baseline
         self._warm = self.enter_context(WarmWorkers(options))

@@ -95,7 +95,7 @@ def publish(
     """
     keys, asked = requests[task.label], task.make_request()
     if not isinstance(asked, Compile):
-        raise TypeError(f"a task that asks for no artifact: {asked.op}")
+        raise TypeError(f"a task that asks for no artifact: {type(asked).__name__}")
     try:
         _check_artifact(reply, asked)
         if reply.manifest is not None:

@@ -173,12 +173,12 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
         digests = FileDigests(default_root())
         identity = toolchain_identity(setup.toolchain, digests.digest)
         variables = {**compiler_variables(setup.environment), **self.salt}
-        context = Context(identity, variables, digests)
+        context = Context(identity, variables, digests, setup.versions_now)
         digests.save()
         # "Signing" has processes return manifests, which the build verifies and publishes.
         introduction = Introduction.of(setup, context, Store(Path(self._root).parent / "store"))
         self._introduction = warm.context = replace(introduction, signing=True)
-        return differences(self.toolchain, setup.components(context))
+        return differences(self.toolchain, context.components())
 
     def _close(self) -> None:
         """End processes and remove files if nothing is compiled now."""

@@ -32,7 +32,7 @@ from pallasc.compiler.executable.mosaic_kernel import (
 )
 from pallasc.compiler.executable.serialized import refuse_unknown_fields
 from pallasc.errors import CompileError, UnsupportedError
-from pallasc.specs.artifacts.cubin import Kernel, parse_cubin
+from pallasc.specs.artifacts.cubin import Cubin, Kernel, parse_cubin
 from pallasc.specs.artifacts.plan import (
     Buffer,
     Bytes,
@@ -81,6 +81,13 @@ class Translation:
     blobs: dict[str, bytes] = field(default_factory=dict)
     mosaic: list[MosaicKernel] = field(default_factory=list)
     profiles: list[Profile] = field(default_factory=list)
+    _cubins: dict[str, Cubin] = field(default_factory=dict)
+
+    def cubin(self, key: str) -> Cubin:
+        """Return a cubin by its digest, parsed."""
+        if key not in self._cubins:
+            self._cubins[key] = parse_cubin(self.blobs[key])
+        return self._cubins[key]
 
 
 def translate(executable: Any, *, ranks: int = 1, regions: Sequence[Regions] = ()) -> Translation:
@@ -119,7 +126,6 @@ class _Translator:
     result: Translation
     ranks: int
     regions: Mapping[str, Regions]
-    _kernels: dict[str, Mapping[str, Kernel]] = field(default_factory=dict)
     _mosaics: dict[bytes, MosaicKernel] = field(default_factory=dict)
     _rounds: list[int] = field(default_factory=list)
 
@@ -355,10 +361,8 @@ class _Translator:
         """Append a launch of a kernel in a cubin; `fields` are further fields of `Launch`."""
         key = digest(cubin)
         self.result.blobs[key] = cubin
-        if key not in self._kernels:
-            self._kernels[key] = parse_cubin(cubin).kernels
         launch = Launch(cubin=key, label=thunk.thunk_info.profile_annotation, **fields)
-        check_signature(launch, self._kernels[key])
+        check_signature(launch, self.result.cubin(key).kernels)
         self.result.steps.append(launch)
 
 

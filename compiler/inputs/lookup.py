@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from pallasc.cache.format import ARTIFACTS, KINDS, MANIFESTS
 from pallasc.cache.manifests import ANOTHER_RECORD, NOT_SIGNED, Manifest, set_name
@@ -29,7 +31,7 @@ _NO_MANIFEST = Manifest()
 _NEVER = "never compiled with this spec and toolchain"
 
 
-class LookupResult(NamedTuple):
+class LookupResult(Struct, frozen=True):
     """A hit with its artifact, or a miss with its reason.
 
     Attributes:
@@ -72,7 +74,7 @@ class Lookup:
     def __init__(self, context: Context, store: Store) -> None:
         self.context = context
         self.requests = Requests(context)
-        self._store = store
+        self.store = store
         self._changes: dict[tuple[str, Place], tuple[SourceChange, ...]] = {}
         self._fitting: dict[Place, str] = {}
         """The sources that fit the last variant found, by its folders."""
@@ -94,10 +96,10 @@ class Lookup:
         read = self._fitting.get(request.place)
         if read is not None:
             name = set_name(request.key, read)
-            manifest = self._store.find_manifest(name)
+            manifest = self.store.find_manifest(name)
             if manifest is not None and manifest.read == read:
                 yield name, manifest
-        yield from self._store.sets(request.key)
+        yield from self.store.sets(request.key)
 
     def find_variant(self, _: Variant, request: Request) -> LookupResult:
         """Return `find` of a request; a lock, which takes its place, also asks for the variant."""
@@ -108,14 +110,12 @@ class Lookup:
 
         All manifests of the request count, although their sources may have changed since.
         """
-        if not self._store.trust.strict:
+        if not self.store.trust.strict:
             return None
         records: dict[str, str] = {}
-        for name, manifest in self._store.sets(request.key):
+        for name, manifest in self.store.sets(request.key):
             is_complete = manifest.action and manifest.record
-            if is_complete and self._store.trust.vouches(
-                KINDS[MANIFESTS], name, manifest.to_json()
-            ):
+            if is_complete and self.store.trust.vouches(KINDS[MANIFESTS], name, manifest.to_json()):
                 records.setdefault(manifest.action, manifest.record)
         return records
 
@@ -123,24 +123,24 @@ class Lookup:
         """Return True if a manifest of another store is true here: believed, nothing changed."""
         return (
             name == set_name(request.key, manifest.read)
-            and self._store.believes(name, manifest)
+            and self.store.believes(name, manifest)
             and not self.changes(manifest, request.place)
         )
 
     def _follow(self, key: str, manifest: Manifest, place: Place) -> LookupResult:
         """Return the artifact of a manifest if its sources are unchanged, else the miss."""
-        if not self._store.believes(key, manifest):
+        if not self.store.believes(key, manifest):
             return LookupResult(why=NOT_SIGNED, untrusted=True)
         if not manifest.action:
             return LookupResult(why=_NO_ACTION)  # compiling replaces the manifest
         changes = self.changes(manifest, place)
         if changes:
             return LookupResult(changes=changes)
-        record = manifest.record if self._store.trust.required else None
-        artifact = stored_artifact(self._store, manifest.action, record=record)
+        record = manifest.record if self.store.trust.required else None
+        artifact = stored_artifact(self.store, manifest.action, record=record)
         if artifact is not None:
             return LookupResult(manifest.action, artifact, "", (), key, manifest)
-        if record is not None and self._store.get_artifact(manifest.action):
+        if record is not None and self.store.get_artifact(manifest.action):
             return LookupResult(why=ANOTHER_RECORD, untrusted=True)
         return LookupResult(why=_RECORD_GONE)
 

@@ -35,7 +35,7 @@ nothing is compiled. Without an installed compiler, a build uses the newest of t
 the lock file. Python and pallasc are installed and compared; the rest cannot be checked, and the
 build says so.
 
-`cache/manifests` declares the fields and checks them; `signed` is signs the record.
+`cache/manifests` declares the fields, checks them, and signs records.
 
 Schema 3 was the same, with one manifest per request key and one per folder. Schema 2 had
 `variables` (digests of environment variables) and `current_folder`, as workers then inherited the
@@ -78,7 +78,7 @@ from pallasc.specs.canonical import canonical_json, canonical_text, digest, labe
 from pallasc.specs.loading.modules import module_name
 
 if TYPE_CHECKING:
-    from pallasc.specs.lock import Component, Lock
+    from pallasc.specs.lock import Lock
 
 _LONGEST_FIELD = 400
 _READ = ("file:", "site:")
@@ -281,20 +281,22 @@ def _add_reads(found: Sources, read: ModuleRecord, base_dir: str) -> None:
     found.missed = _without_folder(read.missed, base_dir)
 
 
-def missed_by(entries: Iterable[str], base_dir: str, earlier: Iterable[str]) -> dict[str, str]:
+def missed_of(entries: Sequence[str], base_dir: str, earlier: Iterable[str]) -> dict[str, str]:
     """Return what a compilation that failed requested and could not see, with places.
+
+    {} if the user's code makes that fail: the error of the compilation itself is what counts.
 
     Args:
         entries: the modules that the variant names; they may not be loaded, nor what they import.
         base_dir: the spec's folder.
         earlier: what had been requested before the compilation began.
     """
-    names = [*entries]
-    own = _combined({*names, *closure(names)}).missed
-    late = recorders.missed_so_far()
-    for name in {*earlier} & {*late}:
-        del late[name]
-    return _without_folder(late | own, base_dir)
+    try:
+        own = _combined({*entries, *closure(entries)}).missed
+        late = {n: place for n, place in recorders.missed_so_far().items() if n not in earlier}
+        return _without_folder(late | own, base_dir)
+    except Exception:  # noqa: BLE001
+        return {}
 
 
 def _without_folder(missed: Mapping[str, str], base_dir: str) -> dict[str, str]:
@@ -415,29 +417,7 @@ class RememberedToolchain(NamedTuple):
         """Return the context for keys."""
         variables = key_variables(settled(os.environ))
         digests = FileDigests(store.root, trust=store.trust)
-        return Context(self.identity, variables, digests, unchecked=set())
-
-    def components(self, context: Context) -> dict[str, Component]:
-        """Return its components, as in a lock."""
-        return context.components(self.versions)
-
-    def versions_now(self) -> Mapping[str, str]:
-        """Return its versions."""
-        return self.versions
-
-    def notes(self, context: Context) -> list[str]:
-        """Return notes on what was not checked."""
-        versions = (f"{n} {self.versions[n]}" for n in ("jax", "ptxas") if n in self.versions)
-        notes = [
-            "the toolchain was not checked, because no compiler is installed here; the store was "
-            f"filled with {', '.join(versions)}"
-        ]
-        if context.unchecked:
-            names = ", ".join(sorted(context.unchecked))
-            notes.append(
-                f"packages that kernels import but are not installed here were not checked: {names}"
-            )
-        return notes
+        return Context(self.identity, variables, digests, lambda: self.versions, unchecked=set())
 
 
 def remember(store: Store, identity: Mapping[str, str], versions: Mapping[str, str]) -> None:

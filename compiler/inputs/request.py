@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.compiler.toolchain.modules import Place
@@ -25,7 +26,7 @@ MANIFEST_SCHEMA = 4
 _PLAIN = (str, int, float, type(None), ArraySpec)
 
 
-class Request(NamedTuple):
+class Request(Struct, frozen=True):
     """The key of a variant, and the folders that its sources come from.
 
     Equal specs in two folders have the same key: what they read is compared (`lookup`).
@@ -71,15 +72,6 @@ class Requests:
             self._places[entries] = place_of(variant)
         key = labelled_key({**shared, **_own_fields(variant)})
         return Request(key, self._places[entries])
-
-
-def request_key(variant: Variant, context: Context) -> str:
-    """Return the request key of a variant.
-
-    Raises:
-        ToolError: a declared data file cannot be read.
-    """
-    return Requests(context).of(variant).key
 
 
 def request_fields(variant: Variant, context: Context) -> dict[str, str]:

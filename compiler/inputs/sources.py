@@ -19,13 +19,15 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.compiler.toolchain.identity import located_digest
-from pallasc.compiler.toolchain.modules import Place, site_folders
+from pallasc.compiler.toolchain.modules import Place, hidden, locate_module, site_folders
 from pallasc.errors import PallascError
 
 FILE, FOLDER, IS, LINK, INSTALLED = "file:", "folder:", "is:", "link:", "site:"
@@ -37,7 +39,7 @@ _CHANGED = {
 _SHADOWED = "different modules of Python are shadowed by files of the same name"
 
 
-class SourceChange(NamedTuple):
+class SourceChange(Struct, frozen=True):
     """A source that differs from what a manifest recorded.
 
     Attributes:
@@ -49,7 +51,7 @@ class SourceChange(NamedTuple):
     label: str = ""
 
 
-class CurrentSources(NamedTuple):
+class CurrentSources(Struct, frozen=True):
     """The current state of the sources that manifests list.
 
     Attributes:
@@ -70,13 +72,18 @@ class CurrentSources(NamedTuple):
     def changes(self, manifest: Manifest) -> Iterator[SourceChange]:
         """Yield each source that has changed."""
         try:
-            found = self.place.find(manifest)
-            yield from self._files(manifest, found.files)
-            yield from self._packages(manifest, found.packages)
+            labels, names = sorted(manifest.files), [*manifest.packages]
+            locate = partial(locate_module, folders=self.place.folders)
+            files = dict(zip(labels, map(self.place.locate, labels), strict=True))
+            packages = dict(zip(names, map(locate, names), strict=True))
+            importable = [*filter(locate, manifest.absent)]
+            shadowed = None if manifest.hidden is None else hidden(self.place.folders)
+            yield from self._files(manifest, files)
+            yield from self._packages(manifest, packages)
             yield from self._opened(manifest)
-            for name in found.importable:
+            for name in importable:
                 yield SourceChange(f"{name} was missing and can be imported now")
-            if manifest.hidden != found.hidden:
+            if manifest.hidden != shadowed:
                 yield SourceChange(_SHADOWED)
         except (OSError, ValueError) as error:  # a name that no file or package can have
             yield SourceChange(f"a source listed in its manifest cannot be read: {error}")

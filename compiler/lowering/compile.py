@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 from pallasc.compiler.executable.serialized import parse_executable
 from pallasc.compiler.executable.translate import Translation, UnsupportedStepError, translate
+from pallasc.compiler.lowering.constructs import hint, message
 from pallasc.compiler.lowering.diagnose import (
     definition,
     explain,
@@ -30,7 +31,6 @@ from pallasc.compiler.lowering.diagnose import (
     operation_place,
     user_place,
 )
-from pallasc.compiler.lowering.hints import hint, message
 from pallasc.compiler.lowering.jax_versions import patched, target_config
 from pallasc.compiler.lowering.kernel_output import captured_output
 from pallasc.compiler.lowering.lower import Job, Lowered, Signature, lower
@@ -43,7 +43,6 @@ from pallasc.compiler.lowering.resources import (
 from pallasc.compiler.toolchain.toolchain import check_folder
 from pallasc.errors import CompileError, Location, summary_of
 from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, KernelResources, kernel_to_json
-from pallasc.specs.artifacts.cubin import parse_cubin
 from pallasc.specs.artifacts.drivers import minimum_driver
 from pallasc.specs.artifacts.plan import Binding, Launch, LaunchPlan
 from pallasc.specs.artifacts.plan_json import plan_to_json
@@ -235,7 +234,7 @@ def check_architecture(translation: Translation, kernels: list[KernelResources],
     """
     requested = int(arch.removeprefix("sm_").rstrip("af"))
     for kernel in kernels:
-        sm = parse_cubin(translation.blobs[kernel.cubin]).sm
+        sm = translation.cubin(kernel.cubin).sm
         if sm != requested:
             raise CompileError(f"asked for {arch}, the cubin of {kernel.name} is for sm_{sm}")
         if kernel.ptx is None:
@@ -257,7 +256,7 @@ def minimum_driver_of(
     assembler = ".".join(str(record.get("ptxas", "")).split(".")[:2])
     needs = [{"cuda": "12.0", "linux": "525.60.13"}]
     for key in {kernel.cubin for kernel in kernels}:
-        cubin = parse_cubin(translation.blobs[key])
+        cubin = translation.cubin(key)
         needs.append(minimum_driver(toolkit=cubin.toolkit or assembler, sm=cubin.sm))
     return max(needs, key=lambda need: [int(part) for part in need["cuda"].split(".")])
 

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from traceback import walk_tb
 from typing import Any
 
-from pallasc.errors import Location, SpecError, summary_of
+from pallasc.errors import SpecError, summary_of
 from pallasc.specs.arrays import ArraySpec, settled_layout
 from pallasc.specs.artifacts.plan import Binding, tree_leaves
 from pallasc.specs.dtypes import DTYPES, parse_dtype
@@ -55,22 +54,15 @@ def _import_module(name: str, base_dir: str, shown: str) -> Any:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
+        from pallasc.compiler.lowering.diagnose import frames, user_place
+
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         install = f"Install the package that contains {missing}, or correct the entry."
         raise SpecError(
             f"{shown} cannot be imported: {summary_of(error)}",
-            location=_last_place(error),
+            location=user_place(frames(error)),
             hint=install if missing else None,
         ) from error
-
-
-def _last_place(error: BaseException) -> Location | None:
-    place = None
-    for frame, line in walk_tb(error.__traceback__):
-        file = frame.f_code.co_filename
-        if not file.startswith("<") and Path(file).parent.name not in ("compiler", "importlib"):
-            place = Location(file, line)
-    return place
 
 
 def _attribute(module: Any, dotted: str, shown: str) -> Any:

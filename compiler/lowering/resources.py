@@ -48,7 +48,7 @@ from pallasc.compiler.lowering.jax_versions import patched
 from pallasc.compiler.toolchain.toolchain import tool_version
 from pallasc.errors import CompileError, Location, ToolError
 from pallasc.specs.artifacts.artifact import KernelResources
-from pallasc.specs.artifacts.cubin import other_maker, parse_cubin, tools_of
+from pallasc.specs.artifacts.cubin import other_maker
 from pallasc.specs.artifacts.plan import Launch, LaunchPlan
 from pallasc.specs.canonical import digest
 from pallasc.specs.gpus import Target
@@ -88,7 +88,7 @@ def check_makers(translation: Translation, ptxas: Path, record: Mapping[str, obj
     version = str(record.get("ptxas") or tool_version(ptxas))
     launches = [step for step in translation.steps if isinstance(step, Launch)]
     for key, kernel in {step.cubin: step.kernel for step in launches}.items():
-        if maker := other_maker(tools_of(translation.blobs[key]), version):
+        if maker := other_maker(translation.cubin(key).tools, version):
             raise OtherAssemblerError(
                 f"{kernel} was assembled by {maker}, not by ptxas {version}, {ptxas}.",
                 hint="An earlier compilation in this process selected it; kernel modules must not "
@@ -136,7 +136,7 @@ def kernel_resources(translation: Translation, ptxas: Path, arch: str) -> list[K
 
 
 def _resources(step: Launch, translation: Translation, ptxas: Path, arch: str) -> KernelResources:
-    cubin = parse_cubin(translation.blobs[step.cubin])
+    cubin = translation.cubin(step.cubin)
     kernel = cubin.kernels[step.kernel]
     ptx = cubin.ptx.encode()
     if ptx:

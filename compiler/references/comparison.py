@@ -90,7 +90,6 @@ class Compared(Reply):
 class Compare(Request):
     """Run the reference of a variant and compare; `env` has its declared variables."""
 
-    op: ClassVar[str] = "compare"
     reply: ClassVar[type[Reply]] = Compared
     variant: Variant
     launched: LaunchFiles
@@ -316,7 +315,6 @@ class Sampled(Reply):
 class Sample(Request):
     """Call the reference of a variant; `env` has its declared variables."""
 
-    op: ClassVar[str] = "sample"
     reply: ClassVar[type[Reply]] = Sampled
     variant: Variant
     inputs: tuple[Binding, ...]

@@ -54,9 +54,9 @@ COLLECTING = ("specs.loading.decorator", "specs.wire")
 """From a Python spec to its specs in the store."""
 
 _IMPORT = re.compile(
-    r"^[ \t]*from pallasc\.([\w.]+) import (\([^)]*\)|[^\n]+)|^[ \t]*import pallasc\.([\w.]+)",
-    re.MULTILINE,
+    r"\n[ \t]*from pallasc\.([\w.]+) import (\([^)]*\)|[^\n]+)|\n[ \t]*import pallasc\.([\w.]+)"
 )
+"""A newline in front is found several times faster than the start of a line."""
 _NAME = re.compile(r"(\w+)(?: as \w+)?")
 _LEFT_OUT = ("errors", "specs.gpus", "specs.spelling")
 """Texts of errors and hints decide no artifact, and `specs.gpus` counts by its values; `errors` is
@@ -108,7 +108,8 @@ def reached(parts: Iterable[str], top: Path) -> dict[str, str]:
             continue
         names[path] = name
         # Also the imports inside functions; some of the names are not modules.
-        for package, items, module in _IMPORT.findall(Path(path).read_text(encoding="utf-8")):
+        text = Path(path).read_text(encoding="utf-8")
+        for package, items, module in _IMPORT.findall(f"\n{text}"):
             if module or file_of(package):
                 waiting.append(module or package)
             else:

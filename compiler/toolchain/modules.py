@@ -12,10 +12,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
-if TYPE_CHECKING:
-    from pallasc.cache.manifests import Manifest
+from msgspec import Struct
 
 COVERED = frozenset({"jax", "jaxlib", "jax_plugins", "jax_cuda13_plugin", "jax_cuda12_plugin"})
 """Packages that the toolchain's identity covers."""
@@ -42,7 +41,7 @@ def is_located(spec: Any) -> TypeGuard[ModuleSpec]:
     return type(spec) is ModuleSpec and bool(spec.has_location)
 
 
-class Place(NamedTuple):
+class Place(Struct, frozen=True):
     """The folders in which a compilation finds its files and modules.
 
     Attributes:
@@ -59,31 +58,6 @@ class Place(NamedTuple):
         if kind == "file":
             return Path(self.base_dir) / name
         return locate_module(name, self.folders)
-
-    def find(self, manifest: Manifest) -> Found:
-        """Return where the sources that a manifest lists are now."""
-        return Found(
-            {label: self.locate(label) for label in sorted(manifest.files)},
-            {name: locate_module(name, self.folders) for name in manifest.packages},
-            [n for n in manifest.absent if locate_module(n, self.folders) is not None],
-            None if manifest.hidden is None else hidden(self.folders),
-        )
-
-
-class Found(NamedTuple):
-    """The current paths of the sources of a manifest.
-
-    Attributes:
-        files: path of each of its files, None for a module that is gone.
-        packages: source file of each of its packages, None for one that is gone.
-        importable: modules whose import failed then, and that exist now.
-        hidden: modules of Python that files shadow; None if the manifest does not say.
-    """
-
-    files: Mapping[str, Path | None]
-    packages: Mapping[str, Path | None]
-    importable: Sequence[str]
-    hidden: Sequence[str] | None
 
 
 def locate_module(name: str, folders: Sequence[str]) -> Path | None:

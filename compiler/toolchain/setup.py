@@ -35,9 +35,11 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from pallasc.cache.stat_digest import FileDigests
 from pallasc.cache.store import Store
@@ -305,28 +307,52 @@ def tool_folder(toolchain: Toolchain) -> tuple[Path, tempfile.TemporaryDirectory
     return links, folder
 
 
-class Context(NamedTuple):
+class Context(Struct, frozen=True):
     """Toolchain identity and file digests that all variants of a build share.
 
-    `unchecked` is None where a compiler is installed. Elsewhere, packages that are missing are no
-    change, and their names are put there.
+    Attributes:
+        identity: digests of the toolchain by label.
+        variables: the environment variables that count in every key.
+        digests: digests of files.
+        versions: returns the versions of the toolchain's parts by label; raises a `ToolError` if
+            the assembler cannot be asked for its version.
+        unchecked: None where a compiler is installed. Elsewhere, packages that are missing are no
+            change, and their names are put there.
     """
 
     identity: Mapping[str, str]
     variables: Mapping[str, str]
     digests: FileDigests
+    versions: Callable[[], Mapping[str, str]] = dict
     unchecked: set[str] | None = None
 
     def for_actions(self) -> dict[str, str]:
         """Return the part of the identity that action keys depend on."""
         return {label: held for label, held in self.identity.items() if label != TRACED_WITH}
 
-    def components(self, versions: Mapping[str, str]) -> dict[str, Component]:
-        """Return the identity as a lock has it; `versions` from `versions_of`."""
-        return components(self.identity, versions, self.variables)
+    def components(self) -> dict[str, Component]:
+        """Return the toolchain as a lock has it: digests by label, and versions for people."""
+        return components(self.identity, self.versions(), self.variables)
+
+    def notes(self) -> list[str]:
+        """Return notes on what was not checked, because no compiler is installed here."""
+        if self.unchecked is None:
+            return []
+        known = self.versions()
+        versions = ", ".join(f"{name} {known[name]}" for name in ("jax", "ptxas") if name in known)
+        notes = [
+            "the toolchain was not checked, because no compiler is installed here; the store was "
+            f"filled with {versions}"
+        ]
+        if self.unchecked:
+            names = ", ".join(sorted(self.unchecked))
+            notes.append(
+                f"packages that kernels import but are not installed here were not checked: {names}"
+            )
+        return notes
 
 
-class Setup(NamedTuple):
+class Setup(Struct, frozen=True):
     """A toolchain and the environment in which workers use it.
 
     `toolkit` is the folder that XLA takes assembler and device library from; `temporary` removes it
@@ -352,15 +378,7 @@ class Setup(NamedTuple):
         if not digests.remembers(self.toolchain.plugin):
             digests.hash_ahead(identity_files(self.toolchain))
         identity = toolchain_identity(self.toolchain, digests.digest)
-        return Context(identity, key_variables(self.environment), digests)
-
-    def components(self, context: Context) -> dict[str, Component]:
-        """Return the toolchain as a lock has it: digests by label, and versions for people.
-
-        Raises:
-            ToolError: the assembler cannot be asked for its version.
-        """
-        return context.components(self.versions_now())
+        return Context(identity, key_variables(self.environment), digests, self.versions_now)
 
     def versions_now(self) -> dict[str, str]:
         """Return the versions of the toolchain's parts.
@@ -369,10 +387,6 @@ class Setup(NamedTuple):
             ToolError: the assembler cannot be asked for its version.
         """
         return versions_of(self.toolchain)
-
-    def notes(self, context: Context) -> list[str]:
-        """Return notes on unchecked parts, as `RememberedToolchain` does: none."""
-        return []
 
     def record(self, digests: FileDigests) -> dict[str, object]:
         """Return the toolchain as artifacts record it: versions, and digests of the binaries.

@@ -13,14 +13,15 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
-from pallasc.errors import CorruptError, ToolError
+from msgspec import Struct
+
+from pallasc.errors import ToolError
 
 _SUFFIX = ".dist-info"
 
 
-class Package(NamedTuple):
+class Package(Struct, frozen=True):
     """An installed distribution; `root` is the folder that contains its files."""
 
     name: str
@@ -90,7 +91,7 @@ LIBDEVICE = Path("nvvm", "libdevice", "libdevice.10.bc")
 INSTALL = 'pip install "pallasc[cuda13]"'
 
 
-class Toolchain(NamedTuple):
+class Toolchain(Struct, frozen=True):
     """The compiler: JAX, its CUDA plugin, the assembler, the device library.
 
     `cuda` is the major version of CUDA that plugin and wheels are for.
@@ -102,10 +103,6 @@ class Toolchain(NamedTuple):
     nvlink: Path | None
     libdevice: Path
     plugin: Path
-
-    def version(self, name: str) -> str:
-        """Return the version of one of the packages."""
-        return next(package.version for package in self.packages if package.name == name)
 
 
 def find_toolchain(ptxas: Path | None = None) -> Toolchain:
@@ -278,64 +275,3 @@ def toolchain_files(toolchain: Toolchain) -> Iterator[tuple[str, Path]]:
         yield "nvlink", toolchain.nvlink
     yield "plugin", toolchain.plugin
     yield "ptxas", toolchain.ptxas
-
-
-_LONGEST_S = 600.0
-"""No cubin of the coverage table takes a minute."""
-
-
-def sass(cubin: bytes, *, kernel: str | None = None) -> str:
-    """Return the SASS of `cubin`, or of a kernel in it.
-
-    Raises:
-        ToolError: nvdisasm is not installed, cannot be run, or does not end.
-        CorruptError: nvdisasm refuses the cubin.
-    """
-    text = disassembly(cubin, "-ndf", "-c")
-    start = text.find(f".section\t.text.{kernel},") if kernel else -1
-    if start < 0:
-        return text
-    end = text.find("\n\t.section", start + 1)
-    return text[start : end if end >= 0 else len(text)] + "\n"
-
-
-def disassembly(cubin: bytes, *options: str) -> str:
-    """Return the output of nvdisasm for `cubin` with these options.
-
-    Raises:
-        ToolError: nvdisasm is not installed, cannot be run, or does not end.
-        CorruptError: nvdisasm refuses the cubin.
-    """
-    import subprocess
-    import tempfile
-
-    tool = find_disassembler()
-    if tool is None:
-        raise ToolError(
-            "nvdisasm is not installed, so there is no SASS to show.",
-            hint="Install it with: pip install nvidia-cuda-nvdisasm",
-        )
-    with tempfile.TemporaryDirectory(prefix="pallasc-sass-") as folder:
-        file = Path(folder) / "kernel.cubin"
-        file.write_bytes(cubin)
-        try:
-            answer = subprocess.run(
-                [tool, *options, file], capture_output=True, check=False, timeout=_LONGEST_S
-            )
-        except subprocess.TimeoutExpired:
-            raise ToolError(
-                f"nvdisasm took longer than {_LONGEST_S:.0f} s for a cubin of {len(cubin):,} "
-                "bytes, and was stopped."
-            ) from None
-        except OSError as error:
-            raise ToolError(f"nvdisasm cannot be run: {error}") from error
-    if answer.returncode:
-        errors = answer.stderr.decode(errors="replace").replace(str(file), "the cubin")
-        # It prints two errors for each damaged instruction.
-        lines = [*filter(None, map(str.strip, errors.split("\n"))), ""]
-        reason = re.sub(r"^nvdisasm (?:error|fatal) *: *", "", lines[0])
-        raise CorruptError(
-            f"nvdisasm cannot read the cubin: "
-            f"{reason or f'it ended with status {answer.returncode}'}"
-        )
-    return answer.stdout.decode(errors="replace")

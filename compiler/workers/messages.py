@@ -1,9 +1,9 @@
 """Messages between a build and its workers: JSON objects, which `channel` carries.
 
-Each request has an `op`. A worker gets `warm`, then `context` once, then `compile`, `lines`, and
-`ptx`; or `listen` once, then `collect`. It answers `context` and `listen` with `{"ready": true}`,
-`warm` with nothing, and all others with `{"ok": true, …}` or `{"ok": false, "error": …}`. The
-classes here have the fields; bytes are base64.
+Each request has an `op`, the name of its class. A worker gets `Warm`, then `Introduction` once,
+then `Compile`, `FindLines`, and `FindPtx`; or `Listen` once, then `Collect`. It answers
+`Introduction` and `Listen` with `{"ready": true}`, `Warm` with nothing, and all others with
+`{"ok": true, …}` or `{"ok": false, "error": …}`. The classes have the fields; bytes are base64.
 
 The user's code runs in the process that replies, so the types of all fields of a reply are checked.
 """
@@ -331,14 +331,13 @@ class PtxFound(Reply):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request(Message):
-    """A request to a worker; `op` names its kind, `reply` is the class of the reply."""
+    """A request to a worker; `reply` is the class of the reply."""
 
-    op: ClassVar[str]
     reply: ClassVar[type[Reply]] = Reply
 
     def to_json(self) -> dict[str, object]:
         """Return the request as plain data."""
-        return {"op": self.op, **Message.to_json(self)}
+        return {"op": type(self).__name__, **Message.to_json(self)}
 
     def read_reply(self, data: Mapping[str, object]) -> Reply:
         """Return the reply to this request that a worker sent.
@@ -359,14 +358,10 @@ class Request(Message):
 class Warm(Request):
     """Import the compiler; there is no reply."""
 
-    op: ClassVar[str] = "warm"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen(Request):
     """Report that Python has started."""
-
-    op: ClassVar[str] = "listen"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -385,7 +380,6 @@ class Introduction(Request):
         rehearsal: target to compile a small kernel for before it is ready, None for no rehearsal.
     """
 
-    op: ClassVar[str] = "context"
     record: Mapping[str, object]
     ptxas: Path
     toolkit: Path
@@ -424,7 +418,6 @@ class Collect(Request):
         env: values of the environment variables that it can read, None if not set.
     """
 
-    op: ClassVar[str] = "collect"
     reply: ClassVar[type[Reply]] = Collected
     path: str
     env: Mapping[str, str | None] = field(default_factory=dict)
@@ -444,7 +437,6 @@ class Compile(Request):
             None for all.
     """
 
-    op: ClassVar[str] = "compile"
     reply: ClassVar[type[Reply]] = Compiled
     variant: Variant
     request: str
@@ -466,7 +458,6 @@ class FindLines(Request):
             the lines of the PTX are needed.
     """
 
-    op: ClassVar[str] = "lines"
     reply: ClassVar[type[Reply]] = LinesFound
     variant: Variant
     ptx: Mapping[str, str]
@@ -484,7 +475,6 @@ class FindPtx(Request):
         env: the values of the variables that it declares, None if not set.
     """
 
-    op: ClassVar[str] = "ptx"
     reply: ClassVar[type[Reply]] = PtxFound
     variant: Variant
     cubins: Mapping[str, tuple[str, ...]]
@@ -540,7 +530,7 @@ def serve(
         is_tainted: is called after each request that is answered; see `Reply`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt means
-    kinds = {kind.op: kind for kind in answers}
+    kinds = {kind.__name__: kind for kind in answers}
     with os.fdopen(int(descriptor), "rb") as source:
         for line in source:
             data = decode(line)

@@ -217,7 +217,8 @@ class Pool:
             done = list(self._hear())
             # The caller may take long over an answer, so free workers get work first. A failure
             # may be the caller's reason to give up, so it is reported before anything begins.
-            begun = list(self._begin()) if all(map(_went_well, done)) else []
+            went_well = all(reply is not None and reply.ok for _, _, reply in done)
+            begun = list(self._begin()) if went_well else []
             yield from done
             yield from begun
             if time.monotonic() >= next_tick_s:
@@ -396,11 +397,6 @@ class Pool:
         for worker in [worker for worker in self._ending if worker.is_over()]:
             worker.finish()
             self._ending.remove(worker)
-
-
-def _went_well(event: Event) -> bool:
-    """Return True if an event is the reply to a task that succeeded."""
-    return event[2] is not None and event[2].ok
 
 
 @contextlib.contextmanager

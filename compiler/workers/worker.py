@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -31,7 +31,7 @@ from pallasc.compiler.inputs.manifest import (
     fields_text,
     find_sources,
     make_manifest,
-    missed_by,
+    missed_of,
 )
 from pallasc.compiler.inputs.process_snapshot import ProcessSnapshot, SharedState, read_flags
 from pallasc.compiler.inputs.request import data_digests, named_entries, place_of
@@ -418,14 +418,6 @@ def _entry_modules(variant: Variant) -> list[str]:
 
 def _modules(entries: Sequence[Entry]) -> list[str]:
     return [module_name(e.source) if e.is_file else e.source for e in entries]
-
-
-def missed_of(entries: Sequence[str], base_dir: str, earlier: Iterable[str]) -> dict[str, str]:
-    """Return `missed_by`; {} if the user's code makes it fail."""
-    try:
-        return missed_by(entries, base_dir, earlier)
-    except Exception:  # noqa: BLE001 - the error of the compilation itself is what counts
-        return {}
 
 
 def why_uncached(read: Sources) -> str:

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from pallasc.analysis.sass import disassembly
-from pallasc.analysis.sass.disassembly import disassemble, disassemble_all
+from pallasc.analysis.sass.disassembly import disassemble, disassemble_all, sass
 from pallasc.analysis.sass.instructions import INSTRUCTION_BYTES, Code
 from pallasc.analysis.sass.join import pieces_of
 from pallasc.compiler.toolchain import toolchain
-from pallasc.compiler.toolchain.toolchain import sass
 from pallasc.errors import CorruptError, ToolError
 from pallasc.specs.artifacts.elf import parse_elf
 

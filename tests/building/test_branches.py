@@ -19,8 +19,7 @@ from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.locked import Locked
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import check_lock, update_lock
-from pallasc.compiler.inputs.request import request_key
-from pallasc.compiler.inputs.why import explain_variants
+from pallasc.compiler.inputs.request import Requests
 from pallasc.specs.lock import Lock
 
 BRANCHES = 10
@@ -76,8 +75,8 @@ def first_round(make_project: Callable[[], Any]) -> Branches:
     variants = [variant for name in names for variant in project.variants(name)]
     report = build(variants, store=project.store, options=Options(jobs=1))
     assert [result.status for result in report.results] == ["compiled", "compiled"]
-    request = request_key(variants[0], project.context())
-    assert request == request_key(variants[1], project.context())
+    request = Requests(project.context()).of(variants[0]).key
+    assert request == Requests(project.context()).of(variants[1]).key
     for branch in range(2, BRANCHES):
         manifest = project.store.get_manifest(report.results[branch % 2].manifest_key)
         before, after = (sha256(source(each).encode()) for each in (branch % 2, branch))
@@ -109,19 +108,22 @@ def test_ten_branches_in_turn_are_hits_and_match_their_locks(branches: Branches)
     for _ in range(2):
         for branch in range(BRANCHES):
             branches.check_out(branch)
-            locked = Locked("pallasc.lock", branches.locks[branch], frozen=True)
+            locked = Locked("pallasc.lock", branches.locks[branch])
             for options in ({}, {"locked": locked, "frozen": True}):
                 (result,) = project.build(**options).results
                 assert (result.status, result.error) == ("hit", None)
                 assert result.action_key == branches.actions[branch]
-    check = check_lock(project.variants(), locked, whole=True, store=project.store)
+    lock = branches.locks[BRANCHES - 1]
+    check = check_lock(
+        project.variants(), Path("pallasc.lock"), lock, whole=True, store=project.store
+    )
     assert check.changes == ()
 
 
 @pytest.mark.parametrize("frozen", [True, False])
 def test_a_branch_does_not_match_the_lock_of_another(branches: Branches, frozen: bool) -> None:
     branches.check_out(3)
-    other = Locked("pallasc.lock", branches.locks[4], frozen=frozen)
+    other = Locked("pallasc.lock", branches.locks[4])
     (result,) = branches.project.build(locked=other, frozen=frozen).results
     assert result.status == "failed"
     assert "is not as locked: its sources have changed since it was locked." in str(result.error)
@@ -133,8 +135,8 @@ def test_an_explanation_compares_with_the_set_of_sources_with_the_fewest_changes
     project = branches.project
     branches.check_out(7)
     project.write("helper.py", "def scale(factor): return -factor\n")
-    (found,) = explain_variants(project.variants(), project.context(), project.store)
-    assert (found.hit, found.sources) == (False, ("helper (helper.py) has changed",))
+    (missing,) = project.build(compile=False, explain=True).results
+    assert missing.explanation.sources == ("helper (helper.py) has changed",)
     (result,) = project.build(frozen=True).results
     assert result.reason == "helper (helper.py) has changed"
     project.write("helper.py", HELPER)

@@ -175,7 +175,7 @@ def test_a_frozen_build_says_it_too_without_manifests(built: Any, results: Any) 
         if path.name not in kept:
             path.unlink()
     lock: Lock = updated.lock
-    frozen = built.build(frozen=True, locked=Locked(str(file), lock, frozen=True))
+    frozen = built.build(frozen=True, locked=Locked(str(file), lock))
     found = results(frozen)
     assert {result.status for result in found.values()} == {"hit"}
     assert said(found["second"]) == sorted(SAID)

@@ -31,8 +31,8 @@ def test_a_lock_is_taken_from_the_current_folder_or_where_it_is_said_to_be(
     write_lock(tmp_path / "pallasc.lock", here)
     write_lock(tmp_path / "other.lock", there)
     options = {"frozen": frozen, "locked": locked}
-    assert load_locked(None, **options) == Locked("pallasc.lock", here, frozen)
-    assert load_locked(Path("other.lock"), **options) == Locked("other.lock", there, frozen)
+    assert load_locked(None, **options) == Locked("pallasc.lock", here)
+    assert load_locked(Path("other.lock"), **options) == Locked("other.lock", there)
 
 
 def test_a_lock_that_was_named_must_be_there(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from pallasc.compiler.builds.locked import (
     Locked,
     LockedLookup,
     load_locked,
-    require_toolchain,
 )
 from pallasc.compiler.builds.relock import update_lock
 from pallasc.compiler.builds.report import VariantResult
@@ -76,26 +75,24 @@ def lock(original: tuple[Any, Lock]) -> Lock:
     return original[1]
 
 
-def held_to(
-    lock: Lock | None, project: Any, *, frozen: bool = True
-) -> tuple[LockedLookup, Variant]:
+def held_to(lock: Lock, project: Any, *, frozen: bool = True) -> tuple[LockedLookup, Variant]:
     """Return a lookup that is held to a lock, and the project's variant."""
-    locked = Locked("pallasc.lock", lock, frozen)
     plain, variants = Lookup(project.context(), project.store), project.variants()
-    lookup = LockedLookup(locked, plain, project.store, variants)
+    frozen_by = "--frozen" if frozen else ""
+    lookup = LockedLookup("pallasc.lock", lock, plain, variants, frozen_by=frozen_by)
     (variant,) = variants
     return lookup, variant
 
 
 def refusal(lookup: LockedLookup, variant: Variant) -> str:
     with pytest.raises(NotCachedError) as caught:
-        lookup.find(variant, lookup.requests.of(variant))
+        lookup.find(variant, lookup.lookup.requests.of(variant))
     assert caught.value.exit_code == 3
     return str(caught.value)
 
 
 def result_of(lookup: LockedLookup, variant: Variant) -> VariantResult:
-    found = lookup.find(variant, lookup.requests.of(variant))
+    found = lookup.find(variant, lookup.lookup.requests.of(variant))
     return VariantResult(variant, "hit", 0.0, found.action_key, found.artifact)
 
 
@@ -111,24 +108,22 @@ def test_frozen_without_a_lock_looks_into_the_store_alone_and_says_so(
     project: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert load_locked(None, frozen=True, locked=False) == Locked("pallasc.lock", None, True)
-    lookup, variant = held_to(None, project)
-    result = result_of(lookup, variant)
-    assert result.artifact is not None
-    assert lookup.check(result) is None
-    assert lookup.notes() == [
-        "there is no pallasc.lock here: variants were only looked up in the store"
-    ]
+    assert load_locked(None, frozen=True, locked=False) == Locked("pallasc.lock", None)
+    report = project.build(frozen=True, locked=load_locked(None, frozen=True, locked=False))
+    assert [result.status for result in report.results] == ["hit"]
+    note = "there is no pallasc.lock here: variants were only looked up in the store"
+    assert note in report.notes
 
 
 def test_a_lock_of_this_toolchain_is_accepted_and_has_versions(project: Any, lock: Lock) -> None:
     with prepare() as setup:
         context = setup.context(project.store)
-        assert setup.components(context) == lock.toolchain
-        require_toolchain(Locked("pallasc.lock", lock, True), setup, context)
+        assert context.components() == lock.toolchain
+        lookup = Lookup(context, project.store)
+        LockedLookup("pallasc.lock", lock, lookup, [], frozen_by="--frozen")
     versions = {label: component.version for label, component in lock.toolchain.items()}
     assert {"jax", "jaxlib", "ptxas", "plugin", "libdevice", "python", "pallasc"} <= set(versions)
-    assert versions["jax"] == setup.toolchain.version("jax")
+    assert versions["jax"] == setup.toolchain.packages[0].version
     assert re.fullmatch(r"\d+(\.\d+)+", versions["ptxas"])
     assert re.fullmatch(r"\d+(\.\d+)+", versions["python"])
     assert len(lock.toolchain) == len(context.identity) + len(context.variables)
@@ -152,11 +147,11 @@ def test_a_lock_of_another_toolchain_is_refused_with_what_differs(
         "ptxas": lock.toolchain["ptxas"]._replace(digest="1" * 64),
     }
     monkeypatch.setenv("XLA_FLAGS", "--xla_dump_hlo_as_text")
-    locked = Locked("ci.lock", replace(lock, toolchain=others), frozen=False)
+    old = replace(lock, toolchain=others)
     with prepare() as setup:
-        context = setup.context(project.store)
+        lookup = Lookup(setup.context(project.store), project.store)
         with pytest.raises(NotCachedError) as caught:
-            require_toolchain(locked, setup, context)
+            LockedLookup("ci.lock", old, lookup, [])
     jaxlib, ptxas = lock.toolchain["jaxlib"].version, lock.toolchain["ptxas"].version
     assert str(caught.value) == (
         "ci.lock is for another toolchain: "
@@ -172,10 +167,11 @@ def test_other_packages_for_tracing_are_refused_only_where_nothing_can_be_lowere
 ) -> None:
     other = {**lock.toolchain, "tracing packages": Component("0" * 64, "numpy 2.4.5")}
     with prepare() as setup:
-        context = setup.context(project.store)
-        require_toolchain(Locked("x", Lock(other, lock.variants), False), setup, context)
+        lookup = Lookup(setup.context(project.store), project.store)
+        old = Lock(other, lock.variants)
+        LockedLookup("x", old, lookup, [])
         with pytest.raises(NotCachedError, match=r"numpy 2\.4\.5"):
-            require_toolchain(Locked("x", Lock(other, lock.variants), True), setup, context)
+            LockedLookup("x", old, lookup, [], frozen_by="--frozen")
 
 
 def test_after_an_upgrade_of_packages_for_tracing_a_locked_build_lowers_and_finds(
@@ -183,7 +179,7 @@ def test_after_an_upgrade_of_packages_for_tracing_a_locked_build_lowers_and_find
 ) -> None:
     # Another digest under the same label.
     monkeypatch.setitem(identity._PACKAGES, identity.TRACED_WITH, {"numpy": "numpy"})
-    report = project.build(locked=Locked("pallasc.lock", lock, False))
+    report = project.build(locked=Locked("pallasc.lock", lock))
     assert [(r.status, r.error) for r in report.results] == [("lowered", None)]
     assert report.exit_code == 0
 
@@ -314,7 +310,7 @@ def test_what_is_missing_may_be_compiled_unless_the_build_is_frozen(
 ) -> None:
     project.write("helper.py", "def twice(x): return 3 * x\n")
     lookup, variant = held_to(lock, project, frozen=False)
-    found = lookup.find(variant, lookup.requests.of(variant))
+    found = lookup.find(variant, lookup.lookup.requests.of(variant))
     assert (found.artifact, found.reason) == (None, "helper (helper.py) has changed")
 
 
@@ -329,13 +325,13 @@ def test_a_source_that_gives_the_same_is_as_locked_and_another_one_is_named(
     remove(project.store, format.MANIFESTS)  # of the folder that this one is a copy of
     project.write("helper.py", f"# a note\n{HELPER}")
     lookup, variant = held_to(lock, project, frozen=False)
-    lookup.find(variant, lookup.requests.of(variant))
+    lookup.find(variant, lookup.lookup.requests.of(variant))
     (same,) = project.build().results
     assert (same.status, lookup.check(same)) == ("lowered", None)
 
     project.write("helper.py", "def twice(x): return 3 * x\n")
     lookup, variant = held_to(lock, project, frozen=False)
-    lookup.find(variant, lookup.requests.of(variant))
+    lookup.find(variant, lookup.lookup.requests.of(variant))
     (compiled,) = project.build().results
     error = lookup.check(compiled)
     assert str(error) == (

@@ -11,7 +11,6 @@ import pytest
 
 from pallasc.cache import format
 from pallasc.cache.inventory import Scan
-from pallasc.compiler.builds.locked import Locked
 from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import LockUpdate, check_lock, update_lock
 from pallasc.errors import NotCachedError
@@ -71,8 +70,7 @@ def update(project: Any, lock: Lock | None, *, whole: bool = True) -> LockUpdate
 
 
 def check(project: Any, lock: Lock, *, whole: bool = True) -> dict[str, tuple[str, str]]:
-    locked = Locked(str(FILE), lock, frozen=False)
-    found = check_lock(project.variants(), locked, whole=whole, store=project.store)
+    found = check_lock(project.variants(), FILE, lock, whole=whole, store=project.store)
     assert list(found.changes) == sorted(found.changes, key=lambda change: change.variant)
     return {change.variant: (change.kind, change.reason) for change in found.changes}
 
@@ -174,8 +172,7 @@ def test_only_a_compilation_can_tell_what_a_changed_source_gives(project: Any, l
 def test_a_check_tells_what_was_taken_at_the_locks_word(project: Any, lock: Lock) -> None:
     for name, _ in list(Scan(project.store.folders).area(format.MANIFESTS)):
         project.store.path(format.MANIFESTS, name).unlink()
-    locked = Locked(str(FILE), lock, frozen=False)
-    found = check_lock(project.variants(), locked, whole=True, store=project.store)
+    found = check_lock(project.variants(), FILE, lock, whole=True, store=project.store)
     assert found.changes == ()
     assert "does not know the sources of 2 of the variants" in found.notes[0]
 

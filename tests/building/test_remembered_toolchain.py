@@ -57,7 +57,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for place in ("toolchain.toolchain", "toolchain.identity"):
         monkeypatch.setattr(f"pallasc.compiler.{place}.find_package", find_package)
-    for place in ("toolchain.identity", "toolchain.modules"):
+    for place in ("toolchain.identity", "toolchain.modules", "inputs.sources"):
         monkeypatch.setattr(f"pallasc.compiler.{place}.locate_module", locate_module)
 
 

@@ -17,7 +17,7 @@ from pallasc.compiler.builds.options import Options
 from pallasc.compiler.builds.relock import update_lock
 from pallasc.compiler.builds.reproduce import reproduce, with_reproduction
 from pallasc.compiler.inputs.lookup import artifact_of_action
-from pallasc.compiler.inputs.request import request_key
+from pallasc.compiler.inputs.request import Requests
 from pallasc.errors import CheckError, CorruptError
 from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 
@@ -191,7 +191,7 @@ def test_what_was_signed_is_a_hit_until_its_record_is_another(signed_kernels: An
 def test_a_signed_manifest_leads_no_other_request_anywhere(kernels: Any) -> None:
     kernels.build(store=signed(kernels.store))
     context = kernels.context()
-    double, triple = (request_key(variant, context) for variant in kernels.variants())
+    double, triple = (Requests(context).of(variant).key for variant in kernels.variants())
     ((_, manifest),) = kernels.store.sets(triple)
     target = set_name(double, manifest.read)
     data, _ = format.encode("manifest", target, manifest.to_json())
@@ -242,7 +242,7 @@ def test_another_machine_believes_the_public_key_and_not_the_lock(
     from pallasc.compiler.builds.locked import Locked
 
     shutil.rmtree(unbuilt.store.folder / "man")
-    held = Locked("pallasc.lock", updated.lock, True)
+    held = Locked("pallasc.lock", updated.lock)
     report = unbuilt.build(store=Store(unbuilt.store.root), frozen=True, locked=held)
     assert {type(result.error) for result in report.results} == {CorruptError}
 

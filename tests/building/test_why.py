@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from pallasc.cli.render.why_text import difference_lines
-from pallasc.compiler.inputs.why import Explanation, explain_variants
+from pallasc.compiler.inputs.lookup import Lookup
+from pallasc.compiler.inputs.why import Explainer, Explanation
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.toolchain.toolchain import version_of
 
@@ -45,9 +47,11 @@ def explained(project: Any, before: str, now: str, **identity: str) -> Explanati
     with prepare() as setup:
         versions = {name: text.replace(before, now) for name, text in setup.versions_now().items()}
         context = setup.context(project.store)
-    other = context._replace(identity={**context.identity, **identity})
-    (found,) = explain_variants(project.variants(), other, project.store, lambda: versions)
-    return found
+    other = replace(context, identity={**context.identity, **identity}, versions=lambda: versions)
+    lookup = Lookup(other, project.store)
+    (variant,) = project.variants()
+    request = lookup.requests.of(variant)
+    return Explainer(lookup).explain(variant, request, lookup.find(request))
 
 
 def test_another_numpy_is_named_with_both_versions(built: Any) -> None:
@@ -82,8 +86,8 @@ def test_a_data_file_is_named_without_its_digests(
 ) -> None:
     built.write("table.txt", content)
     built.spec({**SPEC, "files": declared} if declared else SPEC)
-    (explanation,) = explain_variants(built.variants(), built.context(), built.store)
-    text = "\n".join(difference_lines(explanation))
+    (result,) = built.build(compile=False, explain=True).results
+    text = "\n".join(difference_lines(result.explanation))
     assert f"      {sentence}" in text.splitlines()
     assert ("stored:" in text) == (declared != ["table.txt"])  # of the field `files`
     assert not DIGEST.search(text)

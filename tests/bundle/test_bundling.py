@@ -19,7 +19,6 @@ from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.options import Options
 from pallasc.errors import NotCachedError, SpecError
 from pallasc.specs.bundle.bundle import open_bundle
-from pallasc.specs.bundle.manifest import Provenance
 from pallasc.specs.bundle.verify import verify
 
 KERNEL = """\
@@ -225,14 +224,6 @@ def test_debug_sections_and_ptx_stay_where_they_are_wanted(
         assert ".version" in artifact.ptx()
         with open_bundle(expected) as plain:
             assert plain.artifact(plain.select("double", {}, "h200")).digest != entry.digest
-
-
-def test_provenance_can_be_said_by_the_caller(project: Project, tmp_path: Path) -> None:
-    own = Provenance("mylib 1.0")
-    made = project.make(tmp_path / "k.pallasc", provenance=[own])
-    assert made.provenance == open_bundle(made.bundles[0].path).provenance == (own,)
-    made = project.make(tmp_path / "k.pallasc", provenance=())
-    assert open_bundle(made.bundles[0].path).provenance == ()
 
 
 def test_what_the_store_lacks_leaves_the_old_file_as_it_is(

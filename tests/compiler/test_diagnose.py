@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pallasc.compiler.lowering.constructs import hint
 from pallasc.compiler.lowering.diagnose import (
     control_flow_calls,
     definition,
@@ -24,7 +25,6 @@ from pallasc.compiler.lowering.diagnose import (
     shorten,
     user_place,
 )
-from pallasc.compiler.lowering.hints import hint
 from pallasc.compiler.lowering.kernel_output import captured_output
 from pallasc.errors import CompileError, Location, SpecError, UnsupportedError
 

@@ -79,6 +79,12 @@ def test_a_module_that_fails_shows_its_line(folder: Path) -> None:
     assert (Path(place.file).name, place.line) == ("entry_broken.py", 2)
 
 
+def test_a_module_that_does_not_exist_shows_no_line_of_pallasc(folder: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        import_entry("entry_nothing:f", str(folder))
+    assert caught.value.location is None  # the build shows the place in the spec
+
+
 def test_an_entry_that_cannot_be_called_is_refused(folder: Path) -> None:
     with pytest.raises(SpecError, match="is an int and cannot be called"):
         import_function("entry_kernels:SIZE", str(folder))

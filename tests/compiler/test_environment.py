@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from pallasc.compiler.toolchain.setup import tool_folder
 from pallasc.compiler.toolchain.toolchain import find_toolchain
 
@@ -16,7 +18,7 @@ def test_the_wheels_folder_serves_as_it_is() -> None:
 def test_another_assembler_gets_a_folder_of_links(tmp_path: Path) -> None:
     other = tmp_path / "ptxas-13.0"
     other.write_text("")
-    toolchain = find_toolchain()._replace(ptxas=other)
+    toolchain = replace(find_toolchain(), ptxas=other)
     folder, keep = tool_folder(toolchain)
     assert keep is not None
     assert (folder / "ptxas").resolve() == other

@@ -9,7 +9,7 @@ import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
-from pallasc.compiler.lowering.hints import hint, message
+from pallasc.compiler.lowering.constructs import hint, message
 
 SWIZZLE = "Swizzle 128 requires the trailing dimension to be of size 64, but got shape: {}"
 

@@ -28,7 +28,7 @@ def _packages(*versions: str) -> tuple[Package, ...]:
 
 def test_the_installed_toolchain_is_found() -> None:
     toolchain = find_toolchain()
-    assert toolchain.version("jax") == metadata.version("jax")
+    assert toolchain.packages[0].version == metadata.version("jax")
     for path in (toolchain.ptxas, toolchain.libdevice, toolchain.plugin):
         assert path.is_file()
         assert "site-packages" in str(path)

@@ -23,7 +23,7 @@ import pytest
 import pallasc.errors
 from pallasc.cache.manifests import Manifest
 from pallasc.cache.stat_digest import FileDigests
-from pallasc.compiler.inputs.request import place_of, request_key
+from pallasc.compiler.inputs.request import Requests, place_of
 from pallasc.compiler.inputs.sources import CurrentSources
 from pallasc.compiler.lowering.compile import Tools, action_fields
 from pallasc.compiler.lowering.lower import Job, Lowered, Signature
@@ -273,7 +273,7 @@ class World:
             held = {name: value for name, value in (manifest or {}).items() if name in known}
             changes = CurrentSources(place_of(variant), digests).changes(Manifest(**held))
             answers = Answers(
-                request_key(variant, context),
+                Requests(context).of(variant).key,
                 labelled_key(self.action_fields(variant, context)),
                 tuple(change.sentence for change in changes),
             )

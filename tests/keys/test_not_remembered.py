@@ -12,8 +12,6 @@ from pallasc.cache.store import Store
 from pallasc.compiler.builds.build import build
 from pallasc.compiler.builds.collect import SpecReader
 from pallasc.compiler.builds.options import Options
-from pallasc.compiler.inputs.why import explain_variants
-from pallasc.compiler.toolchain.setup import prepare
 from pallasc.errors import SpecError
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.spec import Variant
@@ -86,21 +84,6 @@ def test_a_file_that_somebody_asked_for_is_noticed_when_it_comes(reports: list[A
     assert [(r.variant.name, r.reason) for r in reports[2].compiled] == [
         ("asks", "asks.py.debug was tested for and has been created, removed or replaced")
     ]
-
-
-def test_why_says_that_a_hit_is_over_its_budget(place: Path, reports: list[Any]) -> None:
-    store = Store(place / "store")
-    wide, narrow = (
-        variants_of(place, {"plain": KERNELS["plain"]}, budget={"registers": most})
-        for most in (255, 1)
-    )
-    with prepare() as setup:
-        fits, over = explain_variants([*wide, *narrow], setup.context(store), store)
-    assert (fits.hit, fits.reason, fits.over_budget) == (True, "the store has it", None)
-    (failed,) = build(narrow, store=store).failed
-    assert failed.error is not None
-    assert (over.hit, over.over_budget) == (True, failed.error.message)
-    assert over.reason == f"the store has it, but it is over its budget: {over.over_budget}"
 
 
 def test_a_wrong_limit_is_said_before_anything_is_compiled(

@@ -77,7 +77,8 @@ def lines(found: Any) -> SourceLines:
 
 
 def test_machine_code_has_the_lines_that_made_it(found: Any, compiled: Any) -> None:
-    from pallasc.compiler.toolchain.toolchain import find_disassembler, sass
+    from pallasc.analysis.sass.disassembly import sass
+    from pallasc.compiler.toolchain.toolchain import find_disassembler
 
     if find_disassembler() is None:
         pytest.skip("nvdisasm is not installed")

@@ -1,7 +1,7 @@
 """A worker that imports next to nothing and executes the code that it is sent.
 
-Becomes a worker by way of the warden, as the real one does. `{"op": "context"}` makes it say that
-it is ready, `{"op": "warm"}` nothing; any other message is answered with what its `code` leaves in
+Becomes a worker by way of the warden, as the real one does. `{"op": "Prepare"}` makes it say that
+it is ready, `{"op": "Warm"}` nothing; any other message is answered with what its `code` leaves in
 `value`. The code sees the descriptor `answers`, the `channel`, and a dictionary `kept` that lives
 as long as the worker.
 """
@@ -21,11 +21,11 @@ def main(arguments: list[str], channel: Channel) -> int:
     with os.fdopen(requests, "rb") as source:
         for line in source:
             message = json.loads(line)
-            if message["op"] == "warm":
+            if message["op"] == "Warm":
                 continue
             scope = {"answers": answers, "channel": channel, "kept": kept}
             exec(message.get("code", ""), scope)
-            if message["op"] == "context":
+            if message["op"] == "Prepare":
                 answer = {"ready": True}
             else:
                 answer = {"ok": True, "value": scope.get("value"), "task": message["task"]}

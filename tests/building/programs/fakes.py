@@ -29,14 +29,12 @@ class Done(Reply):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Do(Request):
-    op: ClassVar[str] = "do"
     reply: ClassVar[type[Reply]] = Done
     code: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepare(Do):
-    op: ClassVar[str] = "context"
     code: str = ""
 
 
