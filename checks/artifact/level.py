@@ -383,7 +383,8 @@ def _places(origin: Origin) -> Iterator[Place]:
 def _fed(source: Source, cubin: str, kernel: str) -> Place:
     instruction = source.instruction
     early = " (in flight when its result was read)" if source.early else ""
-    text = f"the value comes from: {instruction.opcode}{early}"
+    reads = f", which reads {source.unwritten}" if source.unwritten else ""
+    text = f"the value comes from: {instruction.opcode}{early}{reads}"
     return Place(text, ptx_line=instruction.line, kernel=kernel, cubin=cubin)
 
 

@@ -59,6 +59,15 @@ def past_the_end(g, o):
     o[i] = g[i + 1]  # past the end
 
 
+def reads_past_scratch(x):
+    def body(x, o, smem):
+        smem[...] = x[...]
+        start = x[0].astype(jnp.int32) * 0 + 64
+        o[...] = smem[pl.ds(start, 128)]  # half of it is past its end
+
+    return plgpu.kernel(body, out_type=x, scratch_types=[plgpu.SMEM((128,), jnp.float32)])(x)
+
+
 def refused(g, o):
     o[...] = jnp.sort(g[...])  # Mosaic cannot sort
 
@@ -148,6 +157,7 @@ def new_kernels() -> list[dict[str, Any]]:
         {**right, "name": "racing", "static": {"waits": False}},
         *({"name": name, "args": args} for name in ("mapped", "reads_past_the_end", "is_refused")),
         {**rows, "name": "rows", "args": ["f32[128, 128]"]},
+        {"name": "reads_past_scratch"},
     ]
 
 
@@ -192,9 +202,22 @@ def test_a_race_is_a_note_where_the_artifact_level_finds_the_accesses_ordered(
     assert "race" in {found["rule"] for found in racing["artifact"]["findings"]}
     races = [each for each in racing["interpreter"]["findings"] if each["rule"] == "race"]
     assert {each["severity"] for each in races} == {"error"}
+    assert any("is asynchronous (copy_gmem_to_smem)" in each["message"] for each in races), races
+    assert any("barrier_wait is missing" in each["hint"] for each in races), races
     shown = checking.check(checked.folder, "spec.yaml", "--level", "all", "-k", "ordered")
     assert shown.code == 0, shown.out
     assert ": note: a write of SMEM races with a read" in shown.out
+
+
+@needs_new
+def test_a_read_past_the_end_of_a_scratch_array_is_named(results: Any) -> None:
+    by_level = results["reads_past_scratch"]
+    (read,) = by_level["interpreter"]["findings"]
+    assert "read of smem (SMEM): reading [64:192] but buffer has shape (128,)" in read["message"]
+    (finding,) = by_level["artifact"]["findings"]
+    place = next(each for each in finding["places"] if "ld.shared" in each["text"])
+    assert place["text"].endswith(" of shared memory, past the end of what was written")
+    assert place["location"]["line"] == line("# half of it is past its end")
 
 
 @needs_new
@@ -269,3 +292,6 @@ def test_a_lost_stride_is_found_with_reference_and_interpreter(results: Any) -> 
     assert "wrote it in body_mosaic_gpu_kernel" in finding["message"]
     assert finding["instruction"].startswith("st.global")
     assert finding["location"]["file"].endswith("strides.py")
+    assert re.match(
+        r"JAX compiles this kernel wrongly: .*strides.py:\d+: .*`stride`", finding["hint"]
+    )
