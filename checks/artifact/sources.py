@@ -50,7 +50,7 @@ class Sources(Observer):
         self._writes: list[tuple[Instruction, Asynchronous | None]] = []
         self._plain: dict[int, int] = {}  # numbers of plain writes, by their instruction's identity
         self._fed: dict[int, dict[int, Source]] = {}  # by the identity of the instruction that read
-        self._unwritten: dict[int, tuple[range, str]] = {}  # granules of shared memory, and why
+        self._unwritten: dict[int, range] = {}  # granules of shared memory, by that identity
 
     def behind(self, start: Instruction, kernels: Sequence[Kernel]) -> list[Source]:
         """Return what was written by an instruction comes from, the nearest first.
@@ -163,7 +163,10 @@ class Sources(Observer):
         written = everything[index]
         if isinstance(memory, Region) and memory.base >= SHARED and not written.all():
             granules = np.arange(len(everything))[index][written == 0]
-            self._note_unwritten(reader, everything, granules)
+            first, last = int(granules.min()), int(granules.max())
+            before = self._unwritten.get(id(reader), range(first, last + 1))
+            both = range(min(first, before.start), max(last + 1, before.stop))
+            self._unwritten[id(reader)] = both
         fed = self._fed.setdefault(id(reader), {})
         for number in np.unique(written).tolist():
             if number:
@@ -173,22 +176,12 @@ class Sources(Observer):
                 if known is None or (early and not known.early):
                     fed[id(instruction)] = Source(instruction, early)
 
-    def _note_unwritten(
-        self, reader: Instruction, written: np.ndarray, granules: np.ndarray
-    ) -> None:
-        first, behind = int(granules.min()), int(granules.max()) + 1
-        why = "past the end of what was" if first and written[first - 1] else "never"
-        if (known := self._unwritten.get(id(reader))) is not None:
-            behind = max(behind, known[0].stop)
-            first, why = min((first, why), (known[0].start, known[1]))
-        self._unwritten[id(reader)] = range(first, behind), why
-
     def _unwritten_text(self, reader: Instruction) -> str:
-        if id(reader) not in self._unwritten:
+        granules = self._unwritten.get(id(reader))
+        if granules is None:
             return ""
-        granules, why = self._unwritten[id(reader)]
-        begin, behind = granules.start << _SHIFT, granules.stop << _SHIFT
-        return f"bytes {begin:#x} to {behind - 1:#x} of shared memory, {why} written"
+        begin, end = granules.start << _SHIFT, granules.stop << _SHIFT
+        return f"bytes {begin:#x} to {end - 1:#x} of shared memory, never written"
 
 
 def _at(w: Warp, place: int) -> Instruction:

@@ -216,7 +216,7 @@ def test_a_read_past_the_end_of_a_scratch_array_is_named(results: Any) -> None:
     assert "read of smem (SMEM): reading [64:192] but buffer has shape (128,)" in read["message"]
     (finding,) = by_level["artifact"]["findings"]
     place = next(each for each in finding["places"] if "ld.shared" in each["text"])
-    assert place["text"].endswith(" of shared memory, past the end of what was written")
+    assert place["text"].endswith("memory (past the end of smem f32[128]), never written")
     assert place["location"]["line"] == line("# half of it is past its end")
 
 
