@@ -146,10 +146,8 @@ def _race(first: _Access, second: _Access) -> str:
     other = "another" if first.act == second.act else "a"
     named = [each for each in (first, second) if each.asynchronous]
     who = "one of them is asynchronous, a copy or an MMA"
-    if len(named) == 1:
-        number = ("first", "second")[named[0] is second]
-        each = f"the {number}" if first.act == second.act else f"the {named[0].act}"
-        who = f"{each} is asynchronous ({named[0].asynchronous})"
+    if len(named) == 1 and first.act != second.act:
+        who = f"the {named[0].act} is asynchronous ({named[0].asynchronous})"
     return (
         f"a {first.act} of {first.space} races with {other} {second.act}, both by {first.thread}: "
         f"{who}"
