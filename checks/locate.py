@@ -136,6 +136,8 @@ def with_lines(finding: Finding, tables: Tables) -> Finding:
 
     Places with the same text and the same line are merged.
     """
+    own = (finding.cubin, finding.kernel)
+    loops = _loops(tables, own, finding.ptx_line)
     places = []
     for place in finding.places:
         kernel = (place.cubin or finding.cubin, place.kernel or finding.kernel)
@@ -144,15 +146,15 @@ def with_lines(finding: Finding, tables: Tables) -> Finding:
         at = place.location or next(iter(stack), None)
         places.append(replace(place, text=text, location=at))
         if place.waits:
-            places += [*_callers(stack, 1), *_loops(tables, kernel, place.ptx_line)]
-    own = (finding.cubin, finding.kernel)
+            places += _callers(stack, 1)
+        loops += _loops(tables, kernel, place.ptx_line)
+    if finding.rule in _ABOUT_COUNTS:
+        places = [*loops, *places]
     stack = _stack(tables, own, finding.ptx_line)
     finding = replace(finding, message=_with_arrays(finding.message, tables.get(own)))
     if stack and finding.location is None:
         finding = replace(finding, location=stack[0])
-        loops = _loops(tables, own, finding.ptx_line) if finding.rule in _ABOUT_COUNTS else ()
-        # Next to the line that they lead to.
-        places = [*_callers(stack, _MOST_CALLS), *loops, *places]
+        places = [*_callers(stack, _MOST_CALLS), *places]  # next to the line that they lead to
     if finding.location is None:  # where it shows, such as at the end, is not the user's line
         known = (place.location for place in places if place.location is not None)
         finding = replace(finding, location=next(known, None))
@@ -223,11 +225,12 @@ def _stack(tables: Tables, kernel: tuple[str, str], line: int) -> Sequence[Locat
 
 
 def _loops(tables: Tables, kernel: tuple[str, str], line: int) -> list[Place]:
-    """Return the loop around a line, whose number of steps may be wrong."""
+    """Return the loops around a line, whose number of steps may be wrong."""
     from pallasc.checks.findings import Place
 
     table = tables.get(kernel)
-    return [Place("in this loop", at) for at in table.loops_around(line)[:1]] if table else []
+    calls = table.loops_around(line) if table is not None else ()
+    return [Place("a loop around these lines", at) for at in calls]
 
 
 def _callers(stack: Sequence[Location], most: int) -> list[Place]:

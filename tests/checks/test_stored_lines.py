@@ -36,8 +36,8 @@ def located(*places: Place, rule: str = "deadlock", message: str = "") -> Findin
 def test_only_places_where_threads_wait_have_their_caller_and_their_loop() -> None:
     found = located(Place("arrives", ptx_line=4), Place("holds", ptx_line=5, waits=True))
     told = [(place.text, place.location) for place in found.places]
-    loop = ("in this loop", LOOP)
-    assert told == [("arrives", STACK[0]), ("holds", STACK[0]), (CALLED, STACK[1]), loop]
+    loop = ("a loop around these lines", LOOP)
+    assert told == [loop, ("arrives", STACK[0]), ("holds", STACK[0]), (CALLED, STACK[1])]
 
 
 @pytest.mark.parametrize(
