@@ -68,6 +68,15 @@ def reads_past_scratch(x):
     return plgpu.kernel(body, out_type=x, scratch_types=[plgpu.SMEM((128,), jnp.float32)])(x)
 
 
+def waits_for_nothing(x):
+    def body(x, o, first, second):
+        plgpu.barrier_wait(first.at[1])
+        o[...] = x[...]
+
+    memory = [plgpu.Barrier(num_barriers=2)] * 2
+    return plgpu.kernel(body, out_type=x, scratch_types=memory)(x)
+
+
 def refused(g, o):
     o[...] = jnp.sort(g[...])  # Mosaic cannot sort
 
@@ -158,6 +167,7 @@ def new_kernels() -> list[dict[str, Any]]:
         *({"name": name, "args": args} for name in ("mapped", "reads_past_the_end", "is_refused")),
         {**rows, "name": "rows", "args": ["f32[128, 128]"]},
         {"name": "reads_past_scratch"},
+        {"name": "waits_for_nothing"},
     ]
 
 
@@ -218,6 +228,12 @@ def test_a_read_past_the_end_of_a_scratch_array_is_named(results: Any) -> None:
     place = next(each for each in finding["places"] if "ld.shared" in each["text"])
     assert place["text"].endswith("memory (past the end of smem f32[128]), never written")
     assert place["location"]["line"] == line("# half of it is past its end")
+
+
+@needs_new
+def test_a_deadlock_names_the_barrier_that_is_waited_for(results: Any) -> None:
+    (finding,) = results["waits_for_nothing"]["artifact"]["findings"]
+    assert re.search(r"mbarrier at shared address 0x\w+ \(first\[1\]\)", finding["message"])
 
 
 @needs_new
