@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pallasc.checks.findings import Finding
+from pallasc.checks.findings import Finding, Rule
 from pallasc.checks.rules import NOTHING_COMPARED, OTHER_KIND, UNINITIALIZED, WRONG_NUMBERS
 from pallasc.checks.subject import Options, Subject
 from pallasc.compiler.references.arrays import array_of, names_by_device, random_bytes, read_input
@@ -146,51 +146,41 @@ def name_of_element(output: Binding, index: Sequence[int]) -> str:
     return f"{name}[{', '.join(map(str, index))}]" if index else name
 
 
-def nothing_compared(
-    output: Binding, got: Any, expected: Any, *, location: Location | None = None
-) -> Finding | None:
-    """Return the note that a result and its reference are NaN everywhere, None if they are not.
+def remarks(
+    outputs: Sequence[Binding],
+    results: Sequence[Sequence[Any]],
+    expected: Sequence[Sequence[Any]],
+    location: Location | None,
+) -> list[Finding]:
+    """Return notes on results of which a comparison tells little, device by device.
 
-    Args:
-        output: which result.
-        got: what the kernel gave, a numpy array.
-        expected: what the reference gave.
-        location: the place that the note is told at, such as that of the kernel.
+    They and those of the reference are NaN everywhere, or the reference returns another kind of
+    numbers. Another precision is the same kind: float32 is the usual reference of bfloat16.
     """
-    if not got.size or not ((got != got).all() and (expected != expected).all()):
-        return None
+    found = []
+    for device, pairs in enumerate(zip(results, expected, strict=True)):
+        for output, got, right in zip(outputs, *pairs, strict=True):
+            name = output.path or "the result"
+            if got.size and (got != got).all() and (right != right).all():
+                where = f" on device {device}" if device else ""
+                message = (
+                    f"all {got.size:,} elements of {name} are NaN, and so are those of the "
+                    f"reference: this compares nothing{where}"
+                )
+                found.append(_note(NOTHING_COMPARED, message, output, location))
+            dtype = parse_dtype(right.dtype.name).name
+            if device == 0 and _kind(dtype) != _kind(output.dtype):
+                message = (
+                    f"the reference returns {dtype} for {name}, which is {output.dtype}: the "
+                    "values are compared, whatever their kind"
+                )
+                found.append(_note(OTHER_KIND, message, output, location))
+    return found
+
+
+def _note(rule: Rule, message: str, output: Binding, location: Location | None) -> Finding:
     return Finding(
-        rule=NOTHING_COMPARED.name,
-        message=f"all {got.size:,} elements of {output.path or 'the result'} are NaN, and so are "
-        "those of the reference: this compares nothing",
-        severity="note",
-        location=location,
-        subject=output.path,
-    )
-
-
-def other_kind(
-    output: Binding, expected: Any, *, location: Location | None = None
-) -> Finding | None:
-    """Return the note that a reference returns another kind of numbers, None if it does not.
-
-    Another precision is the same kind: float32 is the usual reference of bfloat16.
-
-    Args:
-        output: which result.
-        expected: what the reference gave, a numpy array.
-        location: the place that the note is told at, such as that of the kernel.
-    """
-    dtype = parse_dtype(expected.dtype.name).name
-    if _kind(dtype) == _kind(output.dtype):
-        return None
-    return Finding(
-        rule=OTHER_KIND.name,
-        message=f"the reference returns {dtype} for {output.path or 'the result'}, which is "
-        f"{output.dtype}: the values are compared, whatever their kind",
-        severity="note",
-        location=location,
-        subject=output.path,
+        rule=rule.name, message=message, severity="note", location=location, subject=output.path
     )
 
 

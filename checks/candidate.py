@@ -25,6 +25,7 @@ class Candidate:
         variant: what it was compiled from, None without source.
         request: the look-up keys of that variant, None if they are not known yet.
         origin: the bundle that it lies in, None for others.
+        wrong_in_jax: what the JAX in use compiles wrongly in it, with its line; "" for nothing.
     """
 
     id: str
@@ -33,6 +34,7 @@ class Candidate:
     variant: Variant | None = None
     request: Request | None = None
     origin: Location | None = None
+    wrong_in_jax: str = ""
 
 
 OnResult = Callable[["Candidate", "LevelResult", bool], None]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _DECIDES = "artifact"
-"""The level that decides whether a race that another level reports is real."""
+"""The level that executes what was compiled: it decides whether a race of another one is real."""
 _ORDERED = "The artifact level executed the kernel and found these accesses ordered."
 
 
@@ -260,6 +260,8 @@ class Checking:
         from_store: bool = False,
         error: PallascError | None = None,
     ) -> None:
+        if asking.wrong_in_jax and level.name == _DECIDES:
+            result = _explained(result, asking.wrong_in_jax)
         self._results[id(asking), level.name] = (result, from_store)
         if error is not None:
             self._errors[id(asking), level.name] = error
@@ -304,6 +306,19 @@ def _is_race(finding: Finding) -> bool:
 
 def _noted(result: LevelResult, notes: tuple[str, ...]) -> LevelResult:
     return replace(result, notes=(*notes, *result.notes)) if notes else result
+
+
+def _explained(result: LevelResult, wrong_in_jax: str) -> LevelResult:
+    """Return a result whose wrong and uninitialized numbers have what JAX compiles wrongly."""
+    from pallasc.checks.findings import CONSEQUENCES
+
+    findings = tuple(
+        replace(each, hint=f"JAX compiles this kernel wrongly: {wrong_in_jax}")
+        if each.rule in CONSEQUENCES and each.severity != "note"
+        else each
+        for each in result.findings
+    )
+    return replace(result, findings=findings)
 
 
 def _stopped(level: Level, error: PallascError) -> LevelResult:

@@ -25,7 +25,8 @@ CALLED = "called from here"
 
 Status = Literal["passed", "found", "not checked"]
 
-_CONSEQUENCES = ("uninitialized-read", "wrong-numbers", "compiled-wrongly")
+CONSEQUENCES = ("uninitialized-read", "wrong-numbers", "compiled-wrongly")
+"""Rules about results, of which another finding may be the cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ def from_findings(level: str, findings: Iterable[Finding]) -> LevelResult:
 
     Causes come first: memory may be uninitialized because of a missing wait.
     """
-    ordered = tuple(sorted(findings, key=lambda each: each.rule in _CONSEQUENCES))
+    ordered = tuple(sorted(findings, key=lambda each: each.rule in CONSEQUENCES))
     return LevelResult(level=level, status=status_of(ordered), findings=ordered)
 
 

@@ -89,7 +89,8 @@ def run_jobs(
                 done += 1
                 finish(jobs[task.label], reply)
             else:
-                named = [(jobs[t.label].subject.id, seconds) for t, seconds in pool.running()]
+                running = [(jobs[task.label], seconds) for task, seconds in pool.running()]
+                named = [(f"{job.subject.id} ({job.level.name})", s) for job, s in running]
                 events.on_tick(named, done, len(jobs))
 
 

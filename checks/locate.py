@@ -7,12 +7,14 @@ stored beside the result: PTX is the same wherever the source of a kernel lies, 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pallasc.checks.merge import distinct, merged
-from pallasc.checks.rules import NOT_EXECUTED
+from pallasc.checks.rules import BARRIER_MISUSE, DEADLOCK, NOT_EXECUTED
 from pallasc.errors import Location, PallascError
 
 if TYPE_CHECKING:
@@ -26,6 +28,14 @@ if TYPE_CHECKING:
 _MOST_CALLS = 2
 _MOST_BETWEEN = 3
 """Lines without code, such as comments, in a range of lines that were not executed."""
+
+_ABOUT_COUNTS = (BARRIER_MISUSE.name, DEADLOCK.name)
+_SHARED = re.compile(
+    r"bytes (?P<bytes>0x\w+) to 0x\w+ of shared memory(?: of block \([^)]*\))?"
+    r"|mbarrier at shared address (?P<barrier>0x\w+)"
+)
+_DYNAMIC_MEMORY = 1024
+"""Address of dynamic shared memory in kernels of Mosaic, which have no static one."""
 
 Tables = Mapping[tuple[str, str], "LineTable"]
 """Lines of kernels by the digest of their cubin and their name, as several may share a name."""
@@ -126,14 +136,22 @@ def with_lines(finding: Finding, tables: Tables) -> Finding:
 
     Places with the same text and the same line are merged.
     """
+    own = (finding.cubin, finding.kernel)
+    loops = _loops(tables, own, finding.ptx_line)
     places = []
     for place in finding.places:
         kernel = (place.cubin or finding.cubin, place.kernel or finding.kernel)
         stack = _stack(tables, kernel, place.ptx_line)
-        places.append(replace(place, location=place.location or next(iter(stack), None)))
+        text = _with_arrays(place.text, tables.get(kernel))
+        at = place.location or next(iter(stack), None)
+        places.append(replace(place, text=text, location=at))
         if place.waits:
             places += _callers(stack, 1)
-    stack = _stack(tables, (finding.cubin, finding.kernel), finding.ptx_line)
+        loops += _loops(tables, kernel, place.ptx_line)
+    if finding.rule in _ABOUT_COUNTS:
+        places = [*loops, *places]
+    stack = _stack(tables, own, finding.ptx_line)
+    finding = replace(finding, message=_with_arrays(finding.message, tables.get(own)))
     if stack and finding.location is None:
         finding = replace(finding, location=stack[0])
         places = [*_callers(stack, _MOST_CALLS), *places]  # next to the line that they lead to
@@ -141,6 +159,23 @@ def with_lines(finding: Finding, tables: Tables) -> Finding:
         known = (place.location for place in places if place.location is not None)
         finding = replace(finding, location=next(known, None))
     return replace(finding, places=distinct(places))
+
+
+def _with_arrays(text: str, table: LineTable | None) -> str:
+    """Return a text with the names of the arrays and barriers whose shared addresses it has."""
+    memory = table.memory if table else ()
+    parts = [(part.offset, part) for part in memory if part.offset is not None and part.name]
+
+    def named(found: re.Match[str]) -> str:
+        at = int(found["bytes"] or found["barrier"], 16) - _DYNAMIC_MEMORY
+        begin, part = max((p for p in parts if p[0] <= at), default=(0, None), key=itemgetter(0))
+        if part is None:
+            return found[0]
+        past = "past the end of " if at >= begin + part.bytes else ""
+        which = f"[{(at - begin) // 8}]" if part.what == "barrier" else f" {part.type}"
+        return f"{found[0]} ({past}{part.name}{which})"
+
+    return _SHARED.sub(named, text)
 
 
 def _shown(finding: Finding, tables: Tables) -> list[Finding]:
@@ -187,6 +222,15 @@ def _range_text(first: tuple[str, int], last: tuple[str, int]) -> str:
 def _stack(tables: Tables, kernel: tuple[str, str], line: int) -> Sequence[Location]:
     table = tables.get(kernel)
     return table.stack(line) if table is not None else ()
+
+
+def _loops(tables: Tables, kernel: tuple[str, str], line: int) -> list[Place]:
+    """Return the loops around a line, whose number of steps may be wrong."""
+    from pallasc.checks.findings import Place
+
+    table = tables.get(kernel)
+    calls = table.loops_around(line) if table is not None else ()
+    return [Place("a loop around these lines", at) for at in calls]
 
 
 def _callers(stack: Sequence[Location], most: int) -> list[Place]:

@@ -36,8 +36,8 @@ OUT_OF_BOUNDS = Rule(
 RACE = Rule(
     "race",
     "Two accesses to the same memory, one of them a write, are not ordered by synchronization.",
-    "Their order is undefined. Add the wait, the barrier or the fence (commit_smem) that orders "
-    "them.",
+    "Their order is undefined. Add what orders them: a wait for the copy or MMA (barrier_wait, "
+    "wait_smem_to_gmem, wgmma_wait), a barrier, or a fence (commit_smem).",
 )
 DEADLOCK = Rule(
     "deadlock",

@@ -148,12 +148,14 @@ def _candidate(demand: Demand, report: BuildReport) -> Candidate | None:
 def _made(result: VariantResult) -> Candidate | None:
     if result.artifact is None or result.status == "failed":
         return None
+    wrong = (f"{d.source}: {d.text}" for d in result.diagnostics if d.kind == "CompiledWrongly")
     return Candidate(
         result.variant.id,
         result.artifact,
         result.action_key or "",
         result.variant,
         result.request,
+        wrong_in_jax=next(wrong, ""),
     )
 
 

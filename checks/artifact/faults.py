@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import chain, takewhile
 from types import MappingProxyType
 
 from pallasc.checks.artifact.history import History
@@ -25,6 +25,7 @@ from pallasc.checks.rules import (
     UNFINISHED_COPY,
     UNINITIALIZED,
 )
+from pallasc.emulator.machine.block import Block
 from pallasc.emulator.machine.deadlocks import Deadlock
 from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.machine import Machine
@@ -151,19 +152,19 @@ def _context(deadlock: Deadlock, history: History) -> tuple[list[Place], bool]:
     found: list[Place] = []
     arrived = True
     barriers: set[int] = set()
-    done: list[Place] = []
-    groups: set[tuple[int, str]] = set()
+    done: dict[tuple[object, ...], list[Place]] = {}  # by what waits for what, and came from where
+    groups: dict[tuple[int, str], Block] = {}
     for number, (warp, at, reason) in enumerate(deadlock.waiting):
-        if (at, reason) not in groups:
-            groups.add((at, reason))
-            done += history.before(warp, at)
+        if groups.setdefault((at, reason), warp.block) is warp.block:
+            before = history.before(warp, at)
+            done.setdefault((at, reason, *(each.ptx_line for each in before)), before)
         for split in warp.splits:
             if isinstance(split.waits, MbarrierWait) and id(split.waits.barrier) not in barriers:
                 barriers.add(id(split.waits.barrier))
                 known, ever = history.at_barrier(warp, split.waits)
                 found += known
                 arrived = arrived and (ever or number > 0)
-    return found + done + _ended(deadlock, history), arrived
+    return [*found, *chain(*done.values()), *_ended(deadlock, history)], arrived
 
 
 def _ended(deadlock: Deadlock, history: History) -> list[Place]:

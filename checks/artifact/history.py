@@ -21,6 +21,7 @@ from pallasc.emulator.races.observer import Races
 from pallasc.emulator.races.threads import Event, instruction_at
 
 _MOST_BEFORE = 3
+_WAITS = {"try_wait", "test_wait", "wait_group"}
 _REMEMBERED = 256
 """Synchronisations of each warp, the last ones."""
 
@@ -202,13 +203,12 @@ class History(Races):
         if first is not None:
             number = next(n for n in reversed(range(len(self._events))) if self._is(n, first))
             here = first.access.instruction
-            following = (
-                each
-                for each in self._done.get(first.warp, ())
-                if each.stamp > number and each.instruction is not here
-            )
-            if (after := next(following, None)) is not None:
-                yield after.place("next after this access")
+            done = [d for d in self._done.get(first.warp, ()) if d.instruction is not here]
+            before = [each for each in done if each.stamp <= number]
+            if waits := [each for each in before if _WAITS & set(each.instruction.parts)]:
+                yield waits[-1].place("last wait before this access")
+            if len(done) > len(before):
+                yield done[len(before)].place("next after this access")
         last = self._latest(second.warp, second.access.instruction)
         if last is not None:
             yield last.place("last before the next access")

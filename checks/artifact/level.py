@@ -16,8 +16,7 @@ from pallasc.checks.arrays import (
     expected_results,
     input_arrays,
     name_of_element,
-    nothing_compared,
-    other_kind,
+    remarks,
 )
 from pallasc.checks.artifact.execute import (
     POISONS,
@@ -183,7 +182,8 @@ class _Check:
         if self.first is None:
             self.first = results
             if expected is not None:
-                found += self._notes(results, expected)
+                place = _definition(self.subject.variant)
+                found += remarks(self.subject.plan.outputs, results, expected, place)
             if self.options.schedules > 1 or any(each.severity == "error" for each in found):
                 return found
             others = self._run(policy, POISONS[1]).run(self.inputs)
@@ -299,21 +299,6 @@ class _Check:
                     break
         return found
 
-    def _notes(self, results: Results, expected: Results) -> list[Finding]:
-        """Return where comparing tells little: NaN everywhere, another kind of numbers."""
-        place = _definition(self.subject.variant)
-        found = []
-        for device, (outputs, rights) in enumerate(zip(results, expected, strict=True)):
-            triples = zip(self.subject.plan.outputs, outputs, rights, strict=True)
-            for output, got, right in triples:
-                finding = nothing_compared(output, got, right, location=place)
-                if finding is not None:
-                    where = f" on device {device}" if device else ""
-                    found.append(replace(finding, message=f"{finding.message}{where}"))
-                kind = None if device else other_kind(output, right, location=place)
-                found += [kind] if kind is not None else []
-        return found
-
     def _kind(self, results: Results, poison: int, raced: Sequence[Finding]) -> tuple[str, str]:
         """Return the rule of wrong numbers, and what to do about them."""
         has_raced = any(race.severity == "error" for race in raced)
@@ -383,7 +368,8 @@ def _places(origin: Origin) -> Iterator[Place]:
 def _fed(source: Source, cubin: str, kernel: str) -> Place:
     instruction = source.instruction
     early = " (in flight when its result was read)" if source.early else ""
-    text = f"the value comes from: {instruction.opcode}{early}"
+    reads = f", which reads {source.unwritten}" if source.unwritten else ""
+    text = f"the value comes from: {instruction.opcode}{early}{reads}"
     return Place(text, ptx_line=instruction.line, kernel=kernel, cubin=cubin)
 
 

@@ -28,10 +28,17 @@ _TENSOR_WITHOUT_RESULT = {"st", "mma", "cp", "commit", "wait", "alloc", "dealloc
 
 
 class Source(NamedTuple):
-    """An instruction that a value comes from; `early`: it was not complete when it was read."""
+    """An instruction that a value comes from.
+
+    Attributes:
+        instruction: the instruction.
+        early: it was not complete when its result was read.
+        unwritten: the bytes of shared memory that it reads and nothing has written, in words.
+    """
 
     instruction: Instruction
     early: bool
+    unwritten: str = ""
 
 
 class Sources(Observer):
@@ -43,6 +50,7 @@ class Sources(Observer):
         self._writes: list[tuple[Instruction, Asynchronous | None]] = []
         self._plain: dict[int, int] = {}  # numbers of plain writes, by their instruction's identity
         self._fed: dict[int, dict[int, Source]] = {}  # by the identity of the instruction that read
+        self._unwritten: dict[int, range] = {}  # granules of shared memory, by that identity
 
     def behind(self, start: Instruction, kernels: Sequence[Kernel]) -> list[Source]:
         """Return what was written by an instruction comes from, the nearest first.
@@ -78,7 +86,11 @@ class Sources(Observer):
                 for number in (n for value in values for n in register_numbers(value)):
                     following += defined.get(number, ())
             left = following
-        return [source for source in found.values() if source.instruction is not start]
+        return [
+            source._replace(unwritten=self._unwritten_text(source.instruction))
+            for source in found.values()
+            if source.instruction is not start
+        ]
 
     def writers(self, region: Region) -> list[Instruction]:
         """Return the instructions that wrote what a memory holds."""
@@ -147,7 +159,14 @@ class Sources(Observer):
 
     def _feed(self, reader: Instruction, memory: Any, index: Any, size: int | None = None) -> None:
         count = memory.size >> _SHIFT if size is None else size
-        written = self._of(memory, count)[index]
+        everything = self._of(memory, count)
+        written = everything[index]
+        if isinstance(memory, Region) and memory.base >= SHARED and not written.all():
+            granules = np.arange(len(everything))[index][written == 0]
+            first, last = int(granules.min()), int(granules.max())
+            before = self._unwritten.get(id(reader), range(first, last + 1))
+            both = range(min(first, before.start), max(last + 1, before.stop))
+            self._unwritten[id(reader)] = both
         fed = self._fed.setdefault(id(reader), {})
         for number in np.unique(written).tolist():
             if number:
@@ -156,6 +175,13 @@ class Sources(Observer):
                 early = operation is not None and not operation.done
                 if known is None or (early and not known.early):
                     fed[id(instruction)] = Source(instruction, early)
+
+    def _unwritten_text(self, reader: Instruction) -> str:
+        granules = self._unwritten.get(id(reader))
+        if granules is None:
+            return ""
+        begin, end = granules.start << _SHIFT, granules.stop << _SHIFT
+        return f"bytes {begin:#x} to {end - 1:#x} of shared memory, never written"
 
 
 def _at(w: Warp, place: int) -> Instruction:

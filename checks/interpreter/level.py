@@ -15,8 +15,7 @@ from pallasc.checks.arrays import (
     difference,
     expected_results,
     input_arrays,
-    nothing_compared,
-    other_kind,
+    remarks,
     stacked,
 )
 from pallasc.checks.findings import Finding, LevelResult, Place, from_findings, not_checked
@@ -97,13 +96,10 @@ def _wrong_numbers(
     for device, (own, rights) in enumerate(zip(results, expected, strict=True)):
         for output, got, right in zip(outputs, own, rights, strict=True):
             found = difference(output, got, right, variant.tolerance, location=place)
-            found = found or nothing_compared(output, got, right, location=place)
             if found is not None:
                 where = f" on device {device}" if device else ""
                 findings.append(replace(found, message=f"{found.message}{where}"))
-            kind = None if device else other_kind(output, right, location=place)
-            findings += [kind] if kind is not None else []
-    return findings
+    return [*findings, *remarks(outputs, results, expected, place)]
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ A message that is unknown here is not a finding: the kernel is `not checked`.
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -33,7 +34,7 @@ _ADDRESS = re.compile(r"(?<=\bbarrier )\d{6,}")
 _UNIT = re.compile(r"Warpgroup\([^)]*\)|Warp\([^)]*\)")
 _SLICE = re.compile(r"slice\((\d+), (\d+), (\d+|None)\)")
 _UNFINISHED = re.compile(r"^Not all (copy_smem_to_gmem) read-side .* finished on thread (.+)$")
-_RANGE = re.compile(r"\[Access\(range=\(([^()]*?),?\), permutation=None\)\]")
+_RANGE = re.compile(r"\[(?:Access\(range=)?\(([^()]*?),?\)(?:, permutation=None\))?\]")
 _RAISED = re.compile(r"^[\w.]+(?:Error|Exception): ", re.MULTILINE)
 
 _KNOWN: tuple[tuple[str, Rule], ...] = (
@@ -55,14 +56,21 @@ _KNOWN: tuple[tuple[str, Rule], ...] = (
 _MISSING = (
     ("core_count", "it asks the GPU for the number of its multiprocessors"),
     ("semaphore", "it uses semaphores"),
+    ("has_trivial_window", "it has blocks (BlockSpec)"),
 )
 """What the interpreter lacks, by a word of the errors that it raises then."""
 
 
-_MAY_BE_ORDERED = (
-    "If the write is a copy that refills what was read before: JAX's interpreter wants "
-    "commit_smem() between the two, even where a barrier orders them on a GPU. The artifact level "
-    "decides whether this kernel needs it."
+_ASYNCHRONOUS = re.compile(r"\s*(?:\w+\.)*((?:async_)?copy_\w+|wgmma|tcgen05_\w+)\(")
+_ARRAY = re.compile(r"\s*(\w+)(?:\.at)?\[")
+_COPIED_IN = (
+    "If the write is a copy of what is read: barrier_wait is missing between them. If it refills "
+    "what was read before: JAX's interpreter wants commit_smem() between them, even where a "
+    "barrier orders them on a GPU. The artifact level decides whether this kernel needs it."
+)
+_COPIED_OUT = (
+    "If the read follows the write: commit_smem() is missing between them. If the write follows: "
+    "the wait for the read is (wait_smem_to_gmem, wgmma_wait, or barrier_wait)."
 )
 
 
@@ -80,6 +88,12 @@ class _Access(NamedTuple):
     @property
     def location(self) -> Location | None:
         return Location(self.file, self.line, self.column) if self.file else None
+
+    @property
+    def asynchronous(self) -> str:
+        """The copy or MMA that the user calls there, "" for anything else."""
+        called = _ASYNCHRONOUS.match(_source(self.location)) if self.location else None
+        return called[1] if called else ""
 
 
 def race_findings(texts: Iterable[str]) -> list[Finding]:
@@ -99,28 +113,30 @@ def race_findings(texts: Iterable[str]) -> list[Finding]:
                 rule=RACE.name,
                 message=_race(first, second),
                 location=first.location,
-                hint=_MAY_BE_ORDERED if _may_refill(first, second) else "",
+                hint=_hint(first, second),
                 places=(Place(_place(first, second), second.location),),
             ),
         )
     return [found[key] for key in sorted(found, key=str)]
 
 
-def _may_refill(first: _Access, second: _Access) -> bool:
-    """Tell whether a race may be a copy that refills what its thread has read.
+def _hint(first: _Access, second: _Access) -> str:
+    """Return what may be missing between a read and a write of shared memory by one thread.
 
-    The interpreter tells neither copies nor the order of the two.
+    The interpreter does not tell the order of the two.
     """
     is_shared = first.space == second.space == "SMEM"
-    is_own = first.thread == second.thread
-    return is_shared and is_own and {first.act, second.act} == {"read", "write"}
+    if not is_shared or first.thread != second.thread or first.act == second.act:
+        return ""
+    read = first if first.act == "read" else second
+    return _COPIED_OUT if read.asynchronous else _COPIED_IN
 
 
 def _race(first: _Access, second: _Access) -> str:
     """Return the message of a race.
 
-    The interpreter does not name copies. Its clocks order what one thread does itself, in one block
-    after the other, so a race of a thread with itself is with something asynchronous.
+    The interpreter's clocks order what one thread does itself, in one block after the other, so a
+    race of a thread with itself is with something asynchronous. Only the source names it.
     """
     if first.thread != second.thread:
         return (
@@ -128,9 +144,13 @@ def _race(first: _Access, second: _Access) -> str:
             f"{second.thread}"
         )
     other = "another" if first.act == second.act else "a"
+    named = [each for each in (first, second) if each.asynchronous]
+    who = "one of them is asynchronous, a copy or an MMA"
+    if len(named) == 1 and first.act != second.act:
+        who = f"the {named[0].act} is asynchronous ({named[0].asynchronous})"
     return (
         f"a {first.act} of {first.space} races with {other} {second.act}, both by {first.thread}: "
-        "one of them is asynchronous, a copy or an MMA"
+        f"{who}"
     )
 
 
@@ -144,7 +164,10 @@ def failure_finding(text: str, location: Location | None) -> Finding | None:
     """Return the finding that an error of the interpreter's stands for, None if it is none."""
     for pattern, rule in _KNOWN:
         if re.search(pattern, text):
-            return Finding(rule=rule.name, message=_plain(text), location=location)
+            plain = _plain(text)
+            if rule is OUT_OF_BOUNDS and location and (name := _ARRAY.match(_source(location))):
+                plain = re.sub(r"(?<= of )([A-Z]+)(?=:)", rf"{name[1]} (\1)", plain, count=1)
+            return Finding(rule=rule.name, message=plain, location=location)
     return None
 
 
@@ -158,6 +181,11 @@ def raised_text(error: BaseException) -> str:
     text = message_of(error)
     raised = [*_RAISED.finditer(text)] if "CpuCallback error" in text else []
     return text[raised[-1].end() :].strip() if raised else text
+
+
+def _source(location: Location) -> str:
+    """Return the text of a line from its column on, "" where there is no such file."""
+    return linecache.getline(location.file, location.line)[max(location.column - 1, 0) :]
 
 
 def _access(match: re.Match[str], name: str) -> _Access:

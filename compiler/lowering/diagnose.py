@@ -57,6 +57,7 @@ _PLACE_IN_JAX = re.compile(r" (?:at|defined at) \S*[/\\]jax[/\\]\S+\.py:\d+")
 _ISSUE = re.compile(r"\s*Please file (?:an issue|a bug)[^\n]*github\.com\S*")
 _CALLBACK = re.compile(r"_?(?P<name>\w*callback\w*?)_lowering")
 _CONTROL_FLOW = re.compile(r"\bjax/_src/(?:pallas/helpers|lax/control_flow/\w+)\.py$")
+_LOOP = re.compile(r"\bjax/_src/lax/control_flow/loops\.py$")
 _MOSAIC = os.path.join("jax", "experimental", "mosaic", "")
 _OPERATION = re.compile(r"\s*\bop=\s*\n.*", re.DOTALL)
 _DUMP = re.compile(r"\{ lambda\b|^\s*Equation:|^\s*\w+\[$")
@@ -225,13 +226,16 @@ def user_stack(places: Sequence[Location]) -> tuple[Location, ...]:
     return tuple(place for place in inside if _origin(place.file) in ("user", "shipped"))
 
 
-def control_flow_calls(stack: Sequence[Location]) -> Iterator[Location]:
+def control_flow_calls(
+    stack: Sequence[Location], *, loops_only: bool = False
+) -> Iterator[Location]:
     """Yield the frames of a stack, innermost first, that call `pl.when`, a loop, or `cond`."""
+    called = _LOOP if loops_only else _CONTROL_FLOW
     inner = ""
     for place in stack:
         if place.file.endswith("traceback_util.py"):  # JAX wraps its functions there
             continue
-        if _CONTROL_FLOW.search(inner):
+        if called.search(inner):
             yield place
         inner = place.file
 

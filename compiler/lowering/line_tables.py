@@ -51,16 +51,23 @@ class LineTable:
         stacks: stacks of the user's frames, the innermost first.
         numbers: for each line of the PTX, the number of its stack, from 1; 0 for none.
         memory: the parts of the kernel's shared memory.
+        loops: for each stack, its frames that call a loop, which `stacks` does not have.
     """
 
     stacks: tuple[Stack, ...]
     numbers: tuple[int, ...]
     memory: tuple[Part, ...] = ()
+    loops: tuple[Stack, ...] = ()
 
     def stack(self, line: int) -> Stack:
         """Return the user's frames for a line of the PTX, the innermost first."""
         number = self.numbers[line - 1] if 0 < line <= len(self.numbers) else 0
         return self.stacks[number - 1] if number else ()
+
+    def loops_around(self, line: int) -> Stack:
+        """Return the user's calls of loops around a line of the PTX, the innermost first."""
+        number = self.numbers[line - 1] if 0 < line <= len(self.numbers) else 0
+        return self.loops[number - 1] if number and self.loops else ()
 
     def place(self, line: int) -> Location | None:
         """Return the user's innermost source line for a line of the PTX."""
@@ -91,9 +98,11 @@ def line_tables(
 
     stacks: list[Stack] = []
     noise: set[Location] = set()
+    loop_calls: set[Location] = set()
 
     def number(frames: list[Location], outer: int) -> int:
         noise.update(control_flow_calls(frames))
+        loop_calls.update(control_flow_calls(frames, loops_only=True))
         return _number(user_stack(frames), outer, stacks)
 
     try:
@@ -110,11 +119,12 @@ def line_tables(
         ) from error
     smem_bytes, code = _smem_bytes(translation), code or {}
     shown = tuple(_without(noise, stack) for stack in stacks)
+    loops = tuple(tuple(f for f in stack[1:] if f in loop_calls) for stack in stacks)
     tables = {}
     for key, shipped in ptx.items():
         numbers = _with_calls(_matched_with(shipped, printed, len(stacks)), stacks)
-        memory = _parts(recorded, shipped, smem_bytes.get(code.get(key, ""), 0))
-        tables[key] = LineTable(shown, numbers, memory)
+        memory = _parts(recorded, shipped, smem_bytes.get(code[key], 0) if key in code else None)
+        tables[key] = LineTable(shown, numbers, memory, loops)
     check_code(code, smem_bytes)
     return tables
 
@@ -147,11 +157,17 @@ def _smem_bytes(translation: Translation) -> dict[str, int]:
     return found
 
 
-def _parts(recorded: Sequence[KernelMemory], ptx: str, size: int) -> tuple[Part, ...]:
-    """Return the parts of the shared memory of the kernel in a PTX, () where they do not add up."""
+def _parts(recorded: Sequence[KernelMemory], ptx: str, size: int | None) -> tuple[Part, ...]:
+    """Return the parts of the shared memory of the kernel in a PTX, () where they do not add up.
+
+    Without a size, they are those of the only kernel of that name.
+    """
     names = _ENTRY.findall(ptx)
-    own = [each for each in recorded if each.kernel in names and each.total_bytes <= size]
-    best = max(own, key=lambda each: each.total_bytes, default=None)
+    own = [each for each in recorded if each.kernel in names]
+    if size is None:
+        return own[0].parts if len({each.parts for each in own}) == 1 else ()
+    fitting = [each for each in own if each.total_bytes <= size]
+    best = max(fitting, key=lambda each: each.total_bytes, default=None)
     if best is None:
         return ()
     rest = size - best.total_bytes

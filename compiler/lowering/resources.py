@@ -363,7 +363,8 @@ def recorded_memory() -> Iterator[list[KernelMemory]]:
 def _laid_out(jaxpr: Any, needs: Needs, scratch_bytes: int) -> KernelMemory:
     """Return the parts with their offsets."""
     arrays, addresses = needs.get(_ARRAYS, ()), needs.get(_ADDRESSES, ())
-    barriers = [parts for kind, parts in needs.items() if kind not in (_ARRAYS, _ADDRESSES)]
+    # Mosaic gives out barriers of one type from the last to the first (`reserve_barrier`).
+    barriers = [own[::-1] for kind, own in needs.items() if kind not in (_ARRAYS, _ADDRESSES)]
     parts, offset = [], 0
     for array in arrays:
         parts.append(replace(array, offset=offset))

@@ -17,6 +17,7 @@ from pallasc.emulator.instructions.bulk_groups import (
 from pallasc.emulator.instructions.memory import lanes
 from pallasc.emulator.machine.asynchronous import Asynchronous, Range
 from pallasc.emulator.machine.block import Block
+from pallasc.emulator.machine.faults import Fault
 from pallasc.emulator.machine.memory import OFFSET_MASK, PARAMETERS, RANK_SHIFT
 from pallasc.emulator.machine.tensor_maps import TensorMaps
 from pallasc.emulator.machine.warp import Step, Warp
@@ -78,7 +79,7 @@ def _tensor_load(
                 box = box_of(tensor_map, where, at & OFFSET_MASK)
             mask = None if multicast is None else int(multicast(w)[lane])
             blocks = _destinations(w, at, mask)
-            barriers = _signals(w, int(signals[lane]), mask, in_pairs=in_pairs)
+            barriers = _signals(w, int(signals[lane]), mask, blocks, in_pairs=in_pairs)
             operation = _load_operation(w, place, lane, tensor_map, base, box, blocks, barriers)
             w.block.machine.fetches(w.block, box.bytes)
             announce(w, place, operation)
@@ -135,16 +136,27 @@ def _destinations(w: Warp, address: int, mask: int | None) -> list[Block]:
     return [cluster.blocks_by_rank(rank) for rank in range(16) if mask >> rank & 1]
 
 
-def _signals(w: Warp, address: int, mask: int | None, *, in_pairs: bool) -> list[tuple[Block, int]]:
+def _signals(
+    w: Warp, address: int, mask: int | None, targets: Sequence[Block], *, in_pairs: bool
+) -> list[tuple[Block, int]]:
     """Return the mbarriers that a load signals, one per destination.
 
     A multicast with `.cta_group::2` signals the even or the odd block of each destination's pair:
-    the one with the parity of the block that the address is in. Without it, the destination.
+    the one with the parity of the block that the address is in. Without it, the destination. Other
+    loads signal the block of the address: the destination or, with `.cta_group::2`, its peer.
     """
-    blocks = _destinations(w, address, mask)
-    if in_pairs and mask is not None:
+    blocks = targets
+    if mask is None:
+        blocks = _destinations(w, address, None)
+        if blocks[0].rank >> in_pairs != targets[0].rank >> in_pairs:
+            raise Fault(
+                "invalid-operand",
+                f"the mbarrier is in block {blocks[0].rank} of the cluster, and the destination in "
+                f"block {targets[0].rank}: only .cta_group::2 signals another block, of its pair",
+            )
+    elif in_pairs:
         parity = address >> RANK_SHIFT & 1
-        blocks = [w.block.cluster.blocks_by_rank(b.rank & ~1 | parity) for b in blocks]
+        blocks = [w.block.cluster.blocks_by_rank(b.rank & ~1 | parity) for b in targets]
     return [(block, address & OFFSET_MASK) for block in blocks]
 
 

@@ -44,11 +44,17 @@ class _Group:
     warps: dict[tuple[int, tuple[int, int, int]], list[int]] = field(default_factory=dict)
 
 
-def explain(clusters: Sequence[Cluster]) -> Deadlock:
-    """Return the error that says what every warp waits for, blocks in the order of the grid."""
+def explain(clusters: Sequence[Cluster]) -> Fault:
+    """Return the error that says what every warp waits for, blocks in the order of the grid.
+
+    If lanes of one warp wait for each other, it is the fault of that warp.
+    """
     clusters = sorted(
         clusters, key=lambda each: (each.blocks[0].device, each.blocks[0].index[::-1])
     )
+    warps = [warp for cluster in clusters for warp in cluster.warps if not warp.ended]
+    if (parted := next((warp for warp in warps if _is_parted(warp)), None)) is not None:
+        return _parted(parted)
     waiting: list[tuple[Warp, int, str]] = []
     others: list[tuple[Warp, int, str]] = []
     groups: dict[tuple[int, str], _Group] = {}
@@ -67,6 +73,28 @@ def explain(clusters: Sequence[Cluster]) -> Deadlock:
     if len(groups) > _MOST_GROUPS:
         lines.append(f"  … and {len(groups) - _MOST_GROUPS} more groups of warps")
     return Deadlock("\n".join(lines), waiting or others)
+
+
+def _is_parted(warp: Warp) -> bool:
+    """Return True if all lanes of a warp are at instructions that need the whole warp."""
+    return all(
+        isinstance(split.waits, LanesWait)
+        and {"bar", "aligned"} & set(_instruction(warp, split.place).parts)
+        for split in warp.splits
+    )
+
+
+def _parted(warp: Warp) -> Fault:
+    at = [_instruction(warp, split.place) for split in warp.splits]
+    which = " and ".join(f"{each.opcode} (PTX line {each.line})" for each in at)
+    fault = Fault(
+        "not-aligned",
+        f"only some lanes of a warp execute {which}: all its lanes must execute it together",
+        instruction=at[0],
+        actor=warp.actor,
+    )
+    fault.place = warp.splits[0].place
+    return fault
 
 
 def _in_order(clusters: Sequence[Cluster]) -> list[tuple[Warp, Split]]:

@@ -113,8 +113,9 @@ class RegistersWait:
 
     def __str__(self) -> str:
         return (
-            f"{self.wanted} registers per thread: its warp has {self.held}, and the other warps "
-            f"have given back {self.block.free_registers}"
+            f"setmaxnreg (set_max_registers) to raise the registers of each thread from "
+            f"{self.held} to {self.wanted}: the other warps of the block have given back "
+            f"{self.block.free_registers} of the {self.wanted - self.held} that it takes"
         )
 
 

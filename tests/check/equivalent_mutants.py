@@ -13,10 +13,6 @@ _AT_END = "the wait is the kernel's last; its end makes writes visible, and shar
 
 _FOR_SPEED = "the barrier takes turns at the tensor cores, for speed alone"
 _TWO_WAITS = "neither of the two that change places depends on the other"
-_TURNS = (
-    "the loop begins no tile before all warps of its blocks are done with the last but one, whose "
-    "sums it overwrites"
-)
 _EPILOGUE = "at these sizes it has one step, and nobody waits for the arrivals of the last two"
 _SAME_TURNS = "both warpgroups take one turn more, or less, at the tensor cores, for speed alone"
 _NEXT_USE = (
@@ -24,7 +20,7 @@ _NEXT_USE = (
     "own; with more steps it is a deadlock"
 )
 
-_REASONS: tuple[tuple[str, str], ...] = (
+REASONS: tuple[tuple[str, str], ...] = (
     (r"weaken wait_smem_to_gmem read-only$", _AT_END),
     (
         r"^jax_hopper_matmul\w*/_acc_scope:186:",
@@ -71,12 +67,6 @@ _REASONS: tuple[tuple[str, str], ...] = (
         r"^jax_attention_gradients/q_pipeline:(546|560|563):earlier barrier_arrive$",
         "the warp that copies waits for the buffer of q first, which is given back afterwards",
     ),
-    (
-        r"^jax_blackwell_matmul/_:200:later",
-        "it still waits before it asks for its next tile, and who multiplies waits for that, too",
-    ),
-    (r"^jax_blackwell_matmul\w*/_wait_store:159:delete", _TURNS),
-    (r"^jax_blackwell_matmul\w*/matmul_kernel:(208|212):weaken", _TURNS),
     (r"^jax_ragged_dot/acc_scope:15[49]:count", "at these sizes no buffer is filled twice"),
     (
         r"^jax_hopper_matmul/_acc_scope:192:",
@@ -89,4 +79,4 @@ _REASONS: tuple[tuple[str, str], ...] = (
 
 def reason(case: Case) -> str:
     """Return why a mutant is equivalent to its kernel, "" if it is not."""
-    return next((why for pattern, why in _REASONS if re.search(pattern, case.id)), "")
+    return next((why for pattern, why in REASONS if re.search(pattern, case.id)), "")

@@ -211,7 +211,10 @@ def _nearness(case: Case, lines: Sequence[int]) -> tuple[int | None, bool]:
     )
     distance = min(abs(line - each) for line in lines for each in changed)
     spans = [
-        range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        range(
+            min(each.lineno for each in (node, *node.decorator_list)),
+            (node.end_lineno or node.lineno) + 1,
+        )
         for node in ast.walk(ast.parse(case.source))
         if isinstance(node, ast.FunctionDef) and node.name == mutant.function
     ]

@@ -7,11 +7,12 @@ them, of which 95 % must be found. `bench/check.py` counts them.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import jax
 import pytest
-from equivalent_mutants import reason
+from equivalent_mutants import REASONS, reason
 from kernel_mutants import NOT_FOUND, NOT_RUN, Case, cases, measure, outcome
 from kernel_mutations import mutants
 from mutated_kernels import SUBJECTS
@@ -88,6 +89,12 @@ def test_the_subjects_have_at_least_150_mutants() -> None:
     found = [case for case in cases(SUBJECTS, most=1) if case.mutant and not reason(case)]
     assert len(found) >= 150
     assert len({case.id for case in found}) == len(found)
+
+
+@needs_new
+def test_each_reason_is_that_of_a_mutant() -> None:
+    names = [case.id for case in cases(SUBJECTS) if case.mutant]
+    assert not [each for each, _ in REASONS if not any(re.search(each, name) for name in names)]
 
 
 @pytest.mark.parametrize(

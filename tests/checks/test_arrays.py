@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.checks.arrays import difference, nothing_compared, other_kind
+from pallasc.checks.arrays import difference, remarks
 from pallasc.checks.artifact.rules import COMPILED_WRONGLY
 from pallasc.checks.findings import from_findings
 from pallasc.checks.rules import UNINITIALIZED, WRONG_NUMBERS
@@ -68,16 +68,17 @@ def test_memory_that_nothing_wrote_is_never_a_note() -> None:
 def test_nan_everywhere_in_both_compares_nothing(dtype: type) -> None:
     nan = np.full(4, np.nan, dtype)
     partly = np.array([1, np.nan, 2, np.nan], dtype)
-    found = nothing_compared(output("f32"), nan, nan)
-    assert found is not None
+    (found,) = remarks([output("f32")], [[nan]], [[nan]], None)
     assert (found.rule, found.severity) == ("nothing-compared", "note")
     assert found.message.startswith("all 4 elements of out are NaN, and so are those of the refer")
     assert not from_findings("artifact", (found,)).fails
     for got, expected in ((partly, partly), (nan, partly), (partly, nan)):
-        assert nothing_compared(output("f32"), got, expected) is None
+        assert not remarks([output("f32")], [[got]], [[expected]], None)
     empty, whole = np.zeros(0, dtype), np.zeros(4, np.int32)
-    assert nothing_compared(output("f32"), empty, empty) is None
-    assert nothing_compared(output("i32"), whole, whole) is None
+    assert not remarks([output("f32")], [[empty]], [[empty]], None)
+    assert not remarks([output("i32")], [[whole]], [[whole]], None)
+    (found,) = remarks([output("f32")], [[partly], [nan]], [[partly], [nan]], None)
+    assert found.message.endswith("this compares nothing on device 1")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_nan_everywhere_in_both_compares_nothing(dtype: type) -> None:
     ],
 )
 def test_a_reference_in_another_precision_is_as_it_should_be(dtype: str, reference: type) -> None:
-    assert other_kind(output(dtype), np.zeros(4, reference)) is None
+    assert not remarks([output(dtype)], [[np.ones(4)]], [[np.zeros(4, reference)]], None)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +102,8 @@ def test_a_reference_in_another_precision_is_as_it_should_be(dtype: str, referen
     [("i32", np.float32, "f32"), ("bf16", np.int32, "i32"), ("i32", np.bool_, "bool")],
 )
 def test_a_reference_of_another_kind_is_noted(dtype: str, reference: type, named: str) -> None:
-    found = other_kind(output(dtype), np.zeros(4, reference))
-    assert found is not None
+    results, expected = [[np.ones(4)]] * 2, [[np.zeros(4, reference)]] * 2
+    (found,) = remarks([output(dtype)], results, expected, None)
     assert (found.rule, found.severity) == ("other-kind", "note")
     told = f"the reference returns {named} for out, which is {dtype}: "
     assert found.message.startswith(told)

@@ -59,6 +59,24 @@ def past_the_end(g, o):
     o[i] = g[i + 1]  # past the end
 
 
+def reads_past_scratch(x):
+    def body(x, o, smem):
+        smem[...] = x[...]
+        start = x[0].astype(jnp.int32) * 0 + 64
+        o[...] = smem[pl.ds(start, 128)]  # half of it is past its end
+
+    return plgpu.kernel(body, out_type=x, scratch_types=[plgpu.SMEM((128,), jnp.float32)])(x)
+
+
+def waits_for_nothing(x):
+    def body(x, o, first, second):
+        plgpu.barrier_wait(first.at[1])
+        o[...] = x[...]
+
+    memory = [plgpu.Barrier(num_barriers=2)] * 2
+    return plgpu.kernel(body, out_type=x, scratch_types=memory)(x)
+
+
 def refused(g, o):
     o[...] = jnp.sort(g[...])  # Mosaic cannot sort
 
@@ -148,6 +166,8 @@ def new_kernels() -> list[dict[str, Any]]:
         {**right, "name": "racing", "static": {"waits": False}},
         *({"name": name, "args": args} for name in ("mapped", "reads_past_the_end", "is_refused")),
         {**rows, "name": "rows", "args": ["f32[128, 128]"]},
+        {"name": "reads_past_scratch"},
+        {"name": "waits_for_nothing"},
     ]
 
 
@@ -192,9 +212,28 @@ def test_a_race_is_a_note_where_the_artifact_level_finds_the_accesses_ordered(
     assert "race" in {found["rule"] for found in racing["artifact"]["findings"]}
     races = [each for each in racing["interpreter"]["findings"] if each["rule"] == "race"]
     assert {each["severity"] for each in races} == {"error"}
+    assert any("is asynchronous (copy_gmem_to_smem)" in each["message"] for each in races), races
+    assert any("barrier_wait is missing" in each["hint"] for each in races), races
     shown = checking.check(checked.folder, "spec.yaml", "--level", "all", "-k", "ordered")
     assert shown.code == 0, shown.out
     assert ": note: a write of SMEM races with a read" in shown.out
+
+
+@needs_new
+def test_a_read_past_the_end_of_a_scratch_array_is_named(results: Any) -> None:
+    by_level = results["reads_past_scratch"]
+    (read,) = by_level["interpreter"]["findings"]
+    assert "read of smem (SMEM): reading [64:192] but buffer has shape (128,)" in read["message"]
+    (finding,) = by_level["artifact"]["findings"]
+    place = next(each for each in finding["places"] if "ld.shared" in each["text"])
+    assert place["text"].endswith("memory (past the end of smem f32[128]), never written")
+    assert place["location"]["line"] == line("# half of it is past its end")
+
+
+@needs_new
+def test_a_deadlock_names_the_barrier_that_is_waited_for(results: Any) -> None:
+    (finding,) = results["waits_for_nothing"]["artifact"]["findings"]
+    assert re.search(r"mbarrier at shared address 0x\w+ \(first\[1\]\)", finding["message"])
 
 
 @needs_new
@@ -269,3 +308,6 @@ def test_a_lost_stride_is_found_with_reference_and_interpreter(results: Any) -> 
     assert "wrote it in body_mosaic_gpu_kernel" in finding["message"]
     assert finding["instruction"].startswith("st.global")
     assert finding["location"]["file"].endswith("strides.py")
+    assert re.match(
+        r"JAX compiles this kernel wrongly: .*strides.py:\d+: .*`stride`", finding["hint"]
+    )

@@ -241,6 +241,27 @@ def test_a_race_of_one_thread_with_itself_names_nobody_as_the_copy() -> None:
 
 
 @pytest.mark.parametrize(
+    ("read", "write", "told", "hint"),
+    [
+        (
+            "o[...] = s[...]",
+            "p.copy_gmem_to_smem(x, s, b)",
+            "write is asynchronous",
+            "barrier_wait",
+        ),
+        ("p.copy_smem_to_gmem(s, o)", "s[...] = x[...]", "read is asynchronous", "commit_smem()"),
+    ],
+)
+def test_a_race_of_one_thread_names_the_copy_that_the_source_shows(
+    read: str, write: str, told: str, hint: str, tmp_path: Path
+) -> None:
+    (tmp_path / "k.py").write_text("\n" * 7 + f"    {read}\n    {write}\n")
+    (finding,) = race_findings([OWN_RACE.replace("/k.py", f"{tmp_path}/k.py")])
+    assert f"both by warpgroup 0: the {told} (copy_" in finding.message
+    assert hint in finding.hint
+
+
+@pytest.mark.parametrize(
     ("text", "is_told"),
     [
         (OWN_RACE, True),
@@ -314,6 +335,7 @@ def test_a_range_of_the_interpreter_is_told_as_a_slice() -> None:
     [
         ("return backend.get_default_device().core_count", "it asks the GPU for the number of"),
         ("nan + semaphore", "it uses semaphores"),
+        ("assert all(bm.has_trivial_window() for bm in mappings)", "it has blocks (BlockSpec)"),
         ("gathers are not supported", ""),
     ],
 )

@@ -134,7 +134,7 @@ def test_an_interrupted_check_writes_whole_reports_of_what_it_did(folder: Path, 
     command = [sys.executable, "-P", "-m", "pallasc", "check", *words, "--store", "store"]
     check = subprocess.Popen([*command, "--jobs", "1"], cwd=folder, stdout=-1, stderr=-1, text=True)
     assert check.stderr is not None
-    assert any("checking 1: lasting" in line for line in check.stderr)
+    assert any("checking 1: lasting@h100-sxm (artifact)" in line for line in check.stderr)
     check.send_signal(signal.SIGTERM)
     out, err = check.communicate(timeout=600)
     assert check.returncode == 130

@@ -11,19 +11,50 @@ import pytest
 
 from pallasc.checks.findings import CALLED, Finding, Place, from_findings
 from pallasc.checks.locate import Locator, with_lines
+from pallasc.compiler.lowering.line_tables import LineTable
+from pallasc.compiler.lowering.resources import Part
 from pallasc.errors import CompileError, Location, PallascError, ToolError
 
 STACK = [Location("k.py", line) for line in (9, 6, 3, 1)]
 """Of each PTX line: the line itself, two calls that lead to it, and the kernel's."""
 
 
-def test_only_places_where_threads_wait_have_their_caller() -> None:
-    tables: Any = {("c", "k"): SimpleNamespace(stack=lambda line: STACK if line else [])}
-    places = (Place("arrives", ptx_line=4), Place("holds", ptx_line=5, waits=True))
-    finding = Finding(rule="deadlock", message="", kernel="k", cubin="c", places=places)
-    found = with_lines(finding, tables)
+LOOP = Location("k.py", 7)
+MEMORY = (
+    Part("scratch", "tile", "f32[128]", 512, 0),
+    Part("barrier", "full", "[2]", 16, 1024),
+)
+TABLES = {("c", "k"): LineTable((tuple(STACK),), (1,) * 5, MEMORY, ((LOOP,),))}
+
+
+def located(*places: Place, rule: str = "deadlock", message: str = "") -> Finding:
+    """Return a finding with its lines."""
+    finding = Finding(rule=rule, message=message, kernel="k", cubin="c", places=places)
+    return with_lines(finding, TABLES)
+
+
+def test_only_places_where_threads_wait_have_their_caller_and_their_loop() -> None:
+    found = located(Place("arrives", ptx_line=4), Place("holds", ptx_line=5, waits=True))
     told = [(place.text, place.location) for place in found.places]
-    assert told == [("arrives", STACK[0]), ("holds", STACK[0]), (CALLED, STACK[1])]
+    loop = ("a loop around these lines", LOOP)
+    assert told == [loop, ("arrives", STACK[0]), ("holds", STACK[0]), (CALLED, STACK[1])]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("bytes 0x400 to 0x47f of shared memory", "tile f32[128]"),
+        ("bytes 0x5fc to 0x5ff of shared memory of block (0, 0, 0)", "tile f32[128]"),
+        ("bytes 0x600 to 0x6ff of shared memory", "past the end of tile f32[128]"),
+        ("parity 0 of the mbarrier at shared address 0x808", "full[1]"),
+        ("bytes 0x0 to 0x3 of shared memory", ""),
+        ("bytes 0x400 to 0x47f of out", ""),
+    ],
+)
+def test_arrays_and_barriers_in_shared_memory_are_named(text: str, names: str) -> None:
+    found = located(Place(text, ptx_line=4), rule="race", message=f"{text}, here")
+    wanted = f"{text} ({names})" if names else text
+    assert (found.places[0].text, found.message) == (wanted, f"{wanted}, here")
 
 
 UNAWAITED = """

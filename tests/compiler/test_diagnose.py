@@ -355,3 +355,5 @@ def test_lines_that_call_when_or_a_loop_are_told_from_other_callers() -> None:
     frames = [Location(*frame) for frame in stack]
     calls = [place.line for place in control_flow_calls(frames) if place.file == "/k.py"]
     assert calls == [10, 15]
+    loops = control_flow_calls(frames, loops_only=True)
+    assert [place.line for place in loops if place.file == "/k.py"] == [15]

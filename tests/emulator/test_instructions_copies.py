@@ -294,6 +294,31 @@ def test_a_multicast_for_pairs_signals_the_block_of_one_parity_for_both(leader: 
     assert kernel.run().tolist() == [*tensor.values, *tensor.values]
 
 
+@pytest.mark.parametrize("group", ["", ".cta_group::2"])
+def test_only_a_copy_for_pairs_signals_the_other_block(group: str) -> None:
+    tensor = Tensor("cp.async.bulk.tensor.1d")
+    kernel = Run(
+        "mov.u32 %r1, m; mapa.shared::cluster.u32 %r2, %r1, 0; setp.eq.u32 %p8, %t, 0;"
+        "setp.eq.u32 %p1, %b, 0; and.pred %p2, %p1, %p8;"
+        "@%p8 mbarrier.init.shared::cta.b64 [m], 1; fence.mbarrier_init.release.cluster;"
+        "@%p2 mbarrier.arrive.expect_tx.shared::cta.b64 _, [m], 256;"
+        "barrier.cluster.arrive; barrier.cluster.wait;"
+        "@%p8 cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        f"{group} [s], {tensor.where}, [%r2];\n@!%p1 bra MET;"
+        "\nTRY:\n mbarrier.try_wait.parity.shared::cta.b64 %p9, [m], 0; @!%p9 bra TRY;"
+        "\nMET:\n barrier.cluster.arrive; barrier.cluster.wait;"
+        "mov.u32 %r3, s; mad.lo.u32 %r3, %t, 4, %r3; ld.shared.u32 %r4, [%r3];"
+        "st.global.u32 [%out], %r4;",
+        *tensor.arrays, blocks=2, cluster=2, variables=S,
+    )  # fmt: skip
+    tensor.prepare(kernel)
+    if group:
+        assert kernel.run().tolist() == [*tensor.values, *tensor.values]
+        return
+    with pytest.raises(Fault, match=r"in block 0 of the cluster, and the destination in block 1"):
+        kernel.run()
+
+
 PRINT = """
 .extern .func (.param .b32 r) vprintf (.param .b64 f, .param .b64 a);
 .global .align 1 .b8 text[32] = {37, 100, 32, 37, 117, 32, 37, 46, 50, 102, 32, 37, 108, 108, 100,
