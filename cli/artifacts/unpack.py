@@ -26,6 +26,7 @@ from pallasc.specs.bundle.bundle import Bundle
 from pallasc.specs.bundle.c_export import DEFAULT_MOST_BYTES, check_size
 from pallasc.specs.bundle.manifest import Entry
 from pallasc.specs.canonical import digest
+from pallasc.specs.user_files import replace_file
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_=,@+\[\].-]|^[.-]|\.$")
 _LONGEST = 120
@@ -63,15 +64,9 @@ def unpack(
     written = []
     for entry in chosen:
         own = folder / names[entry.id]
-        try:
-            own.mkdir(parents=True)
-            for name, data in _files(bundle.artifact(entry)):
-                (own / name).write_bytes(data)
-                written.append(own / name)
-        except OSError as error:
-            raise SpecError(
-                f"{own} cannot be written: {error.strerror}.", hint="Give another folder."
-            ) from error
+        for name, data in _files(bundle.artifact(entry)):
+            replace_file(own / name, data, hint="Give another folder.")
+            written.append(own / name)
     return written
 
 
