@@ -459,8 +459,9 @@ class Folders:
 
         Descriptors of areas are kept, and of the first shards that are read often.
         """
-        if folder in self._cached:
-            return self._cached[folder][0], -1
+        kept = self._cached.get(folder)
+        if kept is not None:
+            return kept[0], -1
         area, _, shard = folder.partition("/")
         if shard:
             opened = self._open_shard(area, shard)
