@@ -184,10 +184,10 @@ class History(Races):
             done = self._done[w] = deque(maxlen=_REMEMBERED)
         done.append(Done(len(self._events), instruction_at(w, place)))
 
-    def _latest(self, warp: Warp, here: Instruction) -> Done | None:
-        """Return the last synchronisation of a warp that is not this one."""
-        done = reversed(self._done.get(warp, ()))
-        return next((each for each in done if each.instruction is not here), None)
+    def _others(self, event: Event) -> list[Done]:
+        """Return the synchronizations of the warp of an access, without the access itself."""
+        here = event.access.instruction
+        return [each for each in self._done.get(event.warp, ()) if each.instruction is not here]
 
     # Races.
 
@@ -202,19 +202,23 @@ class History(Races):
     def _between(self, first: Event | None, second: Event) -> Iterator[Place]:
         if first is not None:
             number = next(n for n in reversed(range(len(self._events))) if self._is(n, first))
-            here = first.access.instruction
-            done = [d for d in self._done.get(first.warp, ()) if d.instruction is not here]
+            done = self._others(first)
             before = [each for each in done if each.stamp <= number]
-            if waits := [each for each in before if _WAITS & set(each.instruction.parts)]:
-                yield waits[-1].place("last wait before this access")
+            if wait := _last_wait(before):
+                yield wait.place("last wait before this access")
             if len(done) > len(before):
                 yield done[len(before)].place("next after this access")
-        last = self._latest(second.warp, second.access.instruction)
-        if last is not None:
-            yield last.place("last before the next access")
+        if done := self._others(second):
+            if (wait := _last_wait(done)) and wait.instruction is not done[-1].instruction:
+                yield wait.place("last wait before the next access")
+            yield done[-1].place("last before the next access")
 
     def _is(self, number: int, event: Event) -> bool:
         return self._events[number] is event
+
+
+def _last_wait(done: Sequence[Done]) -> Done | None:
+    return next((each for each in reversed(done) if _WAITS & set(each.instruction.parts)), None)
 
 
 def _tells(instruction: Instruction) -> bool:
