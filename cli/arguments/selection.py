@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from pallasc.cli.arguments.options import LoadOptions, file_option, together
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo
 from pallasc.errors import NotCachedError, SpecError
 
 if TYPE_CHECKING:

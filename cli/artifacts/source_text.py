@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pallasc.analysis.lines.joined import COUNTED, LineCosts, LocatedKernel, located_kernels
-from pallasc.cli.terminal.output import count, echo, table
+from pallasc.cli.output.text import count, echo, table
 from pallasc.errors import NotCachedError, PallascError
 from pallasc.specs.artifacts.source_lines import Frame, SourceLines, Stack
 from pallasc.specs.plain_text import one_line
@@ -315,7 +315,7 @@ def fitting(text: str, views: Iterable[str]) -> str:
     """Return lines of the source cut to a terminal's width; tables, and files, stay whole."""
     if not all(view in SOURCE_VIEWS for view in views) or not sys.stdout.isatty():
         return text
-    from pallasc.cli.terminal.screen import ELLIPSIS, cut, width
+    from pallasc.cli.output.text import ELLIPSIS, cut, width
 
     columns = os.get_terminal_size(sys.stdout.fileno()).columns
     return "".join(

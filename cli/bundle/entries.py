@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
@@ -19,7 +19,7 @@ def list_bundles(
 ) -> None:
     """Print the variants of bundles, sorted by kernel, target and parameters."""
     from pallasc.cli.bundle.options import selected_entries
-    from pallasc.cli.terminal.output import json_text, table
+    from pallasc.cli.output.text import json_text, table
     from pallasc.specs.bundle.bundle import open_bundle
 
     listed: list[dict[str, object]] = []
@@ -42,7 +42,7 @@ def list_bundles(
 
 def _used_for(entry: Entry) -> str:
     """Return where a variant is used: how many rows choose it, and whether it is the default."""
-    from pallasc.cli.terminal.output import count
+    from pallasc.cli.output.text import count
 
     tuning = entry.tuning
     if tuning is None:

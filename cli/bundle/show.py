@@ -13,7 +13,7 @@ import click
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import json_option
 from pallasc.cli.bundle.options import file_argument
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
@@ -58,7 +58,7 @@ def command(file: Path, name: str | None, as_json: bool) -> int:
       shipped     what is in the bundle for each blob: digest and bytes, or null; by its digest in
                   the record
     """
-    from pallasc.cli.terminal.output import json_text
+    from pallasc.cli.output.text import json_text
     from pallasc.specs.bundle.bundle import open_bundle
 
     with open_bundle(file) as bundle:
@@ -148,7 +148,7 @@ def _bundle_json(bundle: Bundle) -> dict[str, object]:
 
 
 def _bundle_text(bundle: Bundle) -> Iterator[str]:
-    from pallasc.cli.terminal.output import count
+    from pallasc.cli.output.text import count
 
     yield f"format      {_format(bundle)}"
     yield f"bytes       {bundle.size:,}"

@@ -6,19 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NotRequired, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 
 from pallasc.cli.arguments.options import count_option, together
 from pallasc.cli.arguments.selection import input_options
 from pallasc.cli.launching.request import Value, of_devices
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo
 from pallasc.errors import DeviceError, SelectionError, SpecError
 from pallasc.specs.gpus import MODELS, device_names
 
 if TYPE_CHECKING:
-    from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.cache.store import Store
     from pallasc.checks.subject import Subject
     from pallasc.cli.launching.request import Request
@@ -132,7 +131,7 @@ class Emulation:
 
 
 def collect_emulated(
-    request: Request, *, every: bool, **options: Unpack[CompileOptions]
+    request: Request, *, every: bool, how: Options
 ) -> tuple[list[Chosen], Emulation] | int:
     """Return what is emulated, and what does it; or the exit status where a build failed.
 
@@ -142,7 +141,6 @@ def collect_emulated(
         PallascError: as compiling does, or something that is needed is missing.
     """
     from pallasc.checks.emulation.emulate import check_installed, subjects_of
-    from pallasc.compiler.builds.options import Options
 
     check_installed()
     first: dict[object, int] = {}
@@ -150,17 +148,16 @@ def collect_emulated(
         first.setdefault((variant.name, variant.params), number)
     variants = [request.variants[number] for number in first.values()]
     _check_points(variants, every=every)
-    limits = Options(**options)
     if request.store is None:
         pairs = [(request.variants[n], request.artifacts[n]) for n in first.values()]
     else:
-        report = build_missing(variants, request.store, limits)
+        report = build_missing(variants, request.store, how)
         if report.exit_code:
             return report.exit_code
         pairs = [(r.variant, r.artifact) for r in report.results if r.artifact is not None]
-    subjects = subjects_of(pairs, store=request.store, limits=limits)
+    subjects = subjects_of(pairs, store=request.store, limits=how)
     by_key = {(s.artifact.digest, s.id): s for s in subjects}
-    return [_chosen(*pair) for pair in pairs], Emulation(by_key, request.store, limits)
+    return [_chosen(*pair) for pair in pairs], Emulation(by_key, request.store, how)
 
 
 def _check_points(variants: Sequence[Variant], *, every: bool) -> None:
@@ -183,23 +180,6 @@ def _chosen(variant: Variant, artifact: Artifact) -> Chosen:
 
 
 _MOST_LISTED = 20
-
-
-class CompileOptions(TypedDict):
-    """How what is launched is compiled; nothing of it counts for a bundle."""
-
-    jobs: int | None
-    ptxas: Path | None
-    require_store: bool
-    remote: RemoteSettings | None
-    timeout_s: NotRequired[float | None]
-    memory_bytes: NotRequired[int | None]
-
-
-class CollectOptions(CompileOptions):
-    """How what is launched is chosen and compiled; `every`: all points of a kernel."""
-
-    every: bool
 
 
 launch_options = together(
@@ -341,8 +321,8 @@ def build_missing(variants: Sequence[Variant], store: Store, options: Options) -
         ToolError: the toolchain is not complete; or what has to be compiled cannot be stored, and
             `require_store` is given.
     """
-    from pallasc.cli.render.live import store_progress
-    from pallasc.cli.render.summary import summary
+    from pallasc.cli.output.build_text import summary
+    from pallasc.cli.output.progress import store_progress
     from pallasc.compiler.builds.build import build
 
     with store_progress(store, hits=False) as progress:
@@ -352,9 +332,7 @@ def build_missing(variants: Sequence[Variant], store: Store, options: Options) -
     return report
 
 
-def collect(
-    request: Request, device: Device, *, every: bool, **options: Unpack[CompileOptions]
-) -> list[Chosen] | int:
+def collect(request: Request, device: Device, *, every: bool, how: Options) -> list[Chosen] | int:
     """Return what is launched on a device, or the exit status where a build failed.
 
     Raises:
@@ -365,9 +343,7 @@ def collect(
         fitting_ids = set(map(id, fit))
         pairs = zip(request.variants, request.artifacts, strict=True)
         return choose([pair for pair in pairs if id(pair[0]) in fitting_ids], device)
-    from pallasc.compiler.builds.options import Options
-
-    report = build_missing(fit, request.store, Options(**options))
+    report = build_missing(fit, request.store, how)
     if report.exit_code:
         return report.exit_code
     results = [(result.variant, result.artifact) for result in report.results]

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import click
 
 from pallasc.cli.arguments.selection import is_key, whole_key
-from pallasc.cli.terminal.output import refusing
+from pallasc.cli.output.text import refusing
 from pallasc.errors import ArgumentError, Location, NotCachedError, SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
+    from pallasc.cli.arguments.options import SpecSelection
     from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.artifact import Artifact
@@ -71,21 +72,14 @@ class Request:
 
 
 def read_request(
-    specs: Sequence[str],
-    *,
-    targets: Sequence[str],
-    expression: str | None,
-    store_root: Path | None,
-    all_points: bool = False,
+    specs: Sequence[str], store_root: Path | None, **selection: Unpack[SpecSelection]
 ) -> Request:
     """Return the variants of specs, or of bundles, that are to be launched.
 
     Args:
         specs: files and folders of specs, or bundles.
-        targets: models and architectures to choose.
-        expression: which variants to choose.
         store_root: the store; nothing for a bundle.
-        all_points: whether to take every point of tuned kernels of specs.
+        selection: which variants to choose.
 
     Raises:
         PallascError: as reading does.
@@ -93,13 +87,14 @@ def read_request(
     from pallasc.cli.arguments.selection import open_store
     from pallasc.compiler.builds.collect import SpecReader
 
-    bundles = bundle_files(specs)
-    if bundles:
+    targets, expression = selection["targets"], selection["expression"]
+    if bundles := bundle_files(specs):
         pairs = read_bundled(bundles, targets=targets, expression=expression)
         return Request([variant for variant, _ in pairs], [artifact for _, artifact in pairs], None)
     store = open_store(store_root)
-    selection = SpecReader(store=store).select(specs, targets, expression, all_points=all_points)
-    return Request(list(selection.variants), [], store)
+    reader = SpecReader(store=store)
+    chosen = reader.select(specs, targets, expression, all_points=selection["all_points"])
+    return Request(list(chosen.variants), [], store)
 
 
 def _array_paths(tree: ArgTree, path: str) -> Iterator[str | None]:
@@ -210,15 +205,14 @@ class Compiled(NamedTuple):
 
 
 def read_compiled(
-    specs: Sequence[str], store: Store, *, targets: Sequence[str], expression: str | None
+    specs: Sequence[str], store: Store, **selection: Unpack[SpecSelection]
 ) -> list[Compiled] | None:
     """Return what is compiled already, None where the arguments of a command are specs.
 
     Args:
         specs: bundles, or action keys and digests of artifacts, whose first digits are enough.
         store: the store that has the artifacts.
-        targets: models and architectures to choose in bundles.
-        expression: which variants to choose in bundles.
+        selection: which variants to choose in bundles.
 
     Raises:
         SpecError: only some of the paths are bundles or keys, a bundle cannot be read, or a key has
@@ -226,6 +220,7 @@ def read_compiled(
         NotCachedError: the store has nothing under a key.
         click.UsageError: keys come with options that choose variants.
     """
+    targets, expression = selection["targets"], selection["expression"]
     if bundles := bundle_files(specs):
         pairs = read_bundled(bundles, targets=targets, expression=expression)
         return [Compiled(variant, artifact) for variant, artifact in pairs]

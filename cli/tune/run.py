@@ -11,14 +11,14 @@ import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import WholeNumber, count_option, json_option, quiet_option
-from pallasc.cli.terminal.output import count, echo, json_text
+from pallasc.cli.output.text import count, echo, json_text
 from pallasc.specs.plain_text import one_line, printable
 from pallasc.specs.tuning import use_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pallasc.cli.terminal.screen import Screen
+    from pallasc.cli.output.text import Screen
     from pallasc.runtime.device.devices import Device
     from pallasc.tuning.contest import Rules
     from pallasc.tuning.points import Match
@@ -207,7 +207,7 @@ def _measure(
         DeviceError: there is no GPU for the job, or it cannot be used any more.
     """
     from pallasc.cli.launching.request import make_inputs
-    from pallasc.cli.terminal.screen import stderr_screen
+    from pallasc.cli.output.text import stderr_screen
     from pallasc.runtime.device.conditions import find_conditions, pci_address
     from pallasc.runtime.device.devices import look_at_device
     from pallasc.specs.bundle.bundle import open_bundle
@@ -320,7 +320,7 @@ class _Progress:
             self.say(one_line(_contest_line(match, contest)))
 
     def _draw(self, text: str) -> None:
-        from pallasc.cli.terminal.screen import cut
+        from pallasc.cli.output.text import cut
 
         if not self._quiet and self._screen.live:
             self._drawn_s = time.monotonic()

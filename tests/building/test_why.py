@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.render.why_text import difference_lines
+from pallasc.cli.output.highlights import difference_lines
 from pallasc.compiler.inputs.why import Explanation, explain_variants
 from pallasc.compiler.toolchain.setup import prepare
 from pallasc.compiler.toolchain.toolchain import version_of

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.render.live import Live
-from pallasc.cli.terminal import interrupts
-from pallasc.cli.terminal.interrupts import as_interrupts, deferred
-from pallasc.cli.terminal.screen import Screen
+from pallasc.cli.output import interrupts
+from pallasc.cli.output.interrupts import as_interrupts, deferred
+from pallasc.cli.output.progress import Live
+from pallasc.cli.output.text import Screen
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -29,7 +29,7 @@ import atexit, os, sys
 first, second = map(int, sys.argv[1:])
 import pallasc.compiler.builds.collect
 from pallasc.cli.main import main
-from pallasc.cli.terminal import interrupts
+from pallasc.cli.output import interrupts
 
 interrupts._DEAF_S = 3600.0  # a busy machine may take longer between the two
 
