@@ -25,21 +25,22 @@ from pallasc.cli.arguments.options import (
     store_option,
     store_setting,
 )
-from pallasc.cli.launching.launching import (
+from pallasc.cli.launching import (
     Limits,
+    Operands,
     device_json,
     launch_options,
     limits_of,
+    make_inputs,
     model_of,
     naming,
 )
-from pallasc.cli.launching.request import Operands, make_inputs
 from pallasc.cli.output.text import echo, table
 from pallasc.errors import SpecError
 from pallasc.specs.templates import Scalar, parse_template
 
 if TYPE_CHECKING:
-    from pallasc.cli.launching.launching import Chosen, Limits
+    from pallasc.cli.launching import Chosen, Limits
     from pallasc.compiler.builds.options import Options
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.signature import Signature
@@ -110,8 +111,7 @@ def command(
                arrays fit into an L2 cache that is not emptied), flop, tflop_per_s (or null)
     """
     from pallasc.cli.arguments.selection import parse_inputs, refuse_keys
-    from pallasc.cli.launching.launching import check_single, collect
-    from pallasc.cli.launching.request import read_request
+    from pallasc.cli.launching import check_single, collect, read_request
     from pallasc.cli.output.text import json_text
     from pallasc.runtime.device.devices import get_device
 
@@ -168,7 +168,7 @@ class Measured:
     @cached_property
     def figures(self) -> Figures:
         """How fast the kernel is."""
-        from pallasc.cli.launching.launching import limits_of, model_of
+        from pallasc.cli.launching import limits_of, model_of
 
         variant, flops = self.chosen.variant, self.under.flops
         model = model_of(self.under.device, [variant.target])

@@ -206,7 +206,7 @@ def _read_compiled(
         SpecError, NotCachedError, click.UsageError: as `read_compiled` does.
     """
     from pallasc.cli.arguments.selection import is_key
-    from pallasc.cli.launching.request import bundle_files, read_compiled
+    from pallasc.cli.launching import bundle_files, read_compiled
 
     if shard is not None and (bundle_files(specs) or any(map(is_key, specs))):
         raise click.UsageError("--shard divides the variants of specs, not bundles or action keys.")

@@ -21,7 +21,7 @@ from pallasc.cli.arguments.options import (
     store_setting,
     supervision_options,
 )
-from pallasc.cli.artifacts.source_text import (
+from pallasc.cli.output.source_text import (
     JSON_LINES,
     SOURCE_VIEWS,
     FoundLines,
@@ -37,7 +37,7 @@ from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
     from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
-    from pallasc.cli.launching.request import Compiled
+    from pallasc.cli.launching import Compiled
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
@@ -161,7 +161,7 @@ def command(
                  seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (of nulls)
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
-    from pallasc.cli.launching.request import bundle_files, read_compiled
+    from pallasc.cli.launching import bundle_files, read_compiled
     from pallasc.cli.output.build_text import summary
     from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.compiler.builds.build import build
@@ -359,8 +359,8 @@ def _launch_prints(artifact: Artifact | None) -> Iterator[str]:
 
 def view_text(artifact: Artifact, view: str) -> str:
     """Return one view of an artifact as text."""
-    from pallasc.cli.artifacts import artifact_text
-    from pallasc.cli.artifacts.artifact_text import plan_text
+    from pallasc.cli.output import artifact_text
+    from pallasc.cli.output.artifact_text import plan_text
 
     views: dict[str, Callable[[Artifact], str]] = {
         "summary": artifact_text.summary_text,
@@ -373,7 +373,7 @@ def view_text(artifact: Artifact, view: str) -> str:
 
 
 def _launches(artifact: Artifact, metrics: Metrics) -> list[str]:
-    from pallasc.cli.artifacts.artifact_text import metrics_text
+    from pallasc.cli.output.artifact_text import metrics_text
 
     return [metrics_text(launch) for launch in metrics.get(artifact.digest, ())]
 

@@ -56,7 +56,7 @@ def command(
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
     from pallasc.cli.bundle.entries import list_bundles
-    from pallasc.cli.launching.request import bundle_files
+    from pallasc.cli.launching import bundle_files
 
     if bundles := bundle_files(specs):
         targets, expression = options["targets"], options["expression"]

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from pallasc.cli.arguments.command import ErrorOptions, Group
-from pallasc.cli.output.interrupts import as_interrupts
+from pallasc.cli.output.exits import as_interrupts
 from pallasc.errors import PallascError
 
 COMMANDS = (
@@ -86,7 +86,7 @@ class LazyGroup(Group):
             code = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            from pallasc.cli.output.failures import CLOSED_PIPE
+            from pallasc.cli.output.exits import CLOSED_PIPE
 
             _discard_output()
             ctx.exit(CLOSED_PIPE)
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _end(error, options)
     # A full disk or a lost terminal shows in whatever writes next.
     except OSError as error:
-        from pallasc.cli.output.failures import is_output_error
+        from pallasc.cli.output.exits import is_output_error
 
         if not is_output_error(error):
             raise
@@ -169,7 +169,7 @@ def _end(
     error: PallascError | click.ClickException | click.Abort | OSError, options: ErrorOptions
 ) -> int:
     """Say why the run ends, where that can still be said, and return its exit code."""
-    from pallasc.cli.output.failures import failure, output_failure
+    from pallasc.cli.output.exits import failure, output_failure
     from pallasc.cli.output.text import echo
 
     ending = output_failure(error) if isinstance(error, OSError) else failure(error)

@@ -26,7 +26,7 @@ from pallasc.cli.output.text import echo
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.checks.report import Report as CheckReport
-    from pallasc.cli.launching.request import Compiled
+    from pallasc.cli.launching import Compiled
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
 
@@ -99,7 +99,7 @@ def command(
 
     from pallasc.cli.arguments.selection import load_variants, open_store
     from pallasc.cli.diff import Opener
-    from pallasc.cli.launching.request import read_compiled
+    from pallasc.cli.launching import read_compiled
     from pallasc.cli.output.build_text import summary
     from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.cli.output.text import count

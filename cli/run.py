@@ -29,15 +29,13 @@ from pallasc.cli.arguments.options import (
     store_option,
     store_setting,
 )
-from pallasc.cli.launching.launching import launch_options, naming
-from pallasc.cli.launching.request import Operands, Value, make_inputs
+from pallasc.cli.launching import Operands, Value, launch_options, make_inputs, naming
 from pallasc.cli.output.text import echo, refusing
 from pallasc.errors import ArgumentError, CheckError, CorruptError, DeviceError, SpecError
 from pallasc.specs.artifacts.profile import EXIT, HEAD_WORDS, Profile
 
 if TYPE_CHECKING:
-    from pallasc.cli.launching.launching import Chosen, DeviceRow
-    from pallasc.cli.launching.request import Request, Value
+    from pallasc.cli.launching import Chosen, DeviceRow, Request, Value
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.references.comparison import Comparison, LaunchFiles
     from pallasc.runtime.adapters.device_arrays import DeviceArray
@@ -132,8 +130,7 @@ def command(
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
     from pallasc.cli.arguments.selection import parse_inputs, refuse_keys
-    from pallasc.cli.launching.launching import check_single
-    from pallasc.cli.launching.request import read_request
+    from pallasc.cli.launching import check_single, read_request
 
     files = parse_inputs(inputs, archive)
     if emulated:
@@ -176,7 +173,7 @@ class _Way(NamedTuple):
 
 def _emulated(request: Request, how: Options, *, every: bool) -> _Way | int:
     """Return what is emulated, or the exit status where a build failed."""
-    from pallasc.cli.launching.launching import collect_emulated
+    from pallasc.cli.launching import collect_emulated
 
     found = collect_emulated(request, every=every, how=how)
     return found if isinstance(found, int) else _Way(*found, _emulated_gpus, None)
@@ -186,7 +183,7 @@ def _launched(
     request: Request, device: Device, traces: TraceFile | None, how: Options, *, every: bool
 ) -> _Way | int:
     """Return what is launched on a GPU, or the exit status where a build failed."""
-    from pallasc.cli.launching.launching import collect, device_json
+    from pallasc.cli.launching import collect, device_json
 
     chosen = collect(request, device, every=every, how=how)
     if isinstance(chosen, int):

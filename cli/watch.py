@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pallasc.cli.output.build_text import print_notes, remark_facts, result_line, summary
-from pallasc.cli.output.failures import error_text
+from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.progress import Reading, store_progress
 from pallasc.cli.output.text import count, cut, echo, first_of, shorten, width
 from pallasc.errors import PallascError, SpecError

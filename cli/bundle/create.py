@@ -162,7 +162,7 @@ def command(
 
 def _finder(store: Store, options: Options, say: Callable[[str], None]) -> FindLines:
     """Return what finds the source lines of a build, all of them or none."""
-    from pallasc.cli.artifacts.source_text import found_lines
+    from pallasc.cli.output.source_text import found_lines
     from pallasc.specs.artifacts.source_lines import to_json
 
     def find(results: Sequence[VariantResult]) -> list[bytes]:

@@ -186,7 +186,7 @@ def _variant_json(bundle: Bundle, entry: Entry) -> dict[str, object]:
 
 
 def _variant_text(bundle: Bundle, entry: Entry) -> Iterator[str]:
-    from pallasc.cli.artifacts.artifact_text import plan_text, summary_text
+    from pallasc.cli.output.artifact_text import plan_text, summary_text
 
     artifact = bundle.artifact(entry)
     yield entry.id

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pallasc.cli.output.failures import error_text
+from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.text import (
     STATUS_COLOURS,
     count,

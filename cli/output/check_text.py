@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 from pallasc.checks.candidate import Candidate, Events
 from pallasc.checks.findings import Status
 from pallasc.cli.output.build_text import compiled_wrongly
-from pallasc.cli.output.failures import error_text
+from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.progress import Heartbeat, Progress, running_text
 from pallasc.cli.output.text import count, echo
 from pallasc.specs.plain_text import one_line

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from xml.etree import ElementTree
 
 from pallasc.cli.output.check_text import finding_lines
-from pallasc.cli.output.failures import error_text
+from pallasc.cli.output.exits import error_text
 from pallasc.cli.output.json import junit_properties
 from pallasc.cli.output.text import relative_file
 from pallasc.errors import BudgetError

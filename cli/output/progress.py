@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from pallasc.cli.output.build_text import counter, lines_below, remark_facts, result_line
-from pallasc.cli.output.failures import error_text
-from pallasc.cli.output.interrupts import deferred
+from pallasc.cli.output.exits import deferred, error_text
 from pallasc.cli.output.text import (
     STATUS_COLOURS,
     Screen,

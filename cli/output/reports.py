@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from pallasc.cli.output.interrupts import deferred
+from pallasc.cli.output.exits import deferred
 from pallasc.cli.output.text import (
     echo,
     echo_bytes,

@@ -22,7 +22,7 @@ from pallasc.cli.arguments.options import (
     supervision_options,
     variant_options,
 )
-from pallasc.cli.artifacts.artifact_text import amount
+from pallasc.cli.output.artifact_text import amount
 from pallasc.cli.output.text import count, echo, json_text
 from pallasc.specs.canonical import plain
 
@@ -130,7 +130,7 @@ def command(
     """
     from pallasc.cli.arguments.selection import open_store
     from pallasc.cli.output.build_text import print_notes, summary
-    from pallasc.cli.output.failures import error_text
+    from pallasc.cli.output.exits import error_text
     from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.options import Options

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from pallasc.cli.output.build_text import summary
-from pallasc.cli.output.interrupts import as_interrupts
+from pallasc.cli.output.exits import as_interrupts
 from pallasc.cli.output.progress import stderr_progress
 from pallasc.compiler.builds.report import Event, Report, Tick, VariantResult
 from pallasc.errors import CompileError, Location, PallascError

@@ -1,22 +1,36 @@
-"""What a command launches: variants, bundles, keys, and the arrays they take."""
+"""What `run` and `bench` share: variants of specs, bundles and keys, their arrays, launches."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 import click
 
-from pallasc.cli.arguments.selection import is_key, whole_key
-from pallasc.cli.output.text import refusing
-from pallasc.errors import ArgumentError, Location, NotCachedError, SpecError
+from pallasc.cli.arguments.options import count_option, together
+from pallasc.cli.arguments.selection import input_options, is_key, whole_key
+from pallasc.cli.output.text import echo, refusing
+from pallasc.errors import (
+    ArgumentError,
+    DeviceError,
+    Location,
+    NotCachedError,
+    SelectionError,
+    SpecError,
+)
+from pallasc.specs.gpus import MODELS, device_names
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
+    from pallasc.checks.subject import Subject
     from pallasc.cli.arguments.options import SpecSelection
+    from pallasc.compiler.builds.options import Options
+    from pallasc.compiler.builds.report import Report
     from pallasc.runtime.adapters.device_arrays import DeviceArray
+    from pallasc.runtime.calls.launch import Route
     from pallasc.runtime.device.devices import Device
     from pallasc.specs.artifacts.artifact import Artifact
     from pallasc.specs.artifacts.plan import Binding
@@ -409,3 +423,356 @@ class Operands:
                 self._signature.outputs, self._signature.sources, strict=True
             )
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a model reaches at most.
+
+    Attributes:
+        model: its name.
+        memory_gb_per_s: bandwidth of its memory, in 10^9 bytes a second.
+        fp32_tflop_per_s: its units for single precision, without tensor cores.
+        l2_bytes: its L2 cache.
+    """
+
+    model: str
+    memory_gb_per_s: float
+    fp32_tflop_per_s: float
+    l2_bytes: int
+
+
+def model_of(device: Device, more: Iterable[Target] = ()) -> Target | None:
+    """Return the model that a GPU is, by its name; None where it is not known.
+
+    Args:
+        device: the GPU.
+        more: models that specs add.
+    """
+    for model in (*MODELS.values(), *more):
+        same = (model.major, model.minor) == (device.major, device.minor)
+        if same and device.name in device_names(model.description):
+            return model
+    return None
+
+
+def limits_of(model: Target) -> Limits:
+    """Return the limits of a model, at its boost clock."""
+    # A fused multiply-add counts as two operations.
+    flop_per_s = 2e9 * model.sm_count * model.fpus_per_sm * model.clock_ghz
+    return Limits(
+        model=model.name,
+        memory_gb_per_s=model.memory_bandwidth_bytes_per_s / 1e9,
+        fp32_tflop_per_s=flop_per_s / 1e12,
+        l2_bytes=model.l2_bytes,
+    )
+
+
+class DeviceRow(TypedDict):
+    """A GPU, as `--json` prints it."""
+
+    ordinal: int
+    name: str
+    arch: str
+    driver: str
+
+
+def device_json(device: Device) -> DeviceRow:
+    """Return what `--json` prints of a GPU."""
+    from pallasc.runtime.device.answers import version_text
+
+    return {
+        "ordinal": device.ordinal,
+        "name": device.name,
+        "arch": f"sm_{device.major}{device.minor}",
+        "driver": version_text(device.driver_version),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """Emulates variants.
+
+    Attributes:
+        subjects: what is emulated, by the digest of the artifact and the variant's id.
+        store: that of the build, None where there is no source.
+        limits: time and memory.
+    """
+
+    subjects: Mapping[tuple[str, str], Subject]
+    store: Store | None
+    limits: Options
+
+    def __call__(self, chosen: Chosen, inputs: list[Value]) -> list[Value]:
+        """Run a variant on inputs; what it prints goes to the standard error output.
+
+        Raises:
+            CheckError: a kernel fails: an access out of bounds, a deadlock, an assertion.
+            CompileError: it has an instruction that is not known, or was stopped at a limit.
+        """
+        from pallasc.checks.emulation.emulate import emulate, fault_error
+
+        subject = self.subjects[chosen.artifact.digest, chosen.variant.id]
+        data = [value.data for value in inputs]
+        emulated = emulate(subject, data, store=self.store, limits=self.limits)
+        if emulated.printed:
+            # The standard output belongs to the results, which may be JSON.
+            echo(emulated.printed, err=True, nl=not emulated.printed.endswith("\n"))
+        if emulated.fault is not None:
+            raise fault_error(subject, emulated.fault)
+        count = chosen.artifact.plan.device_count
+        outputs = [of_devices(b, count) for b in chosen.route.signature.outputs]
+        return [Value(b, out) for b, out in zip(outputs, emulated.outputs, strict=True)]
+
+
+def collect_emulated(
+    request: Request, *, every: bool, how: Options
+) -> tuple[list[Chosen], Emulation] | int:
+    """Return what is emulated, and what does it; or the exit status where a build failed.
+
+    Of variants that differ in their target only, the first is emulated.
+
+    Raises:
+        PallascError: as compiling does, or something that is needed is missing.
+    """
+    from pallasc.checks.emulation.emulate import check_installed, subjects_of
+
+    check_installed()
+    first: dict[object, int] = {}
+    for number, variant in enumerate(request.variants):
+        first.setdefault((variant.name, variant.params), number)
+    variants = [request.variants[number] for number in first.values()]
+    _check_points(variants, every=every)
+    if request.store is None:
+        pairs = [(request.variants[n], request.artifacts[n]) for n in first.values()]
+    else:
+        report = build_missing(variants, request.store, how)
+        if report.exit_code:
+            return report.exit_code
+        pairs = [(r.variant, r.artifact) for r in report.results if r.artifact is not None]
+    subjects = subjects_of(pairs, store=request.store, limits=how)
+    by_key = {(s.artifact.digest, s.id): s for s in subjects}
+    return [_chosen(*pair) for pair in pairs], Emulation(by_key, request.store, how)
+
+
+def _check_points(variants: Sequence[Variant], *, every: bool) -> None:
+    """Check that a kernel has one point, unless all are to run."""
+    kernels: dict[str, list[Variant]] = {}
+    for variant in variants:
+        kernels.setdefault(variant.name, []).append(variant)
+    for points in kernels.values():
+        if len(points) > 1 and not every:
+            raise several(points, "emulated")
+
+
+def _chosen(variant: Variant, artifact: Artifact) -> Chosen:
+    from pallasc.runtime.calls.launch import Route
+    from pallasc.runtime.matching.candidates import Candidate
+
+    return Chosen(
+        variant, artifact, Route([Candidate(variant.name, dict(variant.params), artifact)])
+    )
+
+
+_MOST_LISTED = 20
+
+
+launch_options = together(
+    click.option(
+        "--all",
+        "every",
+        is_flag=True,
+        help="Launch every point of the matrix, instead of one variant of each kernel.",
+    ),
+    count_option("--device", "The GPU, by its number.", parameter="ordinal", least=0, default=0),
+    click.option(
+        "--seed",
+        type=int,
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Choose the random numbers of the other inputs.",
+    ),
+    input_options,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A variant that is launched.
+
+    Attributes:
+        variant: the variant.
+        artifact: what it was compiled into.
+        route: launches it.
+    """
+
+    variant: Variant
+    artifact: Artifact
+    route: Route
+
+
+def check_single(files: Mapping[str, Path], chosen: Sequence[Chosen]) -> None:
+    """Check that files are given for a single variant only.
+
+    Raises:
+        SpecError: several variants are launched.
+    """
+    if files and len(chosen) > 1:
+        raise SpecError(
+            f"files of inputs are for one variant, and {len(chosen)} are launched.",
+            hint=f'Choose one with -k, such as -k "{chosen[0].variant.name}".',
+        )
+
+
+def fitting(variants: Sequence[Variant], device: Device, *, every: bool) -> list[Variant]:
+    """Return the variants that a GPU's architecture can run.
+
+    Several may be left of a point of the matrix, for models of the same architecture.
+
+    Args:
+        variants: what was asked for.
+        device: the GPU.
+        every: launch all points of a kernel.
+
+    Raises:
+        SelectionError: no variant of a kernel can run there.
+        SpecError: several points of a kernel can.
+    """
+    kernels: dict[str, list[Variant]] = {}
+    for variant in variants:
+        kernels.setdefault(variant.name, []).append(variant)
+    all_fitting = []
+    for kernel in kernels.values():
+        fit = _fitting_of_kernel(kernel, device)
+        # Reversed, so that of several models the first of the spec stays.
+        points = {variant.params: variant for variant in reversed(fit)}
+        if len(points) > 1 and not every:
+            raise several([*reversed(points.values())], f"launched on {device}")
+        all_fitting += fit
+    return all_fitting
+
+
+def _fitting_of_kernel(variants: Sequence[Variant], device: Device) -> list[Variant]:
+    from pallasc.runtime.matching.selection import arch_refusal
+
+    reasons = [(v, arch_refusal(v.target.arch, device.major, device.minor)) for v in variants]
+    fit = [variant for variant, reason in reasons if reason is None]
+    if not fit:
+        rows = [f"{variant.id}: {reason}" for variant, reason in reasons]
+        raise SelectionError(
+            f"no variant of {variants[0].name} fits {device}:{_listed(rows)}",
+            location=variants[0].location,
+            hint=_target_hint(device),
+        )
+    return fit
+
+
+def _target_hint(device: Device) -> str | None:
+    """Return which target to ask for: the GPU's own model, else an architecture that it runs."""
+    from pallasc.runtime.matching.selection import arch_refusal
+    from pallasc.specs.gpus import DEFAULT_MODELS
+
+    model = model_of(device)
+    own = f"sm_{device.major}{device.minor}"
+    runs = [a for a in DEFAULT_MODELS if arch_refusal(a, device.major, device.minor) is None]
+    # The own architecture last, which becomes first.
+    runs.sort(key=lambda arch: arch.rstrip("af") == own)
+    names = [*reversed(runs)] if model is None else [model.name]
+    return f"Compile for it: --target {names[0]}." if names else None
+
+
+def several(points: Sequence[Variant], how: str) -> SpecError:
+    """Return the error for points between which only the user can choose.
+
+    Args:
+        points: a variant of each.
+        how: what can be done with each: "emulated".
+    """
+    from pallasc.specs.canonical import plain
+
+    first = dict(points[0].params)
+    differing = [
+        name for name in first if len({plain(dict(point.params).get(name)) for point in points}) > 1
+    ]
+    example = " and ".join(f"{name}={plain(first[name])}" for name in differing)
+    return SpecError(
+        f"{len(points)} variants of {points[0].name} can be {how}:"
+        f"{_listed([point.id for point in points])}",
+        location=points[0].location,
+        hint=f'Choose one, such as -k "{example}", or run all with --all.',
+    )
+
+
+def _listed(rows: Sequence[str]) -> str:
+    more = [f"… and {len(rows) - _MOST_LISTED} more"] if len(rows) > _MOST_LISTED else []
+    return "".join(f"\n  {row}" for row in [*rows[:_MOST_LISTED], *more])
+
+
+def build_missing(variants: Sequence[Variant], store: Store, options: Options) -> Report:
+    """Compile what is not in the store yet, and say so on the standard error output.
+
+    Raises:
+        ToolError: the toolchain is not complete; or what has to be compiled cannot be stored, and
+            `require_store` is given.
+    """
+    from pallasc.cli.output.build_text import summary
+    from pallasc.cli.output.progress import store_progress
+    from pallasc.compiler.builds.build import build
+
+    with store_progress(store, hits=False) as progress:
+        report = build(variants, store=store, options=options, on_event=progress)
+    if len(report.hits) < len(report.results):
+        progress.screen.write(f"{summary(report, progress.screen)}\n")
+    return report
+
+
+def collect(request: Request, device: Device, *, every: bool, how: Options) -> list[Chosen] | int:
+    """Return what is launched on a device, or the exit status where a build failed.
+
+    Raises:
+        PallascError: as compiling and choosing do.
+    """
+    fit = fitting(request.variants, device, every=every)
+    if request.store is None:
+        fitting_ids = set(map(id, fit))
+        pairs = zip(request.variants, request.artifacts, strict=True)
+        return choose([pair for pair in pairs if id(pair[0]) in fitting_ids], device)
+    report = build_missing(fit, request.store, how)
+    if report.exit_code:
+        return report.exit_code
+    results = [(result.variant, result.artifact) for result in report.results]
+    return choose([(variant, made) for variant, made in results if made is not None], device)
+
+
+def choose(variants: Iterable[tuple[Variant, Artifact]], device: Device) -> list[Chosen]:
+    """Return what is launched: of each point the variant that suits the GPU best.
+
+    Raises:
+        SelectionError: no variant of a point can run there.
+    """
+    from pallasc.runtime.calls.launch import Route
+    from pallasc.runtime.matching.candidates import Candidate
+    from pallasc.runtime.matching.selection import select
+
+    points: dict[object, dict[Candidate, Variant]] = {}
+    for variant, artifact in variants:
+        candidate = Candidate(variant.name, dict(variant.params), artifact)
+        points.setdefault((variant.name, variant.params), {})[candidate] = variant
+    chosen = []
+    for candidates in points.values():
+        best = select(list(candidates), device)
+        chosen.append(Chosen(candidates[best], best.artifact, Route([best])))
+    return chosen
+
+
+@contextmanager
+def naming(variant: Variant) -> Iterator[None]:
+    """Add to an error of the driver or the GPU which variant it is about."""
+    try:
+        yield
+    except DeviceError as error:
+        if not error.names_variant:
+            error.message = f"{variant.id}: {error.message}"
+            error.names_variant = True
+        raise
