@@ -381,7 +381,7 @@ class Opener:
 
 
 def _is_store(path: Path) -> bool:
-    """Tell whether a folder is a store: it has a folder of a version of the store's format."""
+    """Return True if a folder is a store: it has a folder of a version of the store's format."""
     from pallasc.cache.store import Store
 
     return Store(path).folder.is_dir()

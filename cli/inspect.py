@@ -273,7 +273,7 @@ def show(
 
 
 def is_folder(path: str) -> bool:
-    """Tell whether a path that the user gave means a folder: it is one, or ends in a slash."""
+    """Return True if a path that the user gave means a folder: it is one, or ends in a slash."""
     return path.endswith("/") or Path(path).is_dir()
 
 

@@ -1,4 +1,4 @@
-"""`pallasc lock`: compare specs with the lock file, or write it anew."""
+"""`pallasc lock`: compare specs with the lock file, or write it."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ class Before:
         self._alone = {kernel: ids[0] for kernel, ids in kernels.items() if len(ids) == 1}
 
     def is_other(self, result: VariantResult) -> bool:
-        """Tell whether a result has another artifact than before."""
+        """Return True if a result has another artifact than before."""
         now, earlier = figures_of(result), self._of(result)
         return now is not None and (earlier is None or earlier.digest != now.digest)
 

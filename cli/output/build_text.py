@@ -142,7 +142,7 @@ def warning_count(results: Iterable[VariantResult]) -> int:
 
 
 def holds_no_kernel(result: VariantResult) -> bool:
-    """Tell whether a variant was compiled, and no kernel of Mosaic GPU is in it."""
+    """Return True if a variant was compiled, and no kernel of Mosaic GPU is in it."""
     artifact = result.artifact
     return artifact is not None and all(k.origin != "mosaic" for k in artifact.kernels)
 

@@ -44,7 +44,7 @@ def failure(error: PallascError | click.ClickException | click.Abort) -> Failure
 
 
 def is_output_error(error: OSError) -> bool:
-    """Tell whether writing to a standard stream failed, not a file or the store.
+    """Return True if writing to a standard stream failed, not a file or the store.
 
     Streams write below Python, so the innermost frame is that of click or of the command line.
     """
@@ -161,7 +161,7 @@ class _First:
 
     @property
     def came(self) -> bool:
-        """Tell whether there was a signal."""
+        """Return True if there was a signal."""
         return self._came_s is not None or self._is_dropped
 
     @contextmanager

@@ -70,7 +70,7 @@ class Heartbeat:
         self._next_s = self._clock() + self._silence_s
 
     def is_due(self) -> bool:
-        """Tell whether to report now; if so, the next report is due later."""
+        """Return True if a report is due now; the next one is due later."""
         if self._clock() < self._next_s:
             return False
         self._silence_s = min(2 * self._silence_s, LONGEST_SILENCE_S)

@@ -109,7 +109,7 @@ def _memory_text(kernel: LocatedKernel) -> str:
 
 
 def sass_source_text(artifact: Artifact, lines: SourceLines) -> str:
-    """Return the machine code of every kernel beneath the lines that it is from.
+    """Return the machine code of every kernel below the source lines it comes from.
 
     Raises:
         ToolError: nvdisasm is not installed, or cannot be run.
@@ -130,7 +130,7 @@ def sass_source_text(artifact: Artifact, lines: SourceLines) -> str:
 
 
 def ptx_source_text(artifact: Artifact, lines: SourceLines) -> str:
-    """Return the PTX of every kernel beneath the lines that it is from."""
+    """Return the PTX of every kernel below the source lines it comes from."""
     from pallasc.analysis.lines.joined import fitting
 
     parts = []
@@ -236,7 +236,7 @@ SOURCE_VIEWS = {"lines": "", "sass-source": "//", "ptx-source": "//"}
 
 
 def needs_lines(views: Iterable[str]) -> bool:
-    """Tell whether a view needs lines of the source."""
+    """Return True if a view needs lines of the source."""
     return any(view in SOURCE_VIEWS or view == JSON_LINES for view in views)
 
 

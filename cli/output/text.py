@@ -119,13 +119,13 @@ class Screen(NamedTuple):
 
 
 def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Tell whether to colour: on a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    """Return True on a terminal, unless NO_COLOR is set (https://no-color.org)."""
     allowed = not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
     return stream.isatty() and allowed
 
 
 def can_redraw(stream: TextIO, environment: Mapping[str, str]) -> bool:
-    """Tell whether lines can be redrawn: on a terminal that somebody looks at.
+    """Return True if lines can be redrawn: on a terminal that is not a CI log.
 
     Several CI services give their jobs a terminal, and log all that is written to it.
     """
@@ -305,7 +305,7 @@ def workspace_root(environment: Mapping[str, str]) -> Path:
 
 
 def is_ci(environment: Mapping[str, str]) -> bool:
-    """Tell whether a CI service started this process: they all set `CI`."""
+    """Return True if a CI service started this process: they all set `CI`."""
     return environment.get("CI", "").lower() not in ("", "0", "false")
 
 
