@@ -23,9 +23,9 @@ from pallasc.cli.arguments.options import (
     store_setting,
     supervision_options,
 )
-from pallasc.cli.arguments.selection import is_key, whole_key
+from pallasc.cli.arguments.selection import is_key
 from pallasc.cli.output.text import count, echo
-from pallasc.errors import NotCachedError, SpecError
+from pallasc.errors import SpecError
 from pallasc.specs.plain_text import one_line
 from pallasc.specs.resources import WORDS, Resources
 
@@ -290,20 +290,11 @@ class Opener:
 
     def _of_key(self, text: str) -> Side:
         from pallasc.analysis.compare.sides import side_of, subject_of
-        from pallasc.cache.inventory import artifacts
-        from pallasc.compiler.inputs.lookup import artifact_of_action
+        from pallasc.cli.launching import stored
 
-        key = whole_key(text, self.store)
-        artifact = artifact_of_action(self.store, key)
-        if artifact is None:
-            raise NotCachedError(
-                f"the store has no artifact {key}.",
-                hint="pallasc inspect SPECS --json prints the action keys of variants.",
-            )
-        listed = artifacts(self.store, key_prefix=key)
-        about = next((each for item in listed for each in item.variants if each.name), None)
-        name, params = (about.name, about.params.items()) if about else (key[:12], ())
-        return side_of(text, [subject_of(artifact, name, params, action_key=key)])
+        variant, artifact, key = stored(text, self.store)
+        name = str(key)[:12] if variant.name == key else variant.name
+        return side_of(text, [subject_of(artifact, name, variant.params, action_key=key)])
 
     def _selected(self, side: Side, expression: str | None) -> Side:
         if expression is None and not self.targets:

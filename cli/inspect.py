@@ -37,7 +37,6 @@ from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
     from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
-    from pallasc.cli.launching import Compiled
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
@@ -161,7 +160,7 @@ def command(
                  seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (of nulls)
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
-    from pallasc.cli.launching import bundle_files, read_compiled
+    from pallasc.cli.launching import bundle_files, read_compiled, report_of
     from pallasc.cli.output.build_text import summary
     from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.compiler.builds.build import build
@@ -173,8 +172,13 @@ def command(
     store = open_store(store_root)
     compiled = read_compiled(specs, store, **selection)
     if compiled is not None:
+        if _PRINTED in views:
+            raise click.UsageError(
+                f"--{_PRINTED} shows what tracing printed, which neither bundles nor artifacts "
+                "hold: name the spec."
+            )
         lines = held_lines(compiled, store) if needs_lines(views) else {}
-        show(_report_of(compiled, views), views, output, lines)
+        show(report_of(compiled), views, output, lines)
         return tell_missing(lines)
     with store_progress(store, hits=False) as progress:
         reading = Reading(progress, keep_going=False)
@@ -211,19 +215,6 @@ def _extract(
         text = f"{count(len(written), 'file')} of {count(len(entries), 'variant')}"
         echo(f"wrote {text} to {folder}", err=True)
     return 0
-
-
-def _report_of(compiled: Sequence[Compiled], views: list[str]) -> Report:
-    """Return what is compiled already as a report of hits."""
-    from pallasc.compiler.builds.report import Report, VariantResult
-
-    if _PRINTED in views:
-        raise click.UsageError(
-            f"--{_PRINTED} shows what tracing printed, which neither bundles nor artifacts hold: "
-            "name the spec."
-        )
-    results = (VariantResult(v, "hit", action_key=k, artifact=a) for v, a, k in compiled)
-    return Report(tuple(results), 0.0)
 
 
 def chosen_views(ctx: click.Context, *, source: bool = False) -> list[str]:

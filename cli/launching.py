@@ -246,10 +246,24 @@ def read_compiled(
             f"{name} chooses variants of specs and bundles, and an action key is one variant "
             f"already: leave {name} out."
         )
-    return [_stored(spec, store) for spec in specs]
+    return [stored(spec, store) for spec in specs]
 
 
-def _stored(text: str, store: Store) -> Compiled:
+def report_of(compiled: Iterable[Compiled]) -> Report:
+    """Return what is compiled already as a report of hits."""
+    from pallasc.compiler.builds.report import Report, VariantResult
+
+    results = (VariantResult(v, "hit", action_key=k, artifact=a) for v, a, k in compiled)
+    return Report(tuple(results), 0.0)
+
+
+def stored(text: str, store: Store) -> Compiled:
+    """Return what a store has under an action key or a digest, or its first digits.
+
+    Raises:
+        SpecError: it is no key, or has too few digits.
+        NotCachedError: the store has nothing under it.
+    """
     from pallasc.cache.inventory import artifacts
     from pallasc.compiler.inputs.lookup import artifact_of_action
     from pallasc.specs.gpus import target_of_record

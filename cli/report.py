@@ -150,9 +150,8 @@ def _found(compiled: Sequence[Compiled], store: Store, how: Options) -> tuple[Re
     from pallasc.checks.levels import LEVELS
     from pallasc.checks.run import check_candidates
     from pallasc.checks.subject import Options as CheckOptions
-    from pallasc.compiler.builds.report import Report, VariantResult
+    from pallasc.cli.launching import report_of
 
-    results = (VariantResult(v, "hit", action_key=k, artifact=a) for v, a, k in compiled)
     checked = check_candidates(
         [Candidate(key or variant.id, artifact, key or "") for variant, artifact, key in compiled],
         tuple(LEVELS.values()),
@@ -161,7 +160,7 @@ def _found(compiled: Sequence[Compiled], store: Store, how: Options) -> tuple[Re
         limits=how,
         only_stored=True,
     )
-    return Report(tuple(results), 0.0), checked
+    return report_of(compiled), checked
 
 
 def _stored_checks(report: Report, store: Store, how: Options) -> CheckReport:
