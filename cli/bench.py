@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
+    SpecSelection,
+    building,
     compile_options,
     count_option,
     json_option,
+    remote_options,
     selection_options,
     specs_argument,
     store_option,
     store_setting,
 )
-from pallasc.cli.launching.launching import CollectOptions, launch_options
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.launching import (
+    Limits,
+    Operands,
+    device_json,
+    launch_options,
+    limits_of,
+    make_inputs,
+    model_of,
+    naming,
+)
+from pallasc.cli.output.text import echo, table
+from pallasc.errors import SpecError
+from pallasc.specs.templates import Scalar, parse_template
+
+if TYPE_CHECKING:
+    from pallasc.cli.launching import Chosen, Limits
+    from pallasc.compiler.builds.options import Options
+    from pallasc.runtime.device.devices import Device
+    from pallasc.specs.artifacts.signature import Signature
+    from pallasc.specs.spec import Variant
 
 
 @click.command("bench", cls=Command, short_help="Measure how long kernels take on the GPU.")
@@ -41,6 +66,7 @@ from pallasc.cli.terminal.output import echo
 @store_setting
 @remote_options
 @json_option("the figures")
+@building
 def command(
     specs: tuple[str, ...],
     cold: bool,
@@ -51,12 +77,11 @@ def command(
     archive: Path | None,
     seed: int,
     ordinal: int,
-    targets: tuple[str, ...],
-    expression: str | None,
-    all_points: bool,
+    every: bool,
     store_root: Path | None,
     as_json: bool,
-    **options: Unpack[CollectOptions],
+    how: Options,
+    **selection: Unpack[SpecSelection],
 ) -> int:
     """Measure one variant of each kernel of SPECS on the GPU of this machine.
 
@@ -86,31 +111,17 @@ def command(
                arrays fit into an L2 cache that is not emptied), flop, tflop_per_s (or null)
     """
     from pallasc.cli.arguments.selection import parse_inputs, refuse_keys
-    from pallasc.cli.launching.figures import (
-        Conditions,
-        bench_json,
-        bench_text,
-        check_flops,
-        measure,
-    )
-    from pallasc.cli.launching.launching import check_single, collect
-    from pallasc.cli.launching.request import read_request
-    from pallasc.cli.terminal.output import json_text
+    from pallasc.cli.launching import check_single, collect, read_request
+    from pallasc.cli.output.text import json_text
     from pallasc.runtime.device.devices import get_device
 
     refuse_keys(specs, "bench")
     files = parse_inputs(inputs, archive)
-    request = read_request(
-        specs,
-        targets=targets,
-        expression=expression,
-        store_root=store_root,
-        all_points=all_points,
-    )
+    request = read_request(specs, store_root, **selection)
     request.check_inputs(files)
     check_flops(flops, request.variants)
     device = get_device(ordinal)
-    chosen = collect(request, device, **options)
+    chosen = collect(request, device, every=every, how=how)
     if isinstance(chosen, int):
         return chosen
     check_single(files, chosen)
@@ -121,3 +132,253 @@ def command(
     else:
         echo(bench_text(measured, under))
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How everything is measured.
+
+    Attributes:
+        device: where.
+        repeats: how many launches are measured.
+        warmup: how many go before them.
+        cold: whether the L2 cache is emptied before each.
+        seed: chooses random inputs.
+        files: those of other inputs, by path of the array.
+        flops: the operations of a launch, as `--flops` has them.
+    """
+
+    device: Device
+    repeats: int
+    warmup: int
+    cold: bool
+    seed: int
+    files: Mapping[str, Path]
+    flops: str | None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The times of a variant's launches, in microseconds, in order."""
+
+    chosen: Chosen
+    under: Conditions
+    times_us: list[float]
+
+    @cached_property
+    def figures(self) -> Figures:
+        """How fast the kernel is."""
+        from pallasc.cli.launching import limits_of, model_of
+
+        variant, flops = self.chosen.variant, self.under.flops
+        model = model_of(self.under.device, [variant.target])
+        return Figures.of(
+            self.times_us,
+            moved_bytes=moved_bytes(self.chosen.route.signature),
+            flop=None if flops is None else parse_flop(flops, dict(variant.params)),
+            limits=None if model is None else limits_of(model),
+            cold=self.under.cold,
+        )
+
+
+def measure(chosen: Chosen, under: Conditions) -> Measured:
+    """Launch a variant many times and return what each launch took.
+
+    Raises:
+        ArgumentError: a file does not fit.
+        SpecError: a file cannot be read.
+        DeviceError: a launch fails.
+    """
+    from pallasc.runtime.timing import time_launches
+
+    signature, name = chosen.route.signature, chosen.variant.id
+    inputs = make_inputs(signature, seed=under.seed, files=under.files, name=name)
+    with naming(chosen.variant):
+        operands = Operands(signature, inputs, under.device)
+        times_us = time_launches(
+            chosen.route,
+            under.device,
+            operands.pointers,
+            repeats=under.repeats,
+            warmup=under.warmup,
+            cold=under.cold,
+        )
+    return Measured(chosen, under, times_us)
+
+
+_PERCENTILE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """How fast a kernel is.
+
+    Attributes:
+        median_us, min_us, p90_us: of the times of single launches; nine of ten take p90 at most.
+        moved_bytes: its inputs and outputs, each once.
+        gb_per_s: these by the median, in 10^9 bytes a second; None where the median is 0.
+        memory_share: of what the GPU's memory can do; None where that is not known, or where the
+            arrays may lie in the L2 cache instead.
+        flop: operations of a launch, as the user says, None where the user does not.
+        tflop_per_s: these by the median.
+    """
+
+    median_us: float
+    min_us: float
+    p90_us: float
+    moved_bytes: int
+    gb_per_s: float | None
+    memory_share: float | None
+    flop: float | None
+    tflop_per_s: float | None
+
+    @classmethod
+    def of(
+        cls,
+        times_us: Sequence[float],
+        *,
+        moved_bytes: int,
+        flop: float | None,
+        limits: Limits | None,
+        cold: bool,
+    ) -> Figures:
+        """Return the figures for the times of launches, at least one.
+
+        Args:
+            times_us: of each launch.
+            moved_bytes: see `moved_bytes`.
+            flop: operations of a launch, if they are known.
+            limits: those of the GPU's model, if it is known.
+            cold: the L2 cache was emptied before each launch.
+        """
+        median_us = statistics.median(times_us)
+        gb_per_s = moved_bytes / median_us / 1e3 if median_us else None
+        share = None
+        if gb_per_s is not None and limits and (cold or moved_bytes > limits.l2_bytes):
+            share = gb_per_s / limits.memory_gb_per_s
+        return cls(
+            median_us=median_us,
+            min_us=min(times_us),
+            p90_us=sorted(times_us)[math.ceil(_PERCENTILE * len(times_us)) - 1],
+            moved_bytes=moved_bytes,
+            gb_per_s=gb_per_s,
+            memory_share=share,
+            flop=flop,
+            tflop_per_s=flop / median_us / 1e6 if flop is not None and median_us else None,
+        )
+
+
+def moved_bytes(signature: Signature) -> int:
+    """Return the bytes of all inputs and outputs; an input updated in place counts twice."""
+    sizes = signature.sizes_bytes
+    updated = {number for source, number in signature.sources if source == "input"}
+    return sum(sizes) + sum(sizes[number] for number in updated)
+
+
+def parse_flop(text: str, params: Mapping[str, Scalar]) -> float:
+    """Return the operations of a launch: a number, or `{2 * m * n * k}` over the parameters.
+
+    Raises:
+        SpecError: it is neither.
+    """
+    value = parse_template(text).fill(params)
+    try:
+        operations = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        # Refused below, as nan compares with nothing.
+        operations = math.nan
+    if not 0 < operations < math.inf:
+        raise SpecError(
+            f"--flops must be a positive number of operations, got {text!r}, which is {value!r}.",
+            hint='Write a number such as 1.4e11, or a product of parameters: "{2 * m * n * k}".',
+        )
+    return operations
+
+
+def check_flops(text: str | None, variants: Iterable[Variant]) -> None:
+    """Check that `--flops`, where it is given, is a number for each variant.
+
+    Raises:
+        SpecError: it is not.
+    """
+    for variant in variants if text is not None else ():
+        parse_flop(str(text), dict(variant.params))
+
+
+_COLUMNS = ("VARIANT", "MEDIAN", "MIN", "P90", "GB/S", "OF MEMORY")
+_UNKNOWN = "-"
+
+
+def bench_text(measured: Sequence[Measured], under: Conditions) -> str:
+    """Return how it was measured, a line for each variant, and what the GPU could do."""
+    head = [*_COLUMNS, "TFLOP/S"] if under.flops is not None else [*_COLUMNS]
+    rows = [[row.chosen.variant.id, *_cells(row.figures)][: len(head)] for row in measured]
+    cache = "the L2 cache emptied before each" if under.cold else "the L2 cache warm"
+    driver = device_json(under.device)["driver"]
+    return "\n".join(
+        [
+            f"{under.device}, driver for CUDA {driver}; {under.repeats:,} launches, {cache}",
+            table(head, rows, right=head[1:]),
+            *_remarks(measured, under),
+        ]
+    )
+
+
+def _cells(figures: Figures) -> list[str]:
+    times = (figures.median_us, figures.min_us, figures.p90_us)
+    share = figures.memory_share
+    return [
+        *(f"{time_us:,.2f} µs" for time_us in times),
+        _number(figures.gb_per_s, 0),
+        _UNKNOWN if share is None else f"{100 * share:.0f} %",
+        _number(figures.tflop_per_s, 1),
+    ]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return _UNKNOWN if value is None else f"{value:,.{digits}f}"
+
+
+def _remarks(measured: Sequence[Measured], under: Conditions) -> list[str]:
+    """Return the limits of the model, and why shares of it may be missing."""
+    limits = known_limits(measured, under)
+    if limits is None:
+        return [f"No model is called {under.device.name}, so its limits are not known."]
+    lines = [f"{limits.model}: {limits.memory_gb_per_s:,.0f} GB/s of memory"]
+    if under.flops is not None:
+        lines[0] += f"; {limits.fp32_tflop_per_s:,.1f} TFLOP/s in FP32, tensor cores apart"
+    if any(row.figures.memory_share is None for row in measured):
+        size = f"{limits.l2_bytes / 2**20:.0f} MiB"
+        lines.append(f"Arrays of up to {size} stay in the L2 cache; --cold reads them from memory.")
+    return lines
+
+
+def known_limits(measured: Sequence[Measured], under: Conditions) -> Limits | None:
+    """Return the limits of the GPU's model, None where it is not known."""
+    model = model_of(under.device, [row.chosen.variant.target for row in measured])
+    return None if model is None else limits_of(model)
+
+
+def bench_json(measured: Sequence[Measured], under: Conditions) -> dict[str, object]:
+    """Return what `--json` prints."""
+    limits = known_limits(measured, under)
+    return {
+        "device": device_json(under.device),
+        "limits": None if limits is None else asdict(limits),
+        "cold": under.cold,
+        "repeats": under.repeats,
+        "warmup": under.warmup,
+        "seed": under.seed,
+        "results": [_result_json(row) for row in measured],
+    }
+
+
+def _result_json(measured: Measured) -> dict[str, object]:
+    from pallasc.cli.output.json import variant_facts
+
+    return {
+        **variant_facts(measured.chosen.variant),
+        "digest": measured.chosen.artifact.digest,
+        "times_us": measured.times_us,
+        **asdict(measured.figures),
+    }

@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 from msgspec.structs import replace
 
-from pallasc.cli.arguments.build_options import (
-    refuse_unwatchable,
-    remote_options,
-    shard_option,
-    take_share,
-    watch_option,
-)
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    BuildOptions,
     annotations_option,
+    building,
     compile_options,
     count_option,
     executor_option,
@@ -30,13 +23,18 @@ from pallasc.cli.arguments.options import (
     json_option,
     junit_option,
     quiet_option,
+    refuse_unwatchable,
+    remote_options,
+    shard_option,
     specs_argument,
     store_option,
     store_setting,
     supervision_options,
+    take_share,
     variant_options,
+    watch_option,
 )
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
@@ -44,14 +42,6 @@ if TYPE_CHECKING:
     from pallasc.compiler.builds.report import Report
     from pallasc.compiler.builds.reproduce import Reproduction
     from pallasc.compiler.builds.shard import Shard
-
-
-class _Options(BuildOptions):
-    """How `build` compiles."""
-
-    keep_going: bool
-    explain: bool
-    executor: str | None
 
 
 class BuildCommand(Command):
@@ -99,6 +89,7 @@ class BuildCommand(Command):
 @json_option("the report")
 @junit_option
 @annotations_option("problems")
+@building
 def command(
     specs: tuple[str, ...],
     targets: tuple[str, ...],
@@ -116,7 +107,7 @@ def command(
     watch: bool,
     frozen: bool,
     locked: bool,
-    **options: Unpack[_Options],
+    how: Options,
 ) -> int:
     """Compile every variant of SPECS that is not in the store yet.
 
@@ -169,23 +160,22 @@ def command(
     What a variant does not have is null or empty.
     """
     from pallasc.cli.arguments.selection import open_store
-    from pallasc.cli.render.build_outputs import Outputs
-    from pallasc.cli.render.live import store_progress
-    from pallasc.cli.render.reading import Reading
-    from pallasc.cli.render.summary import print_notes, summary
+    from pallasc.cli.output.build_text import print_notes, summary
+    from pallasc.cli.output.progress import Reading, store_progress
+    from pallasc.cli.output.reports import Outputs
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.collect import SpecReader
-    from pallasc.compiler.builds.options import Options, load_baseline
+    from pallasc.compiler.builds.options import load_baseline
 
     if reproduce and (frozen or dry_run):
         other = "--frozen" if frozen else "--dry-run"
         raise click.UsageError(f"--reproduce compiles, and {other} compiles nothing.")
     if watch:
         refuse_unwatchable(click.get_current_context())
-    outputs = Outputs(as_json=as_json, junit=junit, annotations=annotations)
+    outputs = Outputs(as_json, junit, annotations)
     opening = partial(open_store, store_root)
     with outputs.reporting_errors():
-        how = Options(**options, compile=not dry_run, frozen=frozen)
+        how = replace(how, compile=not dry_run, frozen=frozen)
         if watch:
             return _watch(specs, targets, expression, baseline, how, opening, quiet=quiet)
         if frozen or locked or (lock is not None and shard is None):
@@ -233,7 +223,7 @@ def command(
         print_notes(report, store)
         if ending := summary(report, progress.screen, quiet=quiet):
             progress.screen.write(f"{ending}\n")
-        outputs.write(report, reproduction, share)
+        outputs.write_build(report, reproduction, share)
     return report.exit_code
 
 
@@ -247,7 +237,7 @@ def _watch(
     *,
     quiet: bool,
 ) -> int:
-    from pallasc.cli.render.watching import watch_builds
+    from pallasc.cli.watch import watch_builds
     from pallasc.compiler.builds.watch import Watch
 
     here = replace(options, executor=None)
@@ -256,7 +246,7 @@ def _watch(
 
 
 def _print_reproduction(reproduction: Reproduction, report: Report, *, quiet: bool) -> None:
-    from pallasc.cli.render.result_text import failure_lines
+    from pallasc.cli.output.build_text import failure_lines
     from pallasc.specs.plain_text import one_line
 
     for result in reproduction.results:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import click
 
-from pallasc.cli.arguments.build_options import remote_options, shard_option, take_share
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    LoadOptions,
+    SpecSelection,
     WholeNumber,
     annotations_option,
+    building,
     checking_options,
     compile_options,
     count_option,
@@ -21,15 +21,17 @@ from pallasc.cli.arguments.options import (
     json_option,
     junit_option,
     quiet_option,
+    remote_options,
     selection_options,
+    shard_option,
     specs_argument,
     store_option,
     store_setting,
+    take_share,
 )
 from pallasc.cli.arguments.selection import input_options
 
 if TYPE_CHECKING:
-    from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.cache.store import Store
     from pallasc.checks.candidate import Candidate
     from pallasc.checks.levels import Level
@@ -42,27 +44,12 @@ LEVELS = ("interpreter", "artifact", "all")
 """What `--level` takes; tests compare it with the levels that there are."""
 
 
-class _Limits(TypedDict):
-    """What compiling and checking may take."""
-
-    jobs: int | None
-    ptxas: Path | None
-    require_store: bool
-    remote: RemoteSettings | None
-
-
-class _CheckOptions(LoadOptions, _Limits):
-    """How `check` selects, compiles and runs."""
-
-    shard: Shard | None
-
-
 class _Request(NamedTuple):
     """What the command line asks for."""
 
     levels: tuple[Level, ...]
     options: Options
-    limits: BuildOptions
+    how: BuildOptions
     prints_report: bool
     quiet: bool
 
@@ -101,6 +88,7 @@ class _Request(NamedTuple):
 @store_setting
 @remote_options
 @json_option("the report")
+@building
 def command(
     specs: tuple[str, ...],
     chosen: tuple[str, ...],
@@ -112,9 +100,11 @@ def command(
     sarif: Path | None,
     annotations: str | None,
     store_root: Path | None,
+    shard: Shard | None,
     quiet: bool,
     as_json: bool,
-    **options: Unpack[_CheckOptions],
+    how: BuildOptions,
+    **selection: Unpack[SpecSelection],
 ) -> int:
     """Check the variants of SPECS for mistakes, on a machine without a GPU.
 
@@ -175,15 +165,14 @@ def command(
     from pallasc.checks.levels import chosen_levels
     from pallasc.checks.subject import Options
     from pallasc.cli.arguments.selection import open_store, parse_inputs
-    from pallasc.cli.render.check_outputs import Outputs
-    from pallasc.compiler.builds.options import Options as BuildOptions
+    from pallasc.cli.output.reports import Outputs
 
     if len(chosen) > 1:
         raise click.UsageError(
             f"--level is given {len(chosen)} times: name one level, or none for all."
         )
     levels = chosen_levels(chosen[0])
-    outputs = Outputs(as_json, junit, sarif, annotations, levels, quiet)
+    outputs = Outputs(as_json, junit, annotations, sarif, levels)
     with outputs.reporting_errors():
         files = parse_inputs(inputs, archive)
         asked = _Request(
@@ -194,30 +183,22 @@ def command(
                 schedules=schedules,
                 inputs={name: file.absolute() for name, file in files.items()},
             ),
-            BuildOptions(
-                jobs=options["jobs"],
-                ptxas=options["ptxas"],
-                timeout_s=options["timeout_s"],
-                memory_bytes=options["memory_bytes"],
-                require_store=options["require_store"],
-                remote=options["remote"],
-            ),
+            how,
             prints_report=outputs.prints_report,
             quiet=quiet,
         )
         store = open_store(store_root)
-        found = _read_compiled(specs, store, options)
-        share = None
+        found, share = _read_compiled(specs, store, shard, selection), None
         if found is None:
-            report, share = _check_specs(specs, store, asked, options)
+            report, share = _check_specs(specs, store, asked, shard, selection)
         else:
             report = _check_compiled(found, store, asked)
-        outputs.write(report, share)
+        outputs.write_check(report, share, quiet=quiet)
     return report.exit_code
 
 
 def _read_compiled(
-    specs: Sequence[str], store: Store, options: _CheckOptions
+    specs: Sequence[str], store: Store, shard: Shard | None, selection: SpecSelection
 ) -> list[Candidate] | None:
     """Return what is compiled already, None where the paths are specs.
 
@@ -225,13 +206,11 @@ def _read_compiled(
         SpecError, NotCachedError, click.UsageError: as `read_compiled` does.
     """
     from pallasc.cli.arguments.selection import is_key
-    from pallasc.cli.launching.request import bundle_files, read_compiled
+    from pallasc.cli.launching import bundle_files, read_compiled
 
-    if options["shard"] is not None and (bundle_files(specs) or any(map(is_key, specs))):
+    if shard is not None and (bundle_files(specs) or any(map(is_key, specs))):
         raise click.UsageError("--shard divides the variants of specs, not bundles or action keys.")
-    found = read_compiled(
-        specs, store, targets=options["targets"], expression=options["expression"]
-    )
+    found = read_compiled(specs, store, **selection)
     if found is None:
         return None
     from pallasc.checks.candidate import Candidate
@@ -245,15 +224,18 @@ def _read_compiled(
 
 
 def _check_specs(
-    specs: Sequence[str], store: Store, asked: _Request, options: _CheckOptions
+    specs: Sequence[str],
+    store: Store,
+    asked: _Request,
+    shard: Shard | None,
+    selection: SpecSelection,
 ) -> tuple[Report, Share | None]:
     from msgspec.structs import replace
 
     from pallasc.checks.inputs import check_variants
     from pallasc.checks.run import check_built, demands
-    from pallasc.cli.render.check_text import events
-    from pallasc.cli.render.live import store_progress
-    from pallasc.cli.render.reading import Reading
+    from pallasc.cli.output.check_text import events
+    from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.compiler.builds.build import build
     from pallasc.compiler.builds.collect import SpecReader
 
@@ -262,19 +244,22 @@ def _check_specs(
         reading = Reading(progress, keep_going=True)
         reader = SpecReader(
             store=store,
-            timeout_s=options["timeout_s"],
-            memory_bytes=options["memory_bytes"],
+            timeout_s=asked.how.timeout_s,
+            memory_bytes=asked.how.memory_bytes,
             on_tick=reading.tick,
             broken=reading.broken,
         )
         variants = reader.select(
-            specs, options["targets"], options["expression"], all_points=options["all_points"]
+            specs,
+            selection["targets"],
+            selection["expression"],
+            all_points=selection["all_points"],
         ).variants
-        share = take_share(options["shard"], variants, None, progress.mention)
+        share = take_share(shard, variants, None, progress.mention)
         variants = share.variants if share else variants
         check_variants(asked.options.inputs, (each.for_check() for each in variants))
         building, needed = demands(variants)
-        built = build(building, store=store, options=asked.limits, on_event=progress)
+        built = build(building, store=store, options=asked.how, on_event=progress)
         progress.end()
         report = check_built(
             replace(built, errors=tuple(reading.errors)),
@@ -282,7 +267,7 @@ def _check_specs(
             asked.levels,
             store=store,
             options=asked.options,
-            limits=asked.limits,
+            limits=asked.how,
             events=events(progress, levels=names, silent=asked.prints_report),
         )
     return report, share
@@ -290,8 +275,8 @@ def _check_specs(
 
 def _check_compiled(found: Sequence[Candidate], store: Store, asked: _Request) -> Report:
     from pallasc.checks.run import check_candidates
-    from pallasc.cli.render.check_text import events
-    from pallasc.cli.render.live import store_progress
+    from pallasc.cli.output.check_text import events
+    from pallasc.cli.output.progress import store_progress
 
     names = [level.name for level in asked.levels]
     with store_progress(store, hits=False, quiet=asked.quiet) as progress:
@@ -300,6 +285,6 @@ def _check_compiled(found: Sequence[Candidate], store: Store, asked: _Request) -
             asked.levels,
             store=store,
             options=asked.options,
-            limits=asked.limits,
+            limits=asked.how,
             events=events(progress, levels=names, silent=asked.prints_report),
         )

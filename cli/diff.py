@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from textwrap import wrap
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
+from msgspec import structs
 
-from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
+    building,
     compile_options,
     json_option,
     quiet_option,
+    remote_options,
     store_option,
     store_setting,
     supervision_options,
 )
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.arguments.selection import is_key
+from pallasc.cli.output.text import count, echo
+from pallasc.errors import SpecError
+from pallasc.specs.plain_text import one_line
+from pallasc.specs.resources import WORDS, Resources
 
 if TYPE_CHECKING:
-    from pallasc.analysis.compare.comparison import Comparison, Difference
-    from pallasc.analysis.compare.sides import Side
-    from pallasc.cache.remote.settings import RemoteSettings
-    from pallasc.cli.comparing.sides import Opener
+    from pallasc.analysis.compare.code import CodeDifference
+    from pallasc.analysis.compare.comparison import Comparison, Difference, KernelDifference
+    from pallasc.analysis.compare.numbers import Change
+    from pallasc.analysis.compare.sides import Side, Subject
+    from pallasc.cache.store import Store
+    from pallasc.compiler.builds.options import Options
+    from pallasc.compiler.builds.report import Report
+
 
 _DEPTHS = ("resources", "mix", "sass", "lines", "raw")
-
-
-class _Options(TypedDict):
-    """How sides that are specs are built."""
-
-    jobs: int | None
-    ptxas: Path | None
-    timeout_s: float | None
-    memory_bytes: int | None
-    require_store: bool
-    remote: RemoteSettings | None
 
 
 @click.command("diff", cls=Command, short_help="Compare what variants were compiled to.")
@@ -77,6 +80,7 @@ class _Options(TypedDict):
 @store_option
 @store_setting
 @remote_options
+@building
 def command(
     sides: tuple[str, ...],
     base: str | None,
@@ -88,7 +92,7 @@ def command(
     as_json: bool,
     quiet: bool,
     store_root: Path | None,
-    **options: Unpack[_Options],
+    how: Options,
 ) -> int:
     """Compare what the variants of two SIDEs were compiled to: what got better, what got worse.
 
@@ -139,8 +143,6 @@ def command(
 
     from pallasc.analysis.compare.comparison import compare
     from pallasc.cli.arguments.selection import open_store
-    from pallasc.cli.comparing.sides import Opener
-    from pallasc.compiler.builds.options import Options
 
     if as_json and as_markdown:
         raise click.UsageError("--json and --markdown do not go together: give one of them.")
@@ -148,7 +150,7 @@ def command(
     with ExitStack() as stack:
         store = open_store(store_root)
         lines = _DEPTHS.index(depth) >= _DEPTHS.index("lines")
-        opener = Opener(store, Options(**options), targets, stack, quiet, lines)
+        opener = Opener(store, how, targets, stack, quiet, lines)
         opened, code = _opened(named, opener)
 
         def with_lines(difference: Difference) -> Difference:
@@ -200,13 +202,7 @@ def _opened(named: list[tuple[str, str | None]], opener: Opener) -> tuple[list[S
 
 
 def _print(comparison: Comparison, *, as_json: bool, as_markdown: bool, quiet: bool) -> None:
-    from pallasc.cli.comparing.outputs import (
-        comparison_json,
-        comparison_lines,
-        markdown,
-        summary_line,
-    )
-    from pallasc.cli.terminal.output import json_text
+    from pallasc.cli.output.text import json_text
 
     for note in dict.fromkeys((*comparison.first.notes, *comparison.second.notes)):
         echo(f"warning: {note}", err=True)
@@ -219,3 +215,419 @@ def _print(comparison: Comparison, *, as_json: bool, as_markdown: bool, quiet: b
             echo(line)
     if not quiet:
         echo(summary_line(comparison), err=True)
+
+
+class _Model(NamedTuple):
+    name: str
+    arch: str
+
+
+class _Selectable(NamedTuple):
+    """What an expression looks at of a variant."""
+
+    id: str
+    name: str
+    params: tuple[tuple[str, str], ...]
+    target: _Model
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """Opens sides.
+
+    Attributes:
+        store: where specs are built into, and where the artifacts of locks and keys are.
+        options: how specs are built.
+        targets: models or architectures that replace those of specs, and choose in other sides.
+        stack: ends what sides need: the files of a revision.
+        quiet: whether only errors are told while specs are built.
+        lines: whether source lines are found of what is built, where the store has none.
+    """
+
+    store: Store
+    options: Options
+    targets: tuple[str, ...]
+    stack: ExitStack
+    quiet: bool = False
+    lines: bool = False
+
+    def open(self, text: str, expression: str | None) -> tuple[Side, int]:
+        """Return what an argument names, and the exit code of the build that it took.
+
+        Raises:
+            SpecError: it names nothing, or `expression` and the targets choose nothing of it.
+            PallascError: as reading, or building, does.
+        """
+        from pallasc.analysis.compare.revisions import split_revision
+
+        path, revision = split_revision(text)
+        if revision:
+            return self._at_revision(path, revision, expression)
+        side = self._compiled(text)
+        if side is None:
+            return self._built([path], text, expression)
+        return self._selected(side, expression), 0
+
+    def _compiled(self, text: str) -> Side | None:
+        """Return a side that is compiled already, None for specs."""
+        from pallasc.analysis.compare.sides import bundle_side, lock_side, store_side
+        from pallasc.cli.arguments.selection import open_store
+        from pallasc.specs.bundle.format import is_bundle
+
+        path = Path(text)
+        if is_bundle(path):
+            return bundle_side(path)
+        if path.suffix == ".lock" and not path.is_dir():
+            from pallasc.specs.loading.lock_file import read_lock
+
+            lock = read_lock(path)
+            if lock is None:
+                raise SpecError(f"there is no {path}.")
+            return lock_side(lock, text, self.store)
+        if path.is_dir() and _is_store(path):
+            return store_side(open_store(path), text)
+        return self._of_key(text) if is_key(text) else None
+
+    def _of_key(self, text: str) -> Side:
+        from pallasc.analysis.compare.sides import side_of, subject_of
+        from pallasc.cli.launching import stored
+
+        variant, artifact, key = stored(text, self.store)
+        name = str(key)[:12] if variant.name == key else variant.name
+        return side_of(text, [subject_of(artifact, name, variant.params, action_key=key)])
+
+    def _selected(self, side: Side, expression: str | None) -> Side:
+        if expression is None and not self.targets:
+            return side
+        from pallasc.specs.loading.select import select
+
+        views = [
+            _Selectable(
+                each.id,
+                each.name,
+                tuple(each.params.items()),
+                _Model(each.target, str(each.artifact.target["arch"]) if each.artifact else ""),
+            )
+            for each in side.variants.values()
+        ]
+        if self.targets:
+            views = [v for v in views if {*v.target} & {*self.targets}]
+            if not views:
+                raise SpecError(f"{side.name} has no variant for {', '.join(self.targets)}.")
+        if expression is not None:
+            views = select(views, expression)
+        return replace(side, variants={view.id: side.variants[view.id] for view in views})
+
+    def _at_revision(self, path: str, revision: str, expression: str | None) -> tuple[Side, int]:
+        from pallasc.analysis.compare.revisions import checked_out, taken_from_elsewhere
+
+        checked = self.stack.enter_context(checked_out([path], revision))
+        name = f"{path}@{revision}"
+        report = self._build(checked.paths, expression)
+        variants = [result.variant for result in report.results]
+        return _side_of(name, report, taken_from_elsewhere(variants, checked))
+
+    def _built(self, paths: Sequence[str], name: str, expression: str | None) -> tuple[Side, int]:
+        return _side_of(name, self._build(paths, expression), ())
+
+    def _build(self, paths: Sequence[str], expression: str | None) -> Report:
+        from pallasc.cli.output.progress import Reading, store_progress
+        from pallasc.compiler.builds.build import build
+        from pallasc.compiler.builds.collect import SpecReader
+        from pallasc.specs.spec import Budget
+
+        with store_progress(self.store, hits=False, quiet=self.quiet) as progress:
+            reader = SpecReader(
+                store=self.store,
+                timeout_s=self.options.timeout_s,
+                memory_bytes=self.options.memory_bytes,
+                on_tick=Reading(progress, keep_going=False).tick,
+            )
+            selected = reader.select(paths, self.targets, expression).variants
+            variants = [structs.replace(variant, budget=Budget()) for variant in selected]
+            report = build(variants, store=self.store, options=self.options, on_event=progress)
+            if self.lines:
+                progress.mention("finding source lines")
+                self._find_lines(report)
+            return report
+
+    def _find_lines(self, report: Report) -> None:
+        """Find the source lines of what was built; where they cannot be had, the table says so."""
+        from pallasc.analysis.lines.find import Compiled, find_source_lines
+        from pallasc.analysis.lines.stored import read_source_lines
+        from pallasc.compiler.toolchain.setup import prepare
+
+        missing = [
+            Compiled(result.variant, result.artifact, result.action_key)
+            for result in report.results
+            if result.artifact is not None
+            and result.action_key is not None
+            and read_source_lines(self.store, result.action_key) is None
+        ]
+        if missing:
+            with prepare(self.options.ptxas) as setup:
+                limit_s = self.options.timeout_s
+                jobs = self.options.jobs or 1
+                find_source_lines(missing, setup, self.store, jobs=jobs, timeout_s=limit_s)
+
+
+def _is_store(path: Path) -> bool:
+    """Return True if a folder is a store: it has a folder of a version of the store's format."""
+    from pallasc.cache.store import Store
+
+    return Store(path).folder.is_dir()
+
+
+def _side_of(name: str, report: Report, notes: Sequence[str]) -> tuple[Side, int]:
+    """Return what a build gave."""
+    from pallasc.analysis.compare.sides import built_side
+
+    failed = report.failed
+    lost = [f"{name}: {len(failed):,} of its variants cannot be built"] if failed else []
+    code = report.exit_code if failed or report.interrupted else 0
+    return built_side(name, report.results, [*notes, *report.notes, *lost]), code
+
+
+_VERDICTS = ("worse", "mixed", "better", "")
+_COLUMNS = 78
+"""How wide lines about the mix may be, without the indent of the variant."""
+
+_WIDEST = max(map(len, WORDS.values()))
+
+
+def by_verdict(comparison: Comparison) -> list[Difference]:
+    """Return the differences, what got worse first."""
+    return sorted(comparison.differing, key=lambda each: _VERDICTS.index(each.verdict))
+
+
+def comparison_lines(comparison: Comparison) -> Iterator[str]:
+    """Yield what differs, variant by variant, then what only one side has."""
+    for difference in by_verdict(comparison):
+        yield one_line(difference.pair.label)
+        yield from (f"  {line}" for line in _lines(difference))
+    for side, subjects in one_sided(comparison):
+        for subject in subjects:
+            yield f"only in {one_line(side.name)}: {one_line(subject.id)}"
+
+
+def one_sided(comparison: Comparison) -> tuple[tuple[Side, tuple[Subject, ...]], ...]:
+    """Return each side with the variants that only it has."""
+    return (
+        (comparison.first, comparison.only_first),
+        (comparison.second, comparison.only_second),
+    )
+
+
+def _lines(difference: Difference) -> Iterator[str]:
+    for change in difference.numbers:
+        before, after = f"{change.before:,}", f"{change.after:,}"
+        yield (
+            f"{WORDS[change.field]:<{_WIDEST}} {before:>9} → {after:>9} "
+            f"{delta(change):>9}  {change.verdict}"
+        )
+    if difference.plan:
+        yield "launch plan differs"
+    for kernel in difference.kernels:
+        yield from kernel_lines(kernel)
+
+
+def delta(change: Change) -> str:
+    """Return `+8` or `-1,024`."""
+    return f"{change.after - change.before:+,}"
+
+
+def kernel_lines(kernel: KernelDifference) -> Iterator[str]:
+    """Yield what is known of a kernel's difference."""
+    yield f"{one_line(kernel.name)}: {code_words(kernel)}"
+    if kernel.code is not None:
+        for line in _mix_lines(kernel.code):
+            yield from wrap(line, _COLUMNS, initial_indent="  ", subsequent_indent="      ")
+    if kernel.no_lines:
+        yield f"  {kernel.no_lines}"
+    for place, before, after in kernel.lines:
+        yield f"  {before:>6,} → {after:>6,}  {one_line(place)}"
+    yield from (f"  {one_line(line)}" for line in kernel.hunks)
+
+
+def code_words(kernel: KernelDifference) -> str:
+    """Say in words how the code of a kernel differs."""
+    if kernel.first is None or kernel.second is None:
+        return "a new kernel" if kernel.second else "no longer there"
+    code = kernel.code
+    if code is None:
+        return "other machine code"
+    if code.verdict == "renamed":
+        return "other registers, labels or scheduling alone"
+    number = (
+        count(code.before, "instruction")
+        if code.before == code.after
+        else f"{code.before:,} → {count(code.after, 'instruction')}"
+    )
+    if code.verdict == "reordered":
+        return f"{number}, in another order or with other registers"
+    return f"{number}; {code.removed:,} removed, {code.added:,} added"
+
+
+def _mix_lines(code: CodeDifference) -> Iterator[str]:
+    if code.mix:
+        yield _mix(code.mix)
+    for loop in code.loops:
+        names = dict.fromkeys((*loop.before, *loop.after))
+        rows = [(name, loop.before.get(name, 0), loop.after.get(name, 0)) for name in names]
+        what = f"loop {loop.number + 1} (depth {loop.depth})"
+        if not loop.before or not loop.after:
+            total = sum((loop.after or loop.before).values())
+            state = "new" if loop.after else "gone"
+            yield f"{what}: {state}, {count(total, 'instruction')}"
+        else:
+            yield f"{what}: {_mix(row for row in rows if row[1] != row[2])}"
+
+
+def _mix(rows: Iterable[tuple[str, int, int]]) -> str:
+    return ", ".join(f"{name} {before:,} → {after:,}" for name, before, after in rows)
+
+
+def summary_line(comparison: Comparison) -> str:
+    """Return how many variants got better, worse, or stayed as they are."""
+    verdicts = [difference.verdict for difference in comparison.differing]
+    words = {"worse": "worse", "mixed": "better and worse", "better": "better", "": "otherwise"}
+    parts = [
+        f"{verdicts.count(verdict):,} {text}"
+        for verdict, text in words.items()
+        if verdict in verdicts
+    ]
+    sentences = []
+    if parts:
+        verb = "differs" if len(verdicts) == 1 else "differ"
+        sentences.append(f"{count(len(verdicts), 'variant')} {verb}: {', '.join(parts)}")
+    sentences.append(f"{count(comparison.same, 'variant')} the same")
+    sentences += [
+        f"{len(subjects):,} only in {one_line(side.name)}"
+        for side, subjects in one_sided(comparison)
+        if subjects
+    ]
+    return "; ".join(sentences)
+
+
+_MOST_ROWS = 500
+"""GitHub takes one MiB of Markdown from a step."""
+
+
+def comparison_json(comparison: Comparison) -> dict[str, object]:
+    """Return a comparison as plain data."""
+    verdicts = [difference.verdict for difference in comparison.differing]
+    return {
+        "first": _side(comparison.first),
+        "second": _side(comparison.second),
+        "depth": comparison.depth,
+        "totals": {
+            **{name: verdicts.count(name) for name in ("better", "worse", "mixed")},
+            "otherwise": verdicts.count(""),
+            "same": comparison.same,
+        },
+        "only_first": [subject.id for subject in comparison.only_first],
+        "only_second": [subject.id for subject in comparison.only_second],
+        "variants": [_difference(each) for each in comparison.differing],
+    }
+
+
+def _side(side: Side) -> dict[str, object]:
+    return {"name": side.name, "variants": len(side.variants), "notes": list(side.notes)}
+
+
+def _difference(difference: Difference) -> dict[str, object]:
+    pair = difference.pair
+    return {
+        "first": _subject(pair.first),
+        "second": _subject(pair.second),
+        "verdict": difference.verdict or None,
+        "resources": {
+            each.field: {"before": each.before, "after": each.after, "verdict": each.verdict}
+            for each in difference.numbers
+        },
+        "plan": difference.plan,
+        "kernels": [_kernel(kernel) for kernel in difference.kernels],
+    }
+
+
+def _subject(subject: Subject | None) -> dict[str, object] | None:
+    if subject is None:
+        return None
+    return {
+        "id": subject.id,
+        "action_key": subject.action_key,
+        "digest": subject.digest,
+        "resources": subject.resources._asdict(),
+    }
+
+
+def _kernel(kernel: KernelDifference) -> dict[str, object]:
+    return {
+        "first": kernel.first.name if kernel.first else None,
+        "second": kernel.second.name if kernel.second else None,
+        "code": asdict(kernel.code) if kernel.code else None,
+        "lines": [
+            {"place": place, "before": before, "after": after}
+            for place, before, after in kernel.lines
+        ],
+        "no_lines": kernel.no_lines or None,
+        "diff": list(kernel.hunks),
+    }
+
+
+def markdown(comparison: Comparison) -> str:
+    """Return a comparison as Markdown: a table of all numbers that changed, worst first."""
+    names = [_code(side.name) for side in (comparison.first, comparison.second)]
+    lines = [f"### pallasc diff {' → '.join(dict.fromkeys(names))}", "", summary_line(comparison)]
+    lines += [
+        f"\n> {_cell(n)}" for side in (comparison.first, comparison.second) for n in side.notes
+    ]
+    rows = by_verdict(comparison)
+    if rows:
+        lines += ["", *_table(rows[:_MOST_ROWS])]
+    if len(rows) > _MOST_ROWS:
+        lines += ["", f"And {count(len(rows) - _MOST_ROWS, 'variant')} more."]
+    for side, subjects in one_sided(comparison):
+        if subjects:
+            shown = ", ".join(_code(each.id) for each in subjects[:_MOST_ROWS])
+            lines += ["", f"Only in {_code(side.name)}: {shown}"]
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: list[Difference]) -> list[str]:
+    changed = {change.field for row in rows for change in row.numbers}
+    fields = [field for field in Resources._fields if field in changed]
+    heads = ["variant", "", *(WORDS[field] for field in fields), "code"]
+    bars = ["---", "---", *("---:" for _ in fields), "---"]
+    return [_row(heads), _row(bars), *(_row(_cells(row, fields)) for row in rows)]
+
+
+def _cells(row: Difference, fields: list[str]) -> list[str]:
+    changes = {change.field: change for change in row.numbers}
+    numbers = []
+    for field in fields:
+        change = changes.get(field)
+        if change is None:
+            second = row.pair.second
+            value = getattr(second.resources, field) if second else None
+            numbers.append("" if value is None else f"{value:,}")
+        else:
+            after = f"**{change.after:,}**" if change.verdict == "worse" else f"{change.after:,}"
+            numbers.append(f"{change.before:,} → {after} ({delta(change)})")
+    what = [code_words(kernel) for kernel in row.kernels]
+    if row.plan:
+        what.append("other launch plan")
+    return [_code(row.pair.label), row.verdict, *numbers, _cell("; ".join(dict.fromkeys(what)))]
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _code(text: str) -> str:
+    """Return text as code; a backtick in it would end the code."""
+    return f"`{_cell(text).replace('`', chr(39))}`"
+
+
+def _cell(text: str) -> str:
+    return one_line(text).replace("|", "\\|")

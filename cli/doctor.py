@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import json_option, ptxas_setting
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
     from pallasc.compiler.toolchain.inventory import Item
@@ -50,7 +51,7 @@ def command(ptxas: Path | None, as_json: bool) -> None:
       items   a list; of each: name, version, path, purpose, needed, problem, fix (a command)
     What an item does not have is an empty text.
     """
-    from pallasc.cli.terminal.output import json_text
+    from pallasc.cli.output.text import json_text
     from pallasc.compiler.toolchain.inventory import inventory, only_runs, problem_of
     from pallasc.errors import ToolError
 
@@ -60,7 +61,7 @@ def command(ptxas: Path | None, as_json: bool) -> None:
     items += [_native_launch(), *_salt(), *_remote(ptxas)]
     if as_json:
         data = {"ok": problem is None, "runs": _runs()}
-        echo(json_text({**data, "items": [_json(item) for item in items]}))
+        echo(json_text({**data, "items": [asdict(item) for item in items]}))
     elif runs_only:
         echo(f"{items_text(items, fixes=False)}\n\n{running_text(_runs())}")
     else:
@@ -174,7 +175,7 @@ def running_text(archs: Sequence[str]) -> str:
 
 def items_text(items: Sequence[Item], *, fixes: bool = True) -> str:
     """Return what was found as a table, and below it the commands that install what is missing."""
-    from pallasc.cli.terminal.output import table
+    from pallasc.cli.output.text import table
 
     rows = [[item.name, item.version or "-", _state(item), item.path] for item in items]
     text = table(["NAME", "VERSION", "STATE", "PATH"], rows)
@@ -190,15 +191,3 @@ def _state(item: Item) -> str:
     if not item.problem:
         return "ok"
     return item.problem if item.needed else f"{item.problem}; {item.purpose}"
-
-
-def _json(item: Item) -> dict[str, object]:
-    return {
-        "name": item.name,
-        "version": item.version,
-        "path": item.path,
-        "purpose": item.purpose,
-        "needed": item.needed,
-        "problem": item.problem,
-        "fix": item.fix,
-    }

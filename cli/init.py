@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from pallasc.cli.arguments.command import Command
-from pallasc.cli.terminal.output import echo, refusing
+from pallasc.cli.output.text import echo, refusing
 from pallasc.errors import SpecError
 
 SPEC = """\

@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import click
 
-from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    LoadOptions,
+    SpecSelection,
+    building,
     compile_options,
+    remote_options,
     selection_options,
     specs_argument,
     store_option,
     store_setting,
     supervision_options,
 )
-from pallasc.cli.artifacts.source_text import (
+from pallasc.cli.output.source_text import (
     JSON_LINES,
     SOURCE_VIEWS,
     FoundLines,
@@ -32,12 +33,11 @@ from pallasc.cli.artifacts.source_text import (
     source_view,
     tell_missing,
 )
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
     from pallasc.analysis.metrics.kernel_metrics import KernelMetrics
-    from pallasc.cache.remote.settings import RemoteSettings
-    from pallasc.cli.launching.request import Compiled
+    from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.specs.artifacts.artifact import Artifact
 
@@ -107,16 +107,14 @@ Metrics = Mapping[str, "tuple[KernelMetrics, ...]"]
 @store_option
 @store_setting
 @remote_options
+@building
 def command(
     specs: tuple[str, ...],
     source: bool,
     output: str | None,
-    jobs: int | None,
-    ptxas: Path | None,
     store_root: Path | None,
-    require_store: bool,
-    remote: RemoteSettings | None,
-    **options: Unpack[LoadOptions],
+    how: Options,
+    **selection: Unpack[SpecSelection],
 ) -> int:
     """Show what the variants of SPECS were compiled into, a summary where no view is chosen.
 
@@ -162,36 +160,36 @@ def command(
                  seconds_of_bytes, seconds_of_flops, bound_s, limited_by), reasons (of nulls)
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
-    from pallasc.cli.launching.request import bundle_files, read_compiled
-    from pallasc.cli.render.live import store_progress
-    from pallasc.cli.render.reading import Reading
-    from pallasc.cli.render.summary import summary
+    from pallasc.cli.launching import bundle_files, read_compiled, report_of
+    from pallasc.cli.output.build_text import summary
+    from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.compiler.builds.build import build
-    from pallasc.compiler.builds.options import Options
 
     views = chosen_views(click.get_current_context(), source=source)
-    how = Options(
-        jobs=jobs,
-        ptxas=ptxas,
-        timeout_s=options["timeout_s"],
-        memory_bytes=options["memory_bytes"],
-        require_store=require_store,
-        remote=remote,
-    )
     takes_apart = output is not None and is_folder(output) and views == ["summary"]
     if takes_apart and (bundles := bundle_files(specs)):
-        return _extract(bundles, Path(output or ""), options["targets"], options["expression"])
+        return _extract(bundles, Path(output or ""), selection["targets"], selection["expression"])
     store = open_store(store_root)
-    compiled = read_compiled(
-        specs, store, targets=options["targets"], expression=options["expression"]
-    )
+    compiled = read_compiled(specs, store, **selection)
     if compiled is not None:
+        if _PRINTED in views:
+            raise click.UsageError(
+                f"--{_PRINTED} shows what tracing printed, which neither bundles nor artifacts "
+                "hold: name the spec."
+            )
         lines = held_lines(compiled, store) if needs_lines(views) else {}
-        show(_report_of(compiled, views), views, output, lines)
+        show(report_of(compiled), views, output, lines)
         return tell_missing(lines)
     with store_progress(store, hits=False) as progress:
         reading = Reading(progress, keep_going=False)
-        variants = load_variants(specs, store=store, on_tick=reading.tick, **options)
+        variants = load_variants(
+            specs,
+            store=store,
+            timeout_s=how.timeout_s,
+            memory_bytes=how.memory_bytes,
+            on_tick=reading.tick,
+            **selection,
+        )
         report = build(variants, store=store, options=how, on_event=progress)
         found = needs_lines(views)
         lines = found_lines(report.results, store, how, progress.mention) if found else {}
@@ -205,9 +203,9 @@ def _extract(
     bundles: Sequence[Path], folder: Path, targets: Sequence[str], expression: str | None
 ) -> int:
     """Write cubins, launch plans, records, and PTX where there is any, into files."""
-    from pallasc.cli.artifacts.unpack import unpack
     from pallasc.cli.bundle.options import selected_entries
-    from pallasc.cli.terminal.output import count
+    from pallasc.cli.output.text import count
+    from pallasc.cli.output.unpack import unpack
     from pallasc.specs.bundle.bundle import open_bundle
 
     for file in bundles:
@@ -217,19 +215,6 @@ def _extract(
         text = f"{count(len(written), 'file')} of {count(len(entries), 'variant')}"
         echo(f"wrote {text} to {folder}", err=True)
     return 0
-
-
-def _report_of(compiled: Sequence[Compiled], views: list[str]) -> Report:
-    """Return what is compiled already as a report of hits."""
-    from pallasc.compiler.builds.report import Report, VariantResult
-
-    if _PRINTED in views:
-        raise click.UsageError(
-            f"--{_PRINTED} shows what tracing printed, which neither bundles nor artifacts hold: "
-            "name the spec."
-        )
-    results = (VariantResult(v, "hit", action_key=k, artifact=a) for v, a, k in compiled)
-    return Report(tuple(results), 0.0)
 
 
 def chosen_views(ctx: click.Context, *, source: bool = False) -> list[str]:
@@ -258,13 +243,13 @@ def show(
     report: Report, views: list[str], output: str | None, lines: FoundLines | None = None
 ) -> None:
     """Print or write the views of every variant that has an artifact."""
-    from pallasc.cli.terminal.output import write_text
+    from pallasc.cli.output.text import write_text
 
     shown = [result for result in report.results if result.artifact is not None]
     metrics = _metrics(shown) if "resources" in views else {}
     views = [view for view in views if view in ("json", JSON_LINES)] or views
     if output is not None and is_folder(output):
-        from pallasc.cli.artifacts.unpack import safe_names
+        from pallasc.cli.output.unpack import safe_names
 
         # Two ids that differ in what a file name cannot have must not share a file.
         names = safe_names(result.variant.id for result in shown)
@@ -279,7 +264,7 @@ def show(
 
 
 def is_folder(path: str) -> bool:
-    """Tell whether a path that the user gave means a folder: it is one, or ends in a slash."""
+    """Return True if a path that the user gave means a folder: it is one, or ends in a slash."""
     return path.endswith("/") or Path(path).is_dir()
 
 
@@ -310,7 +295,7 @@ def document(
     """
     lines, metrics = lines or {}, metrics or {}
     if views in (["json"], [JSON_LINES]):
-        from pallasc.cli.terminal.output import json_text
+        from pallasc.cli.output.text import json_text
 
         found = lines if JSON_LINES in views else None
         records = [_record(result, found, metrics) for result in results]
@@ -365,8 +350,8 @@ def _launch_prints(artifact: Artifact | None) -> Iterator[str]:
 
 def view_text(artifact: Artifact, view: str) -> str:
     """Return one view of an artifact as text."""
-    from pallasc.cli.artifacts import artifact_text
-    from pallasc.cli.artifacts.artifact_text import plan_text
+    from pallasc.cli.output import artifact_text
+    from pallasc.cli.output.artifact_text import plan_text
 
     views: dict[str, Callable[[Artifact], str]] = {
         "summary": artifact_text.summary_text,
@@ -379,7 +364,7 @@ def view_text(artifact: Artifact, view: str) -> str:
 
 
 def _launches(artifact: Artifact, metrics: Metrics) -> list[str]:
-    from pallasc.cli.artifacts.artifact_text import metrics_text
+    from pallasc.cli.output.artifact_text import metrics_text
 
     return [metrics_text(launch) for launch in metrics.get(artifact.digest, ())]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -17,7 +16,7 @@ from pallasc.cli.arguments.options import (
     specs_argument,
     store_option,
 )
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo, echo_table, json_text
 
 if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
@@ -57,8 +56,7 @@ def command(
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
     from pallasc.cli.bundle.show import list_bundles
-    from pallasc.cli.launching.request import bundle_files
-    from pallasc.cli.terminal.output import json_text
+    from pallasc.cli.launching import bundle_files
 
     if bundles := bundle_files(specs):
         targets, expression = options["targets"], options["expression"]
@@ -69,34 +67,25 @@ def command(
     if as_json:
         echo(json_text({"variants": [variant_json(variant) for variant in variants]}))
     else:
-        echo(variants_table(variants))
-
-
-def variants_table(variants: Sequence[Variant]) -> str:
-    """Return the variants as a table: id, architecture, entry, arrays."""
-    from pallasc.cli.terminal.output import table
-
-    rows = [
-        [
-            variant.id,
-            variant.target.arch,
-            variant.entry,
-            ", ".join(f"{path}: {array}" for path, array in variant.arrays()),
+        rows = [
+            [
+                variant.id,
+                variant.target.arch,
+                variant.entry,
+                ", ".join(f"{path}: {array}" for path, array in variant.arrays()),
+            ]
+            for variant in variants
         ]
-        for variant in variants
-    ]
-    return table(["VARIANT", "ARCH", "ENTRY", "ARRAYS"], rows)
+        echo_table(["VARIANT", "ARCH", "ENTRY", "ARRAYS"], rows)
 
 
 def variant_json(variant: Variant) -> dict[str, object]:
     """Return what `--json` prints of a variant."""
+    from pallasc.cli.output.json import variant_facts
     from pallasc.specs.spec import plain_args
 
     return {
-        "id": variant.id,
-        "name": variant.name,
-        "params": dict(variant.params),
-        "target": variant.target.name,
+        **variant_facts(variant),
         "arch": variant.target.arch,
         "entry": variant.entry,
         "args": plain_args(variant.args),

@@ -1,34 +1,34 @@
-"""`pallasc lock`: compare specs with the lock file, or write it anew."""
+"""`pallasc lock`: compare specs with the lock file, or write it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import click
 
-from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    BuildOptions,
+    SpecSelection,
+    building,
     compile_options,
     fail_on_warning_option,
     json_option,
     lock_option,
     quiet_option,
+    remote_options,
     selection_options,
     specs_argument,
     store_option,
     store_setting,
     supervision_options,
 )
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo, json_text
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
     from pallasc.compiler.builds.options import Options
-    from pallasc.compiler.builds.relock import LockUpdate
     from pallasc.specs.lock import Change, ChangeKind
     from pallasc.specs.spec import Variant
 
@@ -49,17 +49,16 @@ _MARKS: dict[ChangeKind, str] = {"added": "+", "changed": "~", "dropped": "-", "
 @fail_on_warning_option
 @quiet_option
 @json_option("the differences")
+@building
 def command(
     specs: tuple[str, ...],
     update: bool,
     lock: Path | None,
-    targets: tuple[str, ...],
-    expression: str | None,
-    all_points: bool,
     store_root: Path | None,
     quiet: bool,
     as_json: bool,
-    **options: Unpack[BuildOptions],
+    how: Options,
+    **selection: Unpack[SpecSelection],
 ) -> int:
     """Compare the variants of SPECS with the lock file, or write it with --update.
 
@@ -94,157 +93,132 @@ def command(
       tables     tuned kernels and targets whose rows, or `tune` of whose spec, have changed
     """
     from pallasc.cli.arguments.selection import load_variants, open_store
-    from pallasc.cli.render.live import store_progress
-    from pallasc.cli.render.reading import Reading
-    from pallasc.cli.terminal.output import json_text
-    from pallasc.compiler.builds.options import Options
-    from pallasc.specs.lock import LOCK_FILE
+    from pallasc.cli.output.progress import Reading, store_progress
+    from pallasc.specs.lock import LOCK_FILE, update_command
 
     store = open_store(store_root)
     with store_progress(store, hits=False, quiet=quiet) as progress:
         variants = load_variants(
             specs,
             store=store,
-            targets=targets,
-            expression=expression,
-            all_points=all_points,
-            timeout_s=options["timeout_s"],
-            memory_bytes=options["memory_bytes"],
+            timeout_s=how.timeout_s,
+            memory_bytes=how.memory_bytes,
             on_tick=Reading(progress, keep_going=False).tick,
+            **selection,
         )
-    whole = not targets and expression is None
-    run = _Run(variants, store, lock or LOCK_FILE, whole=whole, quiet=quiet)
-    code = run.update(Options(**options)) if update else run.check(options["ptxas"])
-    if as_json and run.data is not None:
-        echo(json_text(run.data))
-    elif run.data is not None and not (quiet and update):
-        for change in run.changes:
-            echo(_line(change))
+    path = lock or LOCK_FILE
+    whole = not selection["targets"] and selection["expression"] is None
+    if update:
+        code, found = _update(variants, path, store, how, whole=whole, quiet=quiet)
+    else:
+        code, found = _check(variants, path, store, how, whole=whole)
+    if found is None:
+        return code
+    totals = dict.fromkeys(map(str, _MARKS), 0) | {"same": len(variants)}
+    for change in found.changes:
+        totals[change.kind] += 1
+        totals["same"] -= change.kind != "dropped"
+    if not quiet or (code and not update):
+        _summarize(path, found, totals)
+    if code:
+        # What the store does not have cannot be compared, so an update is no remedy yet.
+        unknown = [change.kind == "unknown" for change in found.changes]
+        remedy = f"If that is intended: {update_command(path)}"
+        if unknown and all(unknown):
+            remedy = "Build them first: pallasc build SPECS"
+        echo(f"  {remedy}", err=True)
+    if as_json:
+        changes = [_change_json(change) for change in found.changes]
+        data = {"lock": str(path), "totals": totals, **found._asdict(), "changes": changes}
+        echo(json_text(data))
+    elif not (quiet and update):
+        for change in found.changes:
+            reason = f": {change.reason}" if change.reason else ""
+            echo(f"{_MARKS[change.kind]} {change.variant}{reason}")
     return code
 
 
-class _Run:
-    """One run of the command: what it was given, and what it found."""
+class _Found(NamedTuple):
+    """What a comparison with the lock file found, as `--json` prints it."""
 
-    def __init__(
-        self,
-        variants: Sequence[Variant],
-        store: Store,
-        path: Path,
-        *,
-        whole: bool,
-        quiet: bool = False,
-    ) -> None:
-        self._variants, self._store, self._path, self._whole = variants, store, path, whole
-        self._quiet = quiet
-        self.changes: tuple[Change, ...] = ()
-        self.data: dict[str, object] | None = None
+    changes: tuple[Change, ...]
+    tables: tuple[str, ...]
+    toolchain: tuple[str, ...] = ()
+    written: bool = False
 
-    def check(self, ptxas: Path | None) -> int:
-        from pallasc.compiler.builds.relock import check_lock
-        from pallasc.errors import NotCachedError
-        from pallasc.specs.loading.lock_file import read_lock
-        from pallasc.specs.lock import update_command
 
-        lock = read_lock(self._path)
-        if lock is None:
-            raise NotCachedError(
-                f"there is no {self._path}.", hint=f"Make it with: {update_command(self._path)}"
-            )
-        checked = check_lock(
-            self._variants,
-            self._path,
-            lock,
-            whole=self._whole,
-            store=self._store,
-            ptxas=ptxas,
+def _check(
+    variants: Sequence[Variant], path: Path, store: Store, how: Options, *, whole: bool
+) -> tuple[int, _Found]:
+    """Compare with the lock file; return the exit code, too.
+
+    Raises:
+        NotCachedError: there is no lock file.
+    """
+    from pallasc.compiler.builds.relock import check_lock
+    from pallasc.errors import NotCachedError
+    from pallasc.specs.loading.lock_file import read_lock
+    from pallasc.specs.lock import update_command
+
+    lock = read_lock(path)
+    if lock is None:
+        raise NotCachedError(f"there is no {path}.", hint=f"Make it with: {update_command(path)}")
+    checked = check_lock(variants, path, lock, whole=whole, store=store, ptxas=how.ptxas)
+    for note in checked.notes:
+        echo(f"warning: {note}", err=True)
+    differs = checked.changes or checked.tables
+    return _NOT_AS_LOCKED if differs else 0, _Found(checked.changes, checked.tables)
+
+
+def _update(
+    variants: Sequence[Variant],
+    path: Path,
+    store: Store,
+    how: Options,
+    *,
+    whole: bool,
+    quiet: bool,
+) -> tuple[int, _Found | None]:
+    """Write the lock file; return the exit code, and None where the build was not complete."""
+    from pallasc.cli.output.build_text import print_notes, remarks, summary
+    from pallasc.cli.output.progress import store_progress
+    from pallasc.compiler.builds.relock import update_lock
+    from pallasc.specs.loading.lock_file import read_lock
+    from pallasc.specs.lock import write_lock
+
+    old = read_lock(path)
+    with store_progress(store, hits=False, quiet=quiet) as progress:
+        updated = update_lock(
+            variants,
+            old,
+            file=path,
+            whole=whole,
+            store=store,
+            options=how,
+            on_event=progress,
         )
-        for note in checked.notes:
-            echo(f"warning: {note}", err=True)
-        self._tell(checked.changes, (), written=False, tables=checked.tables)
-        if not checked.changes and not checked.tables:
-            return 0
-        # What the store does not have cannot be compared, so an update is no remedy yet.
-        unknown = [change.kind == "unknown" for change in checked.changes]
-        if unknown and all(unknown):
-            echo("  Build them first: pallasc build SPECS", err=True)
-        else:
-            echo(f"  If that is intended: {update_command(self._path)}", err=True)
-        return _NOT_AS_LOCKED
-
-    def update(self, options: Options) -> int:
-        from pallasc.cli.render.live import store_progress
-        from pallasc.cli.render.remarks import remarks
-        from pallasc.cli.render.summary import print_notes
-        from pallasc.compiler.builds.relock import update_lock
-        from pallasc.specs.loading.lock_file import read_lock
-        from pallasc.specs.lock import write_lock
-
-        old = read_lock(self._path)
-        with store_progress(self._store, hits=False, quiet=self._quiet) as progress:
-            updated = update_lock(
-                self._variants,
-                old,
-                file=self._path,
-                whole=self._whole,
-                store=self._store,
-                options=options,
-                on_event=progress,
-            )
-        print_notes(updated.report, self._store)
-        if not updated.complete:
-            return self._incomplete(updated)
-        for line in () if self._quiet else remarks(updated.report, added=False):
-            echo(line, err=True)
-        written = updated.lock != old
-        if written:
-            write_lock(self._path, updated.lock)
-        self._tell(updated.changes, updated.toolchain, written=written, tables=updated.tables)
-        return 0
-
-    def _incomplete(self, updated: LockUpdate) -> int:
-        from pallasc.cli.render.summary import summary
-
-        echo(summary(updated.report, quiet=self._quiet), err=True)
-        echo(f"{self._path} is left as it is.", err=True)
-        return updated.report.exit_code
-
-    def _tell(
-        self,
-        changes: tuple[Change, ...],
-        toolchain: tuple[str, ...],
-        *,
-        written: bool,
-        tables: tuple[str, ...],
-    ) -> None:
-        self.changes = changes
-        totals = dict.fromkeys(map(str, _MARKS), 0) | {"same": len(self._variants)}
-        for change in changes:
-            totals[change.kind] += 1
-            totals["same"] -= change.kind != "dropped"
-        self.data = {
-            "lock": str(self._path),
-            "written": written,
-            "totals": totals,
-            "toolchain": list(toolchain),
-            "changes": [_change_json(change) for change in changes],
-            "tables": list(tables),
-        }
-        if self._quiet and (written or not (changes or tables)):
-            return
-        for name in tables:
-            echo(f"{self._path}: the table or tune of {name} has changed", err=True)
-        for clause in toolchain if written else ():
-            echo(f"{self._path}: {clause}", err=True)
-        words = ", ".join(f"{number:,} {kind}" for kind, number in totals.items() if number)
-        is_current = not changes and not tables
-        state = "is written" if written else "is current" if is_current else "is not current"
-        echo(f"{self._path} {state}: {words}", err=True)
+    print_notes(updated.report, store)
+    if not updated.complete:
+        echo(summary(updated.report, quiet=quiet), err=True)
+        echo(f"{path} is left as it is.", err=True)
+        return updated.report.exit_code, None
+    for line in () if quiet else remarks(updated.report, added=False):
+        echo(line, err=True)
+    written = updated.lock != old
+    if written:
+        write_lock(path, updated.lock)
+    return 0, _Found(updated.changes, updated.tables, updated.toolchain, written)
 
 
-def _line(change: Change) -> str:
-    reason = f": {change.reason}" if change.reason else ""
-    return f"{_MARKS[change.kind]} {change.variant}{reason}"
+def _summarize(path: Path, found: _Found, totals: Mapping[str, int]) -> None:
+    for name in found.tables:
+        echo(f"{path}: the table or tune of {name} has changed", err=True)
+    for clause in found.toolchain if found.written else ():
+        echo(f"{path}: {clause}", err=True)
+    words = ", ".join(f"{number:,} {kind}" for kind, number in totals.items() if number)
+    is_current = not found.changes and not found.tables
+    state = "is written" if found.written else "is current" if is_current else "is not current"
+    echo(f"{path} {state}: {words}", err=True)
 
 
 def _change_json(change: Change) -> dict[str, object]:

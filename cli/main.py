@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from pallasc.cli.arguments.command import ErrorOptions, Group
-from pallasc.cli.terminal.interrupts import as_interrupts
+from pallasc.cli.output.exits import as_interrupts
 from pallasc.errors import PallascError
 
 COMMANDS = (
@@ -37,8 +37,8 @@ COMMANDS = (
 """Every command, in the order of the help. `pallasc.cli.<name>` holds it as `command`; those with
 subcommands are in `GROUPS`."""
 
-GROUPS = {name: f"{name}.group" for name in ("tune", "bundle", "cache")}
-"""The modules of commands with subcommands."""
+GROUPS = {name: f"{name}.group" for name in ("tune", "bundle")}
+"""The modules of commands whose subcommands have a file each."""
 
 _CLOSED = (("stdin", "r", os.O_RDONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
 """What is written to a closed standard output is lost and must fail, so its place is read-only."""
@@ -86,7 +86,7 @@ class LazyGroup(Group):
             code = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            from pallasc.cli.render.failures import CLOSED_PIPE
+            from pallasc.cli.output.exits import CLOSED_PIPE
 
             _discard_output()
             ctx.exit(CLOSED_PIPE)
@@ -95,7 +95,7 @@ class LazyGroup(Group):
 
 def _show_version(ctx: click.Context, _: click.Parameter, flag: bool) -> None:
     if flag and not ctx.resilient_parsing:
-        from pallasc.cli.terminal.output import echo
+        from pallasc.cli.output.text import echo
         from pallasc.version import installed_version
 
         echo(f"pallasc {installed_version()}")
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _end(error, options)
     # A full disk or a lost terminal shows in whatever writes next.
     except OSError as error:
-        from pallasc.cli.render.failures import is_output_error
+        from pallasc.cli.output.exits import is_output_error
 
         if not is_output_error(error):
             raise
@@ -169,8 +169,8 @@ def _end(
     error: PallascError | click.ClickException | click.Abort | OSError, options: ErrorOptions
 ) -> int:
     """Say why the run ends, where that can still be said, and return its exit code."""
-    from pallasc.cli.render.failures import failure, output_failure
-    from pallasc.cli.terminal.output import echo
+    from pallasc.cli.output.exits import failure, output_failure
+    from pallasc.cli.output.text import echo
 
     ending = output_failure(error) if isinstance(error, OSError) else failure(error)
     try:

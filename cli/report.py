@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
-    LoadOptions,
+    SpecSelection,
+    building,
     compile_options,
     quiet_option,
+    remote_options,
     selection_options,
     specs_argument,
     store_option,
     store_setting,
     supervision_options,
 )
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
-    from pallasc.cache.remote.settings import RemoteSettings
     from pallasc.cache.store import Store
     from pallasc.checks.report import Report as CheckReport
-    from pallasc.cli.launching.request import Compiled
+    from pallasc.cli.launching import Compiled
     from pallasc.compiler.builds.options import Options
     from pallasc.compiler.builds.report import Report
 
@@ -62,19 +62,17 @@ if TYPE_CHECKING:
 @store_setting
 @remote_options
 @quiet_option
+@building
 def command(
     specs: tuple[str, ...],
     output: Path,
     baseline: str | None,
     title: str,
     timings: bool,
-    jobs: int | None,
-    ptxas: Path | None,
     store_root: Path | None,
-    require_store: bool,
-    remote: RemoteSettings | None,
+    how: Options,
     quiet: bool,
-    **options: Unpack[LoadOptions],
+    **selection: Unpack[SpecSelection],
 ) -> int:
     """Write one HTML file about the variants of SPECS, for a browser.
 
@@ -100,37 +98,32 @@ def command(
     from contextlib import ExitStack
 
     from pallasc.cli.arguments.selection import load_variants, open_store
-    from pallasc.cli.comparing.sides import Opener
-    from pallasc.cli.launching.request import read_compiled
-    from pallasc.cli.render.live import store_progress
-    from pallasc.cli.render.reading import Reading
-    from pallasc.cli.render.summary import summary
-    from pallasc.cli.terminal.output import count
+    from pallasc.cli.diff import Opener
+    from pallasc.cli.launching import read_compiled
+    from pallasc.cli.output.build_text import summary
+    from pallasc.cli.output.progress import Reading, store_progress
+    from pallasc.cli.output.text import count
     from pallasc.compiler.builds.build import build
-    from pallasc.compiler.builds.options import Options
     from pallasc.reports.make import make_report
     from pallasc.reports.page import require_packages
     from pallasc.specs.user_files import replace_file
 
     require_packages()
-    how = Options(
-        jobs=jobs,
-        ptxas=ptxas,
-        timeout_s=options["timeout_s"],
-        memory_bytes=options["memory_bytes"],
-        require_store=require_store,
-        remote=remote,
-    )
     store = open_store(store_root)
-    compiled = read_compiled(
-        specs, store, targets=options["targets"], expression=options["expression"]
-    )
+    compiled = read_compiled(specs, store, **selection)
     if compiled is not None:
         report, checked = _found(compiled, store, how)
     else:
         with store_progress(store, hits=False, quiet=quiet) as progress:
             reading = Reading(progress, keep_going=False)
-            variants = load_variants(specs, store=store, on_tick=reading.tick, **options)
+            variants = load_variants(
+                specs,
+                store=store,
+                timeout_s=how.timeout_s,
+                memory_bytes=how.memory_bytes,
+                on_tick=reading.tick,
+                **selection,
+            )
             report = build(variants, store=store, options=how, on_event=progress)
         if not quiet and len(report.hits) < len(report.results):
             progress.screen.write(f"{summary(report, progress.screen)}\n")
@@ -138,8 +131,8 @@ def command(
     with ExitStack() as stack:
         before = None
         if baseline is not None:
-            opener = Opener(store, how, options["targets"], stack, quiet)
-            before, _ = opener.open(baseline, options["expression"])
+            opener = Opener(store, how, selection["targets"], stack, quiet)
+            before, _ = opener.open(baseline, selection["expression"])
         page = make_report(
             report, store, checked=checked, baseline=before, title=title, timing=timings
         )
@@ -157,9 +150,8 @@ def _found(compiled: Sequence[Compiled], store: Store, how: Options) -> tuple[Re
     from pallasc.checks.levels import LEVELS
     from pallasc.checks.run import check_candidates
     from pallasc.checks.subject import Options as CheckOptions
-    from pallasc.compiler.builds.report import Report, VariantResult
+    from pallasc.cli.launching import report_of
 
-    results = (VariantResult(v, "hit", action_key=k, artifact=a) for v, a, k in compiled)
     checked = check_candidates(
         [Candidate(key or variant.id, artifact, key or "") for variant, artifact, key in compiled],
         tuple(LEVELS.values()),
@@ -168,7 +160,7 @@ def _found(compiled: Sequence[Compiled], store: Store, how: Options) -> tuple[Re
         limits=how,
         only_stored=True,
     )
-    return Report(tuple(results), 0.0), checked
+    return report_of(compiled), checked
 
 
 def _stored_checks(report: Report, store: Store, how: Options) -> CheckReport:

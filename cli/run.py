@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import math
+import re
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import click
 from click.core import ParameterSource
 
-from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
+    SpecSelection,
+    building,
     compile_options,
     file_option,
     json_option,
     launching_options,
+    remote_options,
     selection_options,
     specs_argument,
     store_option,
     store_setting,
 )
-from pallasc.cli.launching.launching import CollectOptions, launch_options
-from pallasc.cli.terminal.output import echo
-from pallasc.errors import DeviceError
+from pallasc.cli.launching import Operands, Value, launch_options, make_inputs, naming
+from pallasc.cli.output.text import echo, refusing
+from pallasc.errors import ArgumentError, CheckError, CorruptError, DeviceError, SpecError
+from pallasc.specs.artifacts.profile import EXIT, HEAD_WORDS, Profile
 
 if TYPE_CHECKING:
-    from pallasc.cli.launching.launching import Chosen, DeviceRow
-    from pallasc.cli.launching.outcomes import Execute
-    from pallasc.cli.launching.profile_trace import TraceFile
-    from pallasc.cli.launching.request import Request
+    from pallasc.cli.launching import Chosen, DeviceRow, Request, Value
+    from pallasc.compiler.builds.options import Options
+    from pallasc.compiler.references.comparison import Comparison, LaunchFiles
+    from pallasc.runtime.adapters.device_arrays import DeviceArray
     from pallasc.runtime.device.devices import Device
+    from pallasc.specs.artifacts.plan import Binding
+
 
 _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 
@@ -59,6 +70,7 @@ _WITHOUT_GPU = "Without a GPU, --emulate executes the kernels on the CPU."
 @store_setting
 @remote_options
 @json_option("the results")
+@building
 def command(
     specs: tuple[str, ...],
     emulated: bool,
@@ -68,12 +80,11 @@ def command(
     ordinal: int,
     output: Path | None,
     profile: Path | None,
-    targets: tuple[str, ...],
-    expression: str | None,
-    all_points: bool,
+    every: bool,
     store_root: Path | None,
     as_json: bool,
-    **options: Unpack[CollectOptions],
+    how: Options,
+    **selection: Unpack[SpecSelection],
 ) -> int:
     """Launch one variant of each kernel of SPECS on the GPU of this machine, or emulate it.
 
@@ -119,34 +130,19 @@ def command(
                 rtol, atol, max_abs, max_rel, first (index, got, wanted); null without a reference)
     """
     from pallasc.cli.arguments.selection import parse_inputs, refuse_keys
-    from pallasc.cli.launching.launching import check_single
-    from pallasc.cli.launching.outcomes import (
-        Launcher,
-        check,
-        launch_all,
-        outcome_json,
-        outcome_text,
-    )
-    from pallasc.cli.launching.profile_trace import TraceFile
-    from pallasc.cli.launching.request import read_request
+    from pallasc.cli.launching import check_single, read_request
 
     files = parse_inputs(inputs, archive)
     if emulated:
         _refuse_without_meaning()
     refuse_keys(specs, "run --emulate" if emulated else "run")
-    request = read_request(
-        specs,
-        targets=targets,
-        expression=expression,
-        store_root=store_root,
-        all_points=all_points,
-    )
+    request = read_request(specs, store_root, **selection)
     request.check_inputs(files)
     traces = TraceFile(profile) if profile is not None else None
     if emulated:
-        way = _emulated(request, options)
+        way = _emulated(request, how, every=every)
     else:
-        way = _launched(request, _device(ordinal), traces, options)
+        way = _launched(request, _device(ordinal), traces, how, every=every)
     if isinstance(way, int):
         return way
     check_single(files, way.chosen)
@@ -155,7 +151,7 @@ def command(
     if traces is not None:
         traces.write()
     if as_json:
-        from pallasc.cli.terminal.output import json_text
+        from pallasc.cli.output.text import json_text
 
         results = [outcome_json(outcome, seed) for outcome in outcomes]
         echo(json_text({"device": way.device, "emulated": emulated, "results": results}))
@@ -175,22 +171,21 @@ class _Way(NamedTuple):
     device: DeviceRow | None
 
 
-def _emulated(request: Request, options: CollectOptions) -> _Way | int:
+def _emulated(request: Request, how: Options, *, every: bool) -> _Way | int:
     """Return what is emulated, or the exit status where a build failed."""
-    from pallasc.cli.launching.launching import collect_emulated
+    from pallasc.cli.launching import collect_emulated
 
-    found = collect_emulated(request, **options)
+    found = collect_emulated(request, every=every, how=how)
     return found if isinstance(found, int) else _Way(*found, _emulated_gpus, None)
 
 
 def _launched(
-    request: Request, device: Device, traces: TraceFile | None, options: CollectOptions
+    request: Request, device: Device, traces: TraceFile | None, how: Options, *, every: bool
 ) -> _Way | int:
     """Return what is launched on a GPU, or the exit status where a build failed."""
-    from pallasc.cli.launching.launching import collect, device_json
-    from pallasc.cli.launching.profile_trace import OnGpu
+    from pallasc.cli.launching import collect, device_json
 
-    chosen = collect(request, device, **options)
+    chosen = collect(request, device, every=every, how=how)
     if isinstance(chosen, int):
         return chosen
     return _Way(chosen, OnGpu(device, traces), lambda _: str(device), device_json(device))
@@ -229,3 +224,479 @@ def _device(ordinal: int) -> Device:
     except DeviceError as error:
         error.hint = f"{error.hint}\n  {_WITHOUT_GPU}" if error.hint else _WITHOUT_GPU
         raise
+
+
+_UNSAFE = re.compile(r"[^\w.=,@+\[\]-]")
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The result of one launch.
+
+    Attributes:
+        chosen: what was launched.
+        inputs, outputs: its arrays.
+        digests: SHA-256 of each output.
+        files: where the outputs were written to, if they were.
+        compared: the comparison of each output, None without a reference.
+    """
+
+    chosen: Chosen
+    inputs: list[Value]
+    outputs: list[Value]
+    digests: list[str]
+    files: list[Path] = field(default_factory=list)
+    compared: tuple[Comparison, ...] | None = None
+
+    @property
+    def same(self) -> bool | None:
+        """Whether all outputs match the reference's, None without a reference."""
+        return None if self.compared is None else not any(o.mismatches for o in self.compared)
+
+    def forget_bytes(self) -> None:
+        """Drop the bytes of its arrays."""
+        self.inputs = [replace(value, data=b"") for value in self.inputs]
+        self.outputs = [replace(value, data=b"") for value in self.outputs]
+
+
+Execute = Callable[["Chosen", list[Value]], list[Value]]
+"""Runs a variant on inputs, and returns its outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Launches variants.
+
+    Attributes:
+        execute: runs a variant once.
+        seed: chooses random inputs.
+        files: those of other inputs, by path of the array.
+        folder: where outputs are written to, if they are.
+        many: each variant gets a folder of its own in there.
+    """
+
+    execute: Execute
+    seed: int
+    files: Mapping[str, Path]
+    folder: Path | None
+    many: bool
+
+    def launch(self, chosen: Chosen) -> Outcome:
+        """Launch a variant, and wait for its outputs.
+
+        Raises:
+            ArgumentError: a file does not fit.
+            SpecError: a file cannot be read or written.
+            PallascError: the launch fails.
+        """
+        signature, name = chosen.route.signature, chosen.variant.id
+        devices = chosen.artifact.plan.device_count
+        inputs = make_inputs(
+            signature, seed=self.seed, files=self.files, name=name, devices=devices
+        )
+        outputs = self.execute(chosen, inputs)
+        digests = [hashlib.sha256(value.data).hexdigest() for value in outputs]
+        outcome = Outcome(chosen, inputs, outputs, digests)
+        if self.folder is not None:
+            own = self.folder / file_name(name) if self.many else self.folder
+            outcome.files = [_write(own, value) for value in outputs]
+        return outcome
+
+
+def file_name(text: str) -> str:
+    """Return an id or a path of an array as the name of a file."""
+    return _UNSAFE.sub("_", text)
+
+
+def _write(folder: Path, value: Value) -> Path:
+    """Write an output as a file of numpy's.
+
+    Raises:
+        SpecError: it cannot be written.
+    """
+    from pallasc.compiler.references.arrays import npy_bytes
+
+    array = value.binding
+    path = folder / f"{file_name(array.path)}.npy"
+    with refusing(path, hint="Give --output another path."):
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(npy_bytes(array.dtype, array.shape, value.data))
+    echo(f"wrote {path}", err=True)
+    return path
+
+
+def launch_all(chosen: Sequence[Chosen], launcher: Launcher) -> list[Outcome]:
+    """Launch everything and compare what has a reference; return outcomes in the same order.
+
+    Raises:
+        PallascError: a launch or a reference fails.
+    """
+    outcomes: dict[int, Outcome] = {}
+    referring = [n for n, own in enumerate(chosen) if own.variant.reference is not None]
+    for number, own in enumerate(chosen):
+        if number not in referring:
+            outcomes[number] = launcher.launch(own)
+            outcomes[number].forget_bytes()
+    for number, outcome in _compared([chosen[n] for n in referring], launcher):
+        outcomes[referring[number]] = outcome
+    return [outcomes[number] for number in sorted(outcomes)]
+
+
+def _compared(chosen: Sequence[Chosen], launcher: Launcher) -> Iterator[tuple[int, Outcome]]:
+    """Launch each variant when its reference can be run; yield its number and outcome."""
+    if not chosen:
+        return
+    from pallasc.compiler.references.comparison import compare
+
+    launched: dict[int, Outcome] = {}
+    with tempfile.TemporaryDirectory(prefix="pallasc-run-") as folder:
+
+        def launch(number: int) -> LaunchFiles:
+            outcome = launched[number] = launcher.launch(chosen[number])
+            files = _hand_over(outcome, Path(folder))
+            outcome.forget_bytes()
+            return files
+
+        for number, outputs in compare([launchable.variant for launchable in chosen], launch):
+            outcome = launched.pop(number)
+            outcome.compared = outputs
+            yield number, outcome
+
+
+def _hand_over(outcome: Outcome, folder: Path) -> LaunchFiles:
+    """Write the arrays for the process that compares, over those of the launch before."""
+    from pallasc.compiler.references.comparison import ArrayFile, LaunchFiles
+
+    def write(kind: str, values: Sequence[Value]) -> Iterator[ArrayFile]:
+        for number, value in enumerate(values):
+            (folder / f"{kind}{number}").write_bytes(value.data)
+            yield ArrayFile(value.binding, f"{kind}{number}")
+
+    inputs, outputs = write("input", outcome.inputs), write("output", outcome.outputs)
+    return LaunchFiles(folder, tuple(inputs), tuple(outputs))
+
+
+def check(outcomes: Sequence[Outcome]) -> None:
+    """Check that no output differs from its reference.
+
+    Raises:
+        CheckError: an output does.
+    """
+    wrong = [outcome.chosen.variant.id for outcome in outcomes if outcome.same is False]
+    if wrong:
+        verb = "differs from its reference" if len(wrong) == 1 else "differ from their references"
+        raise CheckError(f"{', '.join(wrong)} {verb}.")
+
+
+_SHOWN_DIGITS = 16
+
+
+def outcome_text(outcome: Outcome, place: str, seed: int) -> str:
+    """Return the id of what was launched and where, then a line for each of its arrays."""
+    rows = [(_array(value.binding), _source(value, seed)) for value in outcome.inputs]
+    for number, value in enumerate(outcome.outputs):
+        facts = [_verdict(outcome, number), f"sha256 {outcome.digests[number][:_SHOWN_DIGITS]}"]
+        rows.append((_array(value.binding), "; ".join(facts)))
+    name_width = max((len(path) for (path, _), _ in rows), default=0)
+    type_width = max((len(kind) for (_, kind), _ in rows), default=0)
+    return "\n".join(
+        [
+            f"{outcome.chosen.variant.id} on {place}",
+            *(f"  {p:<{name_width}}  {kind:<{type_width}}  {fact}" for (p, kind), fact in rows),
+        ]
+    )
+
+
+def _array(binding: Binding) -> tuple[str, str]:
+    return binding.path, f"{binding.dtype}[{', '.join(map(str, binding.shape))}]"
+
+
+def _source(value: Value, seed: int) -> str:
+    return f"random, seed {seed}" if value.source is None else str(value.source)
+
+
+def _verdict(outcome: Outcome, number: int) -> str:
+    if outcome.compared is None:
+        return "not compared (no reference)"
+    return difference_text(outcome.compared[number])
+
+
+def difference_text(compared: Comparison) -> str:
+    """Return in words how far an output is from the reference's."""
+    errors = (("largest absolute", compared.max_abs), ("relative", compared.max_rel))
+    distances = [f"{name} error {error:.3g}" for name, error in errors if error is not None]
+    allowed = f"rtol {compared.rtol:.3g}, atol {compared.atol:.3g}"
+    end = f"{', '.join(distances) or 'no finite numbers'} ({allowed})"
+    first = compared.first
+    if first is None:
+        return f"matches the reference: {end}"
+    wrong = f"{compared.mismatches:,} of {compared.count:,} elements"
+    return (
+        f"differs in {wrong}, first at {list(first.index)}: {first.got}, expected {first.wanted}; "
+        f"{end}"
+    )
+
+
+def outcome_json(outcome: Outcome, seed: int) -> dict[str, object]:
+    """Return what `--json` prints of a launch."""
+    from pallasc.cli.output.json import variant_facts
+
+    variant = outcome.chosen.variant
+    nothing: list[None] = [None] * len(outcome.outputs)
+    return {
+        **variant_facts(variant),
+        "digest": outcome.chosen.artifact.digest,
+        "seed": seed,
+        "devices": outcome.chosen.artifact.plan.device_count,
+        "reference": variant.reference,
+        "same": outcome.same,
+        "inputs": [
+            {**_array_json(array.binding), "file": str(array.source) if array.source else None}
+            for array in outcome.inputs
+        ],
+        "outputs": [
+            {
+                **_array_json(value.binding),
+                "sha256": digest,
+                "file": None if file is None else str(file),
+                "compared": None if compared is None else compared.to_json(),
+            }
+            for value, digest, file, compared in zip(
+                outcome.outputs,
+                outcome.digests,
+                outcome.files or nothing,
+                outcome.compared or nothing,
+                strict=True,
+            )
+        ],
+    }
+
+
+def _array_json(binding: Binding) -> dict[str, object]:
+    return {"path": binding.path, "dtype": binding.dtype, "shape": list(binding.shape)}
+
+
+_HALF = 1 << 32  # kernels record the lower half of the 64-bit global timer
+_PIDS_A_LAUNCH = 1000  # more than any GPU has multiprocessors
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A stay in a region: cycles since the trace began."""
+
+    name: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What one warp or warpgroup recorded.
+
+    Attributes:
+        block, number: which block it is of, which trace in there.
+        sm: the multiprocessor.
+        start_ns: the global timer at its begin, lower half.
+        regions: in the order in which they were entered.
+    """
+
+    block: int
+    number: int
+    sm: int
+    start_ns: int
+    regions: tuple[Region, ...]
+
+
+def decode_profile(profile: Profile, blocks: int, data: bytes) -> list[Trace]:
+    """Return the traces in the memory that a profiled launch wrote.
+
+    Raises:
+        CorruptError: it does not hold traces.
+        SpecError: a kernel entered more regions than it has space for.
+    """
+    words = struct.unpack(f"<{len(data) // 4}I", data)
+    if len(words) != blocks * profile.traces * profile.words:
+        raise CorruptError(f"a profile of {len(data)} bytes for {blocks} blocks")
+    traces = []
+    for index in range(blocks * profile.traces):
+        block, number = divmod(index, profile.traces)
+        start, sm, used, *events = words[index * profile.words : (index + 1) * profile.words]
+        if used % 2 or used > profile.words - HEAD_WORDS:
+            raise SpecError(
+                f"block {block} of the kernel wrote {used} words into a trace that has room for "
+                f"{profile.words - HEAD_WORDS}.",
+                hint="Give it a larger profile_space.",
+            )
+        regions = tuple(_regions(profile, events[:used]))
+        traces.append(Trace(block, number, sm, start, regions))
+    return traces
+
+
+def _regions(profile: Profile, events: list[int]) -> Iterator[Region]:
+    regions: list[tuple[int, Region]] = []
+    entered: list[tuple[int, int, int]] = []
+    begin = events[1] if events else 0
+    cycles = 0
+    for order, (tag, clock) in enumerate(zip(events[::2], events[1::2], strict=True)):
+        cycles = (clock - begin) % _HALF
+        region = tag & ~EXIT
+        if region >= len(profile.names):
+            raise CorruptError(f"a profile names region {region} of {len(profile.names)}")
+        if not tag & EXIT:
+            entered.append((order, region, cycles))
+            continue
+        if not entered or entered[-1][1] != region:
+            raise CorruptError(f"a profile leaves {profile.names[region]} without entering it")
+        entered_at, _, start = entered.pop()
+        regions.append((entered_at, Region(profile.names[region], start, cycles)))
+    # A trace that ran full ends inside its regions.
+    regions += [(at, Region(profile.names[name], start, cycles)) for at, name, start in entered]
+    yield from (region for _, region in sorted(regions, key=lambda item: item[0]))
+
+
+def trace_events(
+    traces: list[Trace], *, title: str, clock_ghz: float, launch: int, base_ns: int
+) -> list[dict[str, object]]:
+    """Return the events of one launch.
+
+    Args:
+        traces: what its kernel wrote.
+        title: what the kernel is called.
+        clock_ghz: cycles in a nanosecond.
+        launch: a number of its own.
+        base_ns: the global timer at which the whole trace begins.
+    """
+    events: list[dict[str, object]] = []
+    per_block = 1 + max((trace.number for trace in traces), default=0)
+    for trace in traces:
+        place = {
+            "pid": 1 + launch * _PIDS_A_LAUNCH + trace.sm,
+            "tid": 1 + trace.block * per_block + trace.number,
+        }
+        thread = f"block {trace.block}" + (f", trace {trace.number}" if per_block > 1 else "")
+        events.append(_name("process_name", f"{title}, SM {trace.sm}", place))
+        events.append(_name("thread_name", thread, place))
+        begin_ns = (trace.start_ns - base_ns) % _HALF
+        for region in trace.regions:
+            cycles = region.end - region.start
+            events.append(
+                {
+                    "name": region.name,
+                    "ph": "X",
+                    "ts": (begin_ns + region.start / clock_ghz) / 1000,
+                    "dur": cycles / clock_ghz / 1000,
+                    **place,
+                    "args": {"cycles": cycles},
+                }
+            )
+    return events
+
+
+def _name(what: str, text: str, place: dict[str, int]) -> dict[str, object]:
+    return {"name": what, "ph": "M", **place, "args": {"name": text}}
+
+
+def earliest(traces: list[Trace]) -> int:
+    """Return the global timer at the first begin; a time half its range ahead counts as before."""
+    if not traces:
+        return 0
+    first = traces[0].start_ns
+    after = [(trace.start_ns - first + _HALF // 2) % _HALF for trace in traces]
+    return (first + min(after) - _HALF // 2) % _HALF
+
+
+@dataclass(slots=True)
+class TraceFile:
+    """Launches variants and keeps what their profiled kernels wrote, for one file.
+
+    Attributes:
+        path: the file.
+    """
+
+    path: Path
+    _launches: list[tuple[str, float, list[Trace]]] = field(default_factory=list)
+
+    def enqueue(self, chosen: Chosen, device: Device, pointers: list[int]) -> None:
+        """Launch a variant with memory for temporaries that is read afterwards.
+
+        Raises:
+            ArgumentError: none of its kernels is profiled.
+            DeviceError: the launch fails.
+            CorruptError, SpecError: as `decode_profile`.
+        """
+        from pallasc.runtime.adapters.device_arrays import DeviceArray
+
+        plan, name = chosen.artifact.plan, chosen.variant.id
+        if not plan.profiles:
+            raise ArgumentError(
+                f"no kernel of {name} is profiled.",
+                hint="Compile it with CompilerParams(profile_space=…, profile_dir=…).",
+            )
+        size = chosen.route.workspace_bytes
+        workspace = DeviceArray((size,), "u8", device.ordinal)
+        chosen.route.enqueue(0, device.ordinal, pointers, workspace.pointer)
+        self._read(chosen, workspace)
+
+    def _read(self, chosen: Chosen, workspace: DeviceArray) -> None:
+        from pallasc.runtime.calls.program import lay_out
+
+        plan = chosen.artifact.plan
+        held, offsets = workspace.to_bytes(), dict(lay_out(plan)[0])
+        clock_ghz = float(chosen.artifact.target["clock_ghz"])
+        for profile in plan.profiles:
+            launch, start = plan.launches[profile.launch], offsets[profile.buffer]
+            data = held[start : start + plan.buffers[profile.buffer].size]
+            traces = decode_profile(profile, math.prod(launch.grid), data)
+            title = f"{chosen.variant.id} {launch.kernel}"
+            self._launches.append((title, clock_ghz, traces))
+
+    def events(self) -> list[dict[str, object]]:
+        """Return the events of all launches so far."""
+        everything = [trace for _, _, traces in self._launches for trace in traces]
+        base_ns = earliest(everything)
+        return [
+            event
+            for number, (title, clock_ghz, traces) in enumerate(self._launches)
+            for event in trace_events(
+                traces, title=title, clock_ghz=clock_ghz, launch=number, base_ns=base_ns
+            )
+        ]
+
+    def write(self) -> None:
+        """Write the file.
+
+        Raises:
+            SpecError: it cannot be written.
+        """
+        import json
+
+        text = json.dumps({"displayTimeUnit": "ns", "traceEvents": self.events()})
+        with refusing(self.path, hint="Give --profile another path."):
+            self.path.write_text(text)
+
+
+@dataclass(frozen=True, slots=True)
+class OnGpu:
+    """Launches variants.
+
+    Attributes:
+        device: where.
+        traces: keeps what profiled kernels write, if that is asked for.
+    """
+
+    device: Device
+    traces: TraceFile | None = None
+
+    def __call__(self, chosen: Chosen, inputs: list[Value]) -> list[Value]:
+        """Launch a variant on inputs, and wait for its outputs.
+
+        Raises:
+            DeviceError: the launch fails.
+        """
+        with naming(chosen.variant):
+            operands = Operands(chosen.route.signature, inputs, self.device)
+            if self.traces is None:
+                chosen.route.enqueue(0, self.device.ordinal, operands.pointers)
+            else:
+                self.traces.enqueue(chosen, self.device, operands.pointers)
+            return operands.read_outputs()

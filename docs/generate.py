@@ -24,7 +24,7 @@ import click
 from pallasc import errors
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.main import COMMANDS, root
-from pallasc.cli.render.failures import CLOSED_PIPE, INTERRUPTED, OUTPUT_LOST
+from pallasc.cli.output.exits import CLOSED_PIPE, INTERRUPTED, OUTPUT_LOST
 from pallasc.cli.targets import COLUMNS, rows
 from pallasc.errors import PallascError
 from pallasc.specs.gpus import MODELS

@@ -27,7 +27,7 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - a fault of pallasc, whose text may be a stranger's
         import traceback
 
-        from pallasc.cli.terminal.output import echo
+        from pallasc.cli.output.text import echo
 
         echo("".join(traceback.format_exception(error)), err=True, nl=False)
         return 1

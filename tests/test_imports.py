@@ -96,7 +96,7 @@ MAY_IMPORT_FROM_OUTSIDE = {
     "tuning": set(),
     "runtime": {"cuda"},
     "adapters": {*MODULES, "ml_dtypes"},
-    "cli": {"click", "msgspec"},
+    "cli": {"click", "msgspec", "rich"},
     "hooks": {"hatchling", "setuptools"},
 }
 

@@ -176,7 +176,7 @@ def small(variants: list[Carried]) -> Carried:
 
 def moved_bytes(variant: Carried) -> int:
     """Return the bytes of a variant's inputs and outputs, each once."""
-    from pallasc.cli.launching.figures import moved_bytes as moved
+    from pallasc.cli.bench import moved_bytes as moved
     from pallasc.runtime.matching.candidates import Signature
 
     return moved(Signature.of(variant.opened().plan))

@@ -32,8 +32,8 @@ def run(desk: Desk) -> None:
     from references import make_inputs
     from work import flop
 
-    from pallasc.cli.launching.figures import moved_bytes
-    from pallasc.cli.launching.request import Operands, Value
+    from pallasc.cli.bench import moved_bytes
+    from pallasc.cli.launching import Operands, Value
     from pallasc.runtime.adapters.numpy_arrays import numpy_dtype
     from pallasc.runtime.device.devices import get_device
     from pallasc.runtime.timing import time_launches

@@ -79,7 +79,7 @@ class Group(Command, click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; without any, show the help and end with exit code 2."""
         if not args and not ctx.resilient_parsing:
-            from pallasc.cli.terminal.output import echo
+            from pallasc.cli.output.text import echo
 
             echo(ctx.get_help(), err=True)
             ctx.exit(2)  # as in click 8.2; older ones end with 0

@@ -5,14 +5,21 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import click
+from click.core import ParameterSource
+
+from pallasc.cli.output.text import count, duration, is_ci
+from pallasc.errors import SpecError
 
 if TYPE_CHECKING:
     from pallasc.cache.remote.settings import RemoteSettings
+    from pallasc.compiler.builds.shard import Shard, Share
+    from pallasc.specs.spec import Variant
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,7 +58,7 @@ class LoadOptions(ProcessLimits, SpecSelection):
 
 
 class BuildOptions(ProcessLimits):
-    """How a command compiles; for `remote` see `cli/arguments/build_options`."""
+    """How a command compiles."""
 
     jobs: int | None
     ptxas: Path | None
@@ -69,6 +76,16 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
         return function
 
     return add
+
+
+def _read_by(read: Callable[[str], Any]) -> Callable[..., Any]:
+    """Return the callback of an option whose text `read` reads; None where it is left out."""
+
+    def callback(ctx: click.Context, _: click.Parameter, text: str | None) -> Any:
+        # While a shell completes a command, nothing is read.
+        return None if text is None or ctx.resilient_parsing else read(text)
+
+    return callback
 
 
 def specs_argument(*, required: bool = True) -> Callable[[F], F]:
@@ -240,6 +257,36 @@ compile_options = together(
 )
 
 
+_HOW = (
+    "jobs",
+    "ptxas",
+    "timeout_s",
+    "memory_bytes",
+    "require_store",
+    "remote",
+    "fail_on_warning",
+    "executor",
+    "keep_going",
+    "explain",
+)
+
+
+def building(function: F) -> F:
+    """Pass what the options of a command say about builds as one `how`, an `Options`.
+
+    It is the innermost decorator: it takes what the others pass.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **values: Any) -> Any:
+        from pallasc.compiler.builds.options import Options
+
+        given = {name: values.pop(name) for name in _HOW if name in values}
+        return function(*args, how=Options(**given), **values)
+
+    return cast(F, call)
+
+
 def lock_option(what: str) -> Callable[[F], F]:
     """Return the option `--lock`, which names the lock file that `what` describes."""
     return file_option("--lock", f"{what}; by default ./pallasc.lock.")
@@ -278,9 +325,6 @@ def _store_is_required(environ: Mapping[str, str]) -> bool:
     Raises:
         SpecError: `PALLASC_REQUIRE_STORE` is neither 1 nor 0.
     """
-    from pallasc.cli.terminal.output import is_ci
-    from pallasc.errors import SpecError
-
     text = environ.get("PALLASC_REQUIRE_STORE", "")
     if text not in ("", "0", "1"):
         raise SpecError(f"PALLASC_REQUIRE_STORE is {text!r}, and must be 1 or 0.")
@@ -354,45 +398,40 @@ def size_option(
 ) -> Callable[[F], F]:
     """Return an option that takes a size, such as 4GiB; its value is None without a limit."""
 
-    def parse(ctx: click.Context, _: click.Parameter, size: str | None) -> int | None:
-        if size is None or ctx.resilient_parsing:  # while a shell completes a command
-            return None
+    def parse(size: str) -> int | None:
         from pallasc.cache.evict import parse_size
 
         return parse_size(size, what=name, least_bytes=least_bytes)
 
-    return click.option(name, parameter, callback=parse, metavar="SIZE", help=text, **settings)
+    return click.option(
+        name, parameter, callback=_read_by(parse), metavar="SIZE", help=text, **settings
+    )
 
 
-def _memory_bytes(ctx: click.Context, _: click.Parameter, text: str | None) -> int | None:
-    """Return a size in bytes, 0 for no limit, None where the option is left out.
+def _memory_bytes(text: str) -> int:
+    """Return a size in bytes, 0 for no limit: None stands for the share of the machine.
 
     Raises:
         SpecError: it is not a size.
     """
-    if text is None or ctx.resilient_parsing:
-        return None
     from pallasc.cache.evict import parse_size
 
-    # None is taken: it stands for the share of the machine.
     return parse_size(text, what="--memory", least_bytes=_LEAST_MEMORY_BYTES) or 0
 
 
-def _seconds(ctx: click.Context, _: click.Parameter, text: str | None) -> float | None:
+def _seconds(text: str) -> float | None:
     """Return a time limit in seconds, None for no limit.
 
     Raises:
         SpecError: it is not a positive number.
     """
-    if text is None or ctx.resilient_parsing or text.strip().lower() in _NO_LIMIT:
+    if text.strip().lower() in _NO_LIMIT:
         return None
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0  # refused below, with all that is no limit
     if not 0 < seconds < float("inf"):  # nan, too
-        from pallasc.errors import SpecError
-
         raise SpecError(
             f"--timeout must be a positive number of seconds, got {text!r}.",
             hint="0 or none: no limit.",
@@ -416,7 +455,7 @@ def _process_limits(
         click.option(
             "--timeout",
             "timeout_s",
-            callback=_seconds,
+            callback=_read_by(_seconds),
             metavar="SECONDS",
             default=None if seconds is None else str(seconds),
             show_default=seconds is not None,
@@ -425,7 +464,7 @@ def _process_limits(
         click.option(
             "--memory",
             "memory_bytes",
-            callback=_memory_bytes,
+            callback=_read_by(_memory_bytes),
             metavar="SIZE",
             help=f"Stop {process} that uses more, such as 4GiB. Default: {memory}.",
         ),
@@ -447,3 +486,163 @@ checking_options = _process_limits(
     "a level or a compilation", "a process that compiles or checks", seconds=EXECUTION_S
 )
 """Limits for compiling and checking a variant."""
+
+
+_TIMEOUT_S = 60.0
+
+
+def required_settings(url: str | None, timeout_s: float = _TIMEOUT_S) -> RemoteSettings:
+    """Return the remote store of a command about it.
+
+    Raises:
+        SpecError: there is none, or a setting is wrong.
+    """
+    from pallasc.compiler.builds.options import remote_settings
+
+    settings = remote_settings(os.environ, url=url, timeout_s=timeout_s)
+    if settings is None:
+        raise SpecError(
+            "no remote store is named.",
+            hint="Name it with --remote URL, PALLASC_REMOTE, or remote under [tool.pallasc] in "
+            "pyproject.toml.",
+        )
+    return settings
+
+
+def remote_option(function: F) -> F:
+    """Add `--remote` and `--timeout` of commands about a remote store, which is required.
+
+    The command takes it as `settings`; builds have `remote_options`.
+    """
+
+    @click.option(
+        "--remote",
+        metavar="URL",
+        help="The remote store; PALLASC_REMOTE, or remote of [tool.pallasc], when left out.",
+    )
+    @click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0, min_open=True, max=86_400),
+        default=_TIMEOUT_S,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long one request may take.",
+    )
+    @functools.wraps(function)
+    def call(*args: Any, remote: str | None, timeout_s: float, **options: Any) -> Any:
+        return function(*args, settings=required_settings(remote, timeout_s), **options)
+
+    return cast(F, call)
+
+
+every_option = click.option(
+    "--all", "every", is_flag=True, help="Take the entries of all toolchains, not only of this one."
+)
+
+
+def remote_options(function: F) -> F:
+    """Add `--remote` and `--remote-write`; the command takes the remote store as `remote`."""
+
+    @click.option(
+        "--remote",
+        metavar="URL",
+        help="Take what the store lacks from this remote store, or from no remote store for "
+        '"none".',
+    )
+    @click.option(
+        "--remote-write/--no-remote-write",
+        default=None,
+        help="Send what is compiled to the remote store, or only read.",
+    )
+    @functools.wraps(function)
+    def call(*args: Any, remote: str | None, remote_write: bool | None, **options: Any) -> Any:
+        from pallasc.compiler.builds.options import remote_settings
+
+        settings = None
+        if remote != "none":
+            settings = remote_settings(os.environ, url=remote, write=remote_write)
+        if settings is None and remote_write:
+            raise click.UsageError(
+                "--remote-write needs a remote store: name it with --remote or PALLASC_REMOTE."
+            )
+        return function(*args, remote=settings, **options)
+
+    return cast(F, call)
+
+
+def _shard(text: str) -> Shard:
+    from pallasc.compiler.builds.shard import parse_shard
+
+    return parse_shard(text)
+
+
+shard_option = click.option(
+    "--shard",
+    callback=_read_by(_shard),
+    metavar="K/N",
+    help="Take shard K of N, such as 3/8; N jobs with one lock take each variant once.",
+)
+
+
+def take_share(
+    shard: Shard | None,
+    variants: Sequence[Variant],
+    lock: Path | None,
+    say: Callable[[str], None],
+) -> Share | None:
+    """Return this job's share of the variants and `say` how large it is; None without `--shard`.
+
+    Raises:
+        SpecError: the lock file cannot be read.
+    """
+    if shard is None:
+        return None
+    from pallasc.compiler.builds.shard import share_of
+
+    share = share_of(shard, variants, lock)
+    line = f"shard {shard}: {len(share.variants):,} of {count(len(variants), 'variant')}"
+    if share.expected_s is None:
+        line += ", divided without costs: no lock file has any"
+    elif share.variants:
+        line += f", about {duration(share.expected_s)} of compiling by {share.costs_from}"
+    say(line)
+    return share
+
+
+watch_option = click.option(
+    "--watch",
+    is_flag=True,
+    help="Compile again after each change of a file, until Ctrl-C.",
+)
+
+_NOTHING = "compiles nothing"
+_REPORT = "writes the report of a whole build, and a watch has no end"
+_REFUSED = {
+    "frozen": _NOTHING,
+    "dry_run": _NOTHING,
+    "locked": "fails where something differs from the lock file, as every edit does",
+    "lock": "names the lock file of --frozen and --locked",
+    "shard": "builds one of the shares of several machines, and a watch builds for one user",
+    "reproduce": "compiles everything twice more; run it when the edits are done",
+    "executor": "compiles on a cluster, and the processes of a watch are on this machine",
+    "junit": _REPORT,
+    "annotations": _REPORT,
+    "as_json": _REPORT,
+}
+"""What each option does that makes no sense in a watch, by its parameter."""
+
+
+def refuse_unwatchable(ctx: click.Context) -> None:
+    """Check that no option makes a watch senseless.
+
+    What the environment says of a cluster is not refused: a watch compiles here.
+
+    Raises:
+        click.UsageError: one does.
+    """
+    for parameter in ctx.command.params:
+        why = _REFUSED.get(parameter.name or "")
+        source = ctx.get_parameter_source(parameter.name or "")
+        if why and source is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--watch cannot be used with {parameter.opts[0]}, which {why}.")

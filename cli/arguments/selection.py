@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from pallasc.cli.arguments.options import LoadOptions, file_option, together
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo
 from pallasc.errors import NotCachedError, SpecError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ _HINT = "pallasc inspect SPECS --json prints the action keys of variants."
 
 
 def is_key(text: str) -> bool:
-    """Tell whether an argument is a key, or its first digits, and not a file or folder."""
+    """Return True if an argument is a key, or its first digits, and not a file or folder."""
     return _HEX.fullmatch(text) is not None and not Path(text).exists()
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     BuildOptions,
@@ -17,6 +16,7 @@ from pallasc.cli.arguments.options import (
     frozen_options,
     json_option,
     quiet_option,
+    remote_options,
     selection_options,
     specs_argument,
     store_option,
@@ -24,7 +24,7 @@ from pallasc.cli.arguments.options import (
     supervision_options,
 )
 from pallasc.cli.bundle.options import output_option
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo
 from pallasc.errors import PallascError
 
 if TYPE_CHECKING:
@@ -109,10 +109,8 @@ def command(
       provenance  a list; of each: builder, toolchain, specs, commit, dirty, changed
     """
     from pallasc.cli.arguments.selection import open_store
-    from pallasc.cli.render.live import store_progress
-    from pallasc.cli.render.reading import Reading
-    from pallasc.cli.render.remarks import remarks
-    from pallasc.cli.render.summary import print_notes, summary
+    from pallasc.cli.output.build_text import print_notes, remarks, summary
+    from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.compiler.builds.bundling import BundleOptions, make_bundle
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.options import Options
@@ -156,7 +154,7 @@ def command(
         return made.report.exit_code
     _tell(made, quiet=quiet)
     if as_json:
-        from pallasc.cli.terminal.output import json_text
+        from pallasc.cli.output.text import json_text
 
         echo(json_text(_json(made)))
     return 0
@@ -164,7 +162,7 @@ def command(
 
 def _finder(store: Store, options: Options, say: Callable[[str], None]) -> FindLines:
     """Return what finds the source lines of a build, all of them or none."""
-    from pallasc.cli.artifacts.source_text import found_lines
+    from pallasc.cli.output.source_text import found_lines
     from pallasc.specs.artifacts.source_lines import to_json
 
     def find(results: Sequence[VariantResult]) -> list[bytes]:
@@ -179,7 +177,7 @@ def _finder(store: Store, options: Options, say: Callable[[str], None]) -> FindL
 
 
 def _tell(made: BundleResult, *, quiet: bool) -> None:
-    from pallasc.cli.terminal.output import count
+    from pallasc.cli.output.text import count
     from pallasc.specs.bundle.manifest import differing
 
     for text in sorted({differing(origin) for origin in made.provenance if origin.dirty}):

@@ -10,7 +10,7 @@ import click
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import Selection, json_option, size_option
 from pallasc.cli.bundle.options import bundle_selection_options, file_argument
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo
 
 _CHOSEN_BY = {"row": "row of its key", "bucket": "row of its bucket", "default": "default"}
 
@@ -71,7 +71,7 @@ def command(
                row, bucket or default)
     """
     from pallasc.cli.bundle.options import selected_entries
-    from pallasc.cli.terminal.output import count, json_text
+    from pallasc.cli.output.text import count, json_text
     from pallasc.runtime.native.library import FOLDER
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.c_export import export_c, name_from

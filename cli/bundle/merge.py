@@ -13,7 +13,7 @@ import click
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import Selection, json_option
 from pallasc.cli.bundle.options import bundle_selection_options, files_argument, output_option
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
@@ -97,7 +97,7 @@ def _merged(choices: Sequence[Chosen], *, strip_lines: bool) -> bytes:
     Raises:
         CorruptError: bundles do not agree on a variant.
     """
-    from pallasc.cli.terminal.output import count
+    from pallasc.cli.output.text import count
     from pallasc.errors import CorruptError
     from pallasc.specs.bundle.writer import build_bundle
 
@@ -130,7 +130,7 @@ def _conflicts(choices: Sequence[Chosen]) -> list[str]:
 
 
 def _write(output: Path, data: bytes, *, as_json: bool) -> None:
-    from pallasc.cli.terminal.output import count, json_text
+    from pallasc.cli.output.text import count, json_text
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.user_files import replace_file
 

@@ -13,7 +13,7 @@ import click
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import json_option
 from pallasc.cli.bundle.options import file_argument
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
@@ -57,7 +57,7 @@ def command(file: Path, name: str | None, as_json: bool) -> int:
       shipped     what is in the bundle for each blob: digest and bytes, or null; by its digest in
                   the record
     """
-    from pallasc.cli.terminal.output import json_text
+    from pallasc.cli.output.text import json_text
     from pallasc.specs.bundle.bundle import open_bundle
 
     with open_bundle(file) as bundle:
@@ -144,7 +144,7 @@ def _bundle_json(bundle: Bundle) -> dict[str, object]:
 
 
 def _bundle_text(bundle: Bundle) -> Iterator[str]:
-    from pallasc.cli.terminal.output import count
+    from pallasc.cli.output.text import count
 
     yield f"format      {_format(bundle)}"
     yield f"bytes       {bundle.size:,}"
@@ -180,7 +180,7 @@ def _variant_json(bundle: Bundle, entry: Entry) -> dict[str, object]:
 
 
 def _variant_text(bundle: Bundle, entry: Entry) -> Iterator[str]:
-    from pallasc.cli.artifacts.artifact_text import plan_text, summary_text
+    from pallasc.cli.output.artifact_text import plan_text, summary_text
 
     artifact = bundle.artifact(entry)
     yield entry.id
@@ -245,7 +245,7 @@ def list_bundles(
 ) -> None:
     """Print the variants of bundles, sorted by kernel, target and parameters."""
     from pallasc.cli.bundle.options import selected_entries
-    from pallasc.cli.terminal.output import json_text, table
+    from pallasc.cli.output.text import json_text, table
     from pallasc.specs.bundle.bundle import open_bundle
 
     listed: list[dict[str, object]] = []
@@ -273,7 +273,7 @@ def stored_bytes(bundle: Bundle, entry: Entry) -> int:
 
 def _used_for(entry: Entry) -> str:
     """Return where a variant is used: how many rows choose it, and whether it is the default."""
-    from pallasc.cli.terminal.output import count
+    from pallasc.cli.output.text import count
 
     tuning = entry.tuning
     if tuning is None:

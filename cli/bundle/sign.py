@@ -13,7 +13,7 @@ import click
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import json_option
 from pallasc.cli.bundle.options import files_argument
-from pallasc.cli.terminal.output import echo, refusing
+from pallasc.cli.output.text import echo, refusing
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.signature import Ed25519PrivateKey
@@ -45,7 +45,7 @@ def keygen_command(file: Path, comment: str, as_json: bool) -> int:
       key      the public key, as it stands there
       id       what messages call it, the SHA-256 of its 32 bytes
     """
-    from pallasc.cli.terminal.output import json_text
+    from pallasc.cli.output.text import json_text
     from pallasc.specs.bundle.signature import generate_key, private_key_text, public_key
 
     public = file.with_name(f"{file.name}.pub")
@@ -93,7 +93,7 @@ def sign_command(files: tuple[Path, ...], key_file: str, as_json: bool) -> int:
       id      what messages call it
       files   a list; of each: file, root (what was signed)
     """
-    from pallasc.cli.terminal.output import json_text
+    from pallasc.cli.output.text import json_text
     from pallasc.specs.bundle.bundle import open_bundle
     from pallasc.specs.bundle.signature import public_key
     from pallasc.specs.bundle.verify import signed

@@ -12,7 +12,7 @@ import click
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import WholeNumber, file_option, json_option, size_option
 from pallasc.cli.bundle.options import file_argument, key_option
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo
 
 if TYPE_CHECKING:
     from pallasc.specs.bundle.bundle import Bundle
@@ -201,7 +201,7 @@ def _show(
     *,
     as_json: bool,
 ) -> None:
-    from pallasc.cli.terminal.output import count, json_text, table
+    from pallasc.cli.output.text import count, json_text, table
     from pallasc.specs.bundle.verify import SEVERITIES
 
     totals = {name: sum(f.severity == name for f in findings) for name in SEVERITIES}

@@ -17,7 +17,7 @@ from pallasc.cli.arguments.options import (
     reading_options,
     store_option,
 )
-from pallasc.cli.terminal.output import count, echo, json_text, table
+from pallasc.cli.output.text import count, echo, json_text, table
 
 if TYPE_CHECKING:
     from pallasc.specs.loading.tuned_table import Table

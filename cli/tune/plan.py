@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from pallasc.cli.arguments.build_options import remote_options
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import (
     ProcessLimits,
@@ -16,14 +15,15 @@ from pallasc.cli.arguments.options import (
     count_option,
     json_option,
     quiet_option,
+    remote_options,
     specs_argument,
     store_option,
     store_setting,
     supervision_options,
     variant_options,
 )
-from pallasc.cli.artifacts.artifact_text import amount
-from pallasc.cli.terminal.output import count, echo, json_text
+from pallasc.cli.output.artifact_text import amount
+from pallasc.cli.output.text import count, echo, json_text
 from pallasc.specs.canonical import plain
 
 if TYPE_CHECKING:
@@ -129,10 +129,9 @@ def command(
       untuned   names of kernels that have no `tune`, and are left out
     """
     from pallasc.cli.arguments.selection import open_store
-    from pallasc.cli.render.failures import error_text
-    from pallasc.cli.render.live import store_progress
-    from pallasc.cli.render.reading import Reading
-    from pallasc.cli.render.summary import print_notes, summary
+    from pallasc.cli.output.build_text import print_notes, summary
+    from pallasc.cli.output.exits import error_text
+    from pallasc.cli.output.progress import Reading, store_progress
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.compiler.builds.options import Options
     from pallasc.tuning.plan import lost_error, plan_job

@@ -11,14 +11,14 @@ import click
 
 from pallasc.cli.arguments.command import Command
 from pallasc.cli.arguments.options import WholeNumber, count_option, json_option, quiet_option
-from pallasc.cli.terminal.output import count, echo, json_text
+from pallasc.cli.output.text import count, echo, json_text
 from pallasc.specs.plain_text import one_line, printable
 from pallasc.specs.tuning import use_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pallasc.cli.terminal.screen import Screen
+    from pallasc.cli.output.text import Screen
     from pallasc.runtime.device.devices import Device
     from pallasc.tuning.contest import Rules
     from pallasc.tuning.points import Match
@@ -206,8 +206,8 @@ def _measure(
         CorruptError: one of them is damaged.
         DeviceError: there is no GPU for the job, or it cannot be used any more.
     """
-    from pallasc.cli.launching.request import make_inputs
-    from pallasc.cli.terminal.screen import stderr_screen
+    from pallasc.cli.launching import make_inputs
+    from pallasc.cli.output.text import stderr_screen
     from pallasc.runtime.device.conditions import find_conditions, pci_address
     from pallasc.runtime.device.devices import look_at_device
     from pallasc.specs.bundle.bundle import open_bundle
@@ -247,7 +247,7 @@ def _measure(
 def _start(job: str, device: Device, driver: str, settings: dict[str, Any]) -> Start:
     import datetime
 
-    from pallasc.cli.launching.launching import model_of
+    from pallasc.cli.launching import model_of
     from pallasc.tuning.results import Start
 
     model = model_of(device)
@@ -264,7 +264,7 @@ def _start(job: str, device: Device, driver: str, settings: dict[str, Any]) -> S
 
 def _unfit_gpu(device: Device, matches: Sequence[Match]) -> str:
     """Return why `pallasc tune pick` will refuse results of this GPU, "" if it will not."""
-    from pallasc.cli.launching.launching import model_of
+    from pallasc.cli.launching import model_of
 
     targets = sorted({entry.target for match in matches for entry in match.entries.values()})
     model = model_of(device)
@@ -320,7 +320,7 @@ class _Progress:
             self.say(one_line(_contest_line(match, contest)))
 
     def _draw(self, text: str) -> None:
-        from pallasc.cli.terminal.screen import cut
+        from pallasc.cli.output.text import cut
 
         if not self._quiet and self._screen.live:
             self._drawn_s = time.monotonic()
@@ -364,7 +364,7 @@ def _summary_text(measured: _Measured) -> str:
 
 def _summary_json(measured: _Measured) -> dict[str, object]:
     """Return what `--json` prints."""
-    from pallasc.cli.launching.launching import device_json
+    from pallasc.cli.launching import device_json
 
     return {
         "file": measured.results.file,

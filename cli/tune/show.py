@@ -16,7 +16,7 @@ from pallasc.cli.arguments.options import (
     specs_argument,
     store_option,
 )
-from pallasc.cli.terminal.output import echo
+from pallasc.cli.output.text import echo
 from pallasc.specs.canonical import variant_id
 from pallasc.specs.gpus import MODELS
 from pallasc.specs.templates import Scalar
@@ -90,7 +90,7 @@ def command(
               device, driver, clock_mhz, date
     """
     from pallasc.cli.arguments.selection import open_store
-    from pallasc.cli.terminal.output import json_text, table
+    from pallasc.cli.output.text import json_text, table
     from pallasc.compiler.builds.collect import SpecReader
     from pallasc.specs.loading.select import select
     from pallasc.specs.loading.tuned_points import Tables

@@ -245,6 +245,11 @@ class Artifact:
         """Size of all its cubins."""
         return sum(self.blob_bytes(key) for key in {kernel.cubin for kernel in self.kernels})
 
+    @property
+    def spill_bytes(self) -> int:
+        """The bytes that the kernel which spills most spills; 0 where that is not known."""
+        return max((kernel.spill_bytes or 0 for kernel in self.kernels), default=0)
+
     def blob(self, key: str) -> bytes:
         """Return the bytes with the digest `key`.
 

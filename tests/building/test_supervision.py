@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.cli.render.annotations import github_commands
-from pallasc.cli.render.junit import junit_xml
-from pallasc.cli.render.report_rows import report_json
+from pallasc.cli.output.annotations import github_commands
+from pallasc.cli.output.json import report_json
+from pallasc.cli.output.junit import junit_xml
 from pallasc.compiler.builds.report import Report
 from pallasc.compiler.workers import worker_process
 from pallasc.compiler.workers.messages import Collect, Failed, Listen, Reply, Task

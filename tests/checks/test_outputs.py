@@ -16,9 +16,8 @@ from pallasc.checks.candidate import Candidate
 from pallasc.checks.findings import Finding, Place, from_findings, not_checked
 from pallasc.checks.levels import LEVELS, rules_of
 from pallasc.checks.report import Report, VariantCheck
-from pallasc.cli.render.annotations import check_commands
-from pallasc.cli.render.check_outputs import check_json
-from pallasc.cli.render.check_text import (
+from pallasc.cli.output.annotations import check_commands
+from pallasc.cli.output.check_text import (
     error_lines,
     events,
     finding_lines,
@@ -27,10 +26,11 @@ from pallasc.cli.render.check_text import (
     result_lines,
     summary_line,
 )
-from pallasc.cli.render.junit import check_junit
-from pallasc.cli.render.progress import Progress
-from pallasc.cli.render.sarif import sarif
-from pallasc.cli.terminal.screen import Screen
+from pallasc.cli.output.json import check_json
+from pallasc.cli.output.junit import check_junit
+from pallasc.cli.output.progress import Progress
+from pallasc.cli.output.sarif import sarif
+from pallasc.cli.output.text import Screen
 from pallasc.errors import Location, SpecError
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.render.annotations import Annotation, github_command, github_commands
+from pallasc.cli.output.annotations import Annotation, github_command, github_commands
 from pallasc.errors import BudgetError, CompileError, Location, NotCachedError, SpecError
 from pallasc.specs.spec import Budget
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pallasc.cli.artifacts.artifact_text import ptx_text, resources_text, sass_text, summary_text
+from pallasc.cli.output.artifact_text import ptx_text, resources_text, sass_text, summary_text
 from pallasc.specs.artifacts.artifact import Artifact
 from pallasc.specs.artifacts.plan import Copy, Fill, LaunchPlan
 from pallasc.specs.artifacts.plan_json import plan_to_json

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.render.why_text import excerpts
+from pallasc.cli.output.highlights import excerpts
 
 RunCommand = Callable[..., Any]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from pallasc.cli.render.failures import Failure, error_text, failure
+from pallasc.cli.output.exits import Failure, error_text, failure
 from pallasc.errors import CompileError, Location, SpecError, ToolError
 
 

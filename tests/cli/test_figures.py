@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.launching.figures import Figures, moved_bytes, parse_flop
-from pallasc.cli.launching.launching import Limits
+from pallasc.cli.bench import Figures, moved_bytes, parse_flop
+from pallasc.cli.launching import Limits
 from pallasc.errors import SpecError
 from pallasc.specs.artifacts.plan import Binding, Buffer, LaunchPlan
 from pallasc.specs.artifacts.signature import Signature

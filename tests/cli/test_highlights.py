@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.render.highlights import highlights
-from pallasc.cli.terminal.screen import width
+from pallasc.cli.output.highlights import highlights
+from pallasc.cli.output.text import width
 from pallasc.errors import CompileError, Location
 
 

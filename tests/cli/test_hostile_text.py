@@ -189,4 +189,4 @@ def test_every_command_prints_through_one_function() -> None:
     cli = Path(__file__).parents[2] / "cli"
     raw = re.compile(r"click\.s?echo\(|(?<![\w.])print\(|std(out|err)\.write\(")
     found = {path.name for path in cli.rglob("*.py") if raw.search(path.read_text("utf-8"))}
-    assert found == {"output.py"}
+    assert found == {"text.py"}

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.render.live import Live
-from pallasc.cli.terminal import interrupts
-from pallasc.cli.terminal.interrupts import as_interrupts, deferred
-from pallasc.cli.terminal.screen import Screen
+from pallasc.cli.output import exits
+from pallasc.cli.output.exits import as_interrupts, deferred
+from pallasc.cli.output.progress import Live
+from pallasc.cli.output.text import Screen
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -29,9 +29,9 @@ import atexit, os, sys
 first, second = map(int, sys.argv[1:])
 import pallasc.compiler.builds.collect
 from pallasc.cli.main import main
-from pallasc.cli.terminal import interrupts
+from pallasc.cli.output import exits
 
-interrupts._DEAF_S = 3600.0  # a busy machine may take longer between the two
+exits._DEAF_S = 3600.0  # a busy machine may take longer between the two
 
 def again(place, kill=os.kill, this=os.getpid(), number=second, write=os.write):
     kill(this, number)
@@ -80,7 +80,7 @@ def test_a_signal_that_got_lost_can_be_sent_again_later(
     handlers: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     came = 0
-    monkeypatch.setattr(interrupts, "_DEAF_S", -1.0)
+    monkeypatch.setattr(exits, "_DEAF_S", -1.0)
     with as_interrupts():
         for number in SIGNALS:
             try:

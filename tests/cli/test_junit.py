@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pallasc.cli.render.junit import junit_xml, write_junit
+from pallasc.cli.output.junit import junit_xml
+from pallasc.cli.output.reports import write_report
 from pallasc.errors import BudgetError, CompileError, Location, SpecError
 
 # Jenkins' junit-10.xsd, the part of it that is used: element -> required and other attributes,
@@ -192,16 +193,16 @@ def test_files_outside_of_the_repository_keep_their_path(pretended: Any) -> None
 
 
 def test_writing_replaces_the_file_and_leaves_nothing_else(mixed: Any, tmp_path: Path) -> None:
-    path = tmp_path / "reports" / "pallasc.xml"
+    path, data = tmp_path / "reports" / "pallasc.xml", junit_xml(mixed, Path.cwd())
     for _ in range(2):
-        write_junit(mixed, path, {"CI_PROJECT_DIR": os.getcwd()})
+        write_report(data, path, "--junit")
         assert os.listdir(path.parent) == ["pallasc.xml"]
-    assert path.read_bytes() == junit_xml(mixed, Path.cwd())
+    assert path.read_bytes() == data
 
 
 def test_a_link_keeps_leading_to_the_file(mixed: Any, tmp_path: Path) -> None:
     (tmp_path / "link.xml").symlink_to("real.xml")
-    write_junit(mixed, tmp_path / "link.xml")
+    write_report(junit_xml(mixed, Path.cwd()), tmp_path / "link.xml", "--junit")
     assert (tmp_path / "link.xml").is_symlink()
     assert ElementTree.parse(tmp_path / "real.xml").getroot().tag == "testsuites"
 
@@ -211,7 +212,7 @@ def test_a_pipe_is_written_into_and_not_replaced(mixed: Any, tmp_path: Path) -> 
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        write_junit(mixed, path)
+        write_report(junit_xml(mixed, Path.cwd()), path, "--junit")
         assert os.read(reader, 65536) == junit_xml(mixed, Path.cwd())
     finally:
         os.close(reader)
@@ -221,4 +222,4 @@ def test_a_pipe_is_written_into_and_not_replaced(mixed: Any, tmp_path: Path) -> 
 def test_a_folder_that_cannot_be_written_is_the_users_mistake(mixed: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SpecError, match=r"report\.xml cannot be written: File exists\."):
-        write_junit(mixed, tmp_path / "file" / "report.xml")
+        write_report(junit_xml(mixed, tmp_path), tmp_path / "file" / "report.xml", "--junit")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pallasc.cache.store import Store
-from pallasc.cli.launching.request import Request
+from pallasc.cli.launching import Request
 from pallasc.errors import ArgumentError, Location, SpecError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.spec import Budget, Variant

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.render.live import Live
-from pallasc.cli.terminal.screen import Screen
+from pallasc.cli.output.progress import Live
+from pallasc.cli.output.text import Screen
 from pallasc.compiler.builds.report import Tick
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pallasc.cli.arguments.command import keep_layout
-from pallasc.cli.terminal.output import count, json_text, table, write_text
+from pallasc.cli.output.text import count, json_text, table, write_text
 from pallasc.errors import SpecError
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pallasc.cli.artifacts.artifact_text import binding_text, launch_text, plan_text
+from pallasc.cli.output.artifact_text import binding_text, launch_text, plan_text
 from pallasc.specs.artifacts.plan import (
     Binding,
     Buffer,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.launching.profile_trace import TraceFile, decode_profile, earliest, trace_events
 from pallasc.cli.main import main
+from pallasc.cli.run import TraceFile, decode_profile, earliest, trace_events
 from pallasc.errors import CorruptError, SpecError
 from pallasc.specs.artifacts.profile import EXIT, Profile
 

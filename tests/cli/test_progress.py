@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from pallasc.cli.render.live import stderr_progress
-from pallasc.cli.render.progress import Progress, heartbeat
-from pallasc.cli.terminal.screen import Screen
+from pallasc.cli.output.progress import Progress, heartbeat, stderr_progress
+from pallasc.cli.output.text import Screen
 from pallasc.compiler.builds.report import Event, Tick
 
 
@@ -264,10 +263,15 @@ def test_the_heartbeat_names_the_slowest_and_what_is_left(
     assert heartbeat(Tick(running, 12, 200, tuple(compiled_s), 2)) == line
 
 
-def test_without_a_terminal_the_live_display_is_not_loaded(
-    monkeypatch: pytest.MonkeyPatch,
+def test_without_a_terminal_rich_is_not_loaded(
+    monkeypatch: pytest.MonkeyPatch, pretended: Any
 ) -> None:
-    monkeypatch.delitem(sys.modules, "pallasc.cli.render.live", raising=False)
+    loaded = [name for name in sys.modules if name.partition(".")[0] == "rich"]
+    for name in (*loaded, "pallasc.cli.output.live"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert type(stderr_progress()) is Progress
-    assert "pallasc.cli.render.live" not in sys.modules
+    with stderr_progress() as progress:
+        assert type(progress) is Progress
+        progress(pretended.started())
+        progress(pretended.finished(pretended.compiled()))
+    assert {"rich", "pallasc.cli.output.live"} & sys.modules.keys() == set()

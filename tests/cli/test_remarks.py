@@ -10,14 +10,12 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 
-from pallasc.cli.render.annotations import github_commands
-from pallasc.cli.render.junit import junit_xml
-from pallasc.cli.render.progress import Progress
-from pallasc.cli.render.remarks import remarks
-from pallasc.cli.render.report_rows import report_json
-from pallasc.cli.render.result_text import result_line
-from pallasc.cli.render.summary import summary
-from pallasc.cli.terminal.screen import Screen
+from pallasc.cli.output.annotations import github_commands
+from pallasc.cli.output.build_text import remarks, result_line, summary
+from pallasc.cli.output.json import report_json
+from pallasc.cli.output.junit import junit_xml
+from pallasc.cli.output.progress import Progress
+from pallasc.cli.output.text import Screen
 from pallasc.compiler.workers.diagnostics import Diagnostic
 from pallasc.specs.artifacts.artifact import Artifact
 

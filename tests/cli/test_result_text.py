@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pallasc.cli.render.result_text import artifact_facts, counter, failure_lines, result_line
-from pallasc.cli.terminal.screen import width
+from pallasc.cli.output.build_text import counter, failure_lines, result_line
+from pallasc.cli.output.text import width
 from pallasc.errors import CompileError, Location
 
 LONG = {"m": 1024, "n": 4096, "dtype": "bf16"}
@@ -73,16 +73,9 @@ def test_the_counter_is_as_wide_for_every_variant() -> None:
     assert [counter(3, 24), counter(24, 24), counter(0, 9)] == ["[ 3/24]", "[24/24]", "[0/9]"]
 
 
-def test_facts_are_those_of_the_kernel_that_takes_most(pretended: Any) -> None:
-    artifact = pretended.artifact(spill_store_bytes=16, spill_load_bytes=24)
-    facts = artifact_facts(artifact)
-    assert [*map(str, facts)] == ["9,512 bytes", "40 registers", "spills 40 bytes"]
-    assert [fact.essential for fact in facts] == [False, False, True]
-
-
 def test_a_spill_that_is_not_known_is_not_told(pretended: Any) -> None:
-    artifact = pretended.artifact(spill_store_bytes=None)
-    assert [*map(str, artifact_facts(artifact))] == ["9,512 bytes", "40 registers"]
+    line = result_line(pretended.compiled(spill_store_bytes=None))
+    assert line == "compiled  add@h100-sxm  1.24 s, 9,512 bytes, 40 registers"
 
 
 def test_only_failures_have_lines_of_their_own(pretended: Any) -> None:

@@ -13,7 +13,7 @@ from typing import TextIO
 
 import pytest
 
-from pallasc.cli.terminal.screen import Screen, can_redraw, stderr_screen, wants_colour
+from pallasc.cli.output.text import Screen, can_redraw, stderr_screen, wants_colour
 
 
 class Terminal(io.StringIO):

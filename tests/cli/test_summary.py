@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from pallasc.cli.render.report_rows import report_json
-from pallasc.cli.render.summary import summary
-from pallasc.cli.terminal.screen import Screen
+from pallasc.cli.output.build_text import summary
+from pallasc.cli.output.json import report_json
+from pallasc.cli.output.text import Screen
 
 
 class Terminal(io.StringIO):
@@ -111,6 +111,6 @@ def test_a_narrow_terminal_does_without_the_time_saved(
 def test_a_build_of_hits_alone_loads_nothing_more(
     pretended: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "pallasc.cli.render.highlights", raising=False)
+    monkeypatch.delitem(sys.modules, "pallasc.cli.output.highlights", raising=False)
     summary(pretended.report_of([pretended.hit()] * 30))
-    assert "pallasc.cli.render.highlights" not in sys.modules
+    assert "pallasc.cli.output.highlights" not in sys.modules

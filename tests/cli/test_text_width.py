@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pallasc.cli.terminal.screen import cut, shorten, width
+from pallasc.cli.output.text import cut, shorten, width
 
 
 @pytest.mark.parametrize(

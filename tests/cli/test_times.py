@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pallasc.cli.terminal.screen import about, duration, elapsed, time_left_s
+from pallasc.cli.output.progress import time_left_s
+from pallasc.cli.output.text import about, duration, elapsed
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pallasc.cli.launching.request import make_inputs
+from pallasc.cli.launching import make_inputs
 from pallasc.errors import ToolError
 from pallasc.specs.artifacts.plan import Binding
 from pallasc.specs.bundle.tuned import Reference, Sampled

@@ -17,7 +17,7 @@ import pytest
 from consoles import without_heartbeats
 
 from pallasc.cache.store import Store
-from pallasc.cli.render.watching import Before
+from pallasc.cli.watch import Before
 from pallasc.compiler.builds.report import Report
 
 RunCommand = Callable[..., Any]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pallasc.cli.terminal.output import is_ci, relative_file, workspace_root
+from pallasc.cli.output.text import is_ci, relative_file, workspace_root
 
 
 @pytest.mark.parametrize("name", ["GITHUB_WORKSPACE", "CI_PROJECT_DIR", "WORKSPACE"])

@@ -76,7 +76,7 @@ def bare(shared: Shared, pallasc_wheel: Path) -> Path:
 
     def fill(folder: Path) -> None:
         made = make_environment(folder / "env", folder / "store")
-        made.link(["click", "pyyaml", "cuda-bindings", "zstandard", "msgspec"])
+        made.link(["click", "pyyaml", "cuda-bindings", "zstandard", "msgspec", "rich"])
         made.link(["numpy", "ml-dtypes"])
         made.install(pallasc_wheel)
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from pallasc.cli.render.live import stderr_progress
-from pallasc.cli.render.summary import summary
-from pallasc.cli.terminal.interrupts import as_interrupts
+from pallasc.cli.output.build_text import summary
+from pallasc.cli.output.exits import as_interrupts
+from pallasc.cli.output.progress import stderr_progress
 from pallasc.compiler.builds.report import Event, Report, Tick, VariantResult
 from pallasc.errors import CompileError, Location, PallascError
 from pallasc.specs.artifacts.artifact import Artifact

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from pallasc.checks.candidate import Candidate, Events
-from pallasc.cli.terminal.output import count, echo
-from pallasc.cli.terminal.screen import Heartbeat, elapsed
+from pallasc.checks.findings import Status
+from pallasc.cli.output.build_text import compiled_wrongly
+from pallasc.cli.output.exits import error_text
+from pallasc.cli.output.progress import Heartbeat, Progress, running_text
+from pallasc.cli.output.text import count, echo
 from pallasc.specs.plain_text import one_line
 
 if TYPE_CHECKING:
     from pallasc.checks.findings import Finding, LevelResult
     from pallasc.checks.levels import Level
-    from pallasc.checks.report import Report, VariantCheck
-    from pallasc.cli.render.progress import Progress
+    from pallasc.checks.report import Report
     from pallasc.errors import Location, PallascError
     from pallasc.specs.spec import Variant
 
 
-STATUSES = ("passed", "found", "not checked")
+STATUSES: tuple[Status, ...] = get_args(Status)
 _WIDTH = max(map(len, STATUSES))
 _FROM_STORE = "from the store"
 _MOST_ERROR_LINES = 20
@@ -117,8 +118,6 @@ def error_lines(report: Report) -> Iterator[str]:
 
     The reason alone is in the line of each result already.
     """
-    from pallasc.cli.render.failures import error_text
-
     stopped: dict[str, list[str]] = {}
     for check in report.checks:
         for level, error in check.errors.items():
@@ -143,6 +142,34 @@ def rule_lines(report: Report, levels: tuple[Level, ...]) -> Iterator[str]:
             yield f"{name}: {rules[name].summary} {rules[name].help}"
 
 
+def print_report(
+    report: Report, levels: tuple[Level, ...], *, only_totals: bool, quiet: bool
+) -> None:
+    """Print what follows the results of a check: what is left, rules, errors, and the totals.
+
+    Args:
+        report: what was found.
+        levels: those that were asked for.
+        only_totals: the standard output belongs to another report.
+        quiet: print nothing but warnings about the store where the check ends with 0.
+    """
+    for note in report.notes:
+        echo(f"warning: {note}", err=True)
+    shows_totals = not quiet or report.exit_code != 0
+    if shows_totals and not only_totals:
+        for text in (*interrupted_lines(report), *rule_lines(report, levels)):
+            echo(text)
+    for text in error_lines(report):
+        echo(text, err=True)
+    if shows_totals:
+        built = [check.built for check in report.checks if check.built is not None]
+        for line in compiled_wrongly(built):
+            echo(line, err=True)
+        echo(summary_line(report), err=True)
+    if (unchecked := report.unchecked) is not None:
+        echo(f"error: {error_text(unchecked)}", err=True)
+
+
 def summary_line(report: Report) -> str:
     """Return the totals as one line: `3 variants in 4.2 s: 2 passed, 1 found; 3 findings`."""
     counts = dict.fromkeys(STATUSES, 0)
@@ -162,16 +189,15 @@ def summary_line(report: Report) -> str:
     parts += [f"interrupted, {report.left:,} left"] if report.interrupted else []
     ends = [count(findings, "finding")] if findings else []
     ends += [count(notes, "note")] if notes else []
-    unseen = sum(_is_unseen(check) for check in report.checks)
+    unseen = sum(
+        bool(check.results) and all(r.status == "not checked" for r in check.results)
+        for check in report.checks
+    )
     ends += [f"no level could check {count(unseen, 'variant')}"] if unseen else []
     ends += [f"{stored:,} {_FROM_STORE}"] if stored else []
     start = f"{count(len(report.checks), 'variant')} in {report.seconds:.1f} s: "
     end = f"; {', '.join(ends)}" if ends else ""
     return f"{start}{', '.join(parts) or 'nothing to do'}{end}"
-
-
-def _is_unseen(check: VariantCheck) -> bool:
-    return bool(check.results) and all(r.status == "not checked" for r in check.results)
 
 
 def _placed(location: Location | None) -> str:
@@ -184,7 +210,6 @@ def _placed(location: Location | None) -> str:
     return f"{one_line(':'.join([shown, *numbers]))}: "
 
 
-_MOST_NAMED = 3
 _FIRST_SILENCE_S = 5.0
 _HELD_LINES = 512
 """Lines of stored results that are written at a time: there may be thousands."""
@@ -199,7 +224,7 @@ def events(progress: Progress, *, levels: Sequence[str], silent: bool) -> Events
         silent: results go to another output. Where `progress` is quiet, only those are shown that
             make the command fail.
     """
-    heartbeat = Heartbeat(time.monotonic(), first_s=_FIRST_SILENCE_S)
+    heartbeat = Heartbeat(_FIRST_SILENCE_S)
     held: list[str] = []
 
     def write() -> None:
@@ -215,7 +240,7 @@ def events(progress: Progress, *, levels: Sequence[str], silent: bool) -> Events
         held.extend(result_lines(candidate.id, result, from_store=from_store, place=place))
         # A result that took time is shown at once; thousands of stored ones are not.
         if not from_store or len(held) >= _HELD_LINES:
-            heartbeat.put_off(time.monotonic())
+            heartbeat.put_off()
             write()
 
     def on_unbuilt(variant: Variant, error: PallascError) -> None:
@@ -224,10 +249,8 @@ def events(progress: Progress, *, levels: Sequence[str], silent: bool) -> Events
 
     def on_tick(running: Sequence[tuple[str, float]], done: int, total: int) -> None:
         write()
-        if running and heartbeat.is_due(time.monotonic()):
-            names = [f"{one_line(name)} {elapsed(s)}" for name, s in running[:_MOST_NAMED]]
-            more = len(running) - len(names)
-            names += [f"{more:,} more"] if more else []
-            progress.mention(f"[{done}/{total}] checking {len(running)}: {', '.join(names)}")
+        if running and heartbeat.is_due():
+            named = running_text([(one_line(name), seconds) for name, seconds in running])
+            progress.mention(f"[{done}/{total}] checking {len(running)}: {named}")
 
     return Events(on_result, on_unbuilt, on_tick, write)

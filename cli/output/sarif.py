@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from pallasc.checks.merge import distinct_findings
-from pallasc.cli.render.check_text import interrupted_lines, place_texts
-from pallasc.cli.terminal.output import relative_file
+from pallasc.cli.output.check_text import interrupted_lines, place_texts
+from pallasc.cli.output.text import relative_file
 from pallasc.specs.canonical import canonical_json, digest
 from pallasc.specs.plain_text import printable
 

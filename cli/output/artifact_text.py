@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from pallasc.cli.render.remarks import xla_kernels
-from pallasc.cli.terminal.output import count, table
+from pallasc.cli.output.build_text import xla_kernels
+from pallasc.cli.output.text import count, table
 from pallasc.errors import CorruptError
 from pallasc.specs.arrays import array_text
 from pallasc.specs.artifacts.artifact import Artifact, KernelResources

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pallasc.analysis.lines.joined import COUNTED, LineCosts, LocatedKernel, located_kernels
-from pallasc.cli.terminal.output import count, echo, table
+from pallasc.cli.output.text import count, echo, table
 from pallasc.errors import NotCachedError, PallascError
 from pallasc.specs.artifacts.source_lines import Frame, SourceLines, Stack
 from pallasc.specs.plain_text import one_line
@@ -109,7 +109,7 @@ def _memory_text(kernel: LocatedKernel) -> str:
 
 
 def sass_source_text(artifact: Artifact, lines: SourceLines) -> str:
-    """Return the machine code of every kernel beneath the lines that it is from.
+    """Return the machine code of every kernel below the source lines it comes from.
 
     Raises:
         ToolError: nvdisasm is not installed, or cannot be run.
@@ -130,7 +130,7 @@ def sass_source_text(artifact: Artifact, lines: SourceLines) -> str:
 
 
 def ptx_source_text(artifact: Artifact, lines: SourceLines) -> str:
-    """Return the PTX of every kernel beneath the lines that it is from."""
+    """Return the PTX of every kernel below the source lines it comes from."""
     from pallasc.analysis.lines.joined import fitting
 
     parts = []
@@ -236,7 +236,7 @@ SOURCE_VIEWS = {"lines": "", "sass-source": "//", "ptx-source": "//"}
 
 
 def needs_lines(views: Iterable[str]) -> bool:
-    """Tell whether a view needs lines of the source."""
+    """Return True if a view needs lines of the source."""
     return any(view in SOURCE_VIEWS or view == JSON_LINES for view in views)
 
 
@@ -315,7 +315,7 @@ def fitting(text: str, views: Iterable[str]) -> str:
     """Return lines of the source cut to a terminal's width; tables, and files, stay whole."""
     if not all(view in SOURCE_VIEWS for view in views) or not sys.stdout.isatty():
         return text
-    from pallasc.cli.terminal.screen import ELLIPSIS, cut, width
+    from pallasc.cli.output.text import ELLIPSIS, cut, width
 
     columns = os.get_terminal_size(sys.stdout.fileno()).columns
     return "".join(

@@ -8,20 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from pallasc.cli.render.failures import error_text
-from pallasc.cli.render.live import store_progress
-from pallasc.cli.render.reading import Reading
-from pallasc.cli.render.remarks import facts as remark_facts
-from pallasc.cli.render.result_text import result_line, spill_bytes
-from pallasc.cli.render.summary import print_notes, summary
-from pallasc.cli.terminal.output import count, echo
-from pallasc.cli.terminal.screen import cut, shorten, width
+from pallasc.cli.output.build_text import print_notes, remark_facts, result_line, summary
+from pallasc.cli.output.exits import error_text
+from pallasc.cli.output.progress import Reading, store_progress
+from pallasc.cli.output.text import count, cut, echo, first_of, shorten, width
 from pallasc.errors import PallascError, SpecError
 from pallasc.specs.plain_text import one_line
 
 if TYPE_CHECKING:
     from pallasc.cache.store import Store
-    from pallasc.cli.render.progress import Progress
+    from pallasc.cli.output.progress import Progress
     from pallasc.compiler.builds.report import Report, VariantResult
     from pallasc.compiler.builds.watch import Watch
 
@@ -50,7 +46,7 @@ def figures_of(result: VariantResult) -> Figures | None:
         result.seconds if result.status == "compiled" else None,
         artifact.cubin_bytes,
         max((kernel.registers for kernel in artifact.kernels), default=0),
-        spill_bytes(artifact),
+        artifact.spill_bytes,
     )
 
 
@@ -76,7 +72,7 @@ class Before:
         self._alone = {kernel: ids[0] for kernel, ids in kernels.items() if len(ids) == 1}
 
     def is_other(self, result: VariantResult) -> bool:
-        """Tell whether a result has another artifact than before."""
+        """Return True if a result has another artifact than before."""
         now, earlier = figures_of(result), self._of(result)
         return now is not None and (earlier is None or earlier.digest != now.digest)
 
@@ -249,6 +245,4 @@ def _tell_hits(report: Report, before: Before, progress: Progress) -> None:
 
 def _named(files: Sequence[Path]) -> str:
     """Return `kernels.py, spec.yaml and 2 more`."""
-    names = sorted({file.name for file in files})
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return first_of(sorted({file.name for file in files}), _MOST_NAMED)

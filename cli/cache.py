@@ -1,0 +1,687 @@
+"""`pallasc cache`: look after the store, move it between machines, share it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+import click
+from msgspec.structs import asdict
+
+from pallasc.cache.format import size
+from pallasc.cli.arguments.command import Command, Group
+from pallasc.cli.arguments.options import (
+    SpecSelection,
+    dry_run_option,
+    every_option,
+    json_option,
+    remote_option,
+    required_settings,
+    selection_options,
+    specs_argument,
+    store_option,
+)
+from pallasc.cli.output.progress import Heartbeat
+from pallasc.cli.output.text import count, echo, echo_table, json_text
+from pallasc.errors import CorruptError, SpecError, ToolError
+
+if TYPE_CHECKING:
+    from pallasc.cache.prune import Pruned
+    from pallasc.cache.remote.remote import NamespaceStats, Transfer
+    from pallasc.cache.remote.settings import RemoteSettings
+    from pallasc.cache.store import Store
+    from pallasc.cache.transfer import Imported
+    from pallasc.cli.arguments.options import SpecSelection
+
+
+@click.group(
+    "cache",
+    cls=Group,
+    short_help="Manage and share the store: stats, verify, prune, export, pull.",
+)
+def command() -> None:
+    """Manage the store of compiled artifacts.
+
+    It lies in $PALLASC_CACHE_DIR, else in pallasc below the user's cache folder.
+    $PALLASC_CACHE_SIZE limits its size, 10GiB by default; what was used longest ago goes first.
+    Users of a group share a store in a folder of that group with the mode 2775, whatever their
+    umask; each trusts what the others put there, unless $PALLASC_REQUIRE_SIGNED_STORE is 1.
+
+    A remote store behind it is shared by machines: push and pull move variants, and builds do so
+    by themselves with --remote.
+
+    Examples:
+      pallasc cache stats
+      pallasc cache verify --repair
+      pallasc cache prune --dry-run
+    """
+
+
+_DAY_S = 86_400.0
+
+
+@command.command("stats", cls=Command)
+@click.option(
+    "--remote",
+    is_flag=False,
+    flag_value="",
+    metavar="[URL]",
+    help="Show this remote store instead, or the one that PALLASC_REMOTE or [tool.pallasc] names.",
+)
+@every_option
+@click.option("--verify", "verifies", is_flag=True, help="Read all of the remote store.")
+@store_option
+@json_option("the figures")
+def stats_command(
+    remote: str | None, every: bool, verifies: bool, store_root: Path | None, as_json: bool
+) -> int:
+    """Show what the store holds and how much time it has saved, or what a remote store holds.
+
+    With --remote, figures are for the toolchain here, or with --all for every one. --verify reads
+    everything and compares it with its digests; the exit code is 5 where something is wrong.
+    Builds do not use damaged objects, and builds that write send them again.
+
+    Examples:
+      pallasc cache stats
+      pallasc cache stats --remote s3://bucket/kernels
+      pallasc cache stats --remote --all --verify
+
+    --json with --remote prints one object:
+      schema      1
+      url         of the remote store
+      namespaces  a list, one for each toolchain; of each: namespace, here (whether it is the
+                  namespace of the toolchain here), variants, packs, bytes, oldest_use_s,
+                  newest_use_s (of packs, in seconds since 1970)
+      faults      what --verify found, or null
+    """
+    if remote is not None:
+        return _show_remote(remote, _opened(store_root), every, verifies, as_json)
+    if every or verifies:
+        raise click.UsageError(f"--{'all' if every else 'verify'} needs --remote.")
+    from pallasc.cache.evict import read_limits
+    from pallasc.cache.inventory import stats
+    from pallasc.cache.uses import read_totals
+
+    store, limits = _opened(store_root), read_limits()
+    figures, totals = stats(store), read_totals(store)
+    if as_json:
+        told = {"limit_bytes": limits.max_bytes, "limit_age_s": limits.max_age_s}
+        echo(json_text({**figures.to_json(), **told, **asdict(totals)}))
+        return 0
+    limit = "no limit" if limits.max_bytes is None else f"of at most {limits.max_bytes:,}"
+    asked = totals.hits + totals.misses
+    rate = f", {100 * totals.hits / asked:.0f} % of {asked}" if asked else ""
+    rows = [
+        ("folder", figures.folder),
+        ("artifacts", f"{figures.entries}"),
+        *([("source lines", f"{figures.source_lines}")] if figures.source_lines else []),
+        *([("packs", f"{figures.packs}")] if figures.packs else []),
+        ("bytes", f"{figures.bytes:,} {limit}"),
+        ("hits", f"{totals.hits}{rate}"),
+        ("compiled", f"{totals.made} in {totals.spent_s:.1f} s"),
+        ("time saved", f"{totals.saved_s:.1f} s"),
+        ("quarantined", f"{figures.quarantined}"),
+        *(("left alone", f"{name}, of another version") for name in figures.other_versions),
+    ]
+    echo("\n".join(f"{label:<12} {value}" for label, value in rows))
+    _warn(figures.warnings)
+    return 0
+
+
+def _show_remote(url: str, store: Store, every: bool, verifies: bool, as_json: bool) -> int:
+    from pallasc.cache.remote.remote import survey, verify
+    from pallasc.compiler.builds.remote_tier import namespace_here
+
+    settings = required_settings(url or None)
+    here = [namespace_here(store)]
+    names = None if every else here
+    found = survey(settings, names)
+    faults = verify(settings, names) if verifies else None
+    if as_json:
+        rows = [{**each._asdict(), "here": each.namespace in here} for each in found]
+        data = {"url": settings.address.text, "namespaces": rows, "faults": faults}
+        echo(json_text(data))
+    else:
+        echo(settings.address.text)
+        _show_namespaces(found, time.time())
+        _warn(tuple(faults or ()))
+    return CorruptError.exit_code if faults else 0
+
+
+def _show_namespaces(found: list[NamespaceStats], now_s: float) -> None:
+    rows = [
+        [
+            each.namespace[:12],
+            f"{each.variants:,}",
+            f"{each.packs:,}",
+            size(each.bytes),
+            _age(each.newest_use_s, now_s),
+            _age(each.oldest_use_s, now_s),
+        ]
+        for each in found
+    ]
+    head = ["NAMESPACE", "VARIANTS", "PACKS", "SIZE", "USED", "OLDEST"]
+    echo_table(head, rows, right=head[1:])
+
+
+def _age(time_s: int, now_s: float) -> str:
+    if not time_s:
+        return "-"
+    days = max(0.0, now_s - time_s) / _DAY_S
+    return "today" if days < 1 else f"{days:.0f} d ago"
+
+
+@command.command("verify", cls=Command)
+@click.option("--repair", is_flag=True, help="Move damaged files away, to be made again.")
+@store_option
+@json_option("the findings")
+def verify_command(repair: bool, store_root: Path | None, as_json: bool) -> int:
+    """Read the whole store and check every digest and field.
+
+    This finds damaged and foreign files; it cannot find a forgery whose checksums fit.
+
+    A repair moves damaged files to the store's quarantine, and the next build makes them again.
+
+    Ends with exit code 5 where something is damaged, or cannot be read, and was not repaired.
+
+    Examples:
+      pallasc cache verify
+      pallasc cache verify --repair
+    """
+    from pallasc.cache.verify import verify
+
+    verified = verify(_opened(store_root, check_folders=False), repair=repair)
+    if as_json:
+        echo(json_text(verified.to_json()))
+    else:
+        for finding in verified.findings:
+            state = "repaired" if finding.repaired else "damaged"
+            echo(f"{state}  {finding.kind} {finding.path}: {finding.reason}")
+        packs = f"{count(verified.packs, 'pack')}, " if verified.packs else ""
+        echo(
+            f"{count(verified.records, 'record')}, {count(verified.blobs, 'blob')}, "
+            f"{count(verified.manifests, 'manifest')}, "
+            f"{packs}read {count(verified.bytes, 'byte')}: "
+            f"{count(len(verified.findings), 'finding')}"
+        )
+    return 0 if all(finding.repaired for finding in verified.findings) else 5
+
+
+_REASONS = {
+    "age": "not used within the age limit, ",
+    "size": "over the size limit, ",
+    "clear": "",  # the user asked for all of it
+}
+
+
+@command.command("prune", cls=Command)
+@dry_run_option
+@click.option("--size", metavar="SIZE", help="Keep at most this much: 5GiB, 300MB, none.")
+@click.option(
+    "--age", metavar="AGE", help="Remove what has not been used for this long: 30d, 12h, none."
+)
+@click.option("--all", "everything", is_flag=True, help="Remove all, and reset the statistics.")
+@click.option(
+    "--remote",
+    metavar="URL",
+    help="Prune this remote store instead: packs that were not used for --age, and those used "
+    "longest ago until the others fit --size.",
+)
+@click.option(
+    "--keep",
+    multiple=True,
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep the artifacts that this lock file names; repeatable.",
+)
+@store_option
+@json_option("what was removed")
+def prune_command(
+    dry_run: bool,
+    everything: bool,
+    remote: str | None,
+    keep: tuple[Path, ...],
+    store_root: Path | None,
+    as_json: bool,
+    size: str | None,
+    age: str | None,
+) -> int:
+    """Make the store fit its limits, and remove what dead processes left.
+
+    What was used longest ago goes first; a pack, which holds many artifacts, goes whole. What
+    --keep names or a running build holds stays, and so does a blob that is younger than five
+    minutes; where that leaves the store over a limit, the output says why. With --all, only what
+    running builds hold stays. Ends with exit code 4 where something cannot be looked at or removed.
+
+    A remote store is pruned only where --remote names it, with --size or --age; its server may
+    have a rule for that, which is better. Packs that no catalog names go after a day. Ends with
+    exit code 4 where a catalog is damaged; its packs stay.
+
+    Examples:
+      pallasc cache prune --dry-run
+      pallasc cache prune --size 2GiB --age 30d --keep pallasc.lock
+      pallasc cache prune --remote s3://bucket/kernels --age 90d --dry-run
+
+    --json prints one object:
+      dry_run       whether nothing was removed
+      limit_bytes, limit_age_s   the limits, null for none
+      bytes_before, bytes_after, excess_bytes
+      records, blobs, manifests  how many of each went
+      evicted       artifacts that went, and why; packs the same of packs
+      kept          what stays though a limit says otherwise, and why
+      leftovers     of dead processes
+      held, complete, warnings
+    and with --remote: url, dry_run, packs, unknown (objects that no catalog names), bytes,
+    kept_packs, kept_bytes, unread
+    """
+    if everything and (remote is not None or keep or size is not None or age is not None):
+        raise click.UsageError("--all takes no --remote, --keep, --size, or --age.")
+    if remote is not None:
+        if keep:
+            raise click.UsageError("--keep is for a local store: leave it or --remote out.")
+        return _prune_remote(remote, dry_run, as_json, size=size, age=age)
+    from pallasc.cache.evict import read_limits
+    from pallasc.cache.prune import clear, prune
+
+    if everything:
+        return _show_pruned(clear(_opened(store_root), dry_run=dry_run), as_json)
+    keys, store = _locked(keep), _opened(store_root)
+    pruned = prune(store, limits=read_limits(size, age), keep=keys, dry_run=dry_run)
+    return _show_pruned(pruned, as_json)
+
+
+def _locked(files: Sequence[Path]) -> frozenset[str]:
+    """Return the action keys that lock files name.
+
+    Raises:
+        SpecError: one does not exist, is damaged, or is no lock file.
+    """
+    keys: set[str] = set()
+    for file in files:
+        from pallasc.specs.loading.lock_file import read_lock
+
+        try:
+            lock = read_lock(file)
+        except SpecError as error:
+            error.hint = "--keep takes a lock file, such as pallasc.lock."
+            raise
+        if lock is None:
+            raise SpecError(f"there is no {file}.", hint="--keep takes a lock file.")
+        keys.update(entry.action for entry in lock.variants.values())
+    return frozenset(keys)
+
+
+def _prune_remote(
+    url: str, dry_run: bool, as_json: bool, *, size: str | None, age: str | None
+) -> int:
+    """Prune a remote store by the limits of the command line, and show what went.
+
+    Raises:
+        click.UsageError: neither limit is given.
+        SpecError: the URL or a limit is wrong.
+        RemoteError: the remote store fails, or can neither list nor delete.
+    """
+    from pallasc.cache.evict import parse_age, parse_size
+    from pallasc.cache.remote.remote import prune as prune_packs
+    from pallasc.compiler.builds.options import remote_settings
+
+    if size is None and age is None:
+        raise click.UsageError("--remote needs --size or --age: what is the remote store to fit?")
+    settings = remote_settings(os.environ, url=url)
+    if settings is None:
+        raise click.UsageError("--remote names no remote store.")
+    done = prune_packs(
+        settings,
+        max_age_s=None if age is None else parse_age(age, what="--age"),
+        max_bytes=None if size is None else parse_size(size, what="--size"),
+        dry_run=dry_run,
+    )
+    if as_json:
+        data = {"url": settings.address.text, "dry_run": dry_run, **done._asdict()}
+        echo(json_text(data))
+        return ToolError.exit_code if done.unread else 0
+    would = "would remove" if dry_run else "removed"
+    unknown = f", {count(done.unknown, 'object')} that no catalog names" if done.unknown else ""
+    echo(f"{would} {count(done.packs, 'pack')}{unknown}: {done.bytes:,} bytes")
+    stays = "would stay" if dry_run else "stay"
+    echo(f"{count(done.kept_packs, 'pack')} {stays}: {done.kept_bytes:,} bytes")
+    _warn(done.unread)
+    return ToolError.exit_code if done.unread else 0
+
+
+def _show_pruned(pruned: Pruned, as_json: bool) -> int:
+    """Show what was removed, and return the exit code."""
+    if as_json:
+        echo(json_text(pruned.to_json()))
+    else:
+        echo("\n".join(_pruned_lines(pruned)))
+        _warn(pruned.warnings)
+    return ToolError.exit_code if pruned.warnings else 0
+
+
+def _pruned_lines(pruned: Pruned) -> Iterator[str]:
+    """Yield a line for each artifact removed, for each reason to retain some, and the sums."""
+    would = "would remove" if pruned.dry_run else "removed"
+    for eviction in pruned.evictions:
+        unit = eviction.unit
+        if unit.is_pack:
+            what = f"pack {unit.name[:12]} of {count(len(unit.keys), 'artifact')}"
+        else:
+            what = ", ".join(pruned.names.get(unit.name, [])) or unit.name[:12]
+        yield f"{would} {what}: {_REASONS[eviction.reason]}{eviction.bytes:,} bytes"
+    yield from _retained_lines(pruned)
+    number = len(pruned.evictions) - pruned.records
+    packs = f"{count(number, 'pack')}, " if number else ""
+    yield (
+        f"{would} {packs}{count(pruned.records, 'record')}, {count(pruned.blobs, 'blob')}, "
+        f"{count(pruned.manifests, 'manifest')}: "
+        f"{pruned.freed_bytes:,} of {pruned.plan.bytes_before:,} bytes"
+    )
+    yield from _excess_lines(pruned)
+
+
+def _retained_lines(pruned: Pruned) -> Iterator[str]:
+    reasons = {
+        "kept": "named by --keep",
+        "in use": "held by a running build",
+        "young": f"made less than {pruned.limits.grace_s:.0f} s ago, or by a running build",
+    }
+    would = "would keep" if pruned.dry_run else "kept"
+    for retained in pruned.plan.retained:
+        what = count(retained.files, "file")
+        if retained.records:
+            what = count(retained.records, "artifact")
+        yield f"{would} {what}: {reasons[retained.reason]}, {retained.bytes:,} bytes"
+    if not pruned.plan.complete:
+        yield f"{would} everything: not all of the store could be read"
+
+
+def _excess_lines(pruned: Pruned) -> Iterator[str]:
+    limit = pruned.limits.max_bytes
+    if limit and pruned.excess_bytes:  # `clear` has a limit of 0 bytes, which nobody asked for
+        still = "would still be" if pruned.dry_run else "is still"
+        yield f"the store {still} {pruned.excess_bytes:,} bytes over its limit of {limit:,} bytes"
+
+
+def _steps(what: str) -> Callable[[int, int], None]:
+    """Return a callback that reports from time to time how far a transfer is.
+
+    Args:
+        what: is done with variants: `sent`.
+    """
+    heartbeat = Heartbeat(2.0)
+
+    def step(done: int, total: int) -> None:
+        if done < total and heartbeat.is_due():
+            echo(f"{what} {done:,} of {count(total, 'variant')}", err=True)
+
+    return step
+
+
+def _report_moved(
+    done: Transfer, moved: str, parts: Sequence[tuple[int, str]], data: Mapping[str, object] | None
+) -> None:
+    """Print what a push or a pull did, and warn of what was refused and what is not deterministic.
+
+    Args:
+        done: what was done.
+        moved: how many variants were moved, in words.
+        parts: how many other variants there were, and what is with them; none of 0.
+        data: what `--json` prints besides the traffic, None for text.
+    """
+    stats = done.stats
+    _warn([f"refused: {text}" for text in stats.refused], stats.refusals, end="")
+    for text in stats.conflicts[:_MOST_WARNINGS]:
+        echo(f"warning: not deterministic: {text}", err=True)
+    if data is not None:
+        echo(json_text({**data, "present": done.present, **stats.to_json()}))
+        return
+    counted = [f"{number:,} {what}" for number, what in parts if number]
+    echo(
+        f"{', '.join([moved, *counted])}: {stats.bytes_written:,} bytes written, "
+        f"{stats.bytes_read:,} bytes read, {count(stats.requests, 'request')}"
+    )
+
+
+@command.command("export", cls=Command)
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("specs", nargs=-1)
+@selection_options
+@store_option
+@json_option("what was exported")
+def export_command(
+    file: Path,
+    specs: tuple[str, ...],
+    store_root: Path | None,
+    as_json: bool,
+    **selection: Unpack[SpecSelection],
+) -> int:
+    """Write the store into FILE, for `pallasc cache import` on another machine.
+
+    With SPECS, FILE gets their variants alone, as far as the store has them. The store is only
+    read. Ends with exit code 5 where something in it is damaged, and leaves that out. Statistics
+    are not exported.
+
+    Examples:
+      pallasc cache export kernels.pack
+      pallasc cache export matmul.pack specs/ -k matmul
+
+    --json prints one object: file, artifacts, manifests, bytes, and absent (ids of variants of
+    SPECS that the store lacks)
+    """
+    from pallasc.cache.transfer import export_file
+
+    store = _opened(store_root)
+    names: list[str] | None = None
+    absent: list[str] = []
+    if specs:
+        names, absent = _selected(specs, store, selection)
+    elif selection["targets"] or selection["expression"] or selection["all_points"]:
+        raise click.UsageError("Options that select variants need SPECS.")
+    store.read_only = True
+    done = export_file(store, file, names)
+    if as_json:
+        echo(json_text({"file": str(file), **done._asdict(), "absent": absent}))
+    else:
+        lacking = f"; the store lacks {count(len(absent), 'variant')}" if absent else ""
+        echo(f"wrote {file}: {count(done.artifacts, 'artifact')}, {done.bytes:,} bytes{lacking}")
+    return CorruptError.exit_code if store.warnings else 0
+
+
+def _selected(
+    specs: tuple[str, ...], store: Store, selection: SpecSelection
+) -> tuple[list[str], list[str]]:
+    """Return names of manifests of variants and Python specs, and ids of absent variants."""
+    from pallasc.compiler.builds.collect import SpecReader
+    from pallasc.compiler.inputs.lookup import Lookup
+    from pallasc.compiler.inputs.manifest import installed_or_remembered
+
+    reader = SpecReader(store=store)
+    chosen = reader.select(
+        specs,
+        selection["targets"],
+        selection["expression"],
+        all_points=selection["all_points"],
+    )
+    names, absent = list(reader.remembered), []
+    with installed_or_remembered(store) as setup:
+        lookup = Lookup(setup.context(store), store)
+        for variant in chosen.variants:
+            found = lookup.find(lookup.requests.of(variant))
+            if found.artifact is None:
+                absent.append(variant.id)
+            else:
+                names.append(found.manifest_key)
+    return names, absent
+
+
+@command.command("import", cls=Command)
+@click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@store_option
+@json_option("what was taken")
+def import_command(files: tuple[Path, ...], store_root: Path | None, as_json: bool) -> int:
+    """Take what `pallasc cache export` wrote into FILE into the store.
+
+    Every byte is verified first: a file with any damage is refused, and nothing of it is stored.
+    Where store and file have different artifacts under one action key, the compilation is not
+    deterministic: the key is named, and the store keeps its own. Signatures are copied, nothing is
+    signed; where $PALLASC_REQUIRE_SIGNED_STORE is 1, only what a trusted key signed is taken.
+
+    Ends with exit code 5 where a file is damaged, or artifacts differ.
+
+    Example:
+      pallasc cache import shards/*.pack
+
+    --json prints one object: imported, a list; of each file: file, artifacts and manifests (how
+    many were taken), existed (artifacts that the store had), kept (manifests of the store that
+    stay), unsigned, conflicts (action keys)
+    """
+    from pallasc.cache.transfer import import_file
+
+    store = _opened(store_root)
+    done = []
+    for file in files:
+        done.append(import_file(store, file))
+        if not as_json:
+            echo("\n".join(_imported_lines(done[-1])))
+    if as_json:
+        echo(json_text({"imported": [result.to_json() for result in done]}))
+    return CorruptError.exit_code if any(result.conflicts for result in done) else 0
+
+
+def _imported_lines(done: Imported) -> Iterator[str]:
+    for key in done.conflicts:
+        yield f"conflict  {key}: the file has another artifact, and the store keeps its own"
+    left = [
+        (done.existed, "already there"),
+        (done.kept, "requests kept as they are"),
+        (done.unsigned, "entries left: no trusted key signed them"),
+    ]
+    more = "".join(f", {number:,} {what}" for number, what in left if number)
+    yield f"{done.file}: {count(done.artifacts, 'artifact')} imported{more}"
+
+
+@command.command("push", cls=Command, short_help="Send variants to the remote store.")
+@specs_argument()
+@selection_options
+@store_option
+@remote_option
+@json_option("what was done")
+def push_command(
+    specs: tuple[str, ...],
+    store_root: Path | None,
+    settings: RemoteSettings,
+    as_json: bool,
+    **selection: Unpack[SpecSelection],
+) -> None:
+    """Send the variants of SPECS that the store has to the remote store.
+
+    Nothing is compiled, and what is there already is not sent again. A build with --remote-write
+    does this by itself for what it compiles. What depends on paths of this machine is not sent; a
+    warning says why. Ends with exit code 4 where the remote store cannot be reached or written.
+
+    Examples:
+      pallasc cache push specs/ --remote s3://bucket/kernels
+      PALLASC_REMOTE=file:///srv/kernels pallasc cache push specs/ -k matmul
+
+    --json prints one object:
+      schema   1
+      sent     variants that were sent
+      present  variants that were there before
+      absent   variants that the store lacks
+      bound    why variants depend on this machine, by their ids
+      and url, requests, bytes_read, bytes_written, refusals and more, as in pallasc build --json
+    """
+    from pallasc.cache.remote.remote import push
+    from pallasc.cli.arguments.selection import load_variants
+    from pallasc.compiler.builds.remote_tier import sendable
+
+    store = _opened(store_root)
+    variants = load_variants(specs, store=store, timeout_s=None, memory_bytes=None, **selection)
+    found = sendable(variants, store)
+    bound = [f"{variant} is not sent: {why}" for variant, why in found.bound.items()]
+    _warn(bound, end=" that depend on this machine are not sent")
+    done = push(settings, store, {found.namespace: found.keys}, on_step=_steps("sent"))
+    absent = found.absent + done.left
+    _report_moved(
+        done,
+        f"sent {count(done.moved, 'variant')}, {done.present:,} were there",
+        [(absent, "are not in the store"), (len(bound), "depend on this machine")],
+        {"sent": done.moved, "absent": absent, "bound": found.bound} if as_json else None,
+    )
+
+
+@command.command("pull", cls=Command, short_help="Bring all that the remote store has.")
+@every_option
+@store_option
+@remote_option
+@json_option("what was done")
+def pull_command(
+    every: bool, store_root: Path | None, settings: RemoteSettings, as_json: bool
+) -> None:
+    """Bring all variants that the remote store has for the toolchain here into the store.
+
+    A build with --remote brings what it needs by itself; this is for machines that will not reach
+    the remote store later. Everything is verified, and signatures are asked for where
+    PALLASC_REQUIRE_SIGNED_REMOTE or remote-signed says so; what names paths of another machine is
+    refused. Whether sources have changed is looked at by the next build. Ends with exit code 4
+    where the remote store cannot be read.
+
+    Examples:
+      pallasc cache pull --remote gs://bucket/kernels
+      pallasc cache pull --all --store /srv/mirror
+
+    --json prints one object:
+      schema   1
+      brought  variants that were brought
+      present  variants that were here before
+      absent   variants that could not be taken
+      and url, requests, bytes_read, bytes_written, refusals and more, as in pallasc build --json
+    """
+    from pallasc.cache.remote.remote import pull
+    from pallasc.compiler.builds.remote_tier import is_portable, namespace_here
+
+    store = _opened(store_root)
+    names = None if every else [namespace_here(store)]
+    done = pull(settings, store, names, accept=is_portable, on_step=_steps("brought"))
+    moved = f"brought {count(done.moved, 'variant')}, {done.present:,} were there"
+    if not done.moved + done.present + done.left:
+        moved = "the remote store has no variants to bring"
+    data = {"brought": done.moved, "absent": done.left} if as_json else None
+    _report_moved(done, moved, [(done.left, "could not be taken")], data)
+
+
+_MOST_WARNINGS = 5
+
+
+def _opened(root: Path | None, *, check_folders: bool = True) -> Store:
+    """Return the store, which must be readable, or not exist.
+
+    Raises:
+        ToolError: it is not a folder, or cannot be listed.
+        CorruptError: a folder is not its own, and `check_folders` is set.
+    """
+    from pallasc.cli.arguments.selection import open_store
+
+    store = open_store(root, check_folders=False)
+    if check_folders:
+        store.folders.check(readable=True)
+    else:
+        any(store.folders.refused())
+    return store
+
+
+def _warn(
+    warnings: Sequence[str], number: int | None = None, *, end: str = ", which --json lists"
+) -> None:
+    """Print the first few warnings, and how many more there are."""
+    for warning in warnings[:_MOST_WARNINGS]:
+        echo(f"warning: {warning}", err=True)
+    left = (len(warnings) if number is None else number) - _MOST_WARNINGS
+    if left > 0:
+        echo(f"warning: and {left:,} more{end}", err=True)

@@ -1,1 +1,0 @@
-"""`pallasc cache`: one file a subcommand."""

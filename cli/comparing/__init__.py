@@ -1,1 +1,0 @@
-"""What `pallasc diff` compares, and how it shows it."""

@@ -1,0 +1,792 @@
+"""What `run` and `bench` share: variants of specs, bundles and keys, their arrays, launches."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
+
+import click
+
+from pallasc.cli.arguments.options import count_option, together
+from pallasc.cli.arguments.selection import input_options, is_key, whole_key
+from pallasc.cli.output.text import echo, refusing
+from pallasc.errors import (
+    ArgumentError,
+    DeviceError,
+    Location,
+    NotCachedError,
+    SelectionError,
+    SpecError,
+)
+from pallasc.specs.gpus import MODELS, device_names
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.checks.subject import Subject
+    from pallasc.cli.arguments.options import SpecSelection
+    from pallasc.compiler.builds.options import Options
+    from pallasc.compiler.builds.report import Report
+    from pallasc.runtime.adapters.device_arrays import DeviceArray
+    from pallasc.runtime.calls.launch import Route
+    from pallasc.runtime.device.devices import Device
+    from pallasc.specs.artifacts.artifact import Artifact
+    from pallasc.specs.artifacts.plan import Binding
+    from pallasc.specs.artifacts.signature import Signature
+    from pallasc.specs.gpus import Target
+    from pallasc.specs.spec import ArgTree, Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The variants of specs or bundles that are to be launched.
+
+    Attributes:
+        variants: all of them, whatever they were compiled for.
+        artifacts: what was compiled, in the same order; nothing for specs.
+        store: where the artifacts of specs lie; None for bundles.
+    """
+
+    variants: list[Variant]
+    artifacts: list[Artifact]
+    store: Store | None
+
+    def check_inputs(self, files: Mapping[str, Path]) -> None:
+        """Check that the files of inputs are there, and the inputs as far as their names are known.
+
+        Raises:
+            ArgumentError: the kernel takes no array of this name.
+            SpecError: a file does not exist.
+        """
+        kernels = {variant.name for variant in self.variants}
+        paths = self._paths() if files and len(kernels) == 1 else None
+        if paths is not None:
+            name = self.variants[0].id if len(self.variants) == 1 else self.variants[0].name
+            check_names(files, paths, name)
+        for file in files.values():
+            with refusing(file, doing="read"):
+                file.stat()
+
+    def _paths(self) -> list[str] | None:
+        """Return the names of all inputs, None where only compiling will tell."""
+        if self.store is None:
+            return [binding.path for artifact in self.artifacts for binding in artifact.plan.inputs]
+        paths: list[str] = []
+        for variant in self.variants:
+            if not isinstance(variant.args, dict):
+                return None
+            for name, tree in variant.args.items():
+                for path in _array_paths(tree, name):
+                    if path is None:
+                        return None
+                    paths.append(path)
+        return paths
+
+
+def read_request(
+    specs: Sequence[str], store_root: Path | None, **selection: Unpack[SpecSelection]
+) -> Request:
+    """Return the variants of specs, or of bundles, that are to be launched.
+
+    Args:
+        specs: files and folders of specs, or bundles.
+        store_root: the store; nothing for a bundle.
+        selection: which variants to choose.
+
+    Raises:
+        PallascError: as reading does.
+    """
+    from pallasc.cli.arguments.selection import open_store
+    from pallasc.compiler.builds.collect import SpecReader
+
+    targets, expression = selection["targets"], selection["expression"]
+    if bundles := bundle_files(specs):
+        pairs = read_bundled(bundles, targets=targets, expression=expression)
+        return Request([variant for variant, _ in pairs], [artifact for _, artifact in pairs], None)
+    store = open_store(store_root)
+    reader = SpecReader(store=store)
+    chosen = reader.select(specs, targets, expression, all_points=selection["all_points"])
+    return Request(list(chosen.variants), [], store)
+
+
+def _array_paths(tree: ArgTree, path: str) -> Iterator[str | None]:
+    """Yield the names of the arrays in an argument as a compiled kernel calls them.
+
+    None stands for those of a node that a call gives, which only compiling tells.
+    """
+    if isinstance(tree, dict) and "$call" in tree:
+        yield None
+    elif isinstance(tree, dict) and "$tuple" in tree:
+        yield from _array_paths(tree["$tuple"], path)
+    elif isinstance(tree, dict):
+        for key, item in tree.items():
+            yield from _array_paths(item, f"{path}.{key}")
+    elif isinstance(tree, list):
+        for number, item in enumerate(tree):
+            yield from _array_paths(item, f"{path}.{number}")
+    elif tree is not None:
+        yield path
+
+
+def bundle_files(specs: Sequence[str]) -> list[Path]:
+    """Return the paths of a command as bundles; none where they are specs.
+
+    Raises:
+        SpecError: only some of them are bundles.
+    """
+    from pallasc.specs.bundle.format import is_bundle
+
+    bundles = [Path(spec) for spec in specs if is_bundle(Path(spec))]
+    if bundles and len(bundles) < len(specs):
+        other = next(spec for spec in specs if not is_bundle(Path(spec)))
+        for path in (*bundles, Path(other)):
+            if not path.exists():
+                raise SpecError(f"{path}: there is no such file.")
+        raise SpecError(
+            f"{bundles[0]} is a bundle and {other} is not: one command takes either bundles or "
+            "specs.",
+            hint="Use a command for each.",
+        )
+    return bundles
+
+
+def read_bundled(
+    files: Sequence[Path], *, targets: Sequence[str], expression: str | None
+) -> list[tuple[Variant, Artifact]]:
+    """Return the chosen variants of bundles, and what was compiled.
+
+    The bundles stay open: what is launched is read when it is loaded.
+
+    Raises:
+        SpecError: a file cannot be read, or nothing in it is chosen.
+        CorruptError: one is damaged, or not signed as this machine demands.
+        ToolError: a signature is demanded, and the cryptography package is missing.
+    """
+    from pallasc.cli.bundle.options import selected_entries
+    from pallasc.specs.bundle.bundle import open_bundle
+    from pallasc.specs.bundle.signature import read_policy
+    from pallasc.specs.gpus import target_of_record
+
+    policy = read_policy()
+    pairs = []
+    for file in files:
+        bundle = open_bundle(file)
+        bundle.check_policy(policy)
+        for entry in selected_entries(bundle, targets=targets, expression=expression):
+            artifact = bundle.artifact(entry)
+            target = target_of_record(artifact.target)
+            variant = carried_variant(entry.name, entry.params, target, Location(str(file)))
+            pairs.append((variant, artifact))
+    return pairs
+
+
+def carried_variant(
+    name: str, params: Iterable[tuple[str, Any]], target: Target, place: Location
+) -> Variant:
+    """Return what a bundle or a store knows of a variant; it has neither function nor reference."""
+    from pallasc.specs.spec import Budget, Variant
+
+    return Variant(
+        name=name,
+        params=tuple(params),
+        target=target,
+        entry="",
+        args={},
+        static={},
+        reference=None,
+        tolerance=None,
+        budget=Budget(),
+        files=(),
+        location=place,
+        base_dir="",
+    )
+
+
+class Compiled(NamedTuple):
+    """Something that is compiled already.
+
+    Attributes:
+        variant: what is known of it; it has neither function nor reference.
+        artifact: the artifact.
+        action_key: its action key, None in a bundle.
+    """
+
+    variant: Variant
+    artifact: Artifact
+    action_key: str | None = None
+
+
+def read_compiled(
+    specs: Sequence[str], store: Store, **selection: Unpack[SpecSelection]
+) -> list[Compiled] | None:
+    """Return what is compiled already, None where the arguments of a command are specs.
+
+    Args:
+        specs: bundles, or action keys and digests of artifacts, whose first digits are enough.
+        store: the store that has the artifacts.
+        selection: which variants to choose in bundles.
+
+    Raises:
+        SpecError: only some of the paths are bundles or keys, a bundle cannot be read, or a key has
+            too few digits.
+        NotCachedError: the store has nothing under a key.
+        click.UsageError: keys come with options that choose variants.
+    """
+    targets, expression = selection["targets"], selection["expression"]
+    if bundles := bundle_files(specs):
+        pairs = read_bundled(bundles, targets=targets, expression=expression)
+        return [Compiled(variant, artifact) for variant, artifact in pairs]
+    if not any(map(is_key, specs)):
+        return None
+    given = {"-k": expression, "--target": targets}
+    if name := next((name for name, value in given.items() if value), None):
+        raise click.UsageError(
+            f"{name} chooses variants of specs and bundles, and an action key is one variant "
+            f"already: leave {name} out."
+        )
+    return [stored(spec, store) for spec in specs]
+
+
+def report_of(compiled: Iterable[Compiled]) -> Report:
+    """Return what is compiled already as a report of hits."""
+    from pallasc.compiler.builds.report import Report, VariantResult
+
+    results = (VariantResult(v, "hit", action_key=k, artifact=a) for v, a, k in compiled)
+    return Report(tuple(results), 0.0)
+
+
+def stored(text: str, store: Store) -> Compiled:
+    """Return what a store has under an action key or a digest, or its first digits.
+
+    Raises:
+        SpecError: it is no key, or has too few digits.
+        NotCachedError: the store has nothing under it.
+    """
+    from pallasc.cache.inventory import artifacts
+    from pallasc.compiler.inputs.lookup import artifact_of_action
+    from pallasc.specs.gpus import target_of_record
+
+    if not is_key(text):
+        raise SpecError(
+            f"{text} is not an action key, and another argument is.",
+            hint="Give specs and keys one at a time.",
+        )
+    key = whole_key(text, store)
+    artifact = artifact_of_action(store, key)
+    if artifact is None:
+        raise NotCachedError(
+            f"the store has no artifact {key}.",
+            hint="pallasc inspect SPECS --json prints the action keys of variants.",
+        )
+    listed = artifacts(store, key_prefix=key)
+    about = next((about for each in listed for about in each.variants if about.name), None)
+    name, params = (about.name, tuple(about.params.items())) if about else (key, ())
+    target = target_of_record(artifact.target)
+    variant = carried_variant(name, params, target, Location(key))
+    return Compiled(variant, artifact, key)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An array on the host.
+
+    Attributes:
+        binding: which array it is.
+        data: its bytes, as they lie in device memory.
+        source: the file it was read from, None where there is none.
+    """
+
+    binding: Binding
+    data: bytes
+    source: Path | None = None
+
+
+def make_inputs(
+    signature: Signature, *, seed: int, files: Mapping[str, Path], name: str, devices: int = 1
+) -> list[Value]:
+    """Return the inputs, in order: from files, random where none is given.
+
+    Where there are several devices, an array has one dimension more in front, the device.
+
+    Args:
+        signature: what the kernel takes.
+        seed: chooses the random numbers.
+        files: path of the array: file.
+        name: what the kernel is called in messages.
+        devices: how many run the kernel together.
+
+    Raises:
+        SpecError: a file cannot be read.
+        ArgumentError: it holds another array, or the kernel takes no array of that path.
+    """
+    from pallasc.compiler.references.arrays import named_with_devices, read_input
+
+    check_names(files, [array.path for array in signature.inputs], name)
+    values = []
+    for array, size in zip(signature.inputs, signature.sizes_bytes, strict=False):
+        file = files.get(array.path)
+        whole = of_devices(array, devices)
+        if file is None:
+            data = _random(array, size, seed, devices)
+        else:
+            what = named_with_devices(name, devices)
+            data = read_input(file, array.path, array.dtype, whole.shape, what)
+            data = _laid_out(data, whole)
+        values.append(Value(whole, data, file))
+    return values
+
+
+def of_devices(binding: Binding, count: int) -> Binding:
+    """Return the arrays of several devices as one, with one dimension more in front: the device."""
+    if count <= 1:
+        return binding  # without numpy
+    from pallasc.emulator import arrays
+
+    return arrays.of_devices(binding, count)
+
+
+def _random(binding: Binding, size: int, seed: int, devices: int) -> bytes:
+    """Return random bytes of an array, other ones on each device."""
+    from pallasc.compiler.references.arrays import names_by_device, random_bytes
+
+    drawn = [
+        random_bytes(binding.dtype, size, seed=seed, name=name)
+        for name in names_by_device(binding.path, max(devices, 1))
+    ]
+    if len(drawn) == 1:
+        return drawn[0]
+    from pallasc.emulator.arrays import join_bytes
+
+    return join_bytes(drawn, binding)
+
+
+def _laid_out(data: bytes, binding: Binding) -> bytes:
+    """Return the bytes of a row-major array in the layout that a kernel takes.
+
+    Raises:
+        ToolError: that needs numpy, which is not installed.
+    """
+    if binding.layout is None:
+        return data
+    from pallasc.compiler.references.arrays import bytes_in_layout
+
+    return bytes_in_layout(data, binding.shape, binding.layout)
+
+
+def check_names(files: Iterable[str], paths: Collection[str], name: str) -> None:
+    """Check that a kernel takes the arrays that files are given for.
+
+    Args:
+        files: the paths of those arrays.
+        paths: those of all its inputs.
+        name: what the kernel is called in messages.
+
+    Raises:
+        ArgumentError: it takes no array of some path.
+    """
+    from pallasc.specs.spelling import suggestion
+
+    for path in files:
+        if path not in paths:
+            hint = suggestion(path, paths, otherwise="Its arrays")
+            raise ArgumentError(f"{name} has no input {path!r}.", hint=hint)
+
+
+class Operands:
+    """Inputs and results of one launch in the memory of a GPU.
+
+    Args:
+        signature: what the kernel takes and gives.
+        inputs: the inputs, in order.
+        device: where.
+
+    Raises:
+        OutOfMemoryError: there is no room for them.
+    """
+
+    def __init__(self, signature: Signature, inputs: list[Value], device: Device) -> None:
+        from pallasc.runtime.adapters.device_arrays import DeviceArray
+
+        self._signature = signature
+        self._inputs: list[DeviceArray] = []
+        for value in inputs:
+            array = DeviceArray(value.binding.shape, value.binding.dtype, device.ordinal)
+            array.copy_from(value.data)
+            self._inputs.append(array)
+        self._results = [
+            DeviceArray(array.shape, array.dtype, device.ordinal) for array in signature.results
+        ]
+
+    @property
+    def pointers(self) -> list[int]:
+        """Addresses of the inputs, then of the results."""
+        return [array.pointer for array in (*self._inputs, *self._results)]
+
+    def read_outputs(self) -> list[Value]:
+        """Return what the kernel gives, in order; waits for the default stream.
+
+        Raises:
+            DriverError: it cannot be read, or an earlier launch failed.
+        """
+        arrays = {"input": self._inputs, "result": self._results}
+        return [
+            Value(binding, arrays[source][number].to_bytes())
+            for binding, (source, number) in zip(
+                self._signature.outputs, self._signature.sources, strict=True
+            )
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a model reaches at most.
+
+    Attributes:
+        model: its name.
+        memory_gb_per_s: bandwidth of its memory, in 10^9 bytes a second.
+        fp32_tflop_per_s: its units for single precision, without tensor cores.
+        l2_bytes: its L2 cache.
+    """
+
+    model: str
+    memory_gb_per_s: float
+    fp32_tflop_per_s: float
+    l2_bytes: int
+
+
+def model_of(device: Device, more: Iterable[Target] = ()) -> Target | None:
+    """Return the model that a GPU is, by its name; None where it is not known.
+
+    Args:
+        device: the GPU.
+        more: models that specs add.
+    """
+    for model in (*MODELS.values(), *more):
+        same = (model.major, model.minor) == (device.major, device.minor)
+        if same and device.name in device_names(model.description):
+            return model
+    return None
+
+
+def limits_of(model: Target) -> Limits:
+    """Return the limits of a model, at its boost clock."""
+    # A fused multiply-add counts as two operations.
+    flop_per_s = 2e9 * model.sm_count * model.fpus_per_sm * model.clock_ghz
+    return Limits(
+        model=model.name,
+        memory_gb_per_s=model.memory_bandwidth_bytes_per_s / 1e9,
+        fp32_tflop_per_s=flop_per_s / 1e12,
+        l2_bytes=model.l2_bytes,
+    )
+
+
+class DeviceRow(TypedDict):
+    """A GPU, as `--json` prints it."""
+
+    ordinal: int
+    name: str
+    arch: str
+    driver: str
+
+
+def device_json(device: Device) -> DeviceRow:
+    """Return what `--json` prints of a GPU."""
+    from pallasc.runtime.device.answers import version_text
+
+    return {
+        "ordinal": device.ordinal,
+        "name": device.name,
+        "arch": f"sm_{device.major}{device.minor}",
+        "driver": version_text(device.driver_version),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """Emulates variants.
+
+    Attributes:
+        subjects: what is emulated, by the digest of the artifact and the variant's id.
+        store: that of the build, None where there is no source.
+        limits: time and memory.
+    """
+
+    subjects: Mapping[tuple[str, str], Subject]
+    store: Store | None
+    limits: Options
+
+    def __call__(self, chosen: Chosen, inputs: list[Value]) -> list[Value]:
+        """Run a variant on inputs; what it prints goes to the standard error output.
+
+        Raises:
+            CheckError: a kernel fails: an access out of bounds, a deadlock, an assertion.
+            CompileError: it has an instruction that is not known, or was stopped at a limit.
+        """
+        from pallasc.checks.emulation.emulate import emulate, fault_error
+
+        subject = self.subjects[chosen.artifact.digest, chosen.variant.id]
+        data = [value.data for value in inputs]
+        emulated = emulate(subject, data, store=self.store, limits=self.limits)
+        if emulated.printed:
+            # The standard output belongs to the results, which may be JSON.
+            echo(emulated.printed, err=True, nl=not emulated.printed.endswith("\n"))
+        if emulated.fault is not None:
+            raise fault_error(subject, emulated.fault)
+        count = chosen.artifact.plan.device_count
+        outputs = [of_devices(b, count) for b in chosen.route.signature.outputs]
+        return [Value(b, out) for b, out in zip(outputs, emulated.outputs, strict=True)]
+
+
+def collect_emulated(
+    request: Request, *, every: bool, how: Options
+) -> tuple[list[Chosen], Emulation] | int:
+    """Return what is emulated, and what does it; or the exit status where a build failed.
+
+    Of variants that differ in their target only, the first is emulated.
+
+    Raises:
+        PallascError: as compiling does, or something that is needed is missing.
+    """
+    from pallasc.checks.emulation.emulate import check_installed, subjects_of
+
+    check_installed()
+    first: dict[object, int] = {}
+    for number, variant in enumerate(request.variants):
+        first.setdefault((variant.name, variant.params), number)
+    variants = [request.variants[number] for number in first.values()]
+    _check_points(variants, every=every)
+    if request.store is None:
+        pairs = [(request.variants[n], request.artifacts[n]) for n in first.values()]
+    else:
+        report = build_missing(variants, request.store, how)
+        if report.exit_code:
+            return report.exit_code
+        pairs = [(r.variant, r.artifact) for r in report.results if r.artifact is not None]
+    subjects = subjects_of(pairs, store=request.store, limits=how)
+    by_key = {(s.artifact.digest, s.id): s for s in subjects}
+    return [_chosen(*pair) for pair in pairs], Emulation(by_key, request.store, how)
+
+
+def _check_points(variants: Sequence[Variant], *, every: bool) -> None:
+    """Check that a kernel has one point, unless all are to run."""
+    kernels: dict[str, list[Variant]] = {}
+    for variant in variants:
+        kernels.setdefault(variant.name, []).append(variant)
+    for points in kernels.values():
+        if len(points) > 1 and not every:
+            raise several(points, "emulated")
+
+
+def _chosen(variant: Variant, artifact: Artifact) -> Chosen:
+    from pallasc.runtime.calls.launch import Route
+    from pallasc.runtime.matching.candidates import Candidate
+
+    return Chosen(
+        variant, artifact, Route([Candidate(variant.name, dict(variant.params), artifact)])
+    )
+
+
+_MOST_LISTED = 20
+
+
+launch_options = together(
+    click.option(
+        "--all",
+        "every",
+        is_flag=True,
+        help="Launch every point of the matrix, instead of one variant of each kernel.",
+    ),
+    count_option("--device", "The GPU, by its number.", parameter="ordinal", least=0, default=0),
+    click.option(
+        "--seed",
+        type=int,
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="Choose the random numbers of the other inputs.",
+    ),
+    input_options,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A variant that is launched.
+
+    Attributes:
+        variant: the variant.
+        artifact: what it was compiled into.
+        route: launches it.
+    """
+
+    variant: Variant
+    artifact: Artifact
+    route: Route
+
+
+def check_single(files: Mapping[str, Path], chosen: Sequence[Chosen]) -> None:
+    """Check that files are given for a single variant only.
+
+    Raises:
+        SpecError: several variants are launched.
+    """
+    if files and len(chosen) > 1:
+        raise SpecError(
+            f"files of inputs are for one variant, and {len(chosen)} are launched.",
+            hint=f'Choose one with -k, such as -k "{chosen[0].variant.name}".',
+        )
+
+
+def fitting(variants: Sequence[Variant], device: Device, *, every: bool) -> list[Variant]:
+    """Return the variants that a GPU's architecture can run.
+
+    Several may be left of a point of the matrix, for models of the same architecture.
+
+    Args:
+        variants: what was asked for.
+        device: the GPU.
+        every: launch all points of a kernel.
+
+    Raises:
+        SelectionError: no variant of a kernel can run there.
+        SpecError: several points of a kernel can.
+    """
+    kernels: dict[str, list[Variant]] = {}
+    for variant in variants:
+        kernels.setdefault(variant.name, []).append(variant)
+    all_fitting = []
+    for kernel in kernels.values():
+        fit = _fitting_of_kernel(kernel, device)
+        # Reversed, so that of several models the first of the spec stays.
+        points = {variant.params: variant for variant in reversed(fit)}
+        if len(points) > 1 and not every:
+            raise several([*reversed(points.values())], f"launched on {device}")
+        all_fitting += fit
+    return all_fitting
+
+
+def _fitting_of_kernel(variants: Sequence[Variant], device: Device) -> list[Variant]:
+    from pallasc.runtime.matching.selection import arch_refusal
+
+    reasons = [(v, arch_refusal(v.target.arch, device.major, device.minor)) for v in variants]
+    fit = [variant for variant, reason in reasons if reason is None]
+    if not fit:
+        rows = [f"{variant.id}: {reason}" for variant, reason in reasons]
+        raise SelectionError(
+            f"no variant of {variants[0].name} fits {device}:{_listed(rows)}",
+            location=variants[0].location,
+            hint=_target_hint(device),
+        )
+    return fit
+
+
+def _target_hint(device: Device) -> str | None:
+    """Return which target to ask for: the GPU's own model, else an architecture that it runs."""
+    from pallasc.runtime.matching.selection import arch_refusal
+    from pallasc.specs.gpus import DEFAULT_MODELS
+
+    model = model_of(device)
+    own = f"sm_{device.major}{device.minor}"
+    runs = [a for a in DEFAULT_MODELS if arch_refusal(a, device.major, device.minor) is None]
+    # The own architecture last, which becomes first.
+    runs.sort(key=lambda arch: arch.rstrip("af") == own)
+    names = [*reversed(runs)] if model is None else [model.name]
+    return f"Compile for it: --target {names[0]}." if names else None
+
+
+def several(points: Sequence[Variant], how: str) -> SpecError:
+    """Return the error for points between which only the user can choose.
+
+    Args:
+        points: a variant of each.
+        how: what can be done with each: "emulated".
+    """
+    from pallasc.specs.canonical import plain
+
+    first = dict(points[0].params)
+    differing = [
+        name for name in first if len({plain(dict(point.params).get(name)) for point in points}) > 1
+    ]
+    example = " and ".join(f"{name}={plain(first[name])}" for name in differing)
+    return SpecError(
+        f"{len(points)} variants of {points[0].name} can be {how}:"
+        f"{_listed([point.id for point in points])}",
+        location=points[0].location,
+        hint=f'Choose one, such as -k "{example}", or run all with --all.',
+    )
+
+
+def _listed(rows: Sequence[str]) -> str:
+    more = [f"… and {len(rows) - _MOST_LISTED} more"] if len(rows) > _MOST_LISTED else []
+    return "".join(f"\n  {row}" for row in [*rows[:_MOST_LISTED], *more])
+
+
+def build_missing(variants: Sequence[Variant], store: Store, options: Options) -> Report:
+    """Compile what is not in the store yet, and say so on the standard error output.
+
+    Raises:
+        ToolError: the toolchain is not complete; or what has to be compiled cannot be stored, and
+            `require_store` is given.
+    """
+    from pallasc.cli.output.build_text import summary
+    from pallasc.cli.output.progress import store_progress
+    from pallasc.compiler.builds.build import build
+
+    with store_progress(store, hits=False) as progress:
+        report = build(variants, store=store, options=options, on_event=progress)
+    if len(report.hits) < len(report.results):
+        progress.screen.write(f"{summary(report, progress.screen)}\n")
+    return report
+
+
+def collect(request: Request, device: Device, *, every: bool, how: Options) -> list[Chosen] | int:
+    """Return what is launched on a device, or the exit status where a build failed.
+
+    Raises:
+        PallascError: as compiling and choosing do.
+    """
+    fit = fitting(request.variants, device, every=every)
+    if request.store is None:
+        fitting_ids = set(map(id, fit))
+        pairs = zip(request.variants, request.artifacts, strict=True)
+        return choose([pair for pair in pairs if id(pair[0]) in fitting_ids], device)
+    report = build_missing(fit, request.store, how)
+    if report.exit_code:
+        return report.exit_code
+    results = [(result.variant, result.artifact) for result in report.results]
+    return choose([(variant, made) for variant, made in results if made is not None], device)
+
+
+def choose(variants: Iterable[tuple[Variant, Artifact]], device: Device) -> list[Chosen]:
+    """Return what is launched: of each point the variant that suits the GPU best.
+
+    Raises:
+        SelectionError: no variant of a point can run there.
+    """
+    from pallasc.runtime.calls.launch import Route
+    from pallasc.runtime.matching.candidates import Candidate
+    from pallasc.runtime.matching.selection import select
+
+    points: dict[object, dict[Candidate, Variant]] = {}
+    for variant, artifact in variants:
+        candidate = Candidate(variant.name, dict(variant.params), artifact)
+        points.setdefault((variant.name, variant.params), {})[candidate] = variant
+    chosen = []
+    for candidates in points.values():
+        best = select(list(candidates), device)
+        chosen.append(Chosen(candidates[best], best.artifact, Route([best])))
+    return chosen
+
+
+@contextmanager
+def naming(variant: Variant) -> Iterator[None]:
+    """Add to an error of the driver or the GPU which variant it is about."""
+    try:
+        yield
+    except DeviceError as error:
+        if not error.names_variant:
+            error.message = f"{variant.id}: {error.message}"
+            error.names_variant = True
+        raise

@@ -1,1 +1,0 @@
-"""What launches kernels on the GPU at hand: operands, outcomes, measurements."""

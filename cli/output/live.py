@@ -1,0 +1,97 @@
+"""The status area of a build on a terminal, in rich's terms; only `progress.Live` imports this."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from pallasc.cli.output.text import Screen, count, elapsed, shorten
+
+_MOST_RUNNING = 4
+_COUNTED = {"lowered": "cyan", "shared": "cyan", "compiled": "green", "failed": "red"}
+"""Statuses that are counted after the hits, and their colours."""
+_BAR = 40
+_SHORTEST_BAR = 5
+_MARGIN = 3
+"""Columns that stay free: one so that nothing wraps, two for the `^C` that a terminal echoes."""
+
+
+def status_lines(
+    done: int,
+    total: int,
+    counts: Mapping[str, int],
+    running: Sequence[tuple[str, float]],
+    time_left: str,
+    columns: int,
+    rows: int,
+) -> list[Text]:
+    """Return the lines for a screen of this size: bar, counts, the slowest that run.
+
+    No line is wrapped, and one row of the screen stays free. Until something runs or is finished,
+    one line says that it is being prepared.
+
+    Args:
+        done: how many of `total` are finished.
+        total: how many variants there are.
+        counts: finished variants by status.
+        running: variants and the seconds each has taken so far.
+        time_left: how long the rest takes, in words.
+        columns: those of the screen.
+        rows: those of the screen.
+    """
+    room = max(1, columns - _MARGIN)
+    if not done and not running:
+        lines = [Text(f"{f'[0/{total}] ' if total else ''}getting ready")]
+    else:
+        slowest = sorted(running, key=lambda entry: -entry[1])
+        shown = slowest[: max(0, min(_MOST_RUNNING, rows - 3))]
+        lines = [_bar(done, total, time_left, room), _counts(counts, len(running))]
+        lines = [*lines, *_running(shown, room)][: max(1, rows - 1)]
+    for line in lines:
+        line.truncate(room, overflow="crop")
+    return [line for line in lines if line]
+
+
+def _bar(done: int, total: int, time_left: str, room: int) -> Text:
+    part = done / total if total else 0.0
+    figures = f"{done:,}/{total:,}  {int(100 * part)} %{f'  {time_left}' if time_left else ''}"
+    length = min(_BAR, room - len(figures) - 2)
+    if length < _SHORTEST_BAR:
+        return Text(figures)
+    full = int(length * part)
+    rest = ("─" * (length - full), "bright_black")
+    return Text.assemble(("━" * full, "green"), rest, f"  {figures}")
+
+
+def _counts(counts: Mapping[str, int], running: int) -> Text:
+    """Return how many there are of each status, and how many run; what there is none of, not."""
+    parts = [Text(count(counts["hit"], "hit"), "cyan")] if counts["hit"] else []
+    parts += [Text(f"{counts[w]:,} {w}", c) for w, c in _COUNTED.items() if counts.get(w)]
+    parts += [Text(f"{running:,} running")] if running else []
+    return Text(", ").join(parts)
+
+
+def _running(shown: Sequence[tuple[str, float]], room: int) -> list[Text]:
+    """Return a line for each variant: how long it has run, aligned to the right, and its id."""
+    times = [elapsed(seconds) for _, seconds in shown]
+    widest = max(map(len, times), default=0)
+    return [
+        Text.assemble((f"  {time:>{widest}}  ", "bright_black"), shorten(name, room - widest - 4))
+        for time, (name, _) in zip(times, shown, strict=True)
+    ]
+
+
+def terminal_text(lines: Sequence[Text], screen: Screen) -> str:
+    """Return lines as a terminal takes them, with colours where the screen has any."""
+    stream = io.StringIO()
+    console = Console(
+        file=stream,
+        force_terminal=True,
+        color_system="standard" if screen.colour else None,
+        legacy_windows=False,
+    )
+    console.print(Text("\n").join(lines), end="", soft_wrap=True)
+    return stream.getvalue()

@@ -1,0 +1,404 @@
+"""Report on the standard error output what a build does: a line for each finished variant.
+
+On a terminal (`Live`) finished variants scroll above a status area that is redrawn. Only colours
+and three controls are used: carriage return, "cursor up" and "erase the line", since tmux keeps
+what "erase to the end of the screen" removes. The cursor stays visible and no mode is changed, so
+that a process which is killed leaves the terminal usable.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from pallasc.cli.output.build_text import counter, lines_below, remark_facts, result_line
+from pallasc.cli.output.exits import deferred, error_text
+from pallasc.cli.output.text import (
+    STATUS_COLOURS,
+    Screen,
+    about,
+    elapsed,
+    stderr_screen,
+    width,
+)
+from pallasc.compiler.builds.report import Event, Tick, VariantResult
+from pallasc.specs.plain_text import one_line, printable
+
+if TYPE_CHECKING:
+    from pallasc.cache.store import Store
+    from pallasc.errors import SpecError
+    from pallasc.specs.spec import Variant
+
+FIRST_SILENCE_S = 10.0
+"""How long a build without a terminal may print nothing while something is compiled."""
+LONGEST_SILENCE_S = 60.0
+_HELD_LINES = 512
+"""Lines of hits that are written at a time: about 64 kB."""
+_HELD_S = 1.0
+_MOST_NAMED = 3
+
+_INTERVAL_S = 0.1
+_QUIET_S = 0.3
+"""Delay before the status appears; builds with only hits usually finish earlier."""
+_FEW_HITS = 20
+
+ResultLine = Callable[[VariantResult, int | None], str]
+"""Returns the line of a result, as `result_line` does."""
+
+
+class Heartbeat:
+    """Tells when to report that something is still going on: less and less often.
+
+    Args:
+        first_s: how long it may be silent at first; the silence doubles each time, up to a minute.
+        clock: gives the time, in seconds.
+    """
+
+    def __init__(
+        self, first_s: float = FIRST_SILENCE_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._silence_s = first_s
+        self._clock = clock
+        self.put_off()
+
+    def put_off(self) -> None:
+        """Wait for as long again, since something else was reported now."""
+        self._next_s = self._clock() + self._silence_s
+
+    def is_due(self) -> bool:
+        """Return True if a report is due now; the next one is due later."""
+        if self._clock() < self._next_s:
+            return False
+        self._silence_s = min(2 * self._silence_s, LONGEST_SILENCE_S)
+        self.put_off()
+        return True
+
+
+class Progress:
+    """Prints the events of a build, a line each; the lines of hits are written many at a time.
+
+    As a context manager it prints what is left, however the build ends.
+
+    Args:
+        screen: where to.
+        hits: whether variants that were in the store get a line.
+        quiet: print only what went wrong.
+        line: makes the line of a result, for so many columns.
+        clock: gives the time, in seconds.
+    """
+
+    def __init__(
+        self,
+        screen: Screen,
+        *,
+        hits: bool = True,
+        quiet: bool = False,
+        line: ResultLine = result_line,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.screen = screen
+        self.hits = hits and not quiet
+        self.quiet = quiet
+        self.line = line
+        self._clock = clock
+        self._held: list[str] = []
+        self._hit_line = ""
+        self._written_s = clock()
+        self._heartbeat = Heartbeat(clock=clock)
+        self._said_getting_ready = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.end()
+
+    def __call__(self, event: Event | Tick) -> None:
+        """Print what an event has to report, if anything."""
+        # Thousands of hits come this way, a few of everything else.
+        if event.__class__ is Event and event.kind == "hit":
+            if self.hits:
+                self._hold_hit(event)
+        elif isinstance(event, Tick):
+            self._beat(event)
+        elif event.result is not None:
+            self._heartbeat.put_off()
+            if not self.quiet or event.result.error is not None:
+                self._put(self._finished_text(event, event.result))
+        else:
+            self.end()  # nothing may follow for a while
+
+    def say(self, text: str) -> None:
+        """Print lines of text, after what is held."""
+        self._put(printable(text))
+
+    def mention(self, text: str) -> None:
+        """Print lines of text that only say what is going on."""
+        if not self.quiet:
+            self.say(text)
+
+    def end(self) -> None:
+        """Print what is still held."""
+        if self._held:
+            text = "".join(self._held)
+            self._held.clear()
+            self.screen.write(text)
+            self._written_s = self._clock()
+
+    def _finished_text(self, event: Event, result: VariantResult) -> str:
+        line = self.screen.paint_status(self.line(result, None), result.status)
+        head = f"{counter(event.done, event.total)} {line}"
+        return "\n".join([head, *lines_below(result)])
+
+    def _put(self, text: str) -> None:
+        """Print text that is printable, except for our own colours."""
+        self._held.append(f"{text}\n")
+        self.end()
+
+    def _hold_hit(self, event: Event) -> None:
+        """Hold a hit's line back: a build without changes prints thousands of them."""
+        if not self._hit_line:
+            hit = self.screen.paint_status(f"{'hit':<8}", "hit")
+            self._hit_line = f"[%{len(str(event.total))}d/{event.total}] {hit}  %s\n"
+        name = one_line(event.variant.id)
+        if event.result is not None and (remarks := remark_facts(event.result)):
+            name = f"{name}  {', '.join(remarks)}"
+        if event.result is not None and event.result.remote:
+            name = f"{name}  from the remote store"
+        held = self._held
+        held.append(self._hit_line % (event.done, name))
+        if len(held) >= _HELD_LINES or self._clock() - self._written_s > _HELD_S:
+            self.end()
+
+    def _beat(self, tick: Tick) -> None:
+        """Print what is running, if nothing was finished for long enough."""
+        self.end()
+        is_ready = bool(tick.running or tick.done)
+        if is_ready and self._said_getting_ready:
+            self._said_getting_ready = False
+            self._heartbeat = Heartbeat(clock=self._clock)
+        if self._heartbeat.is_due():
+            self.mention(heartbeat(tick))
+            if not is_ready and not self._said_getting_ready:
+                self._said_getting_ready = True
+                self._heartbeat = Heartbeat(LONGEST_SILENCE_S, self._clock)
+
+
+def heartbeat(tick: Tick) -> str:
+    """Return `[ 12/200] compiling 2: matmul@b200 14 s, add@b200 3 s; about 3 min left`.
+
+    The slowest are named, and the others counted.
+    """
+    what = "waiting" if tick.done else "getting ready"
+    if tick.running:
+        slowest = sorted(tick.running, key=lambda entry: -entry[1])
+        named = [(one_line(variant.id), seconds) for variant, seconds in slowest]
+        what = f"compiling {len(tick.running)}: {running_text(named)}"
+    left = time_left(tick, [seconds for _, seconds in tick.running])
+    return f"{counter(tick.done, tick.total)} {what}{f'; {left}' if left else ''}"
+
+
+def running_text(running: Sequence[tuple[str, float]]) -> str:
+    """Return the first few that run, each with its time, and how many more there are."""
+    names = [f"{name} {elapsed(seconds)}" for name, seconds in running[:_MOST_NAMED]]
+    more = len(running) - len(names)
+    return ", ".join([*names, *([f"{more:,} more"] if more else [])])
+
+
+def time_left(tick: Tick, running_s: Sequence[float]) -> str:
+    """Return `about 3 min left`, "" where nothing can be said."""
+    left_s = time_left_s(
+        left=tick.total - tick.done,
+        compiled_s=tick.compiled_s,
+        running_s=running_s,
+        jobs=tick.jobs,
+    )
+    return "" if left_s is None else f"{about(left_s)} left"
+
+
+def time_left_s(
+    *, left: int, compiled_s: Sequence[float], running_s: Sequence[float], jobs: int
+) -> float | None:
+    """Estimate how long the rest of a build takes from what its compilations have taken so far.
+
+    Args:
+        left: how many variants are not finished, those that run included.
+        compiled_s: what each finished compilation took.
+        running_s: what each running one has taken so far.
+        jobs: how many run at a time.
+
+    Returns:
+        Seconds, or None where nothing can be said: nothing is compiled yet, or all that is left
+        has run longer than expected.
+    """
+    if not compiled_s or left < 1:
+        return None
+    mean_s = sum(compiled_s) / len(compiled_s)
+    work_s = left * mean_s - sum(min(each, mean_s) for each in running_s)
+    # No build ends before the compilation that began last.
+    newest_s = max((mean_s - each for each in running_s), default=0.0)
+    expected_s = max(work_s / max(1, min(jobs, left)), newest_s)
+    return expected_s if expected_s > 0 else None
+
+
+class Live(Progress):
+    """Shows the events of a build on a terminal.
+
+    Hits get a line each in small builds; in larger ones they are counted.
+    """
+
+    def __init__(
+        self,
+        screen: Screen,
+        *,
+        hits: bool = True,
+        line: ResultLine = result_line,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(screen, hits=hits, line=line, clock=clock)
+        self._began_s = clock()
+        self._drawn_s = -math.inf
+        self._drawn: list[str] = []
+        self._visible = False
+        self._counts = dict.fromkeys(STATUS_COLOURS, 0)
+        self._running: list[tuple[Variant, float]] = []
+        self._tick = Tick((), 0, 0)
+
+    def __call__(self, event: Event | Tick) -> None:
+        """Note an event, and draw if that was not done a moment ago."""
+        now_s = self._clock()
+        if isinstance(event, Tick):
+            self._tick = event
+            self._running = [(variant, now_s - seconds) for variant, seconds in event.running]
+        else:
+            self._tick = replace(self._tick, done=event.done, total=event.total)
+            if event.result is not None:
+                self._finish(event.result)
+            else:
+                self._running.append((event.variant, now_s))
+                self._visible = True
+        if now_s - self._drawn_s >= _INTERVAL_S:
+            self._visible = self._visible or now_s - self._began_s >= _QUIET_S
+            if self._visible or self._held:
+                self._draw(now_s)
+
+    def end(self) -> None:
+        """Print what is still held, and remove the status."""
+        self._visible = False
+        self._draw(self._clock())
+
+    def _put(self, text: str) -> None:
+        """Print text above the status."""
+        self._held.append(f"{text}\n")
+        self._draw(self._clock())
+
+    def _finish(self, result: VariantResult) -> None:
+        self._counts[result.status] += 1
+        if self._running:
+            # By identity: equality would compare every field of thousands of variants.
+            self._running = [entry for entry in self._running if entry[0] is not result.variant]
+        if result.status == "hit" and not (self.hits and self._tick.total <= _FEW_HITS):
+            return
+        line = self.screen.paint_status(self.line(result, self.screen.line_columns), result.status)
+        self._held += [f"{text}\n" for text in (line, *lines_below(result))]
+
+    def _draw(self, now_s: float) -> None:
+        """Write what is held, and the status below it, at once so that nothing flickers."""
+        columns, rows = self.screen.size()
+        plain, painted = [], ""
+        if self._visible:
+            from pallasc.cli.output.live import status_lines, terminal_text
+
+            running = [(one_line(variant.id), now_s - since) for variant, since in self._running]
+            left = time_left(self._tick, [seconds for _, seconds in running])
+            lines = status_lines(
+                self._tick.done, self._tick.total, self._counts, running, left, columns, rows
+            )
+            plain = [line.plain for line in lines]
+            painted = terminal_text(lines, self.screen)
+        if self._held or plain != self._drawn:
+            with deferred():  # or what an interrupt leaves drawn would never be removed
+                self.screen.write(_erase(self._drawn, columns) + "".join(self._held) + painted)
+                self._held.clear()
+                self._drawn = plain
+        self._drawn_s = now_s
+
+
+def _erase(lines: list[str], columns: int) -> str:
+    """Return what removes lines, where the cursor is at the end of the last of them.
+
+    A terminal that has become narrower since has wrapped them.
+    """
+    if not lines:
+        return ""
+    above = sum(max(1, -(-width(line) // columns)) for line in lines) - 1
+    return "\r\x1b[2K" + "\x1b[1A\x1b[2K" * above
+
+
+class Reading:
+    """Reports while Python specs are executed, and collects those that cannot be.
+
+    Args:
+        progress: where to report.
+        keep_going: go on with the others where a spec cannot be executed.
+
+    Attributes:
+        errors: of the specs that could not be executed.
+    """
+
+    def __init__(self, progress: Progress, *, keep_going: bool) -> None:
+        self._progress = progress
+        self._keep_going = keep_going
+        self._heartbeat = Heartbeat(2.0)
+        self.errors: list[SpecError] = []
+
+    def tick(self, path: str, seconds: float) -> None:
+        """Report from time to time, less and less often, that a spec is still being executed."""
+        if self._heartbeat.is_due():
+            self._progress.mention(f"reading {path} {seconds:.0f} s")
+
+    def broken(self, error: SpecError) -> None:
+        """Note the error of a spec whose process died or was stopped.
+
+        Raises:
+            SpecError: that error, unless the others go on.
+        """
+        if not self._keep_going:
+            raise error
+        self.errors.append(error)
+        self._progress.say(f"error: {error_text(error)}")
+
+
+def stderr_progress(
+    *,
+    hits: bool = True,
+    quiet: bool = False,
+    line: ResultLine = result_line,
+    clock: Callable[[], float] = time.monotonic,
+) -> Progress:
+    """Return the progress for this process's standard error output; arguments as of `Progress`."""
+    screen = stderr_screen()
+    if quiet or not screen.live:
+        return Progress(screen, hits=hits, quiet=quiet, line=line, clock=clock)
+    return Live(screen, hits=hits, line=line, clock=clock)
+
+
+@contextmanager
+def store_progress(
+    store: Store, *, hits: bool = True, quiet: bool = False, line: ResultLine = result_line
+) -> Iterator[Progress]:
+    """Give this process's progress, which also shows the warnings of a store."""
+    with stderr_progress(hits=hits, quiet=quiet, line=line) as progress:
+        store.warn_by(lambda text: progress.say(f"warning: {text}"))
+        yield progress

@@ -1,0 +1,218 @@
+"""Where the report of a build or a check goes, besides the terminal: files, JSON, annotations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from pallasc.cli.output.exits import deferred
+from pallasc.cli.output.text import (
+    echo,
+    echo_bytes,
+    echo_command,
+    json_text,
+    refusing,
+    workspace_root,
+)
+from pallasc.errors import PallascError
+
+if TYPE_CHECKING:
+    from pallasc.checks.levels import Level
+    from pallasc.checks.report import Report as CheckReport
+    from pallasc.compiler.builds.report import Report
+    from pallasc.compiler.builds.reproduce import Reproduction
+    from pallasc.compiler.builds.shard import Share
+
+STANDARD_OUTPUT = Path("-")
+"""What an option names that writes a report to the standard output."""
+
+
+class Outputs(NamedTuple):
+    """The outputs that were asked for; those of a check have its levels."""
+
+    as_json: bool
+    junit: Path | None
+    annotations: str | None
+    sarif: Path | None = None
+    levels: tuple[Level, ...] | None = None
+
+    @property
+    def prints_report(self) -> bool:
+        """Whether the standard output belongs to a report, and not to lines for people."""
+        return self.as_json or STANDARD_OUTPUT in (self.junit, self.sarif)
+
+    @contextmanager
+    def reporting_errors(self) -> Iterator[None]:
+        """Report an error that ends the whole command in every output, not only on the terminal.
+
+        Raises:
+            click.UsageError: two reports go to the standard output.
+            SpecError: a file cannot be written.
+        """
+        check_reports({"--junit": self.junit, "--sarif": self.sarif}, as_json=self.as_json)
+        try:
+            yield
+        except PallascError as error:
+            self._annotate([error])
+            if self.levels is None:
+                from pallasc.compiler.builds.report import Report
+
+                self._write_build(Report((), 0.0), error=error)
+            else:
+                from pallasc.checks.report import Report as CheckReport
+
+                names = tuple(level.name for level in self.levels)
+                self._write_check(CheckReport((), 0.0, names), error=error)
+            raise
+
+    def write_build(
+        self, report: Report, reproduction: Reproduction | None = None, share: Share | None = None
+    ) -> None:
+        """Write the report of a build.
+
+        Args:
+            report: what the build did.
+            reproduction: what compiling twice showed, None if nothing was.
+            share: what was built of all variants, None for a build without shards.
+
+        Raises:
+            SpecError: the JUnit file can no longer be written.
+        """
+        if self.annotations:
+            from pallasc.cli.output.annotations import github_commands
+
+            self._annotate(report.errors, github_commands(report))
+        self._write_build(report, reproduction, share=share)
+
+    def write_check(self, report: CheckReport, share: Share | None = None, *, quiet: bool) -> None:
+        """Write the report of a check; a first signal waits until every output is whole.
+
+        Args:
+            report: what the check found.
+            share: what was checked of all variants, None for a check without shards.
+            quiet: print nothing but warnings about the store where the check ends with 0.
+
+        Raises:
+            SpecError: a file can no longer be written.
+        """
+        from pallasc.cli.output.check_text import print_report
+
+        with deferred():
+            if self.annotations:
+                from pallasc.cli.output.annotations import check_commands
+
+                ended = [*report.errors, *([report.unchecked] if report.unchecked else [])]
+                self._annotate(ended, check_commands(report))
+            self._write_check(report, error=report.unchecked, share=share)
+            print_report(report, self.levels or (), only_totals=self.prints_report, quiet=quiet)
+
+    def _annotate(self, errors: Sequence[PallascError], commands: Sequence[str] = ()) -> None:
+        if not self.annotations:
+            return
+        from pallasc.cli.output.annotations import github_command
+
+        # GitHub reads commands from either stream; the standard output may hold JSON.
+        for line in (*map(github_command, errors), *commands):
+            echo_command(line)
+
+    def _write_build(
+        self,
+        report: Report,
+        reproduction: Reproduction | None = None,
+        *,
+        error: PallascError | None = None,
+        share: Share | None = None,
+    ) -> None:
+        if self.as_json:
+            from pallasc.cli.output.json import report_json
+
+            echo(json_text(report_json(report, reproduction, error=error, share=share)))
+        if self.junit is not None:
+            from pallasc.cli.output.junit import junit_xml
+
+            shard = share.shard if share else None
+            data = junit_xml(report, workspace_root(os.environ), error, shard)
+            write_report(data, self.junit, "--junit")
+
+    def _write_check(
+        self, report: CheckReport, *, error: PallascError | None, share: Share | None = None
+    ) -> None:
+        root = workspace_root(os.environ)
+        if self.as_json:
+            from pallasc.cli.output.json import check_json
+
+            echo(json_text(check_json(report, error=error, share=share)))
+        if self.junit is not None:
+            from pallasc.cli.output.junit import check_junit
+
+            shard = share.shard if share else None
+            write_report(check_junit(report, root, error, shard), self.junit, "--junit")
+        if self.sarif is not None:
+            from pallasc.checks.levels import rules_of
+            from pallasc.cli.output.sarif import sarif
+            from pallasc.version import installed_version
+
+            rules = rules_of(self.levels or ())
+            data = sarif(report, rules, root, version=installed_version(), error=error)
+            write_report(data, self.sarif, "--sarif")
+
+
+def check_reports(reports: Mapping[str, Path | None], *, as_json: bool) -> None:
+    """Check that reports can be written where options say, before the work is done.
+
+    Args:
+        reports: by option, where a report goes; None for none.
+        as_json: JSON goes to the standard output.
+
+    Raises:
+        click.UsageError: two of them go to the standard output.
+        SpecError: a file cannot be written.
+    """
+    printed = ["--json"] if as_json else []
+    for option, path in reports.items():
+        if path == STANDARD_OUTPUT:
+            printed.append(f"{option} -")
+        elif path is not None:
+            _check_writable(path, option)
+    if len(printed) > 1:
+        first, second = printed[:2]
+        raise click.UsageError(
+            f"{first} and {second} both write to the standard output: "
+            f"name a file for {second.removesuffix(' -')}."
+        )
+
+
+def _check_writable(path: Path, option: str) -> None:
+    import tempfile
+
+    # /dev/stdout or a pipe: opening one to try it would be seen at its other end.
+    if path.exists() and not path.is_file():
+        return
+    with refusing(path, hint=f"Give {option} another path."):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A report replaces its file by a rename, for which the folder has to be writable.
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+
+
+def write_report(data: bytes, path: Path, option: str) -> None:
+    """Write a report where an option says, "-" for the standard output: the whole file, or nothing.
+
+    Raises:
+        SpecError: it cannot be written.
+    """
+    from pallasc.specs.user_files import replace_file
+
+    if path == STANDARD_OUTPUT:
+        echo_bytes(data)
+        return
+    with refusing(path, hint=f"Give {option} another path."):
+        if path.exists() and not path.is_file():  # /dev/stdout, or a pipe
+            path.write_bytes(data)
+            return
+    replace_file(path, data)

@@ -1,0 +1,318 @@
+"""Text on the standard streams: what a stream can show, widths, tables, times in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import unicodedata
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+import click
+
+from pallasc.errors import SpecError
+from pallasc.specs.plain_text import UNDECODED, one_line, printable
+
+JSON_SCHEMA = 1
+"""Version of what `--json` prints; a field that changes its meaning raises it."""
+_UNDECODED = {code: json.dumps(shown)[1:-1] for code, shown in UNDECODED.items()}
+
+STATUS_COLOURS = {
+    "hit": "cyan",
+    "lowered": "cyan",
+    "shared": "cyan",
+    "compiled": "green",
+    "failed": "red",
+    "missing": "yellow",
+    "skipped": "yellow",
+}
+
+ELLIPSIS = "…"
+_ASCII = str.maketrans({"━": "=", "─": "-", "…": "~", "→": "->"})
+
+
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print text as `printable` leaves it: the only way to a standard stream besides `Screen`.
+
+    Args:
+        text: lines without colours.
+        err: to the standard error output.
+        nl: followed by a line feed.
+    """
+    click.echo(printable(text), err=err, nl=nl)
+
+
+def echo_command(text: str) -> None:
+    """Print a command of a CI service, whose values are escaped already."""
+    click.echo(text, err=True)
+
+
+def echo_bytes(data: bytes) -> None:
+    """Print a file: bytes go to the binary stream, past the encoding of the terminal."""
+    click.echo(data, nl=False)
+
+
+def json_text(data: Mapping[str, object]) -> str:
+    """Return a JSON object with its schema version, keys sorted, in ASCII.
+
+    `##`, which CI services look for, is escaped. Names of files that are not UTF-8 are written as
+    they are printed, since many readers reject halves of surrogate pairs.
+    """
+    whole = {"schema": JSON_SCHEMA, **data}
+    text = json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False)
+    if not text.isascii():
+        text = text.translate(_UNDECODED)
+        text = re.sub(r"[^\x00-\x7f]+", lambda other: json.dumps(other[0])[1:-1], text)
+    return text.replace("##", r"#\u0023")
+
+
+class Screen(NamedTuple):
+    """A stream and what it can show.
+
+    Attributes:
+        stream: where text goes.
+        live: whether lines at the bottom can be redrawn.
+        colour: whether words are coloured.
+        ascii: whether it cannot show our bar and ellipsis.
+    """
+
+    stream: TextIO
+    live: bool = False
+    colour: bool = False
+    ascii: bool = False
+
+    def write(self, text: str) -> None:
+        """Write text at once."""
+        self.stream.write(text.translate(_ASCII) if self.ascii else text)
+        self.stream.flush()
+
+    def size(self) -> tuple[int, int]:
+        """Return columns and rows as they are now; 80 and 24 where that is not known."""
+        try:
+            columns, rows = os.get_terminal_size(self.stream.fileno())
+        except (OSError, ValueError):
+            columns = rows = 0
+        if columns and rows:  # a pseudo-terminal has 0 of both until somebody sets its size
+            return columns, rows
+        import shutil
+
+        return shutil.get_terminal_size()  # from COLUMNS and LINES, if they are set
+
+    @property
+    def line_columns(self) -> int | None:
+        """Columns that a line may take without being wrapped; None where lines stay whole."""
+        # Some terminals wrap as soon as the last column is filled.
+        return self.size()[0] - 1 if self.live else None
+
+    def paint(self, text: str, colour: str | None) -> str:
+        """Return text in a colour, where there are any."""
+        return click.style(text, fg=colour) if self.colour and colour else text
+
+    def paint_status(self, line: str, status: str) -> str:
+        """Return a line that begins with a status, and the status in its colour."""
+        end = len(status)
+        return self.paint(line[:end], STATUS_COLOURS[status]) + line[end:]
+
+
+def wants_colour(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Return True on a terminal, unless NO_COLOR is set (https://no-color.org)."""
+    allowed = not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
+    return stream.isatty() and allowed
+
+
+def can_redraw(stream: TextIO, environment: Mapping[str, str]) -> bool:
+    """Return True if lines can be redrawn: on a terminal that is not a CI log.
+
+    Several CI services give their jobs a terminal, and log all that is written to it.
+    """
+    if environment.get("TERM") == "dumb" or is_ci(environment):
+        return False
+    return stream.isatty()
+
+
+def stderr_screen() -> Screen:
+    """Return what this process's standard error output can show."""
+    stream = sys.stderr
+    try:
+        "━─…".encode(stream.encoding or "ascii")  # a StringIO has no encoding
+        is_narrow = False
+    except (UnicodeEncodeError, LookupError):
+        is_narrow = True
+    return Screen(
+        stream,
+        live=can_redraw(stream, os.environ),
+        colour=wants_colour(stream, os.environ),
+        ascii=is_narrow,
+    )
+
+
+def width(text: str) -> int:
+    """Return how many columns a line takes: two for wide letters, none for combining ones."""
+    return len(text) if text.isascii() else sum(map(_columns, text))
+
+
+def cut(text: str, columns: int) -> str:
+    """Return the beginning of a line that fits into this many columns."""
+    if width(text) <= columns:
+        return text
+    taken = 0
+    for index, character in enumerate(text):
+        taken += _columns(character)
+        if taken > columns:
+            return text[:index]
+    return text
+
+
+def shorten(text: str, columns: int) -> str:
+    """Return a line that fits, without its middle: an id ends with its target."""
+    if width(text) <= columns:
+        return text
+    if columns < 1:
+        return ""
+    tail = (columns - 1) // 2
+    return cut(text, columns - 1 - tail) + ELLIPSIS + cut(text[::-1], tail)[::-1]
+
+
+def _columns(character: str) -> int:
+    # Combining marks and invisible controls stay in the column before.
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+
+
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()
+) -> str:
+    """Return rows in columns under their headings, a line each, without trailing spaces.
+
+    Args:
+        head: one heading a column.
+        rows: the cells.
+        right: headings of the columns that are aligned to the right.
+    """
+    lines = [list(head), *(list(map(one_line, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for name, cell, width in zip(head, line, widths, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def echo_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()
+) -> None:
+    """Print a table, with arguments as of `table`; a terminal gets long cells in several lines."""
+    if not wants_colour(sys.stdout, os.environ):
+        echo(table(head, rows, right=right))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in head:
+        drawn.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(one_line(cell)) for cell in row))
+    Console(file=sys.stdout, highlight=False).print(drawn)
+
+
+def count(number: int, noun: str) -> str:
+    """Return `1 variant` or `1,024 variants`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def first_of(names: Sequence[str], most: int, noun: str = "more") -> str:
+    """Return the first few names, and how many more there are: `a, b and 3 more`."""
+    left = len(names) - most
+    return ", ".join(names[:most]) + (f" and {left:,} {noun}" if left > 0 else "")
+
+
+def duration(seconds: float) -> str:
+    """Return `1.2 s`, `14 s`, `3 min 20 s` or `2 h 05 min`."""
+    return f"{seconds:.1f} s" if seconds < 9.95 else elapsed(round(seconds))
+
+
+def elapsed(seconds: float) -> str:
+    """Return a duration in whole seconds, as for something that still runs."""
+    rounded = int(seconds)
+    if rounded < 120:
+        return f"{rounded} s"
+    if rounded < 3600:
+        return f"{rounded // 60} min {rounded % 60:02} s"
+    return f"{rounded // 3600} h {rounded % 3600 // 60:02} min"
+
+
+def about(seconds: float) -> str:
+    """Return a rough estimate: `about 25 s`, `about 3 min`."""
+    if seconds <= 5:
+        return "a few seconds"
+    if seconds <= 55:
+        return f"about {-(-seconds // 5) * 5:.0f} s"
+    if seconds < 5400:
+        return f"about {max(1, round(seconds / 60))} min"
+    return f"about {round(seconds / 3600)} h"
+
+
+@contextmanager
+def refusing(
+    path: Path | str, *, hint: str | None = None, doing: str = "written"
+) -> Iterator[None]:
+    """Make an error of the file system the user's mistake, about the file that was named.
+
+    Raises:
+        SpecError: in place of that error.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SpecError(f"{path} cannot be {doing}: {error.strerror}.", hint=hint) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that the user named, and say so on the standard error output.
+
+    Raises:
+        SpecError: it cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        file = next((parent for parent in path.parents if os.path.isfile(parent)), None)
+        reason = error.strerror if file is None else f"{file} is a file, not a folder"
+        raise SpecError(
+            f"{path} cannot be written: {reason}.", hint="Give --output another path."
+        ) from error
+    echo(f"wrote {path}", err=True)
+
+
+_ROOTS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR", "WORKSPACE")
+"""Where GitHub, GitLab and Jenkins say which folder that is."""
+
+
+def workspace_root(environment: Mapping[str, str]) -> Path:
+    """Return the folder of the repository: the CI service's, else the current one."""
+    named = next((environment[name] for name in _ROOTS if environment.get(name)), ".")
+    return Path(named).resolve()
+
+
+def is_ci(environment: Mapping[str, str]) -> bool:
+    """Return True if a CI service started this process: they all set `CI`."""
+    return environment.get("CI", "").lower() not in ("", "0", "false")
+
+
+def relative_file(file: str, root: Path) -> str | None:
+    """Return a file's path from `root`, with `/`; None if it is not below it."""
+    # A link inside the repository may lead out of it, and the root may itself be a link.
+    for path in (Path(os.path.abspath(file)), Path(file).resolve()):
+        if path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return None

@@ -1,1 +1,0 @@
-"""Turns results into text, JSON, JUnit and annotations."""
