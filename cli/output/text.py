@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Literal, NamedTuple, TextIO
 
 import click
 
@@ -218,7 +218,9 @@ def echo_table(
 
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in head:
-        drawn.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        side: Literal["left", "right"] = "right" if name in right else "left"
+        # The first column has names to copy, so it is the last to be folded.
+        drawn.add_column(name, justify=side, overflow="fold", no_wrap=name == head[0])
     for row in rows:
         drawn.add_row(*(Text(one_line(cell)) for cell in row))
     Console(file=sys.stdout, highlight=False).print(drawn)
