@@ -25,7 +25,7 @@ from pallasc.cli.arguments.options import (
     store_option,
 )
 from pallasc.cli.output.progress import Heartbeat
-from pallasc.cli.output.text import count, echo, echo_table, json_text
+from pallasc.cli.output.text import count, echo, json_text, table
 from pallasc.errors import CorruptError, SpecError, ToolError
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _show_namespaces(found: list[NamespaceStats], now_s: float) -> None:
         for each in found
     ]
     head = ["NAMESPACE", "VARIANTS", "PACKS", "SIZE", "USED", "OLDEST"]
-    echo_table(head, rows, right=head[1:])
+    echo(table(head, rows, right=head[1:]))
 
 
 def _age(time_s: int, now_s: float) -> str:

@@ -16,7 +16,7 @@ from pallasc.cli.arguments.options import (
     specs_argument,
     store_option,
 )
-from pallasc.cli.output.text import echo, echo_table, json_text
+from pallasc.cli.output.text import echo, json_text, table
 
 if TYPE_CHECKING:
     from pallasc.specs.spec import Variant
@@ -76,7 +76,7 @@ def command(
             ]
             for variant in variants
         ]
-        echo_table(["VARIANT", "ARCH", "ENTRY", "ARRAYS"], rows)
+        echo(table(["VARIANT", "ARCH", "ENTRY", "ARRAYS"], rows))
 
 
 def variant_json(variant: Variant) -> dict[str, object]:

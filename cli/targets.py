@@ -50,7 +50,7 @@ def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> N
                      memory_bandwidth_bytes_per_s, l2_bytes, clock_ghz, memory_bytes,
                      device_names (what drivers call it; description is one of them)
     """
-    from pallasc.cli.output.text import echo_table, json_text
+    from pallasc.cli.output.text import json_text, table
     from pallasc.specs.gpus import DEFAULT_MODELS, MODELS, device_names
 
     models = [*MODELS.values(), *_added(specs, store_root)]
@@ -60,7 +60,7 @@ def command(specs: tuple[str, ...], store_root: Path | None, as_json: bool) -> N
         ]
         echo(json_text({"architectures": dict(DEFAULT_MODELS), "models": listed}))
     else:
-        echo_table(COLUMNS, rows(models), right=FIGURES)
+        echo(table(COLUMNS, rows(models), right=FIGURES))
 
 
 def rows(models: Iterable[Target]) -> list[list[str]]:

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 import click
 
@@ -203,27 +203,6 @@ def table(
         ).rstrip()
         for line in lines
     )
-
-
-def echo_table(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()
-) -> None:
-    """Print a table, with arguments as of `table`; a terminal gets long cells in several lines."""
-    if not wants_colour(sys.stdout, os.environ):
-        echo(table(head, rows, right=right))
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in head:
-        side: Literal["left", "right"] = "right" if name in right else "left"
-        # The first column has names to copy, so it is the last to be folded.
-        drawn.add_column(name, justify=side, overflow="fold", no_wrap=name == head[0])
-    for row in rows:
-        drawn.add_row(*(Text(one_line(cell)) for cell in row))
-    Console(file=sys.stdout, highlight=False).print(drawn)
 
 
 def count(number: int, noun: str) -> str:
