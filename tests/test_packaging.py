@@ -111,7 +111,7 @@ def _files_in_folders() -> set[str]:
         for path in (ROOT / folder).rglob("*")
         if path.suffix in SHIPPED
         or path.name in ("py.typed", "pallasc.pc")
-        or (path.suffix in (".c", ".h") and "native" in path.parts)
+        or (path.suffix in (".c", ".h", ".in") and "native" in path.parts)
         or path.suffix in (".j2", ".css", ".js")
     }
 
