@@ -153,7 +153,7 @@ def _transfers_booleans(equation: Any, is_warpgroup: bool) -> bool:
     return (
         name in ("get", "load", "swap", "store")
         and str(getattr(reference[0].aval, "memory_space", "")) == "gmem"
-        and str(getattr(reference[0].aval, "dtype", "")) == "bool"
+        and str(getattr(reference[0].aval, "dtype", "")) in ("bool", "int1")
         and bool(getattr(value[0].aval, "shape", ()))
     )
 

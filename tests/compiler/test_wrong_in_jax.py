@@ -32,6 +32,7 @@ kernels:
     static: {semantics: "{semantics}"}
     matrix: {semantics: [Lane, Warpgroup]}
   - {name: selected, entry: "wrong_in_jax.py:selected", args: {x: "bool[1024]"}}
+  - {name: moved, entry: "wrong_in_jax.py:moved", args: {x: "i1[1024]"}}
   - {name: first_selected, entry: "wrong_in_jax.py:first_selected", args: {x: "bool[8]"}}
 """
 FAILING_SPEC = """\
@@ -43,7 +44,7 @@ kernels:
 WARNED = {
     "copied[stride=2]": "copied",
     "prefetched[semantics=Warpgroup]": "prefetched",
-    **({"selected": "selected"} if BOOLEANS.first <= JAX else {}),
+    **({"selected": "selected", "moved": "moved"} if BOOLEANS.first <= JAX else {}),
 }
 """By variant, the mark of the line that is warned about; JAX 0.10 refuses to load booleans."""
 

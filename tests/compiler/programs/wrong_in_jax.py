@@ -44,6 +44,13 @@ def selected(x):
     return plgpu.kernel(body, out_type=jax.ShapeDtypeStruct(x.shape, jnp.float32))(x)
 
 
+def moved(x):
+    def body(x_gmem, out_gmem):
+        out_gmem[...] = x_gmem[...]  # HERE moved
+
+    return plgpu.kernel(body, out_type=x)(x)
+
+
 def first_selected(x):
     def body(x_gmem, out_gmem):
         out_gmem[...] = jnp.where(x_gmem[0], 1.0, 2.0) * jnp.ones(128)
