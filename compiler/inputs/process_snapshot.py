@@ -158,8 +158,7 @@ _DIALECTS = "jaxlib.mlir."
 """Modules of which only the namespaces are compared."""
 _UNCHANGED = ("pallasc.", _DIALECTS, "google.", "llvmlite.")
 """Modules of pallasc, and of its tools and JAX's, that are not compared; the library is."""
-_MOSAIC = "jax.experimental.mosaic."
-"""Modules that kernels do not call."""
+_CALLABLES = (FunctionType, classmethod, staticmethod, property)
 _WRAPPERS = ("jaxlib", "functools")
 """Modules whose objects are functions that are implemented in C."""
 _IMMUTABLE_CLASS = 1 << 8
@@ -187,7 +186,8 @@ class SharedState:
 
     Shared are the modules of Python, of JAX, and of the packages that were imported before any of
     the user's code. `reset` compares settings, namespaces, containers, and attributes of classes;
-    except in Python's library and numpy also those of objects; and parts of JAX's public functions.
+    except in Python's library and numpy also those of objects, and parts of public functions and
+    of methods.
     JAX fills caches while it compiles, which do not count.
 
     Not compared: state inside extension modules, and caches that Python cannot look into, such as
@@ -247,26 +247,33 @@ class SharedState:
 
     def _add_module(self, name: str, namespace: Mapping[str, Any]) -> None:
         self._add(_NAMES, name, namespace)
-        compares_functions = name.partition(".")[0] == "jax" and not (
-            _is_private(name) or name.startswith(_MOSAIC)
-        )
+        is_public = not _is_private(name)
         goes_deeper = not (is_standard(name) or name.startswith("numpy"))
         for attribute, value in list(namespace.items()):
             kind, place = type(value), f"{name}.{attribute}"
-            if kind is FunctionType:
-                if compares_functions:
-                    self._add(_FUNCTION, place, value)
+            if functions := _functions_in(value):
+                if goes_deeper and is_public:
+                    self._add_functions(place, functions)
             elif attribute.startswith("__") or isinstance(value, ModuleType):
                 continue
             elif kind in _CONTAINERS:
                 self._add_container(place, value, _NESTED)
             elif isinstance(value, type):
                 if value.__module__ == name and not value.__flags__ & _IMMUTABLE_CLASS:
-                    self._add(_NAMES, place, vars(value))
+                    self._add_class(place, value, goes_deeper=goes_deeper)
             elif not goes_deeper or kind.__module__.startswith(_WRAPPERS):
                 continue
             elif kind.__dictoffset__ and (has := namespace_of(value)):
                 self._add(_OBJECT, place, has)
+
+    def _add_class(self, place: str, kept: type, *, goes_deeper: bool) -> None:
+        self._add(_NAMES, place, vars(kept))
+        for name, value in vars(kept).items() if goes_deeper else ():
+            self._add_functions(f"{place}.{name}", _functions_in(value))
+
+    def _add_functions(self, place: str, functions: Iterable[FunctionType]) -> None:
+        for function in functions:
+            self._add(_FUNCTION, place, function)
 
     def _add_container(self, place: str, container: Any, depth: int) -> None:
         self._add(_CONTAINER, place, container)
@@ -392,6 +399,16 @@ def _state(live: Any) -> Any:
     return dict(live) if isinstance(live, MappingProxyType) else copy(live)
 
 
+def _functions_in(value: Any) -> list[FunctionType]:
+    """Return a function and those that it wraps, such as those of methods and of `jax.jit`."""
+    found: list[FunctionType] = []
+    while type(value) in _CALLABLES or str(type(value).__module__).startswith(_WRAPPERS):
+        if type(value) is FunctionType:
+            found.append(value)
+        value = value.fget if type(value) is property else getattr(value, "__wrapped__", None)
+    return found
+
+
 def _is_same(kept: _Kept) -> bool:
     live = _state(kept.live) if kept.kind == _FUNCTION else kept.live
     try:
@@ -416,7 +433,7 @@ def _settings() -> dict[str, object]:
     loggers = [logger for logger in known if isinstance(logger, logging.Logger)]
     return {
         "warnings": [*warnings.filters],
-        "numpy": (np.geterr(), np.geterrcall(), np.get_printoptions()),
+        "numpy": (np.geterr(), np.geterrcall(), np.getbufsize(), np.get_printoptions()),
         "numpy.random": pickle.dumps(np.random.get_state(legacy=False)),
         "random": random.getstate(),
         # Modules of JAX and Python add names when they are imported.

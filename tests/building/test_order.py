@@ -54,6 +54,18 @@ LEAKS = {
                         "jax.tree.leaves([1, 2])"],
     "keywords_of_jax": ["jnp.zeros_like.__kwdefaults__['device'] = 9", "",
                         "jnp.zeros_like.__kwdefaults__['device']"],
+    "method_defaults_of_jax": ["", "plgpu = __import__('jax.experimental.pallas.mosaic_gpu', "
+                               "fromlist=['x'])\nplgpu.CompilerParams.__init__.__kwdefaults__"
+                               ".update(approx_math=True)",
+                               "__import__('jax.experimental.pallas.mosaic_gpu', fromlist=['x'])"
+                               ".CompilerParams().approx_math"],
+    "code_of_jax": ["jnp.exp.__wrapped__.__code__ = (lambda x, /: x).__code__", "",
+                    "float(jnp.exp.__wrapped__(1.0)) == 1.0"],
+    "helper_of_pallasc": ["from pallasc.specs.library import elementwise\n"
+                          "elementwise.add.__kwdefaults__['block_size'] = 512", "",
+                          "__import__('pallasc.specs.library.elementwise', fromlist=['x'])"
+                          ".add.__kwdefaults__['block_size']"],
+    "buffers_of_numpy": ["np.setbufsize(16 * 1024)", "", "np.getbufsize()"],
     "setting_of_jax": ["jax.config.update('jax_enable_x64', True)", "",
                        "jax.config.jax_enable_x64"],
     "context_of_jax": ["jax.default_matmul_precision('float32').__enter__()", "",
@@ -148,10 +160,10 @@ def test_nothing_leaks_from_one_variant_into_the_next(
 
 
 BUILT = (
-    "patched_function", "added_attribute", "class_of_jax", "defaults_of_jax", "context_of_jax",
-    "module_of_jax", "dialect", "class_of_python", "method_of_python", "environment", "folder",
-    "printing_of_numpy", "random", "path", "stub", "value", "nested", "class", "object", "defaults",
-    "cache", "registry",
+    "patched_function", "added_attribute", "class_of_jax", "defaults_of_jax",
+    "method_defaults_of_jax", "helper_of_pallasc", "context_of_jax", "module_of_jax", "dialect",
+    "class_of_python", "method_of_python", "environment", "folder", "printing_of_numpy", "random",
+    "path", "stub", "value", "nested", "class", "object", "defaults", "cache", "registry",
 )  # fmt: skip
 KERNEL = f"""
 {HEADER}
