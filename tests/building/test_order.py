@@ -160,7 +160,7 @@ def test_nothing_leaks_from_one_variant_into_the_next(
 
 
 BUILT = (
-    "patched_function", "added_attribute", "class_of_jax", "defaults_of_jax",
+    "patched_function", "added_attribute", "class_of_jax", "keywords_of_jax",
     "method_defaults_of_jax", "helper_of_pallasc", "context_of_jax", "module_of_jax", "dialect",
     "class_of_python", "method_of_python", "environment", "folder", "printing_of_numpy", "random",
     "path", "stub", "value", "nested", "class", "object", "defaults", "cache", "registry",
