@@ -48,6 +48,7 @@ from pallasc.compiler.lowering import compile  # noqa: F401 - once, before the f
 from pallasc.compiler.lowering.jax_versions import devices_for, devices_present
 from pallasc.compiler.toolchain.toolkit import TOOLKIT, offer_library, other_library
 from pallasc.errors import CompileError, UnsupportedError
+from pallasc.specs.canonical import digest
 from pallasc.specs.gpus import Target
 from pallasc.specs.targets import resolve_target
 
@@ -279,10 +280,13 @@ def measure(options: argparse.Namespace) -> list[Figure]:
 
 def _restart(toolkit: Path) -> None:
     """Start Python again such that Mosaic finds the device library of NVIDIA's wheel first."""
-    folder = Path(tempfile.gettempdir(), f"pallasc-sweep-{os.getuid()}")
+    name = f"pallasc-sweep-{os.getuid()}-{digest(os.fsencode(toolkit))[:16]}"
+    folder = Path(tempfile.gettempdir(), name)
     folder.mkdir(exist_ok=True)
     offer_library(toolkit, folder)
     python = sys.executable
+    if str(folder / TOOLKIT) in sys.orig_argv:
+        raise SystemExit(f"{folder} leads to another device library. Remove it.")
     os.execv(python, [python, "-X", str(folder / TOOLKIT), *sys.orig_argv[1:]])
 
 
