@@ -23,9 +23,10 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from copy import copy, deepcopy
+from copy import copy
 from functools import partial
 from importlib.machinery import ExtensionFileLoader
+from operator import eq
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
@@ -149,7 +150,7 @@ def _current_folder() -> str:
 
 # ---- state that variants share
 
-_NAMES, _OBJECT, _CONTAINER, _FUNCTION = "names", "object", "container", "function"
+_NAMES, _OBJECT, _CONTAINER = "names", "object", "container"
 _CONTAINERS = (dict, list, set)
 _NESTED = 3
 """How deep containers in containers are compared."""
@@ -166,19 +167,64 @@ _ABSENT = object()
 
 
 class _Kept(NamedTuple):
-    """A namespace, container or function that variants share, and its state before them.
+    """A namespace or container that variants share, and its state before them.
 
     Attributes:
-        kind: `_NAMES`, `_OBJECT`, `_CONTAINER` or `_FUNCTION`.
+        kind: `_NAMES`, `_OBJECT`, or `_CONTAINER`.
         place: its name, or the name of the container around it.
         live: the object itself.
-        before: its `_state` before any of the user's code ran.
+        before: a copy of it, made before any of the user's code ran.
     """
 
     kind: str
     place: str
     live: Any
     before: Any
+
+
+class _Functions:
+    """Functions that variants share, and their code and defaults before them.
+
+    Reading these of a function calls the audit hooks, which takes long for thousands of them: the
+    references of all functions are compared first.
+    """
+
+    def __init__(self) -> None:
+        self._places: list[str] = []
+        self._functions: list[FunctionType] = []
+        self._parts: list[tuple[Any, ...]] = []
+        self._keywords: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
+        self._references: list[Any] = []
+
+    def add(self, place: str, function: FunctionType) -> None:
+        """Add a function, whose state `keep` takes down."""
+        self._places.append(place)
+        self._functions.append(function)
+
+    def keep(self) -> None:
+        """Take down the state of the functions that were added since the last call."""
+        start = len(self._parts)
+        new = self._functions[start:]
+        self._parts += map(_parts, new)
+        self._references += gc.get_referents(*new)
+        for place, (_, _, words) in zip(self._places[start:], self._parts[start:], strict=True):
+            if words:
+                self._keywords.append((place, words, {**words}))
+
+    def first_change(self) -> str:
+        """Return the place of a function that has changed, "" if none has."""
+        changed = [place for place, words, before in self._keywords if words != before]
+        references = gc.get_referents(*self._functions)
+        if references != self._references:
+            now = map(_parts, self._functions)
+            each = zip(self._places, self._parts, now, strict=True)
+            changed += [place for place, before, after in each if before != after]
+            self._references = references
+        return changed[0] if changed else ""
+
+
+def _parts(function: FunctionType) -> tuple[Any, ...]:
+    return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
 class SharedState:
@@ -199,6 +245,7 @@ class SharedState:
         self._modules: dict[str, Any] = {}
         self._count = 0
         self._kept: list[_Kept] = []
+        self._functions = _Functions()
         self._seen = {id(sys.modules)}
         self._records: dict[str, ModuleRecord] = {}
         self._loaded: dict[str, ModuleType] = {}
@@ -228,9 +275,10 @@ class SharedState:
             elif name.startswith(_DIALECTS):
                 self._add(_NAMES, name, namespace_of(sys.modules[name]))
             if name in recorders.records:
-                self._records[name] = deepcopy(recorders.records[name])
+                self._records[name] = recorders.records[name].copy()
             if name in loaded:
                 self._loaded[name] = loaded[name]
+        self._functions.keep()
         self._count = len(sys.modules)
 
     def _is_shared(self, name: str) -> bool:
@@ -273,7 +321,9 @@ class SharedState:
 
     def _add_functions(self, place: str, functions: Iterable[FunctionType]) -> None:
         for function in functions:
-            self._add(_FUNCTION, place, function)
+            if id(function) not in self._seen:
+                self._seen.add(id(function))
+                self._functions.add(place, function)
 
     def _add_container(self, place: str, container: Any, depth: int) -> None:
         self._add(_CONTAINER, place, container)
@@ -287,7 +337,7 @@ class SharedState:
             return
         if type(live) is not MappingProxyType:  # which exists only while it is looked at
             self._seen.add(id(live))
-        self._kept.append(_Kept(kind, place, live, _state(live)))
+        self._kept.append(_Kept(kind, place, live, _copy(live)))
 
     # ---- after a variant
 
@@ -305,7 +355,7 @@ class SharedState:
                 self._unloaded.add(name)
             changed = self._unload(name) or changed
         recorders.records.clear()
-        recorders.records.update(deepcopy(self._records))
+        recorders.records.update((name, record.copy()) for name, record in self._records.items())
         loaded.clear()
         loaded.update(self._loaded)
         recorders.forget_written()
@@ -341,18 +391,24 @@ class SharedState:
         for name, value in self._settings.items():
             if now.get(name) != value:
                 return name
-        for number, kept in enumerate(self._kept):
-            if not _is_same(kept):
-                if change := self._change(kept):
-                    return change
-                self._kept[number] = kept._replace(before=_state(kept.live))
-        return ""
+        for number, kept in self._changed():
+            if change := self._change(kept):
+                return change
+            self._kept[number] = kept._replace(before=_copy(kept.live))
+        return self._functions.first_change()
+
+    def _changed(self) -> list[tuple[int, _Kept]]:
+        """Return what is not as it was, each with its index."""
+        kept = self._kept
+        try:
+            same = [*map(eq, [each.live for each in kept], [each.before for each in kept])]
+        except Exception:  # noqa: BLE001 - arrays and objects of the user's compare as they like
+            same = [_is_same(each) for each in kept]
+        return [(number, each) for number, each in enumerate(kept) if not same[number]]
 
     def _change(self, kept: _Kept) -> str:
         """Return the part that has changed, "" if JAX or Python only filled a cache."""
         place, live, before = kept.place, kept.live, kept.before
-        if kept.kind == _FUNCTION:
-            return place
         if isinstance(before, list | set):
             added = [item for item in live if not any(item is each for each in before)]
             stayed = [item for item in live if any(item is each for each in before)]
@@ -391,11 +447,7 @@ class SharedState:
         return is_loaded and not self._is_shared(owner)
 
 
-def _state(live: Any) -> Any:
-    """Return a copy of a namespace or a container, or the parts of a function."""
-    if isinstance(live, FunctionType):
-        keywords = live.__kwdefaults__
-        return live.__code__, live.__defaults__, keywords and {**keywords}
+def _copy(live: Any) -> Any:
     return dict(live) if isinstance(live, MappingProxyType) else copy(live)
 
 
@@ -410,10 +462,9 @@ def _functions_in(value: Any) -> list[FunctionType]:
 
 
 def _is_same(kept: _Kept) -> bool:
-    live = _state(kept.live) if kept.kind == _FUNCTION else kept.live
     try:
-        return bool(live == kept.before)
-    except Exception:  # noqa: BLE001 - arrays and objects of the user's compare as they like
+        return bool(kept.live == kept.before)
+    except Exception:  # noqa: BLE001 - as above
         return False
 
 

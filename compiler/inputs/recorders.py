@@ -157,6 +157,10 @@ class ModuleRecord:
     missed: dict[str, str] = field(default_factory=dict)
     unseen: set[str] = field(default_factory=set)
 
+    def copy(self) -> ModuleRecord:
+        """Return a record that may be added to on its own."""
+        return ModuleRecord(*(getattr(self, each).copy() for each in self.__dataclass_fields__))
+
     def look(self, kind: str, path: str) -> None:
         """Record a read, with the current state of the path."""
         if (kind, path) not in self.looks:

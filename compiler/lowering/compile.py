@@ -123,7 +123,7 @@ def action_fields(job: Job, lowered: Lowered, tools: Tools) -> dict[str, str]:
     regions = [[each.kernel, each.words, each.traces, each.names] for each in lowered.regions]
     return {
         "artifact": str(ARTIFACT_SCHEMA),
-        "module": lowered.text,
+        "module": lowered.module,
         **({"regions": canonical_json(regions).decode()} if regions else {}),
         "paths": canonical_json([b.path for b in lowered.signature.inputs]).decode(),
         "signature": canonical_json(signature).decode(),

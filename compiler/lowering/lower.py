@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -43,6 +44,7 @@ from pallasc.compiler.lowering.jax_versions import (
 )
 from pallasc.errors import CompileError, SpecError
 from pallasc.specs.artifacts.plan import Binding
+from pallasc.specs.canonical import digest
 from pallasc.specs.dtypes import DTYPES
 from pallasc.specs.gpus import Target
 from pallasc.specs.meshes import Mesh
@@ -82,13 +84,13 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A lowered function, ready to compile, and the text that identifies it.
+    """A lowered function, ready to compile, and the digest of its module.
 
     `regions` say how to read what profiled kernels measure.
     """
 
     stage: Any
-    text: str
+    module: str
     signature: Signature
     regions: tuple[Regions, ...] = ()
 
@@ -122,14 +124,19 @@ def lower(job: Job, *, locations: bool = False) -> Lowered:
             if not locations:
                 warn_of_wrong_constructs(traced.jaxpr)
             signature = _signature(names, arrays, stage)
-    text = "" if locations else stage.as_text()
-    return Lowered(stage, text, signature, tuple(regions.values()))
+    return Lowered(stage, _module_digest(stage), signature, tuple(regions.values()))
+
+
+def _module_digest(stage: Any) -> str:
+    written = io.BytesIO()
+    stage.compiler_ir().operation.write_bytecode(written)
+    return digest(written.getvalue())
 
 
 def _callee(job: Job, names: list[str] | None) -> Callable[..., Any]:
     """Return a function of positional arrays.
 
-    Its name is in the module's text, and so in the key: it is the same for every kernel.
+    Its name is in the module, and so in the key: it is the same for every kernel.
     """
 
     def main(*arrays: Any) -> Any:

@@ -30,7 +30,7 @@ for case in sys.argv[3:]:
     args = {"x": resolve_array(array)}
     job = Job(function, args, json.loads(static), resolve_target(target))
     lowered = lower_job(job)
-    answer = {"action": labelled_key(action_fields(job, lowered, tools)), "module": lowered.text}
+    answer = {"action": labelled_key(action_fields(job, lowered, tools)), "module": lowered.module}
     if rest:
         record, blobs = compile_job(job, lowered, tools)
         answer["artifact"] = Artifact(record, blobs.__getitem__).digest
