@@ -19,7 +19,7 @@ from pallasc.compiler.references.comparison import (
     epsilon,
     settle_tolerance,
 )
-from pallasc.compiler.references.reference_worker import leaves_of, run_reference
+from pallasc.compiler.references.reference_worker import run_reference
 from pallasc.errors import Location, SpecError
 from pallasc.specs.arrays import ArraySpec
 from pallasc.specs.artifacts.plan import Binding
@@ -80,7 +80,7 @@ def expected_results(
         SpecError: it fails, or gives other results than the kernel.
     """
     count = len(inputs)
-    results = leaves_of(run_reference(variant, stacked(inputs) if count > 1 else inputs[0]))
+    results = run_reference(variant, stacked(inputs) if count > 1 else inputs[0])
     shapes = [list(result.shape) for result in results]
     front = [count] if count > 1 else []
     needed = [[*front, *output.shape] for output in outputs]

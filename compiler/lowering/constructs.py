@@ -448,6 +448,11 @@ _KNOWN: dict[str, str | Callable[[re.Match[str]], str | None]] = {
         "Copy through shared memory, or accept slower accesses: optimized=False of plgpu.load and "
         "plgpu.store."
     ),
+    r"Failed to synthesize a transfer pattern that avoids bank conflicts": (
+        "Give the shared memory transforms=(plgpu.TilingTransform((8, n)), "
+        "plgpu.SwizzleTransform(128)), where n elements are 128 bytes. Or accept slower accesses: "
+        "optimized=False of plgpu.load and plgpu.store."
+    ),
     r"Only optimized transfers to SMEM supported": (
         "Copy through shared memory, or accept slower accesses: plgpu.load(ref, (), layout=..., "
         "optimized=False)."

@@ -43,6 +43,7 @@ from pallasc.specs.bundle.tuned import Reference, pack_reference
 from pallasc.specs.bundle.tuned import Sampled as SampledOutput
 from pallasc.specs.dtypes import parse_dtype
 from pallasc.specs.spec import Variant
+from pallasc.specs.spelling import an
 
 
 def main(arguments: list[str], channel: Channel) -> int:
@@ -112,7 +113,7 @@ def _expected(
     variant = request.variant
     expose_variables(request.env)
     enter(variant.base_dir)
-    found = leaves_of(run_reference(variant, inputs))
+    found = run_reference(variant, inputs)
     given, expected = [tuple(a.shape) for a in found], [output.shape for output in outputs]
     if given != expected:
         raise SpecError(
@@ -146,8 +147,8 @@ def kernel_call(variant: Variant, inputs: Mapping[str, Any]) -> Callable[[], Any
     return lambda: compiled(positional, named)
 
 
-def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> Any:
-    """Return the results of a variant's reference.
+def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> list[Any]:
+    """Return the arrays that a variant's reference gives, in the order of the kernel's results.
 
     It is called with the kernel's arrays and those static arguments that it has parameters for.
 
@@ -156,20 +157,30 @@ def run_reference(variant: Variant, inputs: Mapping[str, Any]) -> Any:
         inputs: numpy arrays by path, in the order of the kernel's signature.
 
     Raises:
-        SpecError: it cannot be imported, or fails.
+        SpecError: it cannot be imported, fails, or gives something that is no array.
     """
     import jax
 
     function, positional, named = _call_of(variant, str(variant.reference), inputs)
     try:
         with without_locations():
-            return jax.block_until_ready(function(*positional, **named))
+            result = jax.block_until_ready(function(*positional, **named))
     except Exception as error:
         place = user_place(frames(error)) or variant.location
         raise SpecError(
             f"the reference {variant.reference} of {variant.name} failed: {summary_of(error)}",
             location=place,
         ) from error
+    arrays = leaves_of(result)
+    for array in arrays:
+        if array.dtype.kind in "OUS" and array.size:
+            raise SpecError(
+                f"the reference {variant.reference} of {variant.name} returns "
+                f"{an(type(array.flat[0]).__name__)}, which is no array.",
+                location=variant.location,
+                hint="It must return arrays like the kernel's.",
+            )
+    return arrays
 
 
 def _call_of(

@@ -40,6 +40,9 @@ def plain(a):
 def wide(a):
     return a + 2**40
 
+def forgotten(a):
+    return plain
+
 def shouting(a):
     raise ValueError("a" * 10**7)
 
@@ -139,6 +142,13 @@ def test_a_launch_that_fails_ends_the_comparison(folder: Path) -> None:
     variant = _variant(folder, "plain", {"a": resolve_array("f32[4]")})
     with pytest.raises(SpecError, match="no launch today"):
         list(compare([variant, replace(variant)], launch))
+
+
+def test_what_is_no_array_is_named(folder: Path) -> None:
+    variant = _variant(folder, "forgotten", {"a": resolve_array("f32[8]")})
+    with pytest.raises(SpecError, match="returns a function, which is no array") as caught:
+        run_reference(variant, {"a": np.zeros(8, np.float32)})
+    assert caught.value.location == variant.location
 
 
 @pytest.mark.parametrize("call", [kernel_call, run_reference])

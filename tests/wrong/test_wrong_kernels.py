@@ -47,6 +47,7 @@ MOSAIC = {
     "primitive_unsupported": "an operation that is not implemented",
     "registers_not_a_multiple_of_8": "a number of registers that there is not",
     "shared_memory_too_large": "more shared memory than a block has",
+    "shared_memory_without_swizzle": "rows whose lanes meet in one bank",
     "slice_between_tiles": "a slice that cuts tiles",
     "swizzle_of_another_width": "a swizzle wider than the rows",
     "tensor_memory_of_another_height": "a shape that tensor memory does not have",
