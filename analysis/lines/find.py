@@ -16,7 +16,7 @@ from pallasc.analysis.lines.files import Files
 from pallasc.analysis.lines.products import with_products
 from pallasc.analysis.lines.stored import put_source_lines
 from pallasc.cache.store import Store
-from pallasc.compiler.lowering.resources import Part
+from pallasc.compiler.lowering.user_lines import Part
 from pallasc.compiler.toolchain.setup import Setup
 from pallasc.compiler.workers.pool import Tables, find_lines
 from pallasc.errors import CompileError, Location, PallascError

@@ -13,10 +13,11 @@ import os
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pallasc.compiler.lowering.resources import KernelMemory, Part, Stack, recorded_memory
+from pallasc.compiler.lowering.resources import KernelMemory, recorded_memory
+from pallasc.compiler.lowering.user_lines import LineTable, Part, Stack
 from pallasc.errors import CompileError, Location, summary_of
 from pallasc.specs.artifacts.elf import parse_elf
 from pallasc.specs.canonical import digest
@@ -43,37 +44,6 @@ _COMMENT = re.compile(r"//.*")
 _INSTRUCTION = re.compile(r"(?:\{\s*)?(?:\.reg\b[^;]*;\s*)*(?:@!?[%\w$]+\s+)?[a-z]")
 
 
-@dataclass(frozen=True, slots=True)
-class LineTable:
-    """The user's source lines of a kernel's PTX.
-
-    Attributes:
-        stacks: stacks of the user's frames, the innermost first.
-        numbers: for each line of the PTX, the number of its stack, from 1; 0 for none.
-        memory: the parts of the kernel's shared memory.
-        loops: for each stack, its frames that call a loop, which `stacks` does not have.
-    """
-
-    stacks: tuple[Stack, ...]
-    numbers: tuple[int, ...]
-    memory: tuple[Part, ...] = ()
-    loops: tuple[Stack, ...] = ()
-
-    def stack(self, line: int) -> Stack:
-        """Return the user's frames for a line of the PTX, the innermost first."""
-        number = self.numbers[line - 1] if 0 < line <= len(self.numbers) else 0
-        return self.stacks[number - 1] if number else ()
-
-    def loops_around(self, line: int) -> Stack:
-        """Return the user's calls of loops around a line of the PTX, the innermost first."""
-        number = self.numbers[line - 1] if 0 < line <= len(self.numbers) else 0
-        return self.loops[number - 1] if number and self.loops else ()
-
-    def place(self, line: int) -> Location | None:
-        """Return the user's innermost source line for a line of the PTX."""
-        return next(iter(self.stack(line)), None)
-
-
 def line_tables(
     job: Job, tools: Tools, ptx: Mapping[str, str], code: Mapping[str, str] | None = None
 ) -> dict[str, LineTable]:
@@ -89,7 +59,6 @@ def line_tables(
     Raises:
         CompileError: it is compiled to other PTX now, or not at all.
     """
-    # Here, since every build imports `LineTable`.
     from pallasc.compiler.lowering.compile import compile_lowered
     from pallasc.compiler.lowering.diagnose import control_flow_calls, definition, user_stack
     from pallasc.compiler.lowering.jax_versions import numbered_stacks

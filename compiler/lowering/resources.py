@@ -45,6 +45,7 @@ from pallasc.compiler.executable.translate import Translation
 from pallasc.compiler.lowering.constructs import jaxprs_of
 from pallasc.compiler.lowering.diagnose import frames_of, user_stack
 from pallasc.compiler.lowering.jax_versions import patched
+from pallasc.compiler.lowering.user_lines import Part, Stack
 from pallasc.compiler.toolchain.toolchain import tool_version
 from pallasc.errors import CompileError, Location, ToolError
 from pallasc.specs.artifacts.artifact import KernelResources
@@ -215,22 +216,6 @@ def _problems(launch: Launch, kernel: KernelResources, target: Target) -> Iterat
     registers = threads * kernel.registers
     if registers > _REGISTERS:
         yield f"a block takes {registers} registers, and a multiprocessor has {_REGISTERS}"
-
-
-Stack = tuple[Location, ...]
-"""The user's frames, the innermost first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """An allocation in the shared memory of a block; see `specs/artifacts/source_lines.py`."""
-
-    what: str
-    name: str
-    type: str
-    bytes: int
-    offset: int | None = None
-    stack: Stack = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 
 from pallasc.checks.findings import Finding, Place
 from pallasc.checks.locate import with_lines
-from pallasc.compiler.lowering.line_tables import LineTable
+from pallasc.compiler.lowering.user_lines import LineTable
 from pallasc.errors import Location
 
 MORE = """
