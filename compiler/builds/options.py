@@ -45,7 +45,7 @@ class Options(Struct, frozen=True, kw_only=True):
         fail_on_warning: patterns; a variant fails if one matches a warning of its compilation, now
             or when it was stored.
         remote: the remote store, None for none.
-        executor: the scheduler of the cluster that compiles misses, as `parse_address` reads it;
+        executor: the scheduler of the cluster that compiles misses, as `scheduler_url` reads it;
             None compiles here.
         alone: whether each variant is compiled in a new process.
     """

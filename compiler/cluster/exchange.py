@@ -38,7 +38,7 @@ from pallasc.compiler.toolchain.modules import (
 )
 from pallasc.compiler.workers.channel import decode, encode
 from pallasc.compiler.workers.diagnostics import store_for_action
-from pallasc.compiler.workers.messages import Compile, Compiled, Reply, Task
+from pallasc.compiler.workers.messages import Compile, Compiled, Reply
 from pallasc.compiler.workers.messages import Request as WorkerRequest
 from pallasc.errors import CorruptError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -77,7 +77,8 @@ def publish(
     lookup: Lookup,
     store: Store,
     sent: SentSources,
-    task: Task,
+    label: int,
+    asked: Compile,
     reply: Compiled,
 ) -> Compiled:
     """Publish an artifact that a worker compiled.
@@ -87,15 +88,14 @@ def publish(
         lookup: compares sources with those here.
         store: the store here.
         sent: the sources that were sent.
-        task: the task.
+        label: the label of the task.
+        asked: what the worker was asked for.
         reply: the worker's reply.
 
     Raises:
         ValueError: it is rejected.
     """
-    keys, asked = requests[task.label], task.make_request()
-    if not isinstance(asked, Compile):
-        raise TypeError(f"a task that asks for no artifact: {type(asked).__name__}")
+    keys = requests[label]
     try:
         _check_artifact(reply, asked)
         if reply.manifest is not None:
@@ -308,10 +308,9 @@ def _add_module(
     outer = file.parents[name.count(".") + is_package]
     if str(outer) not in (*folders, *result.path):
         result.path.append(str(outer))
-    archive = file_holding(str(file))
-    if archive == str(file) and str(file) not in result.files and ("." in name or is_package):
+    if file.is_file() and ("." in name or is_package):  # in an archive, there is no such file
         result.add_folder(str(outer / name.partition(".")[0]), left_out)
-    result.add(archive)
+    result.add(file_holding(str(file)))
 
 
 @lru_cache(maxsize=1000)
