@@ -223,7 +223,11 @@ class SentSources:
             return
         self.folders.append(folder)
         for place, folders, names in os.walk(folder):
-            folders[:] = [name for name in sorted(folders) if _is_sent(place, name, left_out)]
+            is_marked = any(os.path.exists(os.path.join(place, mark)) for mark in _MARKS)
+            if place != folder and (is_marked or os.path.realpath(place) in left_out):
+                folders.clear()
+                continue
+            folders[:] = sorted(n for n in folders if n[0] != "." and n not in _LEFT_OUT)
             for path in (os.path.join(place, name) for name in sorted(names) if name[0] != "."):
                 is_file = os.path.isfile(path) and os.path.realpath(path) not in left_out
                 if is_file and os.path.getsize(path) <= LARGEST_FILE_BYTES:
@@ -292,13 +296,6 @@ def reached_modules(variant: Variant, *, certainly: bool = False) -> Iterator[tu
         parent = name.rpartition(".")[0]
         pending += [parent] if parent else []
         pending += _imported(found, name if found.name == "__init__.py" else parent, certainly)
-
-
-def _is_sent(place: str, name: str, left_out: set[str]) -> bool:
-    path = os.path.join(place, name)
-    if name.startswith(".") or name in _LEFT_OUT or os.path.realpath(path) in left_out:
-        return False
-    return not any(os.path.exists(os.path.join(path, mark)) for mark in _MARKS)
 
 
 def _add_module(
