@@ -205,8 +205,9 @@ class ClusterPool(ExitStack):
             if not allowed or sum(map(bool, sent.failures)) >= _MOST_FAILURES:
                 yield "done", sent.task, Failed(error=self._refusal(sent), died=True)
                 return
-            # After a failure one worker is chosen, so that it is known which one fails next.
-            sent.allowed = [allowed[self._count % len(allowed)]] if sent.failures else allowed
+            # If nobody knows which worker failed, the next one is chosen, and so known.
+            chosen = allowed[self._count % len(allowed)]
+            sent.allowed = [chosen] if "" in sent.failures else allowed
         sent.future = self._client.submit(
             compile_variant, self._name, sent.task.group, sent.request.to_json(),
             key=f"{self._name}-{self._count}", workers=sent.allowed, pure=False,
