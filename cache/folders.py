@@ -20,7 +20,6 @@ import contextlib
 import errno
 import os
 import stat
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from pallasc.errors import CorruptError, ToolError
 
 _SHARDED = (format.BLOBS, format.ARTIFACTS, format.MANIFESTS)
 _MOST_NAMED = 5
-_OFTEN, _MOST_KEPT = 4, 128
+_MOST_KEPT = 128
 FOLDER_MODE = 0o777
 """Before the umask."""
 SHARED = stat.S_ISGID | stat.S_IWGRP
@@ -211,7 +210,6 @@ class Folders:
         self._text = str(folder)
         self._cached: dict[str, tuple[int, os.stat_result]] = {}
         self._stale: list[int] = []
-        self._opened: Counter[str] = Counter()
 
     def __del__(self) -> None:
         """Close the cached descriptors."""
@@ -457,7 +455,7 @@ class Folders:
     def _reading(self, folder: str) -> tuple[int, int]:
         """Return a descriptor of a folder, and the one to close afterwards, -1 for none.
 
-        Descriptors of areas are kept, and of the first shards that are read often.
+        Descriptors of areas are kept, and of the first shards that are read.
         """
         kept = self._cached.get(folder)
         if kept is not None:
@@ -465,8 +463,7 @@ class Folders:
         area, _, shard = folder.partition("/")
         if shard:
             opened = self._open_shard(area, shard)
-            self._opened[folder] += 1
-            if self._opened[folder] < _OFTEN or len(self._cached) >= _MOST_KEPT:
+            if len(self._cached) >= _MOST_KEPT:
                 return opened, opened
         else:
             # A store that a remote fills looks for thousands in vain, and this fails faster.

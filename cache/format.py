@@ -197,22 +197,17 @@ def _parsed(text: bytes, form: type) -> Any:
         return msgspec.convert(body, form)
 
 
-def decode_artifact(key: str, data: bytes) -> tuple[StoredRecord, str]:
-    """Return the record of an artifact and its digest.
+def check_file(area: str, name: str, data: bytes) -> tuple[Any, str]:
+    """Return the body of a record or manifest, None for a blob, and the digest of either.
 
     Raises:
-        CorruptError: as of `decode`.
+        CorruptError: the bytes do not fit the name.
     """
-    return decode(KINDS[ARTIFACTS], key, data)
-
-
-def decode_manifest(key: str, data: bytes) -> tuple[Manifest, str]:
-    """Return a manifest and the digest of its record.
-
-    Raises:
-        CorruptError: as of `decode`.
-    """
-    return decode(KINDS[MANIFESTS], key, data)
+    if area != BLOBS:
+        return decode(KINDS[area], name, data)
+    if (digest := sha256(data)) != name:
+        raise CorruptError(f"blob {name}: its SHA-256 is {digest}")
+    return None, digest
 
 
 def artifact_digest(data: bytes) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
 from pallasc.cache import packs
@@ -97,6 +97,15 @@ class PackWriter:
         for of_manifests, filling_bytes in self._filling_bytes.items():
             if filling_bytes >= FRAME_BYTES:
                 self._end_frame(of_manifests)
+
+    def copy(self, pack: Pack, takes: Callable[[bytes], bool]) -> None:
+        """Add the files of another pack that `takes` selects by their packed names.
+
+        Raises:
+            CorruptError, OSError: as of `copy_frame`.
+        """
+        for number in range(len(pack.frames)):
+            self.copy_frame(pack, number, filter(takes, pack.names_in(number)))
 
     def copy_frame(self, pack: Pack, number: int, names: Iterable[bytes]) -> None:
         """Add a frame of another pack as it is; nothing if none of its files is new.

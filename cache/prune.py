@@ -351,8 +351,6 @@ def _copy(store: Store, digest: str, writer: PackWriter) -> bool:
         opened = open_stored(store.folders, digest)
         if any(isinstance(part, PackFault) for part in opened.pack.check(opened.gone)):
             return False
-        for number in range(len(opened.pack.frames)):
-            names = [name for name in opened.pack.names_in(number) if name not in opened.gone]
-            writer.copy_frame(opened.pack, number, names)
+        writer.copy(opened.pack, opened.has)
         return True
     return False

@@ -217,7 +217,7 @@ class Store:
             CorruptError: if `digest` is not 64 lower-case hexadecimal digits.
         """
         format.check_name(digest, what="digest")
-        return self._unless_unreadable(lambda: self._read_blob(digest))
+        return self.get_file(BLOBS, digest)
 
     def get_artifact(self, action_key: str, *, verify: bool = False) -> StoredArtifact | None:
         """Return the artifact of an action key, or None.
@@ -261,8 +261,8 @@ class Store:
         Raises:
             CorruptError: if the key is not one.
         """
-        record = self._unless_unreadable(lambda: self._read_record(MANIFESTS, request_key))
-        return None if record is None else record[0]
+        read = self._unless_unreadable(lambda: self._read(MANIFESTS, request_key))
+        return None if read is None else read[0]
 
     def sets(self, request_key: str) -> Iterator[tuple[str, Manifest]]:
         """Yield name and manifest of each set of sources of a request, signed or not.
@@ -311,7 +311,7 @@ class Store:
         ages: list[tuple[int, int, str, files.Identity | None]] = []
         for name in names:
             with contextlib.suppress(OSError):
-                read = self._read_record(MANIFESTS, name)
+                read = self._read(MANIFESTS, name)
                 if read is not None:
                     action = read[0].action
                     used_ns = self._used_ns(ARTIFACTS, action) if action else 0
@@ -345,9 +345,7 @@ class Store:
         Raises:
             CorruptError: if the name is not one.
         """
-        if area == BLOBS:
-            return self.get_blob(name)
-        read = self._unless_unreadable(lambda: self._read_record(area, name))
+        read = self._unless_unreadable(lambda: self._read(area, name))
         return None if read is None else read[2].data
 
     def names(self, area: str) -> list[str]:
@@ -528,41 +526,38 @@ class Store:
             return packed.read(area, name)
         return file
 
-    def _read_blob(self, digest: str) -> bytes | None:
-        file = self._file(BLOBS, digest)
-        if file is None:
-            return None
-        if not file.fault and format.sha256(file.data) == digest:
-            return file.data
-        fault = file.fault or f"its SHA-256 is {format.sha256(file.data)}"
-        self.put_away(BLOBS, digest, fault, file.identity)
-        return None
+    def _read(self, area: str, name: str) -> tuple[Any, str, files.Content] | None:
+        """Return the body of a file, its digest, and its bytes; None if it is missing or corrupt.
 
-    def _read_record(self, area: str, key: str) -> tuple[Any, str, files.Content] | None:
-        file = self._file(area, format.check_name(key), format.MAX_RECORD_BYTES)
+        Raises:
+            CorruptError: if the name is not one.
+            OSError: if it is there, or may be, but cannot be read.
+        """
+        limit_bytes = None if area == BLOBS else format.MAX_RECORD_BYTES
+        file = self._file(area, format.check_name(name), limit_bytes)
         if file is None:
             return None
         try:
             if file.fault:
-                raise CorruptError(f"{KINDS[area]} {key}: {file.fault}")
-            return *format.decode(KINDS[area], key, file.data), file
+                raise CorruptError(file.fault)
+            return *format.check_file(area, name, file.data), file
         except CorruptError as error:
-            self.put_away(area, key, error.message, file.identity)
+            self.put_away(area, name, error.message, file.identity)
             return None
 
     def _find_artifact(self, key: str, *, verify: bool) -> StoredArtifact | None:
-        read = self._read_record(ARTIFACTS, key)
+        read = self._read(ARTIFACTS, key)
         if read is None:
             return None
         record, digest, file = read
         held: dict[str, bytes] = {}
         for name, blob in record["blobs"].items() if verify else ():
-            data = self._read_blob(blob["digest"])
-            if data is None or len(data) != blob["size"]:
+            found = self._read(BLOBS, blob["digest"])
+            if found is None or len(found[2].data) != blob["size"]:
                 fault = f"its blob {blob['digest']} is missing or corrupt"
                 self.put_away(ARTIFACTS, key, fault, file.identity)
                 return None
-            held[name] = data
+            held[name] = found[2].data
         return StoredArtifact(key, record, digest, self, file.data, held)
 
     def _publish_blobs(self, blobs: Mapping[str, bytes]) -> None:
@@ -582,7 +577,7 @@ class Store:
     def _is_kept(self, digest: str, place: str) -> bool:
         """Return True if a blob is here; no eviction takes it before its new record is there."""
         try:
-            if self._read_blob(digest) is None:
+            if self._read(BLOBS, digest) is None:
                 return False
             self.folders.touch(place)
         except OSError:  # unreadable, evicted this moment, or the file of another user

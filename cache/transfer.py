@@ -15,6 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 from pallasc.cache import files, format
 from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS
+from pallasc.cache.manifests import Manifest
 from pallasc.cache.pack_writer import PackWriter, write_pack
 from pallasc.cache.packs import MAX_FILE_BYTES, Entry, Pack, PackFault, open_pack, packed_name
 from pallasc.cache.store import Store
@@ -260,17 +261,13 @@ def _verified(pack: Pack) -> tuple[dict[str, _Artifact], list[str]]:
         if isinstance(part, PackFault):
             raise CorruptError(part.reason)
         area, name, data = part
-        if area == BLOBS:
-            if (actual := format.sha256(data)) != name:
-                raise CorruptError(f"the SHA-256 of blob {name} is {actual}")
-        elif len(data) > MAX_RECORD_BYTES:
+        if area != BLOBS and len(data) > MAX_RECORD_BYTES:
             raise CorruptError(f"{area} {name} has {len(data):,} bytes")
-        elif area == ARTIFACTS:
-            record, digest = format.decode_artifact(name, data)
-            blobs = {packed_name(BLOBS, blob["digest"]) for blob in record["blobs"].values()}
+        body, digest = format.check_file(area, name, data)
+        if area == ARTIFACTS:
+            blobs = {packed_name(BLOBS, blob["digest"]) for blob in body["blobs"].values()}
             artifacts[name] = _Artifact(digest, (packed_name(area, name), *sorted(blobs)))
-        else:
-            format.decode_manifest(name, data)
+        elif area == MANIFESTS:
             manifests.append(name)
     for key, artifact in artifacts.items():
         if lost := next((name for name in artifact.names if not pack.has(name)), None):
@@ -295,7 +292,7 @@ def _publish(
     manifests: list[tuple[Entry, str]] = []
     for name in names:
         entry = Entry(MANIFESTS, name, pack.read(MANIFESTS, name) or b"")
-        manifest, _ = format.decode_manifest(name, entry.data)
+        manifest: Manifest = format.check_file(*entry)[0]
         if required and not store.trust.vouches(KINDS[MANIFESTS], name, manifest.to_json()):
             imported.unsigned += 1
             continue
@@ -316,9 +313,7 @@ def _publish(
 
     def copy(out: BinaryIO) -> str:
         writer = PackWriter(out)
-        for number in range(len(pack.frames)):
-            names = [name for name in pack.names_in(number) if name in taken]
-            writer.copy_frame(pack, number, names)
+        writer.copy(pack, taken.__contains__)
         return writer.close().digest
 
     if taken:

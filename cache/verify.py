@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from pallasc.cache import files, format
-from pallasc.cache.format import ARTIFACTS, BLOBS, KINDS, MANIFESTS, PACKS
+from pallasc.cache.format import ARTIFACTS, BLOBS, MANIFESTS, PACKS
 from pallasc.cache.inventory import INDEX, Scan
 from pallasc.cache.packs import (
     Entry,
@@ -198,18 +198,15 @@ class _Verification:
         Raises:
             CorruptError: they do not fit the name.
         """
-        if area == BLOBS:
-            if (actual := format.sha256(data)) != name:
-                raise CorruptError(f"its SHA-256 is {actual}")
+        body, _ = format.check_file(area, name, data)
+        if area == ARTIFACTS:
+            self._records.append(_Record(name, body, identity, pack))
+        elif area == MANIFESTS:
+            self._manifests.add(name)
+        else:
             self._sizes[name] = len(data)
             with contextlib.suppress(CorruptError):  # a blob may be anything
                 self._tools[name] = tools_of(data)
-            return
-        body, _ = format.decode(KINDS[area], name, data)
-        if area == ARTIFACTS:
-            self._records.append(_Record(name, body, identity, pack))
-        else:
-            self._manifests.add(name)
 
     def _check_record(self, record: _Record) -> None:
         kind, reason = INCOMPLETE, self._lack_of(record.body)

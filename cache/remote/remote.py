@@ -380,8 +380,7 @@ def _faults(session: Session, namespace: str) -> Iterator[str]:
             for part in pack.check():
                 if isinstance(part, PackFault):
                     raise CorruptError(part.reason)
-                if part.area == format.BLOBS and format.sha256(part.data) != part.name:
-                    raise CorruptError(f"blob {part.name} is damaged")
+                format.check_file(*part)
         except (CorruptError, RemoteError) as error:
             if isinstance(error, RemoteError) and error.failure not in OF_ONE_OBJECT:
                 raise

@@ -20,6 +20,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from pallasc.cache.format import size
 from pallasc.cache.manifests import read_switch
 from pallasc.errors import SpecError
+from pallasc.specs.settings.build_settings import NOTHING_SET, BuildSettings
 
 URL, WRITE, SIGNED = "PALLASC_REMOTE", "PALLASC_REMOTE_WRITE", "PALLASC_REQUIRE_SIGNED_REMOTE"
 CLOUDS = ("s3", "gs", "az")
@@ -139,36 +140,36 @@ class RemoteStats:
 
 def read_settings(
     environ: Mapping[str, str],
+    project: BuildSettings = NOTHING_SET,
     *,
     url: str | None = None,
     write: bool | None = None,
-    project: Mapping[str, Any] | None = None,
     timeout_s: float = 60.0,
 ) -> RemoteSettings | None:
     """Return the settings of the remote store, None where none is named.
 
     Args:
         environ: the environment's variables.
+        project: the settings of the project.
         url: of the command line.
         write: of the command line.
-        project: checked fields of `[tool.pallasc]`: remote, remote-write, remote-signed.
         timeout_s: see `RemoteSettings`.
 
     Raises:
         SpecError: a setting is invalid; the message names it and shows no credentials.
     """
-    table = project or {}
-    choices = (("--remote", url), (URL, environ.get(URL) or None), ("remote", table.get("remote")))
-    label, named = next((each for each in choices if each[1] is not None), ("", None))
+    choices = (("--remote", url), (URL, environ.get(URL) or None), ("remote", project.remote))
+    label, named = next(each for each in choices if each[1] is not None)
     if not named:
         return None
     try:
         address = parse_address(named)
     except SpecError as error:
-        raise SpecError(f"{label}: {error.message}", hint=error.hint) from None
+        place = project.where.get(label)
+        raise SpecError(f"{label}: {error.message}", location=place, hint=error.hint) from None
     if write is None:
-        write = read_switch(environ, WRITE, bool(table.get("remote-write")))
-    signed = read_switch(environ, SIGNED, table.get("remote-signed") == "required")
+        write = read_switch(environ, WRITE, bool(project.remote_write))
+    signed = read_switch(environ, SIGNED, project.remote_signed == "required")
     return RemoteSettings(address, write, signed, timeout_s)
 
 

@@ -289,13 +289,13 @@ class PackedVariant(NamedTuple):
         data = pack.read(format.MANIFESTS, name)
         if data is None:
             raise CorruptError(f"manifest {name}: the pack lacks it")
-        manifest, _ = format.decode_manifest(name, data)
+        manifest: Manifest = format.check_file(format.MANIFESTS, name, data)[0]
         action = manifest.action
         if manifest.specs or manifest.check or manifest.toolchains or not manifest.record:
             # Entries that a store keeps for itself, which nobody may send.
             raise CorruptError(f"manifest {name}: it is not the manifest of a variant")
         stored = pack.read(format.ARTIFACTS, action)
-        body, digest = format.decode_artifact(action, stored or b"")
+        body, digest = format.check_file(format.ARTIFACTS, action, stored or b"")
         if digest != manifest.record:
             raise CorruptError(f"manifest {name}: the pack has another record")
         frames = {}
@@ -422,9 +422,7 @@ class Fetch:
                 return
             with self._session.waiting():
                 for area, name in map(unpacked_name, names_there):
-                    data = pack.read(area, name) or b""
-                    if area == format.BLOBS and format.sha256(data) != name:
-                        raise CorruptError(f"blob {name} is damaged")
+                    format.check_file(area, name, pack.read(area, name) or b"")
                 self._local.copy_frame(pack, number, names_there)
         self._local.add(found.entry for found in accepted.values())
         self._complete |= accepted

@@ -370,9 +370,10 @@ def _executor(ctx: click.Context, _: click.Parameter, text: str | None) -> str |
         text = build_settings().executor or None
     if not text:
         return None
-    from pallasc.compiler.cluster.pool import parse_address
+    from pallasc.compiler.cluster.pool import scheduler_url
 
-    return parse_address(text).text
+    scheduler_url(text)
+    return text.strip()
 
 
 executor_option = click.option(

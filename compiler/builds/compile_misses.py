@@ -88,11 +88,11 @@ def open_workers(run: Run, setup: Setup) -> Pool | ClusterPool:
         return run.warm.pool(tasks)
     if not options.executor:
         return open_pool(options, setup, tasks)
-    from pallasc.compiler.cluster.pool import ClusterPool, parse_address
+    from pallasc.compiler.cluster.pool import ClusterPool
 
     jobs = options.jobs or find_capacity().jobs(tasks)
     warn = partial(run.store.tell_once, "cluster")
-    return ClusterPool(parse_address(options.executor), jobs, warn)
+    return ClusterPool(options.executor, jobs, warn)
 
 
 def open_pool(options: Options, setup: Setup, tasks: int) -> Pool:

@@ -45,7 +45,7 @@ class Options(Struct, frozen=True, kw_only=True):
         fail_on_warning: patterns; a variant fails if one matches a warning of its compilation, now
             or when it was stored.
         remote: the remote store, None for none.
-        executor: the scheduler of the cluster that compiles misses, as `parse_address` reads it;
+        executor: the scheduler of the cluster that compiles misses, as `scheduler_url` reads it;
             None compiles here.
         alone: whether each variant is compiled in a new process.
     """
@@ -110,17 +110,7 @@ def remote_settings(
         return None
     from pallasc.cache.remote.settings import read_settings
 
-    table = {
-        "remote": project.remote or None,
-        "remote-write": project.remote_write or False,
-        "remote-signed": project.remote_signed or "optional",
-    }
-    try:
-        return read_settings(environ, url=url, write=write, project=table, timeout_s=timeout_s)
-    except SpecError as error:
-        if not named and error.location is None:
-            error.location = project.where.get("remote")
-        raise
+    return read_settings(environ, project, url=url, write=write, timeout_s=timeout_s)
 
 
 _NAMED = 3

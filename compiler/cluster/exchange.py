@@ -38,7 +38,7 @@ from pallasc.compiler.toolchain.modules import (
 )
 from pallasc.compiler.workers.channel import decode, encode
 from pallasc.compiler.workers.diagnostics import store_for_action
-from pallasc.compiler.workers.messages import Compile, Compiled, Reply, Task
+from pallasc.compiler.workers.messages import Compile, Compiled, Reply
 from pallasc.compiler.workers.messages import Request as WorkerRequest
 from pallasc.errors import CorruptError, ToolError
 from pallasc.specs.artifacts.artifact import Artifact
@@ -77,7 +77,8 @@ def publish(
     lookup: Lookup,
     store: Store,
     sent: SentSources,
-    task: Task,
+    label: int,
+    asked: Compile,
     reply: Compiled,
 ) -> Compiled:
     """Publish an artifact that a worker compiled.
@@ -87,15 +88,14 @@ def publish(
         lookup: compares sources with those here.
         store: the store here.
         sent: the sources that were sent.
-        task: the task.
+        label: the label of the task.
+        asked: what the worker was asked for.
         reply: the worker's reply.
 
     Raises:
         ValueError: it is rejected.
     """
-    keys, asked = requests[task.label], task.make_request()
-    if not isinstance(asked, Compile):
-        raise TypeError(f"a task that asks for no artifact: {type(asked).__name__}")
+    keys = requests[label]
     try:
         _check_artifact(reply, asked)
         if reply.manifest is not None:
@@ -223,7 +223,11 @@ class SentSources:
             return
         self.folders.append(folder)
         for place, folders, names in os.walk(folder):
-            folders[:] = [name for name in sorted(folders) if _is_sent(place, name, left_out)]
+            is_marked = any(os.path.exists(os.path.join(place, mark)) for mark in _MARKS)
+            if place != folder and (is_marked or os.path.realpath(place) in left_out):
+                folders.clear()
+                continue
+            folders[:] = sorted(n for n in folders if n[0] != "." and n not in _LEFT_OUT)
             for path in (os.path.join(place, name) for name in sorted(names) if name[0] != "."):
                 is_file = os.path.isfile(path) and os.path.realpath(path) not in left_out
                 if is_file and os.path.getsize(path) <= LARGEST_FILE_BYTES:
@@ -294,13 +298,6 @@ def reached_modules(variant: Variant, *, certainly: bool = False) -> Iterator[tu
         pending += _imported(found, name if found.name == "__init__.py" else parent, certainly)
 
 
-def _is_sent(place: str, name: str, left_out: set[str]) -> bool:
-    path = os.path.join(place, name)
-    if name.startswith(".") or name in _LEFT_OUT or os.path.realpath(path) in left_out:
-        return False
-    return not any(os.path.exists(os.path.join(path, mark)) for mark in _MARKS)
-
-
 def _add_module(
     result: SentSources, name: str, file: Path, folders: Sequence[str], left_out: set[str]
 ) -> None:
@@ -308,10 +305,9 @@ def _add_module(
     outer = file.parents[name.count(".") + is_package]
     if str(outer) not in (*folders, *result.path):
         result.path.append(str(outer))
-    archive = file_holding(str(file))
-    if archive == str(file) and str(file) not in result.files and ("." in name or is_package):
+    if file.is_file() and ("." in name or is_package):  # in an archive, there is no such file
         result.add_folder(str(outer / name.partition(".")[0]), left_out)
-    result.add(archive)
+    result.add(file_holding(str(file)))
 
 
 @lru_cache(maxsize=1000)

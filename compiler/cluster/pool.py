@@ -14,12 +14,12 @@ import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pallasc.compiler.cluster.exchange import LONGEST_BYTES, REFUSED, read_reply
-from pallasc.compiler.workers.messages import Compiled, Failed, Reply, Task
+from pallasc.compiler.workers.messages import Compiled, Failed, Reply, Request, Task
 from pallasc.compiler.workers.pool import Event
 from pallasc.errors import CompileError, PallascError, SpecError, ToolError
 
@@ -51,6 +51,7 @@ class _Sent:
 
     Attributes:
         task: the task.
+        request: its request.
         future: dask's.
         began_s: when it began, None before.
         allowed: the workers that may compile it, None for all.
@@ -59,6 +60,7 @@ class _Sent:
     """
 
     task: Task
+    request: Request
     future: Any = None
     began_s: float | None = None
     allowed: list[str] | None = None
@@ -70,21 +72,24 @@ class ClusterPool(ExitStack):
     """The workers of a dask cluster; use it as a context manager.
 
     Args:
-        address: the scheduler.
+        address: the scheduler, as `--executor` names it.
         jobs: how many processes compile in a local cluster; elsewhere, the cluster's threads.
         warn: shows a sentence to the user.
 
     Attributes:
-        accept: verifies and publishes a result, or raises ValueError.
+        accept: verifies and publishes the result of the task with a label, or raises ValueError.
+
+    Raises:
+        SpecError: the address is not the address of a scheduler.
     """
 
     def __init__(
-        self, address: Address, jobs: int, warn: Callable[[str], None] = lambda text: None
+        self, address: str, jobs: int, warn: Callable[[str], None] = lambda text: None
     ) -> None:
         super().__init__()
         self.jobs = jobs
-        self.accept: Callable[[Task, Compiled], Compiled] = lambda task, reply: reply
-        self._address, self._warn = address, warn
+        self.accept: Callable[[int, Any, Compiled], Compiled] = lambda label, asked, reply: reply
+        self._address, self._url, self._warn = address, scheduler_url(address), warn
         self._name = f"pallasc-{secrets.token_hex(8)}"
         self._client: Any = None
         self._limit_s = 0.0
@@ -117,19 +122,18 @@ class ClusterPool(ExitStack):
             "n_workers": 1, "threads_per_worker": self.jobs, "processes": False, "memory_limit": 0,
             "dashboard_address": "127.0.0.1:0", "worker_dashboard_address": "127.0.0.1:0",
         }  # fmt: skip
-        url = self._address.url
-        options: dict[str, Any] = {} if url else here
-        is_tls = url.startswith("tls:")
+        options: dict[str, Any] = {"address": self._url} if self._url else here
+        is_tls = self._url.startswith("tls:")
         try:
             if is_tls and Security().get_connection_args("client")["ssl_context"] is None:
                 raise ValueError("no certificates are set for it")
-            client = Client(url or None, timeout=_CONNECT_S, set_as_default=False, **options)
-            self._client = self.enter_context(client)
+            client = Client(timeout=_CONNECT_S, set_as_default=False, **options)
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise ToolError(
-                f"there is no scheduler that answers at {self._address.text}: {_text_of(error)}",
+                f"there is no scheduler that answers at {self._address}: {_text_of(error)}",
                 hint=_HINT_TLS if is_tls else _HINT,
             ) from error
+        self._client = self.enter_context(client)
 
     def describe(self, build: BuildPlugin) -> None:
         """Send the workers the toolchain, limits, and sources of the variants of `run`."""
@@ -138,9 +142,7 @@ class ClusterPool(ExitStack):
         self._ask(wait_s, self._client.register_plugin, build, name=self._name)
         self.callback(self._ask, _WAIT_S, self._client.unregister_worker_plugin, self._name)
 
-    def _ask(
-        self, wait_s: float, method: Callable[..., Any], *arguments: Any, **names: Any
-    ) -> None:
+    def _ask(self, wait_s: float, method: Any, *arguments: Any, **names: Any) -> None:
         with suppress(Exception):  # variants of a worker that hangs go elsewhere
             self._client.sync(method, *arguments, callback_timeout=wait_s, **names)
 
@@ -157,61 +159,63 @@ class ClusterPool(ExitStack):
             ToolError: the connection to the scheduler is lost.
         """
         waiting = deque(tasks)
-        told_s = time.monotonic()
-        nobody_s = told_s + _NOBODY_S
-        self._workers = self._client.ncores()
-        while waiting or self._sent:
-            try:
+        looked_s = time.monotonic()
+        nobody_s = looked_s + _NOBODY_S
+        try:
+            self._workers = self._client.ncores()
+            while waiting or self._sent:
                 while waiting and len(self._sent) < 4 * self.jobs + _AHEAD:
                     yield from self._begin(waiting.popleft())
                 with suppress(Empty):
-                    left_s = max(0.0, told_s + _TICK_S - time.monotonic())
+                    left_s = max(0.0, looked_s + _TICK_S - time.monotonic())
                     yield from self._take(self._done.get(timeout=left_s))
-                if time.monotonic() < told_s + _TICK_S:
+                if time.monotonic() < looked_s + _TICK_S:
                     continue
-                told_s = time.monotonic()
-                yield from self._look(told_s)
-            except OSError as error:
-                raise ToolError(
-                    f"the connection to {self._address.text} is lost: {_text_of(error)}",
-                    hint="Build again: finished variants are in the store.",
-                ) from error
-            if not self._workers and told_s > nobody_s:
-                self._warn(f"{self._address.text} has no workers yet: waiting for the first one")
-                nobody_s = float("inf")
-            yield "tick", None, None
+                looked_s = time.monotonic()
+                yield from self._look(looked_s)
+                if not self._workers and looked_s > nobody_s:
+                    self._warn(f"{self._address} has no workers yet: waiting for the first one")
+                    nobody_s = float("inf")
+                yield "tick", None, None
+        except OSError as error:
+            raise ToolError(
+                f"the connection to {self._address} is lost: {_text_of(error)}",
+                hint="Build again: finished variants are in the store.",
+            ) from error
 
     # ---- variants out
 
     def _begin(self, task: Task) -> Iterator[Event]:
         try:
-            yield from self._send(_Sent(replace(task, request=task.make_request())))
+            sent = _Sent(task, task.make_request())
         except PallascError as error:
-            yield _failed(task, error)
+            yield "done", task, Failed(error=error)
+        else:
+            yield from self._send(sent)
 
     def _send(self, sent: _Sent) -> Iterator[Event]:
         """Submit a variant, to workers that have not failed at it."""
         from pallasc.compiler.cluster.worker import compile_variant
 
-        excluded = {*self._refused, *sent.failures}
         sent.allowed, sent.worker = None, ""
         self._count += 1
-        if self._workers and excluded:
+        if self._workers and (sent.failures or self._refused):
+            excluded = {*self._refused, *sent.failures}
             allowed = [worker for worker in self._workers if worker not in excluded]
             if not allowed or sum(map(bool, sent.failures)) >= _MOST_FAILURES:
-                yield _failed(sent.task, self._refusal(sent))
+                yield "done", sent.task, Failed(error=self._refusal(sent), died=True)
                 return
             # If nobody knows which worker failed, the next one is chosen, and so known.
             chosen = allowed[self._count % len(allowed)]
             sent.allowed = [chosen] if "" in sent.failures else allowed
         sent.future = self._client.submit(
-            compile_variant, self._name, sent.task.group, sent.task.make_request().to_json(),
+            compile_variant, self._name, sent.task.group, sent.request.to_json(),
             key=f"{self._name}-{self._count}", workers=sent.allowed, pure=False,
         )  # fmt: skip
         self._sent[sent.future.key] = sent
         sent.future.add_done_callback(self._done.put)
 
-    # ---- answers in
+    # ---- replies in
 
     def _take(self, future: Any) -> Iterator[Event]:
         """Take in that dask is done with a task.
@@ -226,12 +230,13 @@ class ClusterPool(ExitStack):
         sent = self._sent.pop(future.key)
         yield from self._started(sent)
         try:
-            if future.status == "error":
-                raise future.exception(timeout=_WAIT_S)
-            sent.worker = next(iter(self._client.who_has([future])[future.key]), "")
-            yield "done", sent.task, self._reply(sent, future)
+            reply = self._reply(sent, future)
         except Exception as error:  # noqa: BLE001 - whatever dask makes of what was sent
-            yield from self._retry(sent, error)
+            if sent.worker not in self._refused:
+                self._blame(sent, sent.worker, _text_of(error))
+            yield from self._send(sent)
+        else:
+            yield "done", sent.task, reply
         finally:
             future.release()
 
@@ -241,30 +246,29 @@ class ClusterPool(ExitStack):
         Raises:
             ValueError: it is rejected.
         """
+        if future.status == "error":
+            error = future.exception(timeout=_WAIT_S)
+            if type(error).__name__ == "KilledWorker":
+                text = f"workers of {self._address} died each time that they compiled it"
+                hint = "If they are short of memory, give compiling processes less with --memory."
+                return Failed(error=CompileError(text, hint=hint, kind="died"), died=True)
+            if sent.allowed is not None and len(sent.allowed) == 1:
+                sent.worker = sent.allowed[0]
+            raise error
+        sent.worker = next(iter(self._client.who_has([future])[future.key]), "")
         size = self._client.nbytes([future.key], summary=False).get(future.key, 0)
         if size > LONGEST_BYTES:
             raise ValueError(f"its answer has {size} bytes")
-        reply = read_reply(sent.task.make_request(), future.result(timeout=_WAIT_S))
+        reply = read_reply(sent.request, future.result(timeout=_WAIT_S))
         if isinstance(reply, Failed) and reply.error.kind == REFUSED:
             self._refused[sent.worker] = reply.error.message
             raise ValueError(reply.error.message)
         if isinstance(reply, Compiled):
-            reply = self.accept(sent.task, reply)
+            reply = self.accept(sent.task.label, sent.request, reply)
         self._heard_s[sent.worker] = time.monotonic()
         return reply
 
-    def _retry(self, sent: _Sent, error: Exception) -> Iterator[Event]:
-        """Have a variant compiled by another worker."""
-        if type(error).__name__ == "KilledWorker":
-            text = f"workers of {self._address.text} died each time that they compiled it"
-            hint = "If they are short of memory, give each compiling process less with --memory."
-            yield _failed(sent.task, CompileError(text, hint=hint, kind="died"))
-            return
-        if sent.allowed is not None and len(sent.allowed) == 1:
-            sent.worker = sent.allowed[0]
-        if sent.worker not in self._refused:
-            self._blame(sent, sent.worker, _text_of(error))
-        yield from self._send(sent)
+    # ---- workers
 
     def _blame(self, sent: _Sent, worker: str, why: str) -> None:
         """Note that a worker failed at a variant."""
@@ -273,23 +277,21 @@ class ClusterPool(ExitStack):
         if worker and self._failures[worker] >= _MOST_FAILURES:
             self._refused[worker] = why
 
-    # ---- workers
-
     def _look(self, now_s: float) -> Iterator[Event]:
         """Note the workers and their tasks; give up on a worker that sends no answers."""
         self._workers = self._client.ncores()
         self.jobs = sum(self._workers.values()) or self.jobs
         for worker, keys in self._client.processing().items():
             held = [self._sent[key] for key in keys if key in self._sent]
+            is_late = now_s > self._heard_s.setdefault(worker, now_s) + self._limit_s
+            if not held:
+                del self._heard_s[worker]
             for sent in held:
                 sent.worker = worker
                 yield from self._started(sent)
-            if not held:
-                self._heard_s.pop(worker, None)
-            elif now_s > self._heard_s.setdefault(worker, now_s) + self._limit_s:
-                self._refused[worker] = f"it gave no answer for {self._limit_s:g} s"
-                for sent in held:
-                    self._blame(sent, worker, self._refused[worker])
+                if is_late:
+                    self._refused[worker] = f"it gave no answer for {self._limit_s:g} s"
+                    sent.failures[worker] = self._refused[worker]
         for key, sent in list(self._sent.items()):
             is_gone = sent.allowed is not None and not {*sent.allowed} & {*self._workers}
             if is_gone or sent.worker in self._refused:
@@ -305,14 +307,10 @@ class ClusterPool(ExitStack):
         why = {**self._refused, **sent.failures}
         shown = "; ".join(f"{worker}: {reason.rstrip('.')}" for worker, reason in why.items())
         return ToolError(
-            f"no worker of {self._address.text} compiles it as it would be here: {shown}.",
+            f"no worker of {self._address} compiles it as it would be here: {shown}.",
             hint="Workers need the packages that are installed here, in the same versions, and "
             "room for the files of a build. Or compile here, without --executor.",
         )
-
-
-def _failed(task: Task, error: PallascError) -> Event:
-    return "done", task, Failed(error=error, died=True)
 
 
 def _text_of(error: BaseException) -> str:
@@ -321,45 +319,28 @@ def _text_of(error: BaseException) -> str:
     return text if type(error) is ValueError else f"{type(error).__name__}: {text}"
 
 
-LOCAL = "dask:"
-"""A cluster in the process of the build."""
-
-_SCHEMES = {"dask": "tcp", "dask+tls": "tls"}
-_ADDRESS = re.compile(
-    r"(?P<scheme>dask(?:\+tls)?)://"
-    r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?/?"
-)
+_ADDRESS = re.compile(r"dask(\+tls)?://(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?/?")
 _PORT = 8786
 """The default port of dask's scheduler."""
 
 
-class Address(NamedTuple):
-    """A scheduler.
+def scheduler_url(address: str) -> str:
+    """Return the URL, as dask writes it, of the scheduler that `--executor` names.
 
-    Attributes:
-        text: as the user wrote it.
-        url: as dask writes it, "" for a cluster in the process of the build.
-    """
-
-    text: str
-    url: str
-
-
-def parse_address(text: str) -> Address:
-    """Return the scheduler that `--executor` names.
+    It is "" for `dask:`, a cluster in the process of the build.
 
     Raises:
         SpecError: it names none; the message shows no password.
     """
-    if text.strip() == LOCAL:
-        return Address(LOCAL, "")
-    match = _ADDRESS.fullmatch(text.strip())
-    port = int(match["port"] or _PORT) if match else 0
+    if address.strip() == "dask:":
+        return ""
+    match = _ADDRESS.fullmatch(address.strip())
+    port = int(match[3] or _PORT) if match else 0
     if match is None or not 0 < port < 65536:
-        shown = "a text with a user or a password" if "@" in text else repr(text)
+        shown = "a text with a user or a password" if "@" in address else repr(address)
         raise SpecError(
             f"--executor: {shown} is not the address of a scheduler.",
             hint="Write dask://HOST:8786, dask+tls://HOST:8786, or dask: for a cluster on this "
             "machine.",
         )
-    return Address(text.strip(), f"{_SCHEMES[match['scheme']]}://{match['host']}:{port}")
+    return f"{'tls' if match[1] else 'tcp'}://{match[2]}:{port}"

@@ -21,17 +21,11 @@ from typing import Any
 from distributed import WorkerPlugin, get_worker
 from msgspec import structs
 
-from pallasc.cache.stat_digest import FileDigests
+from pallasc.cache.manifests import Trust
 from pallasc.cache.store import Store, default_root
 from pallasc.compiler.cluster.exchange import REFUSED, SentSources, reply_bytes
 from pallasc.compiler.lowering.kernel_output import pack, unpack
-from pallasc.compiler.toolchain.identity import toolchain_identity
-from pallasc.compiler.toolchain.setup import (
-    Context,
-    compiler_variables,
-    counted_values,
-    prepare,
-)
+from pallasc.compiler.toolchain.setup import compiler_variables, counted_values, prepare
 from pallasc.compiler.workers.messages import (
     Compile,
     Compiled,
@@ -154,8 +148,7 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
             except PallascError as error:
                 self._refused = f"{error.message} {error.hint or ''}".strip()
             except OSError as error:
-                text = "the files of a build cannot be laid out below its folder"
-                self._refused = f"{text} {self._above}: {error.strerror or error}"
+                self._refused = f"the files of a build cannot be laid out in its folder: {error}"
 
     def _differences(self) -> list[str]:
         """Find the toolchain here; return how it differs from the build's, in clauses.
@@ -170,11 +163,9 @@ class BuildPlugin(WorkerPlugin):  # type: ignore[misc]
         warm = self._new_pool()
         warm.warm(1)  # imports JAX while the toolchain's files are read
         self._free.append((("", "", ()), warm))
-        digests = FileDigests(default_root())
-        identity = toolchain_identity(setup.toolchain, digests.digest)
         variables = {**compiler_variables(setup.environment), **self.salt}
-        context = Context(identity, variables, digests, setup.versions_now)
-        digests.save()
+        context = setup.context(Store(default_root(), trust=Trust()), variables)
+        context.digests.save()
         # "Signing" has processes return manifests, which the build verifies and publishes.
         introduction = Introduction.of(setup, context, Store(Path(self._root).parent / "store"))
         self._introduction = warm.context = replace(introduction, signing=True)

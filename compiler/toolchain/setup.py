@@ -372,13 +372,20 @@ class Setup(Struct, frozen=True):
         if self.temporary is not None:
             self.temporary.cleanup()
 
-    def context(self, store: Store) -> Context:
-        """Identify the toolchain; reads all its files unless the store remembers them."""
+    def context(self, store: Store, variables: Mapping[str, str] | None = None) -> Context:
+        """Identify the toolchain; reads all its files unless the store remembers them.
+
+        Args:
+            store: remembers digests of files.
+            variables: what counts in every key, by default `key_variables`.
+        """
         digests = FileDigests(store.root, trust=store.trust)
         if not digests.remembers(self.toolchain.plugin):
             digests.hash_ahead(identity_files(self.toolchain))
         identity = toolchain_identity(self.toolchain, digests.digest)
-        return Context(identity, key_variables(self.environment), digests, self.versions_now)
+        if variables is None:
+            variables = key_variables(self.environment)
+        return Context(identity, variables, digests, self.versions_now)
 
     def versions_now(self) -> dict[str, str]:
         """Return the versions of the toolchain's parts.

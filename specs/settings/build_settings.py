@@ -73,7 +73,7 @@ class BuildSettings(NamedTuple):
     where: Mapping[str, Location] = {}
 
 
-_NONE = BuildSettings()
+NOTHING_SET = BuildSettings()
 
 
 def build_settings(folder: str | Path = ".") -> BuildSettings:
@@ -85,7 +85,7 @@ def build_settings(folder: str | Path = ".") -> BuildSettings:
     try:
         start = Path(folder).absolute()
     except OSError:  # the current folder is gone
-        return _NONE
+        return NOTHING_SET
     for place in (start, *start.parents):
         file = os.path.join(place, _FILE)
         if os.path.isfile(file):
@@ -94,7 +94,7 @@ def build_settings(folder: str | Path = ".") -> BuildSettings:
                 return _read(file, status.st_mtime_ns, status.st_size)
             except OSError as error:
                 raise SpecError(f"{file} cannot be read: {error.strerror}.") from error
-    return _NONE
+    return NOTHING_SET
 
 
 @lru_cache(maxsize=4)
@@ -107,7 +107,7 @@ def _read(file: str, mtime_ns: int, size: int) -> BuildSettings:
     """
     data = Path(file).read_bytes()
     if b"pallasc" not in data or not any(key in data for key in (*_READ, b"pallasc]")):
-        return _NONE
+        return NOTHING_SET
     import tomllib  # most projects say nothing
 
     from pallasc.specs.settings.toml_lines import TomlLines

@@ -161,7 +161,10 @@ def test_a_corrupt_blob_is_put_away_with_the_reason_and_heals(store: Store) -> N
     assert [name[: name.index("-")] for name in names] == ["ac", "ac", "cas", "cas"]
     told = json.loads((store.folder / "quarantine" / names[3]).read_text())
     found = hashlib.sha256(b".version 8.9").hexdigest()
-    assert told == {"path": f"cas/{digest[:2]}/{digest}", "reason": f"its SHA-256 is {found}"}
+    assert told == {
+        "path": f"cas/{digest[:2]}/{digest}",
+        "reason": f"blob {digest}: its SHA-256 is {found}",
+    }
     assert (store.folder / "quarantine" / names[2]).read_bytes() == b".version 8.9"
     assert put(store).stored
     assert store.get_artifact(KEY, verify=True) is not None

@@ -19,7 +19,7 @@ from pallasc.compiler.inputs.lookup import Lookup
 from pallasc.compiler.inputs.manifest import joined
 from pallasc.compiler.inputs.request import data_digests, request_fields
 from pallasc.compiler.toolchain.setup import prepare
-from pallasc.compiler.workers.messages import Compile, Compiled, Task
+from pallasc.compiler.workers.messages import Compile, Compiled
 from pallasc.specs.loading.matrix import expand
 from pallasc.specs.loading.yaml_loader import load_yaml
 from pallasc.specs.spec import Variant
@@ -64,8 +64,7 @@ class Case:
             variant=self.variant, request=keys.key, fields=request_fields(self.variant, context),
             data=data_digests(self.variant, context.digests), env={}, trusted_records=None,
         )  # fmt: skip
-        task = Task(0, ("sm_90a", "", ()), asked)
-        return publish([keys], lookup, self.store, sent, task, reply or self.reply)
+        return publish([keys], lookup, self.store, sent, 0, asked, reply or self.reply)
 
 
 @pytest.fixture(scope="module")

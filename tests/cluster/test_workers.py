@@ -12,7 +12,7 @@ from clusters import PROGRAMS, Cluster, cluster, own_port
 
 from pallasc.compiler.cluster import pool as module
 from pallasc.compiler.cluster.exchange import SentSources, read_reply
-from pallasc.compiler.cluster.pool import ClusterPool, parse_address
+from pallasc.compiler.cluster.pool import ClusterPool
 from pallasc.compiler.cluster.worker import BuildPlugin
 from pallasc.compiler.workers.messages import Failed, Reply, Task, Warm
 from pallasc.errors import PallascError, ToolError
@@ -37,7 +37,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def opened(address: str, *, timeout_s: float = 600.0) -> ClusterPool:
-    pool = ClusterPool(parse_address(address), 2)
+    pool = ClusterPool(address, 2)
     pool.warm(1)
     pool.describe(BuildPlugin({}, {}, {}, None, timeout_s, None, SentSources()))
     return pool
@@ -134,7 +134,7 @@ def test_a_variant_over_which_workers_die_fails_alone_and_a_lost_scheduler_ends_
 def test_a_scheduler_that_does_not_answer_is_one_error() -> None:
     with (
         own_port() as port,
-        ClusterPool(parse_address(f"dask://127.0.0.1:{port}"), 1) as pool,
+        ClusterPool(f"dask://127.0.0.1:{port}", 1) as pool,
         pytest.raises(ToolError, match="there is no scheduler that answers") as caught,
     ):
         pool.warm(1)

@@ -6,6 +6,7 @@ import pytest
 
 from pallasc.cache.remote.settings import parse_address, read_settings
 from pallasc.errors import SpecError
+from pallasc.specs.settings.build_settings import BuildSettings
 
 SECRET = "s3cr3t-hunter2"
 
@@ -74,10 +75,10 @@ def test_what_is_not_an_address_is_refused_without_quoting_it(url: str) -> None:
 
 def test_the_command_line_counts_before_the_environment_before_the_project() -> None:
     environ = {"PALLASC_REMOTE": "file:///b", "PALLASC_REMOTE_WRITE": "1"}
-    project = {"remote": "file:///c", "remote-write": False, "remote-signed": "required"}
-    first = read_settings(environ, url="file:///a", write=False, project=project)
-    second = read_settings(environ, project=project)
-    third = read_settings({}, project=project)
+    project = BuildSettings("file:///c", remote_write=False, remote_signed="required")
+    first = read_settings(environ, project, url="file:///a", write=False)
+    second = read_settings(environ, project)
+    third = read_settings({}, project)
     assert first is not None
     assert second is not None
     assert third is not None
@@ -91,17 +92,15 @@ def test_the_command_line_counts_before_the_environment_before_the_project() -> 
 
 
 @pytest.mark.parametrize(
-    ("environ", "project", "message"),
+    ("environ", "remote", "message"),
     [
-        ({"PALLASC_REMOTE": f"https://me:{SECRET}@"}, {}, "PALLASC_REMOTE: the address"),
-        ({"PALLASC_REMOTE": "s3://b1", "PALLASC_REMOTE_WRITE": "maybe"}, {}, "is 'maybe'"),
-        ({}, {"remote": "bazel+http://host"}, "begins with bazel+http:// instead of"),
+        ({"PALLASC_REMOTE": f"https://me:{SECRET}@"}, "", "PALLASC_REMOTE: the address"),
+        ({"PALLASC_REMOTE": "s3://b1", "PALLASC_REMOTE_WRITE": "maybe"}, "", "is 'maybe'"),
+        ({}, "bazel+http://host", "begins with bazel+http:// instead of"),
     ],
 )
-def test_a_wrong_setting_is_named(
-    environ: dict[str, str], project: dict[str, object], message: str
-) -> None:
+def test_a_wrong_setting_is_named(environ: dict[str, str], remote: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
-        read_settings(environ, project=project)
+        read_settings(environ, BuildSettings(remote))
     assert message in str(caught.value)
     assert SECRET not in str(caught.value)
