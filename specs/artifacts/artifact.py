@@ -6,7 +6,7 @@ Record, schema 1, canonical JSON (`specs/canonical.py`); its SHA-256 is the arti
 * `target`: the model's figures (`specs/gpus.py`), `name` included
 * `toolchain`: versions of jax, jaxlib, plugin and assembler; digests of what compiles
 * `minimum_driver`: `cuda` ("13.0", the driver API) and `linux` ("580.65.06", the driver package)
-* `plan`: the launch plan (`specs/artifacts/plan_json.py`)
+* `plan`: the launch plan (`specs/artifacts/plan.py`)
 * `kernels`: one entry for each kernel that is launched, see `KernelResources`
 * `blobs`: digest -> size in bytes, for cubins, PTX and constants
 
@@ -173,7 +173,7 @@ class Artifact:
     @cached_property
     def plan(self) -> LaunchPlan:
         """The launch plan, checked."""
-        from pallasc.specs.artifacts.plan_json import plan_from_json
+        from pallasc.specs.artifacts.plan import plan_from_json
 
         plan = plan_from_json(self.record["plan"])
         named = [buffer.digest for buffer in plan.buffers if buffer.digest]

@@ -24,8 +24,8 @@ from pallasc.specs.artifacts.plan import (
     Pointer,
     Step,
     TensorMap,
+    check_ranges,
 )
-from pallasc.specs.artifacts.plan_rules import check_ranges
 from pallasc.specs.artifacts.tensor_maps import broken_rule
 from pallasc.specs.gpus import ARCH
 

@@ -36,8 +36,8 @@ from pallasc.specs.artifacts.plan import (
     Pointer,
     Step,
     TensorMap,
+    plan_to_json,
 )
-from pallasc.specs.artifacts.plan_json import plan_to_json
 from pallasc.specs.canonical import digest
 from pallasc.specs.targets import resolve_target
 

@@ -77,7 +77,7 @@ def _damaged(**changes: Any) -> Any:
     for place, value in changes.items():
         where, number, field = place.split("__")
         plan[where][int(number)][field] = value
-    from pallasc.specs.artifacts.plan_json import plan_from_json
+    from pallasc.specs.artifacts.plan import plan_from_json
 
     return plan_from_json(plan)
 
