@@ -204,13 +204,7 @@ def _work(launch: Launch, kernel: KernelResources, artifact: Artifact) -> Work:
 def occupancy_of(launch: Launch, kernel: KernelResources, target: Mapping[str, Any]) -> Occupancy:
     """Return how a launch fills the multiprocessors of the model that it was compiled for."""
     threads = model_figure(target, "threads_per_sm")
-    limits = blocks_by_limit(
-        launch,
-        kernel,
-        arch=str(target.get("arch")),
-        threads_per_sm=threads,
-        smem_per_sm_bytes=model_figure(target, "smem_per_sm_bytes"),
-    )
+    limits = blocks_by_limit(launch, kernel, target)
     blocks = max(1, min(limits.values()))
     together = math.prod(launch.cluster or (1, 1, 1))
     resident = blocks * model_figure(target, "sm_count") // together

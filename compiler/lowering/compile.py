@@ -43,7 +43,7 @@ from pallasc.compiler.lowering.resources import (
 from pallasc.compiler.toolchain.toolchain import check_folder
 from pallasc.errors import CompileError, Location, summary_of
 from pallasc.specs.artifacts.artifact import ARTIFACT_SCHEMA, KernelResources, kernel_to_json
-from pallasc.specs.artifacts.drivers import minimum_driver
+from pallasc.specs.artifacts.cubin import minimum_driver
 from pallasc.specs.artifacts.plan import Binding, Launch, LaunchPlan, check_ranges, plan_to_json
 from pallasc.specs.canonical import canonical_json
 from pallasc.specs.gpus import Target

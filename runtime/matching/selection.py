@@ -17,7 +17,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pallasc.errors import CorruptError, SelectionError
+from pallasc.errors import SelectionError
 from pallasc.runtime.device.answers import version_text
 from pallasc.runtime.device.devices import Device, capabilities
 from pallasc.runtime.matching.candidates import (
@@ -195,11 +195,8 @@ def _version(text: str) -> int | None:
 
 
 def _launch_refusal(artifact: Artifact, device: Device) -> str | None:
-    resources = {(kernel.cubin, kernel.name): kernel for kernel in artifact.kernels}
     for launch in artifact.plan.launches:
-        kernel = resources.get((launch.cubin, launch.kernel))
-        if kernel is None:
-            raise CorruptError(f"the artifact does not describe its kernel {launch.kernel}")
+        kernel = artifact.kernel_of(launch)
         smem = launch.dynamic_smem_bytes + kernel.static_smem_bytes
         if smem > device.smem_optin_bytes:
             return (

@@ -16,7 +16,7 @@ empty, 0 or None:
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, TypedDict
 
@@ -242,6 +242,19 @@ class Launch:
     origin: str = "mosaic"
     label: str = ""
     peer_table: PeerTable | None = None
+
+    def check_parameters(self, sizes: Sequence[int], source: str) -> None:
+        """Check that its parameters have the sizes that the kernel takes, as `source` says.
+
+        Raises:
+            CorruptError: they have others.
+        """
+        passed = [each.size if isinstance(each, Bytes) else 8 for each in self.parameters]
+        if passed != list(sizes):
+            raise CorruptError(
+                f"the plan passes parameters of {passed} bytes to {self.kernel}, and {source} "
+                f"says {list(sizes)}"
+            )
 
 
 Step = Fill | Copy | Launch

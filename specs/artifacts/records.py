@@ -27,7 +27,8 @@ def read(kind: Any, data: object) -> Any:
     """Return the value that JSON stands for.
 
     Args:
-        kind: its type: a data class, a `TypedDict`, a tuple, a list, a union, or a plain type.
+        kind: its type: a data class, a `TypedDict`, a tuple, which JSON has as a list, a list, a
+            union, or a plain type.
         data: the JSON.
 
     Raises:
@@ -46,11 +47,13 @@ def _reader(kind: Any) -> _Reader:
     if origin in (Union, UnionType) and NoneType in parts:
         return partial(_optional, _reader(parts[0]))
     if origin in (Union, UnionType):
-        return partial(_of_kind, {part.__name__.lower(): part for part in parts})
+        return partial(_of_kind, {part.__name__.lower(): _reader(part) for part in parts})
     if origin is list or Ellipsis in parts:
         return partial(_sequence, origin, _reader(parts[0]))
     if origin is tuple:
-        return partial(_row, [_reader(part) for part in parts])
+        return partial(_row, tuple, [_reader(part) for part in parts])
+    if issubclass(kind, tuple):
+        return partial(_row, kind._make, [_reader(part) for part in kind.__annotations__.values()])
     readers = {name: _reader(hint) for name, hint in kind.__annotations__.items()}
     known = fields(kind) if is_dataclass(kind) else ()
     optional = {field.name for field in known if field.default is not MISSING}
@@ -71,27 +74,27 @@ def _record(
             raise TypeError(f"{name} of a {label}: {error}") from error
     for name in needed:
         if name not in values:
-            raise KeyError(name)
+            raise TypeError(f"{name!r} is missing")
     return kind(**values)
 
 
-def _of_kind(kinds: Mapping[str, type], data: object) -> object:
+def _of_kind(kinds: Mapping[str, _Reader], data: object) -> object:
     values = dict(as_object(data))
     name = as_text(values.pop("kind"))
     if name not in kinds:
         raise TypeError(f"unknown kind {_short(name)}, expected one of {', '.join(kinds)}")
-    return read(kinds[name], values)
+    return kinds[name](values)
 
 
 def _sequence(kind: type, reader: _Reader, data: object) -> object:
     return kind(map(reader, as_list(data)))
 
 
-def _row(readers: Sequence[_Reader], data: object) -> tuple[object, ...]:
+def _row(make: Callable[[Any], object], readers: Sequence[_Reader], data: object) -> object:
     values = as_list(data)
     if len(values) != len(readers):
         raise TypeError(f"expected {len(readers)} values, got {len(values)}")
-    return tuple(reader(value) for reader, value in zip(readers, values, strict=True))
+    return make(reader(value) for reader, value in zip(readers, values, strict=True))
 
 
 def _optional(reader: _Reader, data: object) -> object:

@@ -9,8 +9,7 @@ import made
 import pytest
 
 from pallasc.errors import ArgumentError, CorruptError
-from pallasc.specs.artifacts.arguments import input_names
-from pallasc.specs.artifacts.signature import Signature
+from pallasc.specs.artifacts.signature import Signature, input_names
 
 
 def _signature(**changes: Any) -> Signature:
