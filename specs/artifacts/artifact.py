@@ -186,12 +186,11 @@ class Artifact:
         try:
             steps = map(as_object, as_list(self.record["plan"]["steps"]))
             launches = [step for step in steps if step["kind"] == "launch"]
-            return read(
-                tuple[LaunchSize, ...],
-                [[launch[name] for name in LaunchSize._fields] for launch in launches],
-            )
+            sizes = [[launch[name] for name in LaunchSize._fields] for launch in launches]
+            launched: tuple[LaunchSize, ...] = read(tuple[LaunchSize, ...], sizes)
         except (LookupError, TypeError) as error:
             raise CorruptError(f"the launches of the plan are damaged: {fault(error)}") from error
+        return launched
 
     @cached_property
     def kernels(self) -> tuple[KernelResources, ...]:
