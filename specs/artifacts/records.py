@@ -63,19 +63,25 @@ def _reader(kind: Any) -> _Reader:
 def _record(
     kind: type, readers: Mapping[str, _Reader], needed: Sequence[str], data: object
 ) -> object:
-    label = _CAPITAL.sub(" ", kind.__name__).lower()
     values: dict[str, object] = {}
-    for name, value in as_object(data).items():
-        if name not in readers:
-            raise TypeError(f"unknown field {_short(name)} of a {label}")
-        try:
+    name = ""
+    try:
+        for name, value in as_object(data).items():
             values[name] = readers[name](value)
-        except TypeError as error:
-            raise TypeError(f"{name} of a {label}: {error}") from error
+    except KeyError:
+        if name in readers:
+            raise
+        raise TypeError(f"unknown field {_short(name)} of a {_label(kind)}") from None
+    except TypeError as error:
+        raise TypeError(f"{name} of a {_label(kind)}: {error}" if name else str(error)) from error
     for name in needed:
         if name not in values:
             raise TypeError(f"{name!r} is missing")
     return kind(**values)
+
+
+def _label(kind: type) -> str:
+    return _CAPITAL.sub(" ", kind.__name__).lower()
 
 
 def _of_kind(kinds: Mapping[str, _Reader], data: object) -> object:
@@ -107,11 +113,16 @@ def _choice(choices: Sequence[object], data: object) -> object:
     return data
 
 
-def _from(least: int, data: object) -> int:
-    number = as_whole(data)
-    if not least <= number < 1 << 63:
-        raise TypeError(f"expected a whole number from {least}, got {number}")
-    return number
+def _natural(data: object) -> int:
+    if type(data) is int and 0 <= data < 1 << 63:
+        return data
+    raise TypeError(f"expected a whole number from 0, got {_short(data)}")
+
+
+def _positive(data: object) -> int:
+    if type(data) is int and 1 <= data < 1 << 63:
+        return data
+    raise TypeError(f"expected a whole number from 1, got {_short(data)}")
 
 
 def _short(value: object) -> str:
@@ -123,6 +134,6 @@ _PLAIN: Mapping[Any, _Reader] = {
     bool: as_flag,
     str: as_text,
     Any: lambda data: data,
-    Natural: partial(_from, 0),
-    Positive: partial(_from, 1),
+    Natural: _natural,
+    Positive: _positive,
 }
