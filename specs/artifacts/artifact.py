@@ -15,7 +15,7 @@ Neither names, folders nor times are in it: the same compilation gives the same 
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, NotRequired, TypedDict, cast
 
 from pallasc.errors import CorruptError
@@ -314,8 +314,3 @@ def _checked(record: object) -> ArtifactRecord:
     if type(record["target"].get("name")) is not str:
         raise CorruptError("the artifact's target has no name")
     return cast(ArtifactRecord, record)
-
-
-def kernel_to_json(kernel: KernelResources) -> dict[str, object]:
-    """Return the entry of `kernels` in a record."""
-    return asdict(kernel)

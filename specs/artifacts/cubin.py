@@ -46,6 +46,7 @@ _KPARAM_INFO_V2 = 0x45
 _NUM_BARRIERS = 0x4C
 _FMT_SVAL = 4  # the 16 bits after the attribute are the length of a payload, else a value
 
+_LONGEST_VERSION = 7  # a longer one of the driver API does not fit into its number
 _TOOL_NOTES = ".note.nv.tkinfo"
 _NOTE, _TOOL = struct.Struct("<III"), struct.Struct("<IIIIII")
 
@@ -368,6 +369,14 @@ def _ptx(elf: Elf) -> str:
     if section is None:
         return ""
     return section.content.strip(b"\0").replace(b"\0", b"\n").decode("utf-8", "replace") + "\n"
+
+
+def api_version(text: str) -> int | None:
+    """Return a version of CUDA as the driver has it, 12080 for "12.8"; None for other text."""
+    major, _, minor = text.partition(".")
+    if not (major.isdecimal() and minor.isdecimal()) or len(text) > _LONGEST_VERSION:
+        return None
+    return int(major) * 1000 + int(minor) * 10
 
 
 def minimum_driver(*, toolkit: str, sm: int) -> dict[str, str]:

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from pallasc.errors import CorruptError, UnsupportedError
 from pallasc.specs.artifacts.artifact import Artifact
-from pallasc.specs.artifacts.cubin import Cubin, parse_cubin
+from pallasc.specs.artifacts.cubin import Cubin, api_version, parse_cubin
 from pallasc.specs.artifacts.occupancy import blocks_per_sm, model_figure
 from pallasc.specs.artifacts.plan import (
     MAP_BYTES,
@@ -82,8 +82,6 @@ _MOST_BLOBS = 4096
 _MOST_RANK = 64
 _MOST_VALUE_BYTES = 64 << 20
 _MOST_SIZE = 1 << 62
-_MOST_DIGITS = 6
-"""Of a version of the driver API; more do not fit into its number."""
 
 
 def flat_plan(artifact: Artifact, *, name: str, inside: bool = True) -> bytes:
@@ -192,8 +190,10 @@ class _Writer:
 
     def _add_facts(self) -> None:
         artifact, target = self._artifact, self._artifact.target
-        minimum: object = artifact.record.get("minimum_driver")
-        driver, package = _minimum(minimum if isinstance(minimum, Mapping) else {})
+        given: object = artifact.record.get("minimum_driver")
+        minimum = given if isinstance(given, Mapping) else {}
+        driver = api_version(str(minimum.get("cuda", ""))) or 0
+        package = str(minimum.get("linux") or "") if driver else ""
         self._tables["facts"].add(
             self._string(self._name),
             self._string(str(target.get("arch"))),
@@ -391,14 +391,6 @@ class _Writer:
 
 def _padded(values: Sequence[int], count: int) -> tuple[int, ...]:
     return (*values, *[0] * (count - len(values)))
-
-
-def _minimum(minimum: Mapping[str, object]) -> tuple[int, str]:
-    """Return the driver API that is needed, 13000 for "13.0" or 0, and its package."""
-    major, _, minor = str(minimum.get("cuda", "")).partition(".")
-    if not (major.isdecimal() and minor.isdecimal()) or len(major + minor) > _MOST_DIGITS:
-        return 0, ""
-    return int(major) * 1000 + int(minor) * 10, str(minimum.get("linux") or "")
 
 
 def _limit(number: int, most: int, what: str = "bytes of a buffer") -> None:
